@@ -112,22 +112,33 @@ def find_retirement(connection: Connection, namespace: int, item: Item) -> int |
     Returns:
         None if the item is in use, or was retired for another reason.
     """
-    if item.status != "retired":
-        return None
-    row = connection.execute(
-        "SELECT seq, detail FROM changes WHERE namespace = ? AND what = 'item' AND ref = ? AND op = 'retired' "
-        "ORDER BY seq DESC LIMIT 1",
-        (namespace, item.id),
-    ).fetchone()
-    if row is None or not json.loads(row[1]).get("until_needed"):
+    seq, detail = _read_retirement(connection, namespace, item)
+    if not detail.get("until_needed"):
         return None
     (newest,) = connection.execute(
         "SELECT coalesce(max(id), 0) FROM steps WHERE namespace = ?1 AND trajectory_id = (SELECT ref FROM changes "
         # the unary plus keeps SQLite off the index of the namespace, which would need a sort by seq
         "WHERE +namespace = ?1 AND what = 'trajectory' AND seq < ?2 ORDER BY seq DESC LIMIT 1)",
-        (namespace, row[0]),
+        (namespace, seq),
     ).fetchone()
     return int(newest)
+
+
+def find_retirement_reason(connection: Connection, namespace: int, item: Item) -> str:
+    """Return why an item was retired the last time; empty if it is in use."""
+    return str(_read_retirement(connection, namespace, item)[1].get("why", ""))
+
+
+def _read_retirement(connection: Connection, namespace: int, item: Item) -> tuple[int, dict[str, Any]]:
+    """Return the number and the detail of the change that retired an item; 0 and nothing if it is in use."""
+    if item.status != "retired":
+        return 0, {}
+    row = connection.execute(
+        "SELECT seq, detail FROM changes WHERE namespace = ? AND what = 'item' AND ref = ? AND op = 'retired' "
+        "ORDER BY seq DESC LIMIT 1",
+        (namespace, item.id),
+    ).fetchone()
+    return (row[0], json.loads(row[1])) if row is not None else (0, {})
 
 
 def weaken(connection: Connection, namespace: int, item: Item, share: float, why: str) -> None:

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Estimate, ExperienceLibrary, Recollection, State
-from hardwon.memory.errors import ConfigError, PolicyFailure
-from hardwon.memory.remote import RemoteLibrary
+from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.values.outlook import Outlook
 from hardwon.memory.values.prospects import Elsewhere, Prospects
 from hardwon.runtime import Agent, OutlookPolicy
@@ -104,11 +103,6 @@ def test_the_order_of_actions_does_not_matter():
 def test_an_environment_without_admissible_actions_is_refused():
     with pytest.raises(PolicyFailure, match="admissible"):
         OutlookPolicy().decide(asked({}))
-
-
-def test_a_served_library_has_no_outlooks():
-    with pytest.raises(ConfigError, match="the library's file"):
-        RemoteLibrary.__new__(RemoteLibrary).foresee(HALL, ("wait",))
 
 
 class Keyhole:

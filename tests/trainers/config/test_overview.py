@@ -49,6 +49,7 @@ def test_an_example_uses_what_it_is_named_after(path, root):
         "step-filter",
         "step",
         "seeupo",
+        "go-explore",
     )
     assert config.run.out == f"runs/{path.stem}"
 

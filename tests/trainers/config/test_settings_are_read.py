@@ -91,6 +91,7 @@ def test_every_setting_is_read(reads, monkeypatch, tmp_path):
     train({**SETTINGS, "run": {**SETTINGS["run"], "out": str(tmp_path / "run")}})
     open_remote_engines(monkeypatch, tmp_path)
     policy.PolicySettings(speech="free").build_prompts()  # a tiny base cannot think
+    assert Examples(copies=4, memory_share=0.75, renamed=0.5).split_copies() == (3, 2)  # nor read messages
     unread = [
         f"{kind.__name__}.{field.name}"
         for kind in SECTIONS

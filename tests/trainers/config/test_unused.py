@@ -42,6 +42,10 @@ def guide(**section):
             {"gate": {"kind": "policy", "least": 9}, **LIBRARY},
             "gate.least is 9, and nothing reads it without gate.kind=record",
         ),
+        (
+            {"warmstart": {"examples": {"renamed": 0.5}}},
+            "examples.renamed is 0.5.*a base that reads messages",
+        ),
         ({"tasks": {"demonstrations": ["gold"]}}, "tasks.demonstrations.*tasks.compose or roles.policy.extra"),
         ({"library": {"explored": {"dev": {"seeds": "0-9"}}}}, "library.explored.*an arm that shows the library"),
         ({"library": {"learn": False}}, "library.learn is False"),

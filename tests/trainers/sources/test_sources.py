@@ -77,7 +77,7 @@ def test_a_wrong_setting_is_refused_with_its_path(corridor, role, message):
 
 def test_other_roles_have_no_sources(corridor):
     roles: dict[str, Any] = {"policy": {}, "guide": {"shape": {"density": {}}}}
-    with pytest.raises(ConfigError, match=r"roles\.guide has sources, shapers or extra"):
+    with pytest.raises(ConfigError, match=r"roles\.guide has sources, shapers, extra or loss terms"):
         of(corridor(arms={"control": 2, "guided": 2}, roles=roles))
 
 

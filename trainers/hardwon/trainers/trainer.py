@@ -365,9 +365,9 @@ def _demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
             f"{len(in_library)} of {len(paths)} demonstrated task instances are in library.explored: their hints lack "
             "the past return of actions, which would count the instance itself. Give the library other seeds."
         )
-    with_memory = round(config.memory_share * config.copies) if recalling else 0
+    with_memory, renamed = config.split_copies() if recalling else (0, 0)
     arms = {Arm(CONTROL): config.copies - with_memory, **dict.fromkeys(recalling[:1], with_memory)}
-    rename = _rename_copies(loop, paths, round(config.renamed * with_memory))
+    rename = _rename_copies(loop, paths, renamed)
     arms = {arm: copies for arm, copies in arms.items() if copies}
     rollouts = asyncio.run(loop.player.demonstrate(paths, arms, rename))
     samples = [restrict(sample, config.restricted) for rollout in rollouts for sample in rollout.rows]

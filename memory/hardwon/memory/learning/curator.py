@@ -22,6 +22,7 @@ from hardwon.memory.situations.keys import content_words, parse_action, words
 from hardwon.memory.trust.instructions import instruction_in
 
 from .guardrail_index import GuardrailIndex
+from .untrusted_writers import UNSUPPORTED
 
 T = TypeVar("T")
 CAPACITY = 2000
@@ -143,6 +144,8 @@ class Curator:
         """Merge a candidate into an equivalent item, or reject or revive it depending on that item's status."""
         if stored.status == "retired" and self._is_needed(stored, item):
             return self._revive(stored, item)
+        if item.trust == "untrusted" and self._was_unsupported(stored):
+            return self._place(replace(item, id=stored.id, version=stored.version + 1), "")
         if stored.status == "retired":
             return Admission("rejected", f"{stored.id} says the same and was retired", stored.id)
         if item.trust == "untrusted" and stored.trust == "trusted":
@@ -240,6 +243,10 @@ class Curator:
             return False
         retired_at = items.find_retirement(self.connection, self.namespace, stored)
         return retired_at is not None and max(item.provenance, default=0) > retired_at
+
+    def _was_unsupported(self, stored: Item) -> bool:
+        """Return whether an item was retired because only untrusted steps support it; a person may still review it."""
+        return items.find_retirement_reason(self.connection, self.namespace, stored) == UNSUPPORTED
 
     def _revive(self, stored: Item, item: Item) -> Admission:
         """Reactivate a retired guardrail, unless another one covers it."""
