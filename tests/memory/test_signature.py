@@ -21,6 +21,8 @@ from hardwon.memory.signature import abstract, abstract_facts, signature
         ("It is 10:30. Pay 1,200.50 now.", "It is 9:05. Pay 7 now."),
         ("The door is open.\nThe box is shut.", "The box is shut. The door is open."),
         ("YOU SEE A DOOR.", "you see the door"),
+        ("You see a fork\tand\ta spoon.", "You see a fork and a spoon."),
+        ("You see a fork\u00a0and\u00a0a spoon.", "You see a spoon and a fork."),
     ],
 )
 def test_names_numbers_counts_and_order_do_not_matter(one, other):

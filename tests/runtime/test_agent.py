@@ -306,6 +306,17 @@ def test_one_thread_id_is_one_episode_at_a_time(agent):
     assert shared.run(thread_id="t").success
 
 
+def test_an_awaited_stream_has_the_events_of_a_stream(agent):
+    one = agent(learn=False)
+    expected = [event.stage for event in one.stream()]
+
+    async def read():
+        return [event.stage async for event in one.astream()]
+
+    assert expected[-1] == "finish"
+    assert asyncio.run(read()) == expected
+
+
 def test_an_environment_is_used_again(agent):
     """Episodes one after the other need but one."""
     one = agent()

@@ -2,8 +2,12 @@
 
 import pytest
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.guardrails.conditions import guard_key
+from hardwon.memory.learning.untrusted_writers import UntrustedWriters, find_unsupported
+from hardwon.memory.situations.evidence import call_key
 from hardwon.memory.storage.episodes import witness_of
+from hardwon.memory.values.value_table import ValueTable
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
 
@@ -97,3 +101,33 @@ def test_what_a_trusted_writer_finds_is_active(library):
     )
     library.evolve()
     assert active(library) != []
+
+
+@pytest.mark.parametrize(
+    ("writer", "source", "leaves"),
+    [
+        ("rules", "experience", True),
+        ("ada", "experience", False),
+        ("rules", "person", False),
+        ("ada", "person", False),
+    ],
+)
+def test_only_what_the_rules_derived_from_experience_leaves_use(library, writer, source, leaves):
+    library.receive([errand(library, "Pay the bill", "wire_all")], writer="token:a", trust="untrusted")
+    (step,) = [ref for (ref,) in library._filed().rows("SELECT id FROM steps")]
+    item = Item("warning", "wiring fails", id="wa", writer=writer, source=source, provenance=(step,))
+    assert list(find_unsupported(library._store, library._number, [item])) == [item] * leaves
+
+
+@pytest.mark.parametrize(("succeeded", "failed", "outweighed"), [(0, 200, False), (200, 0, True)])
+def test_a_warning_is_outweighed_by_successes_of_the_call_but_not_by_its_failures(
+    library, succeeded, failed, outweighed
+):
+    call = "wire {1}"
+    warning = Item("warning", "wiring fails", condition={"around": "1: raw"}, forbids=call)
+    values = ValueTable()
+    for number in range(20):
+        values.add([guard_key(warning)], 0.0, number, bad=True)
+    for number in range(succeeded + failed):
+        values.add([call_key(call)], 0.0, number, bad=number >= succeeded)
+    assert UntrustedWriters(library._filed(), library._number).is_outweighed(warning, values) is outweighed

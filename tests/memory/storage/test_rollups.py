@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.storage.migrations import APPLICATION_ID, m001_initial
-from hardwon.memory.storage.rollups import FOLD, WINDOW, count_unfolded, describe_segment
+from hardwon.memory.storage.rollups import FOLD, WINDOW, Attempts, count_unfolded, describe_segment
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -50,6 +50,16 @@ def test_steps_of_one_kind_in_one_situation_are_summed_up(library):
     assert opened.mean_return == pytest.approx((0.95 + 1.0) / 2)
     assert (opened.best, opened.first, opened.last) == (steps[1].id, steps[0].id, steps[1].id)
     assert (closed.pattern, closed.n, closed.failures) == ("close {1}", 1, {})
+
+
+def test_a_step_that_was_not_read_ahead_adds_to_its_stored_attempt(library):
+    library.record(run(attempt()))
+    with library._filed().transaction() as connection:
+        attempts = Attempts(connection, library._number)
+        ref = attempts.count(replace(attempt(), id=2))
+        attempts.write()
+    (summary,) = library.summaries()
+    assert (summary.id, summary.n) == (ref, 2)
 
 
 def test_what_does_not_count_is_in_no_attempt(library):

@@ -16,7 +16,8 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, HardwonError, 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.storage.checksums import seal
-from hardwon.memory.upkeep.write_buffer import pack_episode, unpack_episode
+from hardwon.memory.storage.database import Store
+from hardwon.memory.upkeep.write_buffer import file_all, pack_episode, unpack_episode
 
 SEE = State("You see drawer 3. It is closed.", {"holding": ["a map"]}, "hall", "find a spoon", "", ("told",))
 
@@ -278,3 +279,12 @@ def test_episodes_that_name_items_do_not_wait(library, episode):
     assert not library._inbox._recent
     library.record(episode("open drawer"))
     assert library._inbox._recent
+
+
+def test_buffered_episodes_of_every_namespace_are_stored(path, library):
+    with ExperienceLibrary.open(path, namespace="other") as other:
+        library.record(one())
+        other.record(one())
+        with closing(Store(path)) as store:
+            file_all(store)
+        assert waiting(path) == (0, 2)

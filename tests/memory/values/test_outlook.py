@@ -3,12 +3,13 @@
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.outlook_keys import COLUMNS, OutlookKeys
-from hardwon.memory.values.outlook import NOTHING, EpisodeRows, Forms, Rows, fit
+from hardwon.memory.values.outlook import NOTHING, EpisodeRows, Forms, Mean, Rows, fit
 from hardwon.memory.values.outlook_episodes import EpisodeReader
 from hardwon.memory.values.prospects import look_around
 
@@ -60,6 +61,13 @@ def test_only_the_increase_of_a_value_counts(before, after, unlock):
     table = fitted(*[reads_note(rows, before, after)] * 3, rows=rows)
     (read,) = table.judge([keys("read")])
     assert read.unlock == pytest.approx(unlock / table.scale if before < after else 0.0)
+
+
+def test_keys_whose_steps_agree_weigh_more_than_keys_whose_steps_differ():
+    steps = np.array([[1]] * 4 + [[2]] * 4 + [[3]] * 4)
+    none, all_, half = Mean.of(steps, np.array([0.0] * 4 + [1.0] * 4 + [0.0, 1.0] * 2), 4).weight[1:]
+    assert none == pytest.approx(all_)
+    assert half < all_
 
 
 def test_a_lost_task_costs_more_than_its_reward_brings():

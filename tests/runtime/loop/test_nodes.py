@@ -15,6 +15,7 @@ from hardwon.runtime.interfaces.types import Decision, Usage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.loop.nodes import MAX_POLICY_FAILURES, MAX_REPLANS, ROUTES, TARGETS, Nodes
 from hardwon.runtime.loop.state import Live, Settings
+from hardwon.runtime.planning.plans import SkillPlanner
 
 RED = State("You are in the red room.", task="go to the golden room")
 
@@ -256,6 +257,13 @@ def test_where_everything_is_forbidden_the_policy_decides(nodes, library):
     assert after(state, update) == "act"
 
 
+def test_a_random_trial_runs_what_a_guardrail_forbids_but_nothing_inadmissible(nodes, library, monkeypatch):
+    monkeypatch.setattr("hardwon.runtime.loop.nodes.is_forced", lambda *_: True)
+    forbid(library, "go east")
+    assert guard(nodes, "go east") == {"forbidden": {}, "overrode": (library.items()[0].id,)}
+    assert set(guard(nodes, "fly")["forbidden"]) == {"fly"}
+
+
 def test_what_is_not_admissible_is_not_overridden(nodes, library):
     """Even where everything else is forbidden."""
     forbid(library, "go east", "go west", "wait")
@@ -338,6 +346,26 @@ def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library):
     outcome: Any = (State("You are in the blue room.", task=RED.task), 0.0, False, {})
     (step,) = nodes.diagnose(episode(decision=Decision("go east"), outcome=outcome))["steps"]
     assert step.keys[: len(estimated)] == estimated
+
+
+@pytest.mark.parametrize(
+    ("learn", "withhold", "foresees", "planned", "kept"),
+    [
+        (True, False, False, False, True),
+        (False, True, False, False, True),
+        (False, False, True, False, True),
+        (False, False, False, True, True),
+        (False, False, False, False, False),
+    ],
+)
+def test_a_step_keeps_the_admissible_actions_if_anything_reads_them(
+    nodes, library, learn, withhold, foresees, planned, kept
+):
+    nodes.policy.foresees = foresees
+    ready = replace(settings(nodes, learn=learn, withhold=withhold), planner=SkillPlanner(library) if planned else None)
+    outcome: Any = (State("You are in the blue room.", task=RED.task), 0.0, False, {})
+    (step,) = ready.diagnose(episode(decision=Decision("go east"), outcome=outcome))["steps"]
+    assert step.admissible == (("go east", "go west", "wait") if kept else ())
 
 
 def test_who_was_shown_what_is_on_the_step(nodes):

@@ -237,6 +237,14 @@ def test_of_equal_votes_the_earlier_answer_wins():
 # -- teams of teams, and processes
 
 
+def test_the_environments_of_a_run_are_closed_at_its_end(team, monkeypatch):
+    closed: list[ToolEnvironment] = []
+    monkeypatch.setattr(ToolEnvironment, "close", lambda environment: closed.append(environment))
+    members = team(reads(1), reads(2), first=False)
+    members.run("a task")
+    assert len(closed) == 2
+
+
 def test_a_member_may_be_a_team(library):
     """K teams: what one agent of a team shares is its team's, and pulled by the other team it counts."""
     made: list[int] = []
