@@ -101,9 +101,11 @@ def test_what_leads_to_a_reward_comes_before_returns_and_punishments():
     outcomes = {
         "put coat in chest": Outcome(1, 0, 1),
         "put coat in box": Outcome(2, 2, 0, (5, 6), enabler="unlock box"),
+        "put coat in rack": Outcome(1, 1),
     }
     lines = lines_of(Recollection(estimates=ESTIMATES, outcomes=outcomes), State("A coat, a box."), [*ESTIMATES])
-    assert [line.text for line in lines][:2] == [
+    assert [line.text for line in lines][:3] == [
+        "- `put coat in rack` was rewarded once",
         "- `put coat in box` was rewarded 2 of 2 times; it is not possible here yet, `unlock box` made it possible",
         "- in a similar situation, `open chest` led to a return of 0.30",
     ]

@@ -144,7 +144,7 @@ class Curator:
         """Merge a candidate into an equivalent item, or reject or revive it depending on that item's status."""
         if stored.status == "retired" and self._is_needed(stored, item):
             return self._revive(stored, item)
-        if item.trust == "untrusted" and self._was_unsupported(stored):
+        if self._was_unsupported(stored):
             return self._place(replace(item, id=stored.id, version=stored.version + 1), "")
         if stored.status == "retired":
             return Admission("rejected", f"{stored.id} says the same and was retired", stored.id)
@@ -245,7 +245,7 @@ class Curator:
         return retired_at is not None and max(item.provenance, default=0) > retired_at
 
     def _was_unsupported(self, stored: Item) -> bool:
-        """Return whether an item was retired because only untrusted steps support it; a person may still review it."""
+        """Return whether an item was retired because only untrusted steps supported it; its trust decides anew."""
         return items.find_retirement_reason(self.connection, self.namespace, stored) == UNSUPPORTED
 
     def _revive(self, stored: Item, item: Item) -> Admission:

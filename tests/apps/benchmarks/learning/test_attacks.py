@@ -386,3 +386,19 @@ def test_attacks_of_the_bench_show_no_word_and_are_seldom_first(kind, door):
     assert row["recalls with his words"] == 0
     assert row["attacker first"] <= 0.05
     assert row["right first"] >= 0.9
+
+
+def test_what_a_trusted_client_finds_too_comes_back(library):
+    """The rule of a lone untrusted writer leaves use when another one joins, and not for good."""
+
+    def fail(who, trust, numbers):
+        for n in numbers:
+            failure = ("refund", {"order": n}, "no", "no")
+            made = calls(library, f"Refund order {n}", failure, success=False, id=f"{who}{n}")
+            library.receive([made], writer=who, trust=trust)
+        library.evolve()
+        return [item.id for item in library.items(["guardrail"])]
+
+    (rule,) = fail("token:m", "untrusted", range(14))
+    assert fail("token:n", "untrusted", range(1)) == []
+    assert fail("token:app", "trusted", range(20, 40)) == [rule]
