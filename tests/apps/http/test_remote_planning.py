@@ -60,12 +60,36 @@ def test_outlooks_are_those_of_the_file(file):
         assert far.foresee(HALL, IN_HALL) == near.foresee(HALL, IN_HALL)
 
 
-def test_without_raw_no_action_of_others_is_shown(file):
-    """At other places the answer has the actions that the caller saw there, and no forms of recorded ones."""
-    with served(file, read_only=True) as url, RemoteLibrary(url) as far:
-        prospects = far.foresee(ROOM, IN_ROOM, walk())
-    assert {one.action for one in prospects.elsewhere} <= set(IN_HALL)
-    assert set(prospects.by_action) == set(IN_ROOM)
+def test_without_raw_no_action_of_others_is_shown(tmp_path):
+    """At other places the answer has the actions that the caller saw there, and no forms of recorded ones.
+
+    Others put a vase on the shelf in their halls. The caller saw a shelf in the hall and has got a vase since.
+    """
+    in_hall = ("go north", "touch shelf")
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        for n in range(25):
+            hall = State(f"Hall {n}. A shelf.", task=TASK, location="hall")
+            among = ("put vase on shelf", *in_hall)
+            steps = (
+                Step(hall, "put vase on shelf", hall, Diagnosis(True), t=0, reward=0.5, admissible=among),
+                Step(hall, "go north", ROOM, Diagnosis(True), t=1, admissible=among),
+                Step(ROOM, "drop vase", ROOM, Diagnosis(True), t=2, reward=0.5, admissible=("go south", "drop vase")),
+            )
+            library.record(Trajectory(TASK, steps, True, 1.0, meta={"environment": "house"}))
+    episode = EpisodeMap()
+    north = Step(HALL, "go north", ROOM, Diagnosis(True), admissible=in_hall)
+    for step in (north, Step(ROOM, "go south", HALL, Diagnosis(True), admissible=("go south", "drop vase")), north):
+        episode.add(step)
+    here = State("A room.", task=TASK, location="room", facts={"inventory": ["vase"]})
+    shown = {}
+    with served(tmp_path / "library.db", read_only=True) as url:
+        for raw in (False, True):
+            with RemoteLibrary(url, raw=raw) as far:
+                prospects = far.foresee(here, ("go south", "drop vase"), episode)
+                assert set(prospects.by_action) == {"go south", "drop vase"}
+                shown[raw] = {one.action for one in prospects.elsewhere}
+    assert "put vase on shelf" in shown[True]
+    assert shown[False] == shown[True] - {"put vase on shelf"} == {"touch shelf"}
 
 
 def test_a_map_that_was_sent_is_the_same_map():
