@@ -47,8 +47,7 @@ def policy_loss(
         ppo    -min(r A, clip(r, 1 - low, 1 + high) A), and for A < 0 at most dual |A| (arXiv:1912.09729)
         gspo   the same with one ratio per sequence, exp(mean log-ratio) (arXiv:2507.18071)
         cispo  -sg(clip(r, 1 - low, 1 + high)) A log p (arXiv:2506.13585)
-        aepo   ppo, but where its upper clip acts (A > 0, r > 1 + high) the gradient stays, with the value (1 + high) A
-               (arXiv:2510.14545; read in a port). cispo differs for A < 0, and for A > 0 below 1 - low.
+        aepo   ppo, but where it clips (A > 0) the gradient of (1 + high) A r / sg(r) stays (arXiv:2510.14545)
 
     Args:
         new: Log-probabilities under the current policy, with gradient, (N,).
