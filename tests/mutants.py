@@ -65,7 +65,7 @@ ALL_TESTS_S = 120.0
 """How long the tests may take that a surviving mutant is tried with, the quickest first."""
 PRELOADED = (
     "_hypothesis_pytestplugin", "faiss", "httpx", "hypothesis.strategies", "ijson", "langchain_core.language_models",
-    "langgraph.graph", "numpy", "pydantic", "pytest_timeout", "sklearn.feature_extraction.text", "sqlite_utils",
+    "langgraph.graph", "numpy", "pydantic", "pytest_timeout", "mmh3", "sklearn.feature_extraction.text", "sqlite_utils",
     "xdist.plugin",
 )  # fmt: skip
 """What the tests import beside this project. A worker imports it once; each mutant is tried in a fork."""

@@ -23,6 +23,10 @@ ROOT = Path(__file__).parents[1]
 PORTIONS = ("memory", "runtime", "trainers", "apps")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 HEAVY = {"torch", "transformers", "langgraph"}
+OPTIONAL = {"sklearn", "scipy", "matplotlib", "PIL", "torch", "transformers", "langchain", "fastapi", "nicegui", "mcp"}
+"""Packages of extras, and what they bring: the base must work where none is installed."""
+LARGEST_MB = 260
+"""Largest size of what an installation without extras brings: 248 MB when written, with room for new releases."""
 
 PUBLIC = {
     "hardwon.memory": {
@@ -243,6 +247,64 @@ def test_light_imports_stay_light(code):
     assert imported(code) & HEAVY == set()
 
 
+DOOR = """
+from hardwon.memory import State
+
+
+class Door:
+    name = "door"
+
+    def reset(self, task="", seed=0):
+        return State("A closed door.", task="open the door")
+
+    def step(self, action):
+        won = action == "open door"
+        return State("A door.", task="open the door"), float(won), won, {"success": won, "score": float(won)}
+
+    def admissible(self, state):
+        return ["open door", "wait"]
+
+    def clone(self):
+        return Door()
+
+    def close(self):
+        pass
+"""
+WITHOUT_EXTRAS = f"""
+import sys
+sys.path[:0] = ['']
+for name in {sorted(OPTIONAL)}:
+    sys.modules[name] = None  # as if it were not installed
+import hardwon.memory, hardwon.runtime, hardwon.trainers, hardwon.apps
+from typer.testing import CliRunner
+from hardwon.apps.cli.app import app
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime import Agent, EpisodicPolicy, open_environment
+"""
+BASE_DAY = """
+with ExperienceLibrary.open('library.db') as library:
+    agent = Agent(EpisodicPolicy(), library, open_environment('door_world:Door'))
+    assert [agent.run('train', seed).success for seed in range(12)][-1]
+    library.evolve()
+for command in (['doctor', 'library.db'], ['memory', 'ls', 'library.db'], ['memory', 'search', 'library.db', 'door']):
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, (command, result.output)
+plays = ['run', 'door_world:Door', '--episodes', '2', '--eval-seeds', '0-1', '--jobs', '1', '--out', 'run']
+result = CliRunner().invoke(app, plays)
+assert result.exit_code == 0, result.output
+for command, extra in ((['serve', 'library.db'], 'serve'), (['mcp', 'library.db'], 'mcp')):
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code and f".[{extra}]" in str(result.exception) + result.output, (command, result.output)
+"""
+
+
+def test_the_base_works_without_any_optional_package(tmp_path):
+    """The library, its commands, and an agent that plays and learns; a command that needs more names the extra."""
+    (tmp_path / "door_world.py").write_text(DOOR)
+    done = run(sys.executable, "-c", f"{WITHOUT_EXTRAS}{BASE_DAY}", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_imports_point_one_way():
     """The contracts of pyproject.toml, checked by import-linter."""
     check = "import hardwon; from importlinter.cli import lint_imports_command; lint_imports_command()"
@@ -342,6 +404,11 @@ def test_wheel_works_in_an_empty_environment(wheel, tmp_path):
     ):
         done = run(*command, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
+    packages = next((tmp_path / "venv").glob("lib/python*/site-packages"))
+    of_venv = ("pip", "setuptools", "pkg_resources", "_distutils_hack")
+    brought = [path for path in packages.iterdir() if path.name not in of_venv]
+    size = sum(int(line.split()[0]) for line in run("du", "-sk", *brought).stdout.splitlines()) / 1024
+    assert size < LARGEST_MB, f"{size:.0f} MB without extras; see: du -sm {packages}/* | sort -n"
     done = run(python, "-c", "import torch", cwd=tmp_path)
     assert "No module named 'torch'" in done.stderr
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from hardwon.apps.cli.app import app
 from hardwon.apps.cli.run import parse_checkpoints, parse_seeds
 from hardwon.apps.experiment import Plan, interval, run_plan, summarise, training_order
+from hardwon.apps.render.plot import draw_curve
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 
 MAPREADER = "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0"
 ARGUMENTS = [
@@ -130,6 +131,18 @@ def test_a_run_prints_one_json_object_and_leaves_library_rows_and_curve(tmp_path
     assert len((tmp_path / "episodes.jsonl").read_text().splitlines()) == 6 + (2 + 2 * 3) * 4
     with ExperienceLibrary.open(printed["library"], read_only=True) as library:
         assert library.episodes == 6
+
+
+def test_without_matplotlib_a_run_keeps_its_figures_and_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = CliRunner().invoke(app, [*ARGUMENTS, "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "pip install '.[plot]'" in result.stderr
+    assert json.loads(result.stdout)["curve"] is None
+    assert json.loads((tmp_path / "result.json").read_text())["curve"] is None
+    assert not (tmp_path / "curve.png").exists()
+    with pytest.raises(MissingExtra, match="matplotlib is not installed"):
+        draw_curve({}, tmp_path / "curve.png", "no plot")
 
 
 def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path):

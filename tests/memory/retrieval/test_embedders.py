@@ -3,6 +3,8 @@ import sys
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
+from sklearn.feature_extraction.text import HashingVectorizer
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, UnknownName
@@ -21,6 +23,18 @@ def test_hashing_knows_likeness():
     """Shared words bring texts nearer."""
     one, like, unlike = HashingEmbedder().embed(["open the red door", "open a red door", "eat some cake"])
     assert one @ like > 0.5 > one @ unlike
+
+
+TEXTS = st.text(st.sampled_from("abcXYZ 019_éßİΩ漢字\u0301😀.,-'\n\t "), max_size=120)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(TEXTS, max_size=4), st.sampled_from([16, 256, 1000]))
+def test_hashing_equals_the_vectors_of_scikit_learn(texts, dim):
+    """Libraries of earlier versions hold vectors of its HashingVectorizer under the same fingerprint."""
+    known = HashingVectorizer(n_features=dim, ngram_range=(1, 2))
+    expected = np.asarray(known.transform(texts).toarray(), dtype=np.float32) if texts else np.zeros((0, dim))
+    assert np.array_equal(HashingEmbedder(dim).embed(texts), expected)
 
 
 def test_the_default_is_hashing():

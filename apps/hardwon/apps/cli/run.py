@@ -10,7 +10,7 @@ import typer
 
 from hardwon.apps.shared.common import library_name, parse_library
 from hardwon.apps.shared.trained import HELP, check_policy
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from hardwon.apps.experiment import Plan, Row
@@ -123,10 +123,10 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
         jobs: Number of agent seeds to run at once; None for one per core.
 
     Returns:
-        The content of result.json: the figures of every arm, the plan, and the paths of the other files.
+        The content of result.json: the figures of every arm, the plan, and the paths of the other files. `curve` is
+        None without matplotlib: the figures of a long run are worth more than its picture.
     """
     from hardwon.apps.experiment import run_plan, summarise
-    from hardwon.apps.render.plot import draw_curve
     from hardwon.runtime.environments import open_environment
 
     if plan.roles:
@@ -160,12 +160,24 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
         "policy": plan.policy,
         **({"roles": plan.roles} if plan.roles else {}),
         "wall_s": round(time.perf_counter() - began, 1),
-        "curve": str(out / "curve.png"),
+        "curve": None,
         "rows": str(out / "episodes.jsonl"),
     }
-    draw_curve(result["arms"], out / "curve.png", f"{plan.game or plan.environment}: success on unseen tasks")
+    result["curve"] = _draw_curve(plan, result["arms"], out / "curve.png")
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return result
+
+
+def _draw_curve(plan: "Plan", arms: dict[str, Any], path: Path) -> str | None:
+    """Draw the learning curves to `path` and return it; without matplotlib, name the extra on stderr."""
+    from hardwon.apps.render.plot import draw_curve
+
+    try:
+        draw_curve(arms, path, f"{plan.game or plan.environment}: success on unseen tasks")
+    except MissingExtra as error:
+        print(f"The curve was not drawn: {error}", file=sys.stderr)
+        return None
+    return str(path)
 
 
 def choose_seeds(
@@ -324,7 +336,8 @@ def print_result(result: dict[str, Any], out: Path) -> None:
     excluded = sum(arm["excluded"] for arm in result["arms"].values())
     if excluded:
         console.print(f"{excluded} episodes are excluded because the environment failed.")
-    print(f"curve    {out / 'curve.png'}\nepisodes {out / 'episodes.jsonl'}")
+    curve = [f"curve    {result['curve']}"] if result["curve"] else []
+    print("\n".join([*curve, f"episodes {out / 'episodes.jsonl'}"]))
     if result["libraries"]:
         print(f"library  {result['library']}\n\nSee what it learned:  hardwon memory ls {result['library']}")
         print(f"See its reasons:      hardwon memory ls {result['library']} --episodes")

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hardwon.memory.errors import MissingExtra
+
 COLOURS = {
     "random": "#9aa0a6",
     "empty": "#c98a2b",
@@ -33,8 +35,14 @@ def draw_curve(arms: Mapping[str, Mapping[str, Any]], path: Path, title: str) ->
         arms: The figures of every arm, from `summarise`.
         path: The file to write.
         title: Title of the plot.
+
+    Raises:
+        MissingExtra: If matplotlib is not installed.
     """
-    import matplotlib
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtra.of("matplotlib", "plot") from error
 
     matplotlib.use("Agg")  # no display is needed, and no window opens
     from matplotlib import pyplot
