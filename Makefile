@@ -114,12 +114,12 @@ test-browser: install ## Test the dashboard in headless Chromium (installs Debia
 		apt-get update -q && apt-get install -y --no-install-recommends chromium fonts-dejavu-core; }
 	@$(call marked,browser)
 
-test-fleet: install ## Test shared libraries on a private PostgreSQL server (installs Debian's postgresql if it is missing; minutes)
-	@$(call add,postgres,the PostgreSQL client)
+test-fleet: install ## Test shared libraries and rollout workers on a private PostgreSQL server and Ray (installs Debian's postgresql if missing; minutes)
+	@$(call add,postgres,the PostgreSQL client); $(call add,ray,Ray)
 	@command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { \
 		echo "Installing postgresql ..." >&2; \
 		apt-get update -q && apt-get install -y --no-install-recommends postgresql; }
-	$(BIN)/python -m pytest -m "slow or not slow" tests/memory/fleet tests/apps/cli/test_shared_library.py tests/apps/http/test_backends.py
+	$(BIN)/python -m pytest -m "slow or not slow" tests/memory/fleet tests/apps/cli/test_shared_library.py tests/apps/http/test_backends.py tests/trainers/workers
 
 test-environments: install ## Test ALFWorld, ScienceWorld and MiniWoB++ (ALFWorld builds for minutes; MiniWoB++ needs chromium and chromedriver)
 	@$(call add,alfworld,ALFWorld); $(call add,scienceworld,ScienceWorld); $(call add,miniwob,MiniWoB++)

@@ -165,6 +165,17 @@ def fleet(
 
 
 @app.command()
+def workers(
+    rounds: Annotated[int, typer.Option(min=1, help="Number of timed rounds.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Measure episodes per second with none, one and two rollout workers on Ray."""
+    from .training import workers as bench_workers
+
+    _print_rows(bench_workers.measure(rounds, tell), as_json)
+
+
+@app.command()
 def peers(
     n: Annotated[int, typer.Option(min=10, help="Number of texts in each memory.")] = 10_000,
     queries: Annotated[int, typer.Option(min=10, help="Number of searches of each kind.")] = 200,

@@ -3,6 +3,8 @@
 import dataclasses
 import sys
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.extractor import ExtractorSettings
 from hardwon.trainers.roles.guide import GuideSettings
 from hardwon.trainers.trainer import train
+from hardwon.trainers.workers import opening, ray_cluster
 
 SECTIONS: list[Any] = [
     *(
@@ -87,9 +90,18 @@ def open_remote_engines(monkeypatch, tmp_path):
         factory.open_engine(replace(config, engine=engine), None, None, tmp_path)
 
 
+def open_workers(monkeypatch):
+    """Open rollout workers, for which a run needs Ray."""
+    cluster = SimpleNamespace(put=lambda value: value)
+    monkeypatch.setattr(ray_cluster, "RayCluster", lambda address, workers: cluster)
+    config = of({**SETTINGS, "rollouts": {"workers": 2, "ray": "head:6379"}})
+    opening.open_pool(SimpleNamespace(config=config, tokenizer=None, context=None, engine=None, out=Path()))
+
+
 def test_every_setting_is_read(reads, monkeypatch, tmp_path):
     train({**SETTINGS, "run": {**SETTINGS["run"], "out": str(tmp_path / "run")}})
     open_remote_engines(monkeypatch, tmp_path)
+    open_workers(monkeypatch)
     policy.PolicySettings(speech="free").build_prompts()  # a tiny base cannot think
     assert Examples(copies=4, memory_share=0.75, renamed=0.5).split_copies() == (3, 2)  # nor read messages
     unread = [

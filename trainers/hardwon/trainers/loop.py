@@ -6,10 +6,11 @@
 The loop starts from any position and saves checkpoints. `trainer` opens what it drives.
 """
 
+import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from .player import Player
 from .roles.base import PolicyRole, Role
 from .rollouts.explore import Task
 from .session import Session
+from .workers.ahead import Ahead
 
 
 @dataclass(slots=True)
@@ -76,6 +78,8 @@ class TrainingLoop:
         self.saved = -1
         """Iteration of the newest checkpoint, or -1."""
         self.stopping = False
+        lag, last, self._alarm = self.config.rollouts.max_lag, self.config.run.iterations, self.config.rollouts.alarm
+        self._ahead = Ahead(self._play_groups, lag, last, self._count_drawn) if lag else None
         self._signal = feasibility.SignalWatch()
         self._actions = feasibility.ActionWatch(feasibility.list_mechanisms(self.config))
 
@@ -122,6 +126,8 @@ class TrainingLoop:
             if is_last or self.stopping:
                 break
             await self._iterate()
+        if self._ahead is not None:
+            await self._ahead.cancel()
         if self.stopping and not is_last:
             self.screen.tell(f"stopped and saved after iteration {iteration}; add --resume to continue.")
 
@@ -141,7 +147,10 @@ class TrainingLoop:
         self.player.snapshot = f"library@{self.position.iteration}" if self.config.uses_library else ""
         read = get_tokens_read(self.session.engine)
         await self._read_ahead(number)
-        played, learnable, group_counts = await self._play_groups(number)
+        if self._ahead is None:
+            played, learnable, group_counts = await self._play_groups(number)
+        else:
+            played, learnable, group_counts = await self._ahead.take(number)
         if number == 1:
             feasibility.check_episodes(self.session, played)
         composed, played = [rollout for rollout in played if not rollout.is_plain], list_plain(played)
@@ -158,8 +167,11 @@ class TrainingLoop:
             # an episode that a short horizon cuts off counts as a loss
             metrics["share/cut"] = sum(ending == "step_limit" for ending in finished) / max(1, len(finished))
         metrics.update(await learning.update_library(self.session, number, played))
+        metrics.update(self._measure_lag(learnable))
         if (role := self._select_role()) is not None:
-            metrics.update({f"{role.name}/{name}": value for name, value in role.update().items()})
+            # in a thread of its own if workers play meanwhile: their requests are answered in this one
+            update = role.update() if self._ahead is None else await asyncio.to_thread(role.update)
+            metrics.update({f"{role.name}/{name}": value for name, value in update.items()})
             self.session.engine.load_adapter(role.name, self.session.engine.versions()[role.name] + 1, role.weights())
         self._keep_history(number)
         if self.session.sources:
@@ -167,6 +179,10 @@ class TrainingLoop:
         # Advance only after the update: a checkpoint must describe finished iterations.
         self.position.iteration = number
         metrics.update(self._observe(learnable))
+        if self.player.pool is not None:
+            metrics.update(self.player.pool.drain_metrics())
+            metrics["rollouts/learner_idle"] = rollout_seconds / max(time.perf_counter() - began, 1e-9)
+            self._warn_of_mismatch(metrics)
         metrics["tokens_per_second"] = (get_tokens_read(self.session.engine) - read) / max(rollout_seconds, 1e-9)
         metrics["seconds"] = time.perf_counter() - began
         idle, idle_warning = self._actions.saw(metrics, last=number >= self.config.run.iterations)
@@ -175,6 +191,23 @@ class TrainingLoop:
         for warning in (self._signal.saw(metrics, self.config.run.groups), idle_warning):
             if warning is not None:
                 self.screen.warn(warning)
+
+    def _measure_lag(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Return how many rows are how many updates behind the weights that learn from them."""
+        if self._ahead is None:
+            return {}
+        now = self.session.engine.versions()["policy"]
+        lags = Counter(now - row.version for rollout in rollouts for row in rollout.rows)
+        return {f"rollouts/lag_{lag}": float(number) for lag, number in sorted(lags.items())}
+
+    def _warn_of_mismatch(self, metrics: Mapping[str, float]) -> None:
+        """Warn if the learner is far from the weights that played."""
+        mismatch = metrics.get("policy/mismatch", 0.0)
+        if self._ahead is not None and mismatch > self._alarm:
+            self.screen.warn(
+                f"the learner is {mismatch:.3f} nats per token from the weights that played, above rollouts.alarm of "
+                f"{self._alarm}; lower rollouts.max_lag or the learning rate."
+            )
 
     def _keep_history(self, iteration: int) -> None:
         """Keep the weights of every `run.history`-th iteration, and those of the start."""
@@ -272,12 +305,17 @@ class TrainingLoop:
             self.composer.observe(rollouts)
             self.position.composer = self.composer.state_dict()
             metrics.update(self.composer.drain_metrics())
-        state = self.worlds.state_dict()
         if self.config.tasks.sampler:
-            self.position.sampler = state
+            self.position.sampler = self.worlds.state_dict()
         else:
-            self.position.drawn = int(state["count"])
+            # a run that resumes plays again what was played ahead
+            ahead = None if self._ahead is None else self._ahead.get_state(self.position.iteration + 1)
+            self.position.drawn = self._count_drawn() if ahead is None else ahead
         return dict(metrics)
+
+    def _count_drawn(self) -> int:
+        """Return the number of environment seeds drawn so far by the uniform order."""
+        return int(self.worlds.state_dict()["count"])
 
     def _is_wanted(self, group: Sequence[Rollout]) -> bool:
         """Return whether any role can learn from a group."""

@@ -6,29 +6,24 @@ Episodes use the same agent, loop and library as in production.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from hardwon.runtime import Agent
-from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGuidance
 from hardwon.runtime.interfaces.arms import Arm
-from hardwon.runtime.interfaces.types import Policy
 
 from .algorithms.composers import Composer
 from .algorithms.outcomes import Outcome
 from .algorithms.samples import Rollout
 from .config.kinds import RECALLS, TELLS
 from .console import EpisodeCount
-from .gating.diversity import DiverseLibrary
-from .gating.gate import GatedGuidance
-from .gating.other_worlds import OtherWorlds
 from .roles.base import TriesCandidates
-from .rollouts.candidate import CandidateGuidance
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
 from .rollouts.renaming import Rename
-from .rollouts.rollout import GivenAndRecalled, GivenGuidance, Spec, TokenPolicy, collect
+from .rollouts.rollout import Spec, collect
 from .rollouts.rounds import Read, play_rounds
 from .session import Session
+from .workers.cast import Cast, Casting
+from .workers.pool import WorkerPool
 
 CONCURRENT, CONCURRENT_CHATS = 256, 32
 """Episodes that run at once, with a tiny base and with a pretrained one. Each keeps the keys and values of its tokens
@@ -38,21 +33,20 @@ in memory: 46 KB a token for a model of 135 million parameters."""
 class Player:
     """Plays the episodes of a session. Close it before the session."""
 
-    def __init__(self, session: Session, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, session: Session, tell: Callable[[str], None] | None = None, *, pool: WorkerPool | None = None
+    ) -> None:
         """Play in a session.
 
         Args:
             session: The session.
             tell: Receives a line of progress now and then while episodes run.
+            pool: Plays the episodes in other processes; None plays them in this one.
         """
-        self._session, self._tell = session, tell
-        self._agents: dict[tuple[Arm, float, bool, int], Agent] = {}
-        self._policies: dict[float, TokenPolicy] = {}
+        self._session, self._tell, self.pool = session, tell, pool
+        self._cast = Cast(session)
         self.snapshot = ""
         """Name of the library version in use; stored with every sample."""
-        self.iteration = 0
-        """Finished iterations of the run."""
-        self._warmups: list[WarmUpGuidance] = []
 
     async def play(
         self,
@@ -90,15 +84,21 @@ class Player:
         specs = await self._prepare_specs(specs, arms, learning)
         if learning:
             specs = self._assign_candidates(specs, arms)
-        agents = {arm.name: self._get_agent(arm, temperature, learning, max_steps) for arm in arms}
-        self._policies[temperature].snapshot = self.snapshot
+        max_steps = max_steps or self._session.config.environment.max_steps
+        castings = {arm.name: Casting(arm, temperature, learning, max_steps) for arm in arms}
+        snapshot, iteration = self.snapshot, self.iteration
 
         async def collect_round(chosen: Sequence[Spec]) -> list[Rollout]:
-            return await self._collect(agents, chosen, self._session.config.outcome)
+            outcome = self._session.config.outcome
+            if self.pool is not None:
+                return await self._send(self.pool, castings, chosen, snapshot, iteration, together=composer is not None)
+            self._cast.get_policy(temperature).snapshot = snapshot
+            agents = {arm: self._cast.get_agent(casting) for arm, casting in castings.items()}
+            return await self._collect(agents, chosen, outcome)
 
         if composer is None:
             return await collect_round(specs)
-        return await play_rounds(composer, specs, collect_round, read or _read_nothing, iteration=self.iteration)
+        return await play_rounds(composer, specs, collect_round, read or _read_nothing, iteration=iteration)
 
     async def demonstrate(
         self,
@@ -116,7 +116,7 @@ class Player:
         session = self._session
         builder = session.config.policy.build_prompts()
         policy = DemonstrationPolicy(session.prompts, paths, builder=builder, rename=rename)
-        agents = {arm.name: self._build_agent(arm, policy, learning=False) for arm in arms}
+        agents = {arm.name: self._cast.build_agent(arm, policy, learning=False) for arm in arms}
         specs = [
             Spec(fold, seed, arm.name, copy, salt="demonstration")
             for fold, seed in paths
@@ -139,15 +139,41 @@ class Player:
             rollouts += await collect(agents, self._session.engine, batch, outcome=outcome, on_end=progress)
         return rollouts
 
+    async def _send(
+        self,
+        pool: WorkerPool,
+        castings: Mapping[str, Casting],
+        specs: Sequence[Spec],
+        snapshot: str,
+        iteration: int,
+        *,
+        together: bool,
+    ) -> list[Rollout]:
+        """Let the workers run the episodes, in the same batches as `_collect`."""
+        progress = EpisodeCount(len(specs), self._tell) if self._tell is not None else None
+        rollouts: list[Rollout] = []
+        for batch in self._split(specs):
+            rollouts += await pool.play(
+                batch,
+                castings,
+                snapshot=snapshot,
+                iteration=iteration,
+                outcome=self._session.config.outcome,
+                together=together,
+                on_end=progress,
+            )
+        return rollouts
+
     def _split(self, specs: Sequence[Spec]) -> list[Sequence[Spec]]:
         """Return the episodes in batches that run at once."""
         most = CONCURRENT if self._session.config.model.is_compact else CONCURRENT_CHATS
         return [specs[at : at + most] for at in range(0, len(specs), most)]
 
     def close(self) -> None:
-        """Close the agents."""
-        for agent in self._agents.values():
-            agent.close()
+        """Close the agents, and end the workers."""
+        self._cast.close()
+        if self.pool is not None:
+            self.pool.close()
 
     def _select_memory(self, world: Task, arm: Arm, worlds: Sequence[Task]) -> str | None:
         """Return the text shown at the start of an episode: from this task instance or from another."""
@@ -184,74 +210,14 @@ class Player:
                 assigned.update(zip(places, given, strict=True))
         return [assigned[at] for at in range(len(specs))]
 
-    def _get_agent(self, arm: Arm, temperature: float, learning: bool, max_steps: int | None) -> Agent:
-        """Return the agent of an arm; agents are cached."""
-        session = self._session
-        # shared by all arms, so `play` sets the snapshot in one place
-        policy = self._policies.setdefault(
-            temperature,
-            TokenPolicy(
-                session.engine,
-                session.prompts,
-                temperature=temperature,
-                settings=session.config.policy,
-                context=session.context,
-            ),
-        )
-        max_steps = max_steps or session.config.environment.max_steps
-        key = arm, temperature, learning, max_steps
-        if key not in self._agents:
-            self._agents[key] = self._build_agent(arm, policy, learning=learning, max_steps=max_steps)
-        return self._agents[key]
-
-    def _build_agent(self, arm: Arm, policy: Policy, *, learning: bool, max_steps: int | None = None) -> Agent:
-        """Return a new agent of an arm."""
-        session, recalls = self._session, arm.memory in RECALLS
-        config, library = session.config.library, self._select_library(arm, learning)
-        return Agent(
-            policy,
-            library,
-            session.environment.clone(),
-            arm=arm,
-            learn=False,
-            guardrails=recalls and config.guardrails,
-            guidance=self._build_retrieval(arm, library) if recalls else GivenGuidance(),
-            max_steps=max_steps or session.config.environment.max_steps,
-            recall_k=config.recall if recalls else 0,
-            retries=0,
-            planner=config.planner if recalls else None,
-            # The loop records the episodes of training, so their trials count; an evaluation makes none.
-            withhold=recalls and learning and config.learn and config.withhold,
-        )
-
-    def _select_library(self, arm: Arm, learning: bool) -> Any:
-        """Return the library that an arm recalls from: frozen or as it is, and varied for training."""
-        session = self._session
-        library: Any = session.start if arm.frozen and session.start is not None else session.library
-        if arm.memory not in RECALLS:
-            return library
-        source: Any = OtherWorlds(library)
-        return DiverseLibrary(source, session.diversity) if learning and session.config.library.diverse else source
-
-    def _build_retrieval(self, arm: Arm, library: Any) -> Guidance:
-        """Return the guidance of an arm that recalls. Frozen arms pass no gate: it has learned since the start."""
-        gate, config = self._session.gate, self._session.config.library
-        guidance: Guidance = CandidateGuidance(RetrievalGuidance())
-        if gate is not None and not arm.frozen:
-            guidance = GatedGuidance(guidance, gate)
-        if arm.memory in TELLS:
-            guidance = GivenAndRecalled(guidance)
-        if config.warmup_items or config.warmup_iterations:
-            guidance = WarmUpGuidance(guidance, library, items=config.warmup_items, iterations=config.warmup_iterations)
-            guidance.iteration = self.iteration
-            self._warmups.append(guidance)
-        return guidance
+    @property
+    def iteration(self) -> int:
+        """Return the finished iterations of the run."""
+        return self._cast.iteration
 
     def set_iteration(self, iteration: int) -> None:
         """Tell the warm-up gates how many iterations the run has finished."""
-        self.iteration = iteration
-        for warmup in self._warmups:
-            warmup.iteration = iteration
+        self._cast.set_iteration(iteration)
 
 
 async def _read_nothing(rollouts: list[Rollout]) -> list[Rollout]:

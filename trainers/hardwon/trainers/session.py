@@ -7,6 +7,7 @@ A session plays and learns nothing: `player` plays its episodes, `learning` pass
 what happens when.
 """
 
+import copy
 import json
 import warnings
 from collections.abc import Mapping
@@ -114,7 +115,9 @@ class Session:
         manual = environment.describe() if isinstance(environment, Described) else ""
         prompts: Any = open_format(config.model, tokenizer, manual=manual, builder=config.policy.build_prompts())
         # Only the process that plays may connect to a server or start vLLM.
-        engine = open_engine(config if plays else replace(config, engine=EngineConfig()), first, tokenizer, out)
+        # weights that play while others learn are a copy
+        served = copy.deepcopy(first) if config.rollouts.max_lag and config.engine.kind == "local" else first
+        engine = open_engine(config if plays else replace(config, engine=EngineConfig()), served, tokenizer, out)
         gate = open_gate(config.gate, engine, prompts)
 
         def build_role(name: str) -> Role:

@@ -43,10 +43,12 @@ from .rollouts.explore import Task, way
 from .rollouts.renaming import Names, Rename, list_actions
 from .rollouts.rollout import Spec
 from .session import Session, read_config
+from .workers.opening import open_pool
 
 MAY_DIFFER = (
     "engine.",
     "eval.",
+    "rollouts.",
     "run.iterations",
     "run.save_every",
     "run.keep",
@@ -219,7 +221,7 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     if checkpoint is None:
         _prepare_new_run(config, out)
     session = Session.open(config, out, checkpoint=checkpoint)
-    player = Player(session, screen.tell)
+    player = Player(session, screen.tell, pool=open_pool(session))
     # The random states come last: building the session may draw random numbers.
     position = Position() if checkpoint is None else _load_position(checkpoint)
     begun = None if checkpoint is None else position.iteration

@@ -400,6 +400,8 @@ def _compute_objective(
             "kl_old": _sum_kl(new, old),
             "weight": importance,
             "weight_squared": importance.square(),
+            # how far the weights that train are from those that sampled, an engine of other arithmetic included
+            **({"mismatch": _sum_kl(old, batch.old)} if loss.old == "trainer" else {}),
         }
 
 

@@ -37,6 +37,7 @@ def check(config: "TrainConfig") -> None:
     _check_schedule(config)
     _check_temperatures(config)
     _check_memory(config)
+    _check_lag(config)
     check_unused(config)
 
 
@@ -75,6 +76,30 @@ def _check_engine(config: "TrainConfig") -> None:
             "model.base is tiny, a model that the run builds itself, so no server can serve it; "
             "set model.base to the folder that the server loaded, or use engine.kind=vllm."
         )
+
+
+def _check_lag(config: "TrainConfig") -> None:
+    """Check that the loss corrects for old weights, and that nothing else reads the weights during an update."""
+    lag, loss = config.rollouts.max_lag, config.roles["policy"].loss
+    if not lag:
+        return
+    if loss.old != "trainer" or loss.kind == "imitation":
+        raise ConfigError(
+            f"rollouts.max_lag is {lag}, and roles.policy.loss has kind {loss.kind} and old {loss.old}, which takes no "
+            "account of older weights: set roles.policy.loss.old=trainer, which truncates the importance of a token at "
+            "loss.cap."
+        )
+    readers = {
+        "another role than policy": len(config.roles) > 1,
+        "roles.policy.sources": bool(config.roles["policy"].sources),
+        "tasks.compose": bool(config.tasks.compose),
+        "tasks.sampler": bool(config.tasks.sampler),
+    }
+    for name, is_set in readers.items():
+        if is_set:
+            raise ConfigError(
+                f"rollouts.max_lag is {lag}, and {name} needs the rollouts of the current weights; remove one of them."
+            )
 
 
 def _check_extractor(config: "TrainConfig") -> None:

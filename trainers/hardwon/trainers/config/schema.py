@@ -249,6 +249,24 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RolloutsConfig:
+    """Processes that play the episodes of training and evaluation, beside that of the learner."""
+
+    workers: int = 0
+    """Ray actors that play the episodes, on the machines of a Ray cluster. 0 plays them in the learner's process."""
+    ray: str = "auto"
+    """Address of the Ray cluster. auto takes one that runs, or starts Ray on this machine."""
+    max_lag: int = 0
+    """Updates by which the weights that play may be older than those that learn. With 0, playing and learning
+    alternate; with more, the workers play the next iterations during an update."""
+    alarm: float = 0.05
+    """Divergence of the learner from the weights that played, in nats per token, above which a run warns."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, workers=0, max_lag=0, alarm=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarmStartConfig:
     """Imitation of successful exploring episodes before the first iteration."""
 
@@ -325,6 +343,8 @@ class TrainConfig:
     """The model to train."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """The engine that generates tokens with it."""
+    rollouts: RolloutsConfig = field(default_factory=RolloutsConfig)
+    """Processes that play the episodes."""
     arms: dict[str, int] = field(default_factory=lambda: {CONTROL: 8})
     """Episodes per group in each arm. The arm control, without guidance, is required."""
     guidance: dict[str, str] = field(default_factory=dict)

@@ -61,6 +61,9 @@ def _is_given(section: Any, name: str) -> bool:
 def _list_groups(config: "TrainConfig") -> Iterator[Group]:
     """Yield the settings that depend on others."""
     yield from _list_engine(config)
+    rollouts = config.rollouts
+    yield Group("rollouts", rollouts, ("ray", "max_lag"), rollouts.workers > 0, "rollouts.workers above 0")
+    yield Group("rollouts", rollouts, ("alarm",), rollouts.max_lag > 0, "rollouts.max_lag above 0")
     gate, tasks, library = config.gate, config.tasks, config.library
     yield Group("gate", gate, ("least", "floor"), gate.kind == "record", "gate.kind=record")
     shows = bool(tasks.compose or config.roles["policy"].extra)

@@ -43,7 +43,7 @@ class Diversity:
         self._seed, self._demote = seed, demote
         self._uses: Counter[str] = Counter()
         self._lately: frozenset[str] = frozenset()
-        self._now: Counter[str] = Counter()
+        self._now: dict[str, Counter[str]] = {}
         self._asks: Counter[str] = Counter()
 
     def ranked(self, items: Mapping[str, float], k: int = 1, asker: str = "") -> list[str]:
@@ -66,13 +66,23 @@ class Diversity:
         order = sorted(items, key=lambda item: (-score(item), tie_breaks[item]))
         if len(order) > 1 and order[0] in self._lately and rng.random() < self._demote:
             order.append(order.pop(0))
-        self._now.update(order[:k])
+        self._now.setdefault(asker, Counter()).update(order[:k])
         return order
+
+    def take_shown(self, asker: str) -> Counter[str]:
+        """Return and forget what an episode was shown, to count it in another process."""
+        self._asks.pop(asker, None)
+        return self._now.pop(asker, Counter())
+
+    def put_shown(self, asker: str, counts: Counter[str]) -> None:
+        """Count what an episode was shown in another process."""
+        self._now[asker] = counts
 
     def settle(self) -> None:
         """Apply the counts of this iteration."""
-        self._uses.update(self._now)
-        self._lately = frozenset(self._now)
+        for counts in self._now.values():
+            self._uses.update(counts)
+        self._lately = frozenset(item for counts in self._now.values() for item in counts)
         self._now.clear()
         self._asks.clear()
 

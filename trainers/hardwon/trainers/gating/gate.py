@@ -97,6 +97,7 @@ class Gated:
         self._judged: dict[tuple[str, str], Judgement] = {}
         self.answers: list[dict[str, Any]] = []
         """Answers since the last `drain`."""
+        self._of_session: dict[str, list[dict[str, Any]]] = {}
 
     async def ask(self, context: Context, text: str, *, item: str = "") -> Judgement:
         """Return the judgement of a text; its `text` is what to show, and is empty after a rejection.
@@ -118,14 +119,21 @@ class Gated:
         else:
             answer = self._gate.judge(task, text, question.record)
         text_shown = {"accept": text, "refine": answer.text or text, "reject": None}[answer.answer]
-        self.answers.append(
-            {"task": task, "item": item, "text": text, "answer": answer.answer, "shown": text_shown, "why": answer.why}
-        )
+        entry = {
+            **{"task": task, "item": item, "text": text, "answer": answer.answer},
+            **{"shown": text_shown, "why": answer.why},
+        }
+        self.answers.append(entry)
+        self._of_session.setdefault(current_session(), []).append(entry)
         judged = replace(answer, text=text_shown or "")
         # outside of an episode the key has no session, so all callers would share one answer
         if current_session():
             self._judged[key] = judged
         return judged
+
+    def take_answers(self, session: str) -> tuple[dict[str, Any], ...]:
+        """Return the answers to an episode, to log them in another process."""
+        return tuple(self._of_session.pop(session, ()))
 
     def record_differences(self, item: str, differences: Iterable[float]) -> None:
         """Record an item's effect: the outcome of each consumer minus the mean of its control siblings."""
@@ -140,6 +148,7 @@ class Gated:
         times = Counter(tuple(answer.items()) for answer in self.answers)
         self.answers.clear()
         self._judged.clear()
+        self._of_session.clear()
         return [{**dict(answer), "times": number} for answer, number in times.items()]
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""Rollout workers as Ray actors: two of them, one killed, end with the weights of none."""
+
+import os
+
+import pytest
+
+from hardwon.memory.errors import ConfigError, EngineUnreachable
+from hardwon.trainers.workers import ray_cluster
+from hardwon.trainers.workers.ray_cluster import RayCluster, RayWorker
+
+from ..test_trainer import assert_same
+from .test_workers import lines, run
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster of this machine with two CPUs, which every run of the module joins."""
+    ray_cluster._connect("auto", 2)
+    yield
+    ray.shutdown()
+
+
+def test_two_actors_end_with_the_weights_of_none_also_if_one_is_killed(corridor, cluster, tmp_path, monkeypatch):
+    settings = corridor(run={"iterations": 2, "save_every": 2, "groups": 2})
+    alone = run(settings, tmp_path / "alone")
+    killed: list[int] = []
+    events = RayWorker.events
+
+    async def kill_once(self):
+        found = await events(self)
+        if not killed and found:
+            pid = await self.actor.__ray_call__.remote(lambda _: os.getpid())
+            os.kill(pid, 9)
+            killed.append(pid)
+        return found
+
+    monkeypatch.setattr(RayWorker, "events", kill_once)
+    together = run(settings, tmp_path / "together", workers=2)
+    assert len(killed) == 1
+    assert_same(alone, together)
+    assert lines(alone) == lines(together)
+
+
+def test_more_workers_than_cpus_are_refused(cluster):
+    with pytest.raises(ConfigError, match=r"rollouts\.workers is 500, and the Ray cluster has \d+ CPUs"):
+        RayCluster("auto", 500)
+
+
+def test_an_address_without_a_cluster_is_refused(monkeypatch):
+    def refuse(**settings):
+        raise ConnectionError("connection refused")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(EngineUnreachable, match="no Ray cluster answers at head:6379"):
+        RayCluster("head:6379", 2)
+
+
+def test_ray_that_does_not_start_says_where_to_look(monkeypatch):
+    def fail(address, **settings):
+        raise ConnectionError if address == "auto" else RuntimeError("the raylet died.\ndetails")
+
+    monkeypatch.setattr(ray, "init", fail)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(EngineUnreachable, match="Ray did not start on this machine: the raylet died"):
+        RayCluster("auto", 2)

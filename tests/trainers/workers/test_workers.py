@@ -1,0 +1,165 @@
+"""Rollouts in other processes: the same rollouts and weights as without, also when workers die."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hardwon.memory.errors import ConfigError, EngineFailure
+from hardwon.trainers import trainer
+from hardwon.trainers.config.schema import as_dict, of
+from hardwon.trainers.workers.messages import Setup
+from hardwon.trainers.workers.pool import WorkerPool
+
+from ..test_trainer import TIMES, assert_same
+from .processes import Processes
+
+LIBRARY = {
+    "arms": {"control": 2, "library": 2},
+    "gate": {"kind": "policy"},
+    "library": {"merge_every": 2, "recall": 2},
+    "warmstart": {"examples": {"copies": 1}, "learning": {"updates": 2, "batch": 4}},
+}
+"""Recall, trials, diversity and a gate that asks the policy: everything that crosses the processes."""
+
+
+def lines(out):
+    """What was logged, except times and the figures of the workers."""
+    read = [json.loads(line) for line in (Path(out) / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {name: value for name, value in line.items() if not (name.endswith(TIMES) or name.startswith("rollouts/"))}
+        for line in read
+    ]
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Runs with workers use these processes: `processes(3, 8)` lets the first two die after so many events."""
+
+    def install(*deaths: int) -> Processes:
+        cluster = Processes(*deaths)
+
+        def open_pool(host):
+            if not host.config.rollouts.workers:
+                return None
+            setup = Setup(as_dict(host.config), host.tokenizer, host.context)
+            return WorkerPool(host, cluster, setup=setup, workers=host.config.rollouts.workers)
+
+        monkeypatch.setattr(trainer, "open_pool", open_pool)
+        return cluster
+
+    return install
+
+
+def run(settings, folder, **rollouts):
+    """Train in a folder of its own, and return it."""
+    trainer.train({**settings, "rollouts": rollouts, "run": {**settings["run"], "out": str(folder)}})
+    return folder
+
+
+@pytest.mark.parametrize("more", [{}, LIBRARY], ids=["experience", "library"])
+def test_two_workers_end_with_the_weights_of_none_also_if_workers_die(corridor, processes, tmp_path, more):
+    settings = corridor(**more, run={"iterations": 2, "save_every": 2, "groups": 2}, eval={"every": 2, "copies": 1})
+    alone = run(settings, tmp_path / "alone")
+    processes()
+    together = run(settings, tmp_path / "together", workers=2)
+    assert_same(alone, together)
+    assert lines(alone) == lines(together)
+    cluster = processes(7, 16)
+    killed = run(settings, tmp_path / "killed", workers=2)
+    assert len(cluster.started) == 4
+    assert cluster.closed
+    assert_same(alone, killed)
+    assert lines(alone) == lines(killed)
+    logged = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
+    assert sum(line.get("rollouts/workers_replaced", 0) for line in logged) == 2
+    assert sum(line.get("rollouts/episodes_replayed", 0) for line in logged) > 0
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_run(corridor, processes, tmp_path):
+    processes(*[1] * 20)
+    with pytest.raises(EngineFailure, match="killed by the test"):
+        run(corridor(run={"iterations": 1}), tmp_path / "run", workers=1)
+
+
+def test_an_error_in_an_episode_reaches_the_run(corridor, processes, tmp_path, monkeypatch):
+    def refuse(self, state):
+        raise ConfigError("the corridor is closed.")
+
+    settings = corridor(run={"iterations": 1}, warmstart=None)
+    cluster = processes()
+    start = cluster.start
+
+    async def start_broken(setup):
+        monkeypatch.setattr("corridor.Corridor.admissible", refuse)
+        return await start(setup)
+
+    cluster.start = start_broken
+    with pytest.raises(ConfigError, match="the corridor is closed"):
+        run(settings, tmp_path / "run", workers=1)
+
+
+def test_settings_of_ray_need_workers():
+    with pytest.raises(ConfigError, match=r"rollouts\.ray is 'head:6379', and nothing reads it without rollouts\.work"):
+        of({"environment": {"name": "textworld"}, "rollouts": {"ray": "head:6379"}})
+
+
+def test_rows_name_the_library_version(corridor, processes, tmp_path, monkeypatch):
+    seen: set[str] = set()
+    cluster = processes()
+    play = WorkerPool.play
+
+    async def look(self, *args, **how):
+        rollouts = await play(self, *args, **how)
+        seen.update(row.snapshot for rollout in rollouts for row in rollout.rows)
+        return rollouts
+
+    monkeypatch.setattr(WorkerPool, "play", look)
+    run(corridor(**LIBRARY, run={"iterations": 2, "groups": 1, "rerolls": 0}), tmp_path / "run", workers=1)
+    assert seen == {"library@0", "library@1"}
+    assert len(cluster.started) == 1
+
+
+# -- playing while learning ---------------------------------------------------------------------------
+
+CORRECTED = {"policy": {"loss": {"old": "trainer"}, "learner": {"lr": 0.003}, "credit": {"name": "gigpo"}}}
+
+
+def test_no_row_is_older_than_the_bound_and_a_stopped_run_goes_on(corridor, processes, tmp_path, capsys):
+    run_settings = {"iterations": 5, "groups": 2, "save_every": 2, "rerolls": 0}
+    settings = corridor(roles=CORRECTED, run=run_settings, warmstart=None)
+    processes()
+    out = run({**settings, "run": {**settings["run"], "iterations": 3}}, tmp_path / "run", workers=2, max_lag=2)
+    processes(9)
+    more = {"rollouts": {"workers": 2, "max_lag": 2}, "run": {**settings["run"], "out": str(out)}}
+    trainer.train({**settings, **more}, resume=True)
+    logged = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in logged] == [1, 2, 3, 4, 5]
+    lags = [{int(name[13:]) for name in line if name.startswith("rollouts/lag_")} for line in logged]
+    assert lags[0] == {0}
+    assert max(max(each) for each in lags) == 2
+    assert max(line.get("policy/mismatch", 0.0) for line in logged) > 0
+    assert all(0 <= line["rollouts/worker_idle"] <= 1 and 0 <= line["rollouts/learner_idle"] <= 1 for line in logged)
+    # whole groups: every arm of every group is there
+    assert all(line["episodes"] == 12 for line in logged)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({}, r"rollouts\.max_lag is 1, and roles\.policy\.loss has kind ppo and old sampled"),
+        ({"tasks": {"compose": {"prefixed": {}}}}, r"tasks\.compose needs the rollouts of the current weights"),
+    ],
+)
+def test_old_weights_need_a_correction(more, message):
+    roles = CORRECTED if more else {"policy": {}}
+    with pytest.raises(ConfigError, match=message):
+        of({"environment": {"name": "textworld"}, "roles": roles, "rollouts": {"workers": 1, "max_lag": 1}, **more})
+
+
+def test_a_run_warns_if_the_weights_have_moved_far(corridor, processes, tmp_path, capsys):
+    roles = {"policy": {**CORRECTED["policy"], "learner": {"lr": 0.1}}}
+    settings = corridor(roles=roles, run={"iterations": 3, "groups": 2, "rerolls": 0, "out": str(tmp_path / "run")})
+    processes()
+    trainer.train({**settings, "rollouts": {"workers": 1, "max_lag": 1, "alarm": 1e-6}}, quiet=False)
+    assert "from the weights that played, above rollouts.alarm" in capsys.readouterr().err

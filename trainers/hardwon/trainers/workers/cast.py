@@ -1,0 +1,172 @@
+"""The agents that play a run's episodes: one for each arm, temperature and length, built when it is first needed.
+
+    cast = Cast(stage)
+    agent = cast.get_agent(Casting(Arm("control"), temperature=1.0, learning=True, max_steps=6))
+
+The learner's process has a cast, and so has every rollout worker, so that both play with the same agents.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hardwon.runtime import Agent, Environment
+from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGuidance
+from hardwon.runtime.interfaces.arms import Arm
+from hardwon.runtime.interfaces.types import Policy
+from hardwon.trainers.config.kinds import RECALLS, TELLS
+from hardwon.trainers.config.schema import TrainConfig
+from hardwon.trainers.engines.base import Engine
+from hardwon.trainers.gating.diversity import DiverseLibrary
+from hardwon.trainers.gating.gate import GatedGuidance
+from hardwon.trainers.gating.other_worlds import OtherWorlds
+from hardwon.trainers.rollouts.candidate import CandidateGuidance
+from hardwon.trainers.rollouts.rollout import GivenAndRecalled, GivenGuidance, TokenPolicy
+
+
+class Stage(Protocol):
+    """What agents play on: a session of the learner, or the scenes of a worker."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """Return the settings of the run."""
+        ...
+
+    @property
+    def environment(self) -> Environment:
+        """Return the environment; agents work on clones of it."""
+        ...
+
+    @property
+    def engine(self) -> Engine:
+        """Return the engine that the policy asks."""
+        ...
+
+    @property
+    def prompts(self) -> Any:
+        """Return the prompt format of the base."""
+        ...
+
+    @property
+    def context(self) -> int | None:
+        """Return the longest sequence that the policy's model reads, in tokens."""
+        ...
+
+    @property
+    def library(self) -> Any:
+        """Return the library that learns."""
+        ...
+
+    @property
+    def start(self) -> Any:
+        """Return the library at the start of the run, or None."""
+        ...
+
+    @property
+    def gate(self) -> Any:
+        """Return the gate of learned items, or None."""
+        ...
+
+    @property
+    def diversity(self) -> Any:
+        """Return the counts of the shown items."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Casting:
+    """What an agent is built for."""
+
+    arm: Arm
+    temperature: float = 1.0
+    learning: bool = False
+    """Whether the episodes are training's: recall is varied, and items are withheld for trials."""
+    max_steps: int = 50
+
+
+class Cast:
+    """The agents of one process. Close it before the stage."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._agents: dict[Casting, Agent] = {}
+        self._policies: dict[float, TokenPolicy] = {}
+        self._warmups: list[WarmUpGuidance] = []
+        self.iteration = 0
+        """Finished iterations of the run."""
+
+    def get_agent(self, casting: Casting) -> Agent:
+        """Return the agent of a casting; agents are kept."""
+        if casting not in self._agents:
+            policy = self.get_policy(casting.temperature)
+            self._agents[casting] = self.build_agent(
+                casting.arm, policy, learning=casting.learning, max_steps=casting.max_steps
+            )
+        return self._agents[casting]
+
+    def get_policy(self, temperature: float) -> TokenPolicy:
+        """Return the policy with a temperature, which all arms share."""
+        stage = self._stage
+        if temperature not in self._policies:
+            self._policies[temperature] = TokenPolicy(
+                stage.engine,
+                stage.prompts,
+                temperature=temperature,
+                settings=stage.config.policy,
+                context=stage.context,
+            )
+        return self._policies[temperature]
+
+    def build_agent(self, arm: Arm, policy: Policy, *, learning: bool, max_steps: int | None = None) -> Agent:
+        """Return a new agent of an arm."""
+        stage, recalls = self._stage, arm.memory in RECALLS
+        config, library = stage.config.library, self._select_library(arm, learning)
+        return Agent(
+            policy,
+            library,
+            stage.environment.clone(),
+            arm=arm,
+            learn=False,
+            guardrails=recalls and config.guardrails,
+            guidance=self._build_retrieval(arm, library) if recalls else GivenGuidance(),
+            max_steps=max_steps or stage.config.environment.max_steps,
+            recall_k=config.recall if recalls else 0,
+            retries=0,
+            planner=config.planner if recalls else None,
+            # The loop records the episodes of training, so their trials count; an evaluation makes none.
+            withhold=recalls and learning and config.learn and config.withhold,
+        )
+
+    def _select_library(self, arm: Arm, learning: bool) -> Any:
+        """Return the library that an arm recalls from: frozen or as it is, and varied for training."""
+        stage = self._stage
+        library: Any = stage.start if arm.frozen and stage.start is not None else stage.library
+        if arm.memory not in RECALLS:
+            return library
+        source: Any = OtherWorlds(library)
+        return DiverseLibrary(source, stage.diversity) if learning and stage.config.library.diverse else source
+
+    def _build_retrieval(self, arm: Arm, library: Any) -> Guidance:
+        """Return the guidance of an arm that recalls. Frozen arms pass no gate: it has learned since the start."""
+        gate, config = self._stage.gate, self._stage.config.library
+        guidance: Guidance = CandidateGuidance(RetrievalGuidance())
+        if gate is not None and not arm.frozen:
+            guidance = GatedGuidance(guidance, gate)
+        if arm.memory in TELLS:
+            guidance = GivenAndRecalled(guidance)
+        if config.warmup_items or config.warmup_iterations:
+            guidance = WarmUpGuidance(guidance, library, items=config.warmup_items, iterations=config.warmup_iterations)
+            guidance.iteration = self.iteration
+            self._warmups.append(guidance)
+        return guidance
+
+    def set_iteration(self, iteration: int) -> None:
+        """Tell the warm-up gates how many iterations the run has finished."""
+        self.iteration = iteration
+        for warmup in self._warmups:
+            warmup.iteration = iteration
+
+    def close(self) -> None:
+        """Close the agents."""
+        for agent in self._agents.values():
+            agent.close()
+        self._agents.clear()

@@ -1,0 +1,107 @@
+"""What the learner and its rollout workers send each other. All of it can be pickled."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.engines.base import Completion, Request
+from hardwon.trainers.rollouts.rollout import Spec
+
+from .cast import Casting
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a worker is started with."""
+
+    config: dict[str, Any]
+    """The settings of the run, as a nested mapping."""
+    tokenizer: Any
+    context: int | None
+    """Longest sequence that the policy's model reads, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class SceneState:
+    """What episodes of one call of the player share: libraries, counts of shown items, and versions of the weights."""
+
+    number: int
+    iteration: int
+    """Finished iterations of the run."""
+    snapshot: str
+    """Name of the library version, stored with every sample."""
+    libraries: Mapping[str, str]
+    """Digest of each library file, by its name."""
+    diversity: Mapping[str, Any]
+    gate: Mapping[str, Any] | None
+    versions: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """An episode to play."""
+
+    spec: Spec
+    casting: Casting
+    scene: int
+    outcome: Outcome = "success"
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarText:
+    """A grammar without its automaton and tokenizer, which the learner has."""
+
+    lark: str
+    max_tokens: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """A request of an episode. `number` counts the requests of the episode, from 0."""
+
+    session: str
+    number: int
+    request: Request
+    grammar: GrammarText | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a request: a completion and the state of its random generator afterwards, or an error."""
+
+    session: str
+    number: int
+    completion: Completion | None = None
+    chance: Any = None
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What an episode leaves behind besides its rollout."""
+
+    shown: Counter[str] = field(default_factory=Counter)
+    """Items that were shown, with how often."""
+    judged: tuple[dict[str, Any], ...] = ()
+    """Answers of the gate."""
+    steps: int = 0
+    """Steps that the worker's environment has run since its last report."""
+    reported: frozenset[str] = frozenset()
+    """Outcomes that these steps reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A finished episode, or the error that ended it."""
+
+    session: str
+    rollout: Rollout | None = None
+    traces: Traces = field(default_factory=Traces)
+    error: BaseException | None = None
+
+
+Event = Inquiry | Done

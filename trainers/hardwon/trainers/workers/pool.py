@@ -1,0 +1,423 @@
+"""The pool: the learner's side of the rollout workers.
+
+    pool = WorkerPool(session, cluster, setup=setup, workers=8)
+    rollouts = await pool.play(specs, castings, snapshot="library@3", iteration=3)
+
+The pool hands out episodes, answers the requests of the workers at its desk, and returns the rollouts in order. If a
+worker dies, another one takes its place and plays its unfinished episodes again, under the same session names.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from hardwon.memory.errors import EngineFailure
+from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.config.schema import TrainConfig
+from hardwon.trainers.engines.base import Engine
+from hardwon.trainers.gating.diversity import Diversity
+from hardwon.trainers.gating.gate import Gated
+from hardwon.trainers.rollouts.reporting import Reporting
+from hardwon.trainers.rollouts.rollout import Spec
+
+from .cast import Casting
+from .desk import Desk
+from .libraries import Libraries
+from .messages import Dispatch, Done, Event, Inquiry, Reply, SceneState, Setup
+
+MOST_DEATHS = 3
+"""Deaths per worker, without a finished episode between them, after which a run gives up."""
+
+
+class WorkerDied(EngineFailure):
+    """A rollout worker ended, or cannot be reached."""
+
+
+class Handle(Protocol):
+    """A worker in another process. Every call raises `WorkerDied` if the worker has ended."""
+
+    async def load(self, digest: str, data: Any) -> None:
+        """Send a library file that `Cluster.put` has stored."""
+        ...
+
+    async def enter(self, state: SceneState) -> None:
+        """Open a scene."""
+        ...
+
+    async def leave(self, number: int) -> list[str]:
+        """Close a scene, and return the digests of the libraries that were dropped."""
+        ...
+
+    async def play(self, dispatches: Sequence[Dispatch]) -> None:
+        """Start episodes."""
+        ...
+
+    async def deliver(self, answers: Sequence[Reply]) -> None:
+        """Send answers."""
+        ...
+
+    async def events(self) -> list[Event]:
+        """Wait for events."""
+        ...
+
+
+class Cluster(Protocol):
+    """Starts workers."""
+
+    async def start(self, setup: Any) -> Handle:
+        """Start a worker with what `put` returned for its setup, and wait until it answers."""
+        ...
+
+    def put(self, value: Any) -> Any:
+        """Store a value once for all workers."""
+        ...
+
+    def close(self) -> None:
+        """End the workers."""
+        ...
+
+
+class Host(Protocol):
+    """The session whose episodes are played."""
+
+    @property
+    def config(self) -> TrainConfig:
+        """Return the settings of the run."""
+        ...
+
+    @property
+    def out(self) -> Path:
+        """Return the folder of the run."""
+        ...
+
+    @property
+    def engine(self) -> Engine:
+        """Return the learner's engine."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """Return the tokenizer of the run."""
+        ...
+
+    @property
+    def context(self) -> int | None:
+        """Return the longest sequence that the policy's model reads."""
+        ...
+
+    @property
+    def library(self) -> Any:
+        """Return the library that learns."""
+        ...
+
+    @property
+    def start(self) -> Any:
+        """Return the library at the start of the run, or None."""
+        ...
+
+    @property
+    def environment(self) -> Any:
+        """Return the environment."""
+        ...
+
+    @property
+    def diversity(self) -> Diversity:
+        """Return the counts of the shown items."""
+        ...
+
+    @property
+    def gate(self) -> Gated | None:
+        """Return the gate of learned items, or None."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    """A worker of the pool with what it is doing."""
+
+    handle: Handle
+    pump: "asyncio.Task[None] | None" = None
+    playing: dict[str, Dispatch] = field(default_factory=dict)
+    outbox: list[Reply] = field(default_factory=list)
+    loaded: set[str] = field(default_factory=set)
+    since: float = 0.0
+    """When its oldest running episode began, or 0 while it has none."""
+
+
+class WorkerPool:
+    """Plays episodes in workers. Use it from a single event loop, and close it before the session."""
+
+    def __init__(self, host: Host, cluster: Cluster, *, setup: Setup, workers: int) -> None:
+        self._host, self._cluster, self._setup = host, cluster, cluster.put(setup)
+        self._workers = workers
+        self._desk = Desk(host.engine, host.tokenizer)
+        self._libraries = Libraries(host.out / "workers", cluster.put)
+        self._members: list[_Member] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._results: dict[str, asyncio.Future[Rollout]] = {}
+        self._scenes: dict[int, SceneState] = {}
+        self._starting = asyncio.Lock()
+        self._number = 0
+        self._deaths = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._busy, self._counted = 0.0, time.perf_counter()
+        self.counts: Counter[str] = Counter()
+        """Episodes that were played again, and workers that were replaced, since the last `drain_metrics`."""
+
+    # -- playing ----------------------------------------------------------------------------------
+
+    async def play(
+        self,
+        specs: Sequence[Spec],
+        castings: Mapping[str, Casting],
+        *,
+        snapshot: str = "",
+        iteration: int = 0,
+        outcome: Outcome = "success",
+        together: bool = False,
+        on_end: Callable[[], None] | None = None,
+    ) -> list[Rollout]:
+        """Play episodes and return their rollouts in order.
+
+        Args:
+            specs: The episodes.
+            castings: What the agent of each arm is built for.
+            snapshot: Name of the library version, stored with every sample.
+            iteration: Finished iterations of the run.
+            outcome: What counts as the outcome of an episode.
+            together: Play the episodes of a group in one worker, because some continue others.
+            on_end: Called after each episode.
+
+        Raises:
+            EngineFailure: Workers die again and again.
+        """
+        async with self._starting:
+            await self._gather()
+        scene = await self._open_scene(snapshot, iteration)
+        # announced first, as without workers: a round of the engine waits for all of them
+        for spec in specs:
+            await self._host.engine.begin(spec.session)
+        loop = asyncio.get_running_loop()
+        results = [self._results.setdefault(spec.session, loop.create_future()) for spec in specs]
+        if on_end is not None:
+            for result in results:
+                result.add_done_callback(lambda _: on_end())
+        try:
+            dispatches = [Dispatch(spec, castings[spec.arm], scene.number, outcome) for spec in specs]
+            await self._hand_out(dispatches, together=together)
+            return [await result for result in results]
+        finally:
+            sessions = [spec.session for spec in specs]
+            for session in sessions:
+                if not (result := self._results.pop(session)).done():
+                    result.cancel()
+                    await self._host.engine.end(session)
+                elif not result.cancelled():
+                    result.exception()  # seen: the first error was raised for all
+            self._desk.forget(sessions)
+            await self._close_scene(scene)
+
+    async def _gather(self) -> None:
+        """Start the workers, or take them over from an event loop that has ended."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            for member in self._members:
+                member.playing.clear()
+                self._watch(member)
+        missing = self._workers - len(self._members)
+        if missing > 0:
+            handles = await asyncio.gather(*(self._cluster.start(self._setup) for _ in range(missing)))
+            self._members += [_Member(handle) for handle in handles]
+            for member in self._members[-missing:]:
+                self._watch(member)
+            self._busy, self._counted = 0.0, time.perf_counter()
+
+    def _watch(self, member: _Member) -> None:
+        """Read the events of a worker from now on."""
+        member.pump = asyncio.get_running_loop().create_task(self._pump(member))
+
+    async def _open_scene(self, snapshot: str, iteration: int) -> SceneState:
+        """Open a scene in every worker."""
+        host, self._number = self._host, self._number + 1
+        libraries = {"library": host.library, "start": host.start} if host.config.uses_library else {}
+        digests = {name: self._libraries.read(name, each.path) for name, each in libraries.items() if each is not None}
+        scene = SceneState(
+            self._number,
+            iteration,
+            snapshot,
+            digests,
+            host.diversity.state_dict(),
+            host.gate.state_dict() if host.gate is not None else None,
+            dict(host.engine.versions()),
+        )
+        self._scenes[scene.number] = scene
+        for member in [*self._members]:
+            await self._try(member, self._enter(member, scene))
+        return scene
+
+    async def _enter(self, member: _Member, scene: SceneState) -> None:
+        """Open a scene in one worker, which gets the library files that it lacks."""
+        for digest in {*scene.libraries.values()} - member.loaded:
+            member.loaded.add(digest)
+            await member.handle.load(digest, self._libraries.get(digest))
+        await member.handle.enter(scene)
+
+    async def _close_scene(self, scene: SceneState) -> None:
+        """Close a scene in every worker."""
+        self._scenes.pop(scene.number, None)
+        for member in [*self._members]:
+            with suppress(WorkerDied):  # its pump replaces it
+                member.loaded -= {*await member.handle.leave(scene.number)}
+        self._libraries.keep({digest for member in self._members for digest in member.loaded})
+
+    async def _hand_out(self, dispatches: Sequence[Dispatch], *, together: bool = False) -> None:
+        """Give episodes to the workers that have the fewest; those of a group to one worker if they belong together."""
+        homes: dict[str, _Member] = {}
+        given: dict[int, list[Dispatch]] = {}
+        for dispatch in dispatches:
+            key = dispatch.spec.group if together else dispatch.spec.session
+            member = homes.setdefault(key, min(self._members, key=lambda each: len(each.playing)))
+            member.since = member.since or time.perf_counter()
+            member.playing[dispatch.spec.session] = dispatch
+            given.setdefault(self._members.index(member), []).append(dispatch)
+        members = [*self._members]
+        for at, part in given.items():
+            await self._try(members[at], members[at].handle.play(part))
+
+    async def _try(self, member: _Member, call: Awaitable[None]) -> None:
+        """Await a call of a worker; if the worker is dead, its pump notices that, too, and replaces it."""
+        with suppress(WorkerDied):
+            await call
+
+    # -- what the workers send --------------------------------------------------------------------
+
+    async def _pump(self, member: _Member) -> None:
+        """Handle the events of a worker until it dies; then replace it."""
+        try:
+            while True:
+                for event in await member.handle.events():
+                    if isinstance(event, Inquiry):
+                        self._spawn(self._serve(member, event))
+                    else:
+                        await self._finish(member, event)
+        except WorkerDied as error:
+            await self._replace(member, error)
+        except Exception as error:
+            self._fail(error)
+
+    def _spawn(self, work: Any) -> None:
+        """Run a task in the background; an error fails the episodes that wait."""
+
+        async def watched() -> None:
+            try:
+                await work
+            except Exception as error:
+                self._fail(error)
+
+        task = asyncio.get_running_loop().create_task(watched())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _fail(self, error: Exception) -> None:
+        """Give all waiting calls an error."""
+        for result in self._results.values():
+            if not result.done():
+                result.set_exception(error)
+
+    async def _serve(self, member: _Member, inquiry: Inquiry) -> None:
+        """Reply a request. Answers that are ready at the same time, as after a round, are sent together."""
+        if inquiry.session not in member.playing:
+            return  # of a call that has ended
+        answer = await self._desk.answer(inquiry)
+        member.outbox.append(answer)
+        if len(member.outbox) == 1:
+            await asyncio.sleep(0)  # the other answers of the round are appended now
+            answers, member.outbox = member.outbox, []
+            await self._try(member, member.handle.deliver(answers))
+
+    async def _finish(self, member: _Member, done: Done) -> None:
+        """Count a finished episode, once."""
+        if member.playing.pop(done.session, None) is None:
+            return
+        self._deaths = 0
+        if not member.playing:
+            self._busy += time.perf_counter() - member.since
+            member.since = 0.0
+        await self._host.engine.end(done.session)
+        result = self._results.get(done.session)
+        if result is None or result.done():
+            return
+        if done.error is not None or done.rollout is None:
+            result.set_exception(done.error or EngineFailure(f"{done.session} ended without a rollout."))
+            return
+        self._host.diversity.put_shown(done.session, done.traces.shown)
+        if self._host.gate is not None:
+            self._host.gate.answers.extend(done.traces.judged)
+        if isinstance(self._host.environment, Reporting):
+            self._host.environment.reported.steps += done.traces.steps
+            self._host.environment.reported.names |= done.traces.reported
+        result.set_result(done.rollout)
+
+    async def _replace(self, member: _Member, error: WorkerDied) -> None:
+        """Start another worker for one that died, and give it the unfinished episodes."""
+        self._deaths += 1
+        self.counts["replaced"] += 1
+        if self._deaths >= MOST_DEATHS * self._workers:
+            self._fail(error)
+            return
+        try:
+            fresh = _Member(await self._cluster.start(self._setup))
+            entered: set[int] = set()
+            while missing := [scene for scene in self._scenes.values() if scene.number not in entered]:
+                for scene in missing:
+                    entered.add(scene.number)
+                    await self._enter(fresh, scene)
+        except WorkerDied as again:
+            await self._replace(member, again)
+            return
+        except Exception as other:
+            self._fail(other)
+            return
+        # nothing is awaited here: an episode is handed to the old member or to the fresh one
+        unfinished = [*member.playing.values()]
+        fresh.playing, fresh.since = {dispatch.spec.session: dispatch for dispatch in unfinished}, member.since
+        self._members[self._members.index(member)] = fresh
+        self.counts["replayed"] += len(unfinished)
+        self._watch(fresh)
+        await self._try(fresh, fresh.handle.play(unfinished))
+
+    # -- figures, and the end ---------------------------------------------------------------------
+
+    def drain_metrics(self) -> dict[str, float]:
+        """Return the share of time in which workers had no episode, and counts, since the last call."""
+        now = time.perf_counter()
+        for member in self._members:
+            if member.since:
+                self._busy += now - member.since
+                member.since = now
+        total = max((now - self._counted) * max(1, len(self._members)), 1e-9)
+        metrics = {
+            "rollouts/worker_idle": min(1.0, max(0.0, 1.0 - self._busy / total)),
+            "rollouts/workers_replaced": float(self.counts["replaced"]),
+            "rollouts/episodes_replayed": float(self.counts["replayed"]),
+        }
+        self.counts.clear()
+        self._busy, self._counted = 0.0, now
+        return metrics
+
+    def close(self) -> None:
+        """End the workers."""
+        for member in self._members:
+            if member.pump is not None:
+                with suppress(RuntimeError):  # its event loop has ended
+                    member.pump.cancel()
+        self._members.clear()
+        self._cluster.close()
+        self._libraries.close()

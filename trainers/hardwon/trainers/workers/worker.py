@@ -1,0 +1,295 @@
+"""A rollout worker: plays episodes with the runtime's agent in a process of its own.
+
+    worker = RolloutWorker(setup)
+    await worker.load(digest, data)            # a library file
+    await worker.enter(scene)
+    await worker.play([Dispatch(spec, casting, scene.number)])
+    events = await worker.events()             # requests to the learner's engine, and finished episodes
+    await worker.deliver([answer])
+
+A worker owns environments and agents. Tokens come from the learner's engine, so a worker needs no model.
+"""
+
+import asyncio
+import pickle
+import shutil
+import tempfile
+import time
+import traceback
+import weakref
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import EngineFailure
+from hardwon.runtime import Environment
+from hardwon.runtime.interfaces.types import Described
+from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.engines.base import Completion, Engine, Request
+from hardwon.trainers.engines.grammar import Grammar
+from hardwon.trainers.gating.diversity import Diversity
+from hardwon.trainers.gating.gate import Gated, open_gate
+from hardwon.trainers.prompting.factory import open_format
+from hardwon.trainers.rollouts.explore import open_world
+from hardwon.trainers.rollouts.reporting import Reported, Reporting
+from hardwon.trainers.rollouts.rollout import collect
+
+from .cast import Cast
+from .messages import Dispatch, Done, Event, GrammarText, Inquiry, Reply, SceneState, Setup, Traces
+
+LIBRARY, START = "library", "start"
+"""Names of the library files of a scene."""
+TOGETHER_S = 0.002
+"""Seconds in which the events of several episodes are gathered before they are sent."""
+_SCENE: ContextVar[int] = ContextVar("hardwon_scene")
+"""The scene of the running asyncio task."""
+
+
+class LearnerEngine:
+    """The engine as the agents of a worker see it: every request waits for an answer of the learner."""
+
+    def __init__(self, scenes: "Scenes", events: "asyncio.Queue[Event]") -> None:
+        self._scenes, self._events = scenes, events
+        self._numbers: dict[str, int] = {}
+        self._waiting: dict[tuple[str, int], asyncio.Future[Reply]] = {}
+
+    async def generate(self, request: Request) -> Completion:
+        """Send a request to the learner and return its completion.
+
+        Raises:
+            EngineFailure: The engine failed, or whatever it raised.
+        """
+        number = self._numbers.get(request.session, 0)
+        self._numbers[request.session] = number + 1
+        answer = asyncio.get_running_loop().create_future()
+        self._waiting[request.session, number] = answer
+        self._events.put_nowait(_pack(request, number))
+        reply: Reply = await answer
+        if reply.error is not None:
+            raise reply.error
+        if reply.completion is None:
+            raise EngineFailure(f"the learner sent an empty answer to {request.session}; see its log.")
+        if request.chance is not None:
+            request.chance.setstate(reply.chance)  # the episode goes on with the same random numbers
+        return reply.completion
+
+    @property
+    def waiting(self) -> int:
+        """Return the number of requests without an answer."""
+        return len(self._waiting)
+
+    def deliver(self, answer: Reply) -> None:
+        """Give a request its answer."""
+        waiting = self._waiting.pop((answer.session, answer.number), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    def versions(self) -> Mapping[str, int]:
+        """Return the versions of the weights at the beginning of the scene."""
+        return self._scenes.current.state.versions
+
+    async def begin(self, session: str) -> None:
+        """Count the requests of an episode from 0; the learner has registered it already."""
+        self._numbers[session] = 0
+
+    async def end(self, session: str) -> None:
+        """Forget the count; the learner unregisters the episode when it has its rollout."""
+        self._numbers.pop(session, None)
+
+
+def _pack(request: Request, number: int) -> Inquiry:
+    """Return a request as it is sent; an automaton cannot be pickled, and is built again by the learner."""
+    if not isinstance(request.allowed, Grammar):
+        return Inquiry(request.session, number, request)
+    grammar = GrammarText(request.allowed.lark, request.allowed.max_tokens, request.allowed.end)
+    return Inquiry(request.session, number, replace(request, allowed=None), grammar)
+
+
+@dataclass(slots=True)
+class Scene:
+    """What the episodes of one call of the player share, opened in this process."""
+
+    state: SceneState
+    library: Any
+    start: Any
+    diversity: Diversity
+    gate: Gated | None
+
+
+class _Current:
+    """Stands for one part of the scene that the running episode belongs to, so that agents outlast a scene."""
+
+    def __init__(self, scenes: "Scenes", part: str) -> None:
+        self._scenes, self._part = scenes, part
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(self._scenes.current, self._part), name)
+
+
+class Scenes:
+    """The stage of a worker's agents, with the scenes that are being played."""
+
+    def __init__(self, setup: Setup, events: "asyncio.Queue[Event]") -> None:
+        self.config = of(setup.config)
+        self.reported = Reported()
+        self.environment: Environment = cast(Environment, Reporting(open_world(self.config.environment), self.reported))
+        manual = self.environment.describe() if isinstance(self.environment, Described) else ""
+        builder = self.config.policy.build_prompts()
+        self.prompts: Any = open_format(self.config.model, setup.tokenizer, manual=manual, builder=builder)
+        self.context = setup.context
+        self.remote = LearnerEngine(self, events)
+        self.engine = cast(Engine, self.remote)
+        self.library, self.diversity = _Current(self, LIBRARY), _Current(self, "diversity")
+        self.start = _Current(self, START) if self.config.uses_library else None
+        self.gate = _Current(self, "gate") if self.config.gate.kind != "none" else None
+        self._folder = Path(tempfile.mkdtemp(prefix="hardwon-worker-"))
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._libraries: dict[str, ExperienceLibrary] = {}
+        self._scenes: dict[int, Scene] = {}
+        self._empty = ExperienceLibrary.open(":memory:")
+
+    @property
+    def current(self) -> Scene:
+        """Return the scene of the running episode, or else the newest."""
+        return self._scenes[_SCENE.get(max(self._scenes))]
+
+    def load(self, digest: str, data: bytes) -> None:
+        """Keep a library file for the scenes that name it."""
+        if digest not in self._libraries:
+            path = self._folder / f"{digest}.db"
+            path.write_bytes(data)
+            self._libraries[digest] = ExperienceLibrary.open(path, read_only=True)
+
+    def enter(self, state: SceneState) -> None:
+        """Open a scene; its libraries were loaded before."""
+        digests = state.libraries
+        diversity = Diversity(seed=self.config.run.seed)
+        diversity.load_state_dict(state.diversity)
+        gate = open_gate(self.config.gate, self.engine, self.prompts)
+        if gate is not None and state.gate is not None:
+            gate.load_state_dict(state.gate)
+        library = self._libraries[digests[LIBRARY]] if LIBRARY in digests else self._empty
+        start = self._libraries[digests[START]] if START in digests else None
+        self._scenes[state.number] = Scene(state, library, start, diversity, gate)
+
+    def leave(self, number: int) -> list[str]:
+        """Close a scene, and the libraries that only older scenes used; return the digests of these."""
+        newest = max(self._scenes)
+        if number != newest:
+            self._scenes.pop(number, None)
+        used = {digest for scene in self._scenes.values() for digest in scene.state.libraries.values()}
+        unused = [digest for digest in self._libraries if digest not in used]
+        for digest in unused:
+            self._libraries.pop(digest).close()
+            (self._folder / f"{digest}.db").unlink(missing_ok=True)
+        return unused
+
+    def close(self) -> None:
+        """Close the libraries and the environment."""
+        for library in (*self._libraries.values(), self._empty):
+            library.close()
+        self.environment.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class RolloutWorker:
+    """Plays the episodes that the learner sends. Use it from a single event loop."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._scenes = Scenes(setup, self._events)
+        self._cast = Cast(self._scenes)
+        self._playing: set[asyncio.Task[None]] = set()
+        self._polling: asyncio.Task[Event] | None = None
+
+    async def load(self, digest: str, data: bytes) -> None:
+        """Receive a library file."""
+        self._scenes.load(digest, data)
+
+    async def enter(self, state: SceneState) -> None:
+        """Open a scene and make it the newest."""
+        self._scenes.enter(state)
+        self._cast.set_iteration(state.iteration)
+
+    async def leave(self, number: int) -> list[str]:
+        """Close a scene, and return the digests of the libraries that were dropped."""
+        return self._scenes.leave(number)
+
+    async def play(self, dispatches: Sequence[Dispatch]) -> None:
+        """Start episodes; each ends with a `Done` among the events."""
+        for dispatch in dispatches:
+            task = asyncio.get_running_loop().create_task(self._play(dispatch))
+            self._playing.add(task)
+            task.add_done_callback(self._playing.discard)
+
+    async def _play(self, dispatch: Dispatch) -> None:
+        """Play one episode, and report it."""
+        _SCENE.set(dispatch.scene)
+        session, before = dispatch.spec.session, self._scenes.reported.steps
+        try:
+            scene = self._scenes.current
+            agent = self._cast.get_agent(dispatch.casting)
+            (rollout,) = await collect(
+                {dispatch.spec.arm: agent}, self._scenes.engine, [dispatch.spec], outcome=dispatch.outcome
+            )
+        except Exception as error:
+            self._events.put_nowait(Done(session, error=_make_portable(error)))
+            return
+        judged = () if scene.gate is None else scene.gate.take_answers(session)
+        reported = self._scenes.reported
+        traces = Traces(scene.diversity.take_shown(session), judged, reported.steps - before, frozenset(reported.names))
+        self._events.put_nowait(Done(session, _name_snapshot(rollout, scene.state.snapshot), traces))
+
+    async def deliver(self, answers: Sequence[Reply]) -> None:
+        """Receive answers of the learner's engine."""
+        for answer in answers:
+            self._scenes.remote.deliver(answer)
+
+    async def events(self) -> list[Event]:
+        """Return what happened since the last call, as soon as there is something; a later call ends this one."""
+        if self._polling is not None:
+            self._polling.cancel()
+        self._polling = polling = asyncio.get_running_loop().create_task(self._events.get())
+        await asyncio.wait([polling])
+        if polling.cancelled():
+            return []
+        self._polling = None
+        return [polling.result(), *await self._drain()]
+
+    async def _drain(self) -> list[Event]:
+        """Return the waiting events, and those of the episodes that go on at once, so that they are sent together."""
+        events: list[Event] = []
+        latest = time.perf_counter() + TOGETHER_S
+        while True:
+            while not self._events.empty():
+                events.append(self._events.get_nowait())
+            if len(self._playing) <= self._scenes.remote.waiting or time.perf_counter() > latest:
+                return events
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """End the episodes, and close agents, libraries and environments."""
+        for task in [*self._playing]:
+            task.cancel()
+        await asyncio.gather(*self._playing, return_exceptions=True)
+        self._cast.close()
+        self._scenes.close()
+
+
+def _name_snapshot(rollout: Rollout, snapshot: str) -> Rollout:
+    """Return a rollout whose rows name the version of the library that the scene shows."""
+    return replace(rollout, rows=tuple(replace(row, snapshot=snapshot) for row in rollout.rows))
+
+
+def _make_portable(error: Exception) -> BaseException:
+    """Return an error that can be sent, with its traceback as a note."""
+    error.add_note("".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return EngineFailure(f"an episode failed in a rollout worker: {type(error).__name__}: {error}")
+    return error
