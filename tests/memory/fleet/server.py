@@ -79,6 +79,14 @@ class PrivateServer:
         self._process.wait()
         # Its children notice that it is gone; the next server waits for them by itself.
 
+    def send_all(self, number: signal.Signals) -> None:
+        """Send a signal to the server and its sessions, such as SIGSTOP."""
+        assert self._process is not None
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *map(int, children)):
+            os.kill(each, number)
+
     def stop(self) -> None:
         """End the server and all its sessions at once."""
         if self._process is not None and self._process.poll() is None:

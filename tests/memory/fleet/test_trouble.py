@@ -16,6 +16,7 @@ from tests.memory.fleet.server import PrivateServer
 
 from hardwon.memory import ExperienceLibrary, State
 from hardwon.memory.errors import HardwonError, LibraryUnreachable
+from hardwon.memory.fleet import session
 from hardwon.memory.fleet.library import FleetLibrary
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
@@ -226,6 +227,27 @@ def test_eight_processes_through_two_replicas(url, tmp_path):
     with connect(url, tmp_path / "r0") as one, connect(url, tmp_path / "r1") as two:
         assert one.episodes == two.episodes == 8 * count
         assert one.digest() == two.digest()
+
+
+def test_a_server_that_hangs_holds_up_nobody_for_long(own_server, tmp_path, episode, monkeypatch):
+    """Its machine answers, so no limit of the network applies."""
+    monkeypatch.setattr(session, "ANSWER_S", 2.0)
+    library = connect(f"{own_server.url()}&connect_timeout=2", tmp_path / "replica")
+    library.record(episode("open drawer", id="before"))
+    assert library.sync() == 1
+    own_server.send_all(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        with pytest.raises(LibraryUnreachable, match="does not answer"):
+            library.record(episode("close drawer", id="during"))
+        assert time.monotonic() - began < 30
+        assert library.recall(DRAWER).steps
+    finally:
+        own_server.send_all(signal.SIGCONT)
+    library.record(episode("close drawer", id="during"))
+    library.sync()
+    assert {row["id"] for row in library.trajectories()} == {"before", "during"}
+    library.close()
 
 
 def test_the_disk_of_the_replica_is_full(url, tmp_path, episode, monkeypatch):

@@ -6,7 +6,7 @@ environment, a service file or a password file.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from hardwon.memory.errors import (
@@ -23,6 +23,7 @@ from hardwon.memory.errors import (
     require_extra,
 )
 
+from .patience import Patience
 from .schema import MIN_SERVER
 
 PREFIXES = ("postgresql://", "postgres://")
@@ -36,6 +37,8 @@ _DEFAULTS = {
     "application_name": "hardwon",
 }
 """Settings that an address may override. They bound how long a network that went silent holds up a caller."""
+ANSWER_S = 60.0
+"""Seconds to wait for the answer to one statement."""
 _CLASSES: tuple[tuple[str, type[HardwonError], str], ...] = (
     ("HW001", LeaseLost, "Another process learns items for this namespace now; call it again later."),
     ("25P03", LeaseLost, "The operation took too long, so the server ended it. Nothing was written; call it again."),
@@ -81,6 +84,7 @@ class Session:
         self.name = name_server(given)
         """The address without the password."""
         self._lock = threading.RLock()
+        self._patience = Patience(ANSWER_S)
         self._connection: Any = None
         self._channel = ""
         self._on_wake: Callable[[], None] | None = None
@@ -140,8 +144,19 @@ class Session:
 
     def _fetch(self, query: str, parameters: Mapping[str, Any] | None) -> list[Any]:
         with self._translate():
-            cursor = self._connect().execute(query, parameters)
+            connection = self._connect()
+            with self._awaited(connection):
+                cursor = connection.execute(query, parameters)
             return list(cursor.fetchall()) if cursor.description else []
+
+    @contextmanager
+    def _awaited(self, connection: Any) -> Iterator[None]:
+        """Bound the wait for an answer."""
+        self._patience.begin(connection.fileno())
+        try:
+            yield
+        finally:
+            self._patience.end()
 
     def _in_transaction(self) -> bool:
         return self._connection is not None and self._connection.info.transaction_status.name == "INTRANS"
@@ -149,8 +164,11 @@ class Session:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commit all statements inside together, or none. No other thread uses the connection meanwhile."""
-        with self._lock, self._translate(), self._connect().transaction():
-            yield
+        with self._lock, self._translate(), ExitStack() as stack:
+            connection = self._connect()
+            with connection.transaction():
+                yield
+                stack.enter_context(self._awaited(connection))  # for the commit
 
     def _connect(self) -> Any:
         """Return the open connection, opening it if there is none."""
@@ -189,6 +207,8 @@ class Session:
             for words, kind, advice in _REFUSALS:
                 if any(word in text for word in words):
                     return kind(f"{self.name}: {text}. {advice}")
+            if self._patience.is_exhausted:
+                text = f"nothing for {ANSWER_S:.0f} s"
             return LibraryUnreachable(f"{self.name} does not answer ({text}). Start the server, then try again.")
         return LibraryError(f"{self.name}: {text} (SQLSTATE {state}).")
 

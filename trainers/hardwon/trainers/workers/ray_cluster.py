@@ -115,7 +115,7 @@ class RayWorker:
         try:
             return await getattr(self.actor, method).remote(*arguments)
         except self._ray.exceptions.RayActorError as error:
-            raise WorkerDied(f"a rollout worker ended: {str(error).splitlines()[0]}") from error
+            raise WorkerDied(f"a rollout worker ended: {str(error).strip().splitlines()[-1]}") from error
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from error
 
