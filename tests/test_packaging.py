@@ -73,6 +73,7 @@ PUBLIC = {
         "EpisodicPolicy",
         "Event",
         "ExperienceMiddleware",
+        "FunctionEpisode",
         "GatedRetrieval",
         "Guidance",
         "HardwonStore",
@@ -98,6 +99,7 @@ PUBLIC = {
         "ToolEnvironment",
         "WarmUpGuidance",
         "open_environment",
+        "remember",
     },
     "hardwon.trainers": {
         "Engine",

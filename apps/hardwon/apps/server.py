@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.extraction import Extractor
@@ -69,7 +69,7 @@ def serve(
     tokens, name = Tokens.of(path), library_name(path)
     _check_access(name, tokens, host, trust)
     # Before the library opens, so that a port in use fails early; with port 0 the message needs the real port.
-    listening = _listening(host, port)
+    listening = open_socket(host, port)
     try:
         app = create_app(
             path, tokens=tokens, runs=runs, read_only=read_only, local=is_loopback(host),
@@ -105,7 +105,7 @@ def serve(
 class Server(uvicorn.Server):
     """uvicorn's server, which also ends open event streams on shutdown. They would run forever."""
 
-    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+    def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
         super().__init__(config)
         self._app = app
 
@@ -125,7 +125,12 @@ class Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to an address.
+
+    Raises:
+        ConfigError: The address is in use, or is none of this machine.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     # Without it, a restart fails while connections of the old process are in TIME_WAIT.

@@ -23,6 +23,7 @@
     ├── EnvironmentFailure (RuntimeError)     the environment, not the agent, failed
     │   ├── EnvironmentCrashed
     │   └── EnvironmentHung
+    ├── CallForbidden (RuntimeError)          a guardrail forbids a call of a function
     ├── CannotBranch (RuntimeError)           an episode cannot begin with the given steps
     ├── PolicyFailure (RuntimeError)          the policy produced no usable action
     ├── ModelUnavailable (RuntimeError)       a pretrained model cannot be downloaded or written
@@ -163,6 +164,10 @@ class EnvironmentCrashed(EnvironmentFailure):
 
 class EnvironmentHung(EnvironmentFailure):
     """The environment did not answer in time."""
+
+
+class CallForbidden(HardwonError, RuntimeError):
+    """A guardrail forbids this call of a function, so it did not run."""
 
 
 class CannotBranch(HardwonError, RuntimeError):

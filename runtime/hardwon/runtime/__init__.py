@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from .guidance.gated import GatedRetrieval as GatedRetrieval
     from .guidance.generated import PromptedGuidance as PromptedGuidance
+    from .integrations.functions import FunctionEpisode as FunctionEpisode, remember as remember
     from .integrations.langgraph_store import HardwonStore as HardwonStore
     from .integrations.middleware import ExperienceMiddleware as ExperienceMiddleware
     from .interfaces.types import (

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import bench, curate, doctor, memory, serve
+from . import bench, connect, curate, doctor, memory, serve
 from .eval import evaluate
 from .mcp import mcp
 from .model import model
@@ -94,6 +94,8 @@ app.command()(train)
 app.command("eval")(evaluate)
 app.command()(model)
 app.command()(mcp)
+app.command()(connect.proxy)
+app.add_typer(connect.hook_app, name="hook")
 app.command()(doctor.doctor)
 memory.app.add_typer(curate.app)
 app.add_typer(memory.app, name="memory")

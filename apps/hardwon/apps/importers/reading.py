@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, cast, get_args
 from hardwon.memory.errors import ConfigError
 
 from .claude_code import Transcripts, is_line
+from .codex import Rollouts, is_rollout
 from .conversations import Conversations
 from .messages import CONVERSATIONS, form_of, is_messages
 from .otel import Spans, is_span
@@ -15,7 +16,7 @@ from .runs import RunReader, describe_error
 from .source import Progress, read_values
 from .spool import LoggedEpisode, Spool
 
-Format = Literal["hardwon", "openai", "anthropic", "responses", "claude-code", "langsmith", "otel"]
+Format = Literal["hardwon", "openai", "anthropic", "responses", "claude-code", "codex", "langsmith", "otel"]
 FORMATS = ("auto", *get_args(Format))
 _HARDWON = {"episode", "item", "usage", "change"}
 _READERS: dict[str, type["Reader"]] = {
@@ -23,6 +24,7 @@ _READERS: dict[str, type["Reader"]] = {
     "anthropic": Conversations,
     "responses": Conversations,
     "claude-code": Transcripts,
+    "codex": Rollouts,
     "langsmith": RunReader,
     "otel": Spans,
 }
@@ -141,6 +143,8 @@ def _guess_format(value: Any) -> str:
     # Most specific format first: spans and runs can have `messages` or `output`, too.
     if is_span(value):
         return "otel"
+    if is_rollout(value):
+        return "codex"
     if is_line(value):
         return "claude-code"
     if "run_type" in names or ("inputs" in names and "outputs" in names):

@@ -1,0 +1,171 @@
+"""Define `hardwon proxy` and `hardwon hook`, which connect programs that you do not change.
+
+hardwon proxy work.db --upstream https://api.openai.com/v1
+hardwon proxy work.db --upstream http://localhost:8000/v1 --tokens tokens.jsonl \
+    --extra-body '{"logprobs": true, "return_token_ids": true}'
+hardwon hook install claude-code
+"""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from hardwon.apps.shared.common import Namespace, is_address, out, parse_library, tell
+from hardwon.apps.shared.trained import HELP, open_server_roles
+
+PROXY_PORT = 8430
+
+hook_app = typer.Typer(
+    no_args_is_help=True, help="Let coding agents (claude-code, codex, cursor) recall and record by themselves."
+)
+AgentName = Annotated[
+    Literal["claude-code", "codex", "cursor"],
+    typer.Argument(metavar="AGENT", help="claude-code, codex or cursor.", show_default=False),
+]
+HookLibrary = Annotated[
+    str,
+    typer.Option("--library", help="The library, created if it does not exist.", show_default="~/.hardwon/coding.db"),
+]
+InProject = Annotated[
+    bool, typer.Option("--project", help="Change the settings of the project in this folder instead of your own.")
+]
+HookGuardrails = Annotated[
+    Literal["warn", "block", "off"], typer.Option(help="warn the model of a call that kept failing, or refuse it.")
+]
+HookTrusted = Annotated[
+    bool, typer.Option("--trusted", help="Recall recorded turns in their own words; the results of tools among them.")
+]
+
+
+def proxy(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="LIBRARY",
+            help="The library file, created if it does not exist, or postgresql://USER@HOST/DB.",
+            show_default=False,
+            parser=parse_library,
+        ),
+    ],
+    upstream: Annotated[
+        str, typer.Option(help="Base URL of the OpenAI-compatible server that answers, with its /v1.")
+    ] = "https://api.openai.com/v1",
+    host: Annotated[str, typer.Option(help="A loopback address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PROXY_PORT,
+    guardrails: Annotated[
+        Literal["warn", "block", "off"],
+        typer.Option(help="warn: put a warning below a bad call's answer. block: refuse the call."),
+    ] = "warn",
+    outcome: Annotated[
+        Literal["calls", "unknown"],
+        typer.Option(
+            help="Outcome of a run. calls: success if the last call of every tool worked. unknown: nothing is learned "
+            "until somebody grades it."
+        ),
+    ] = "calls",
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="You are the only user: recall recorded runs in their own words.")
+    ] = False,
+    place: Annotated[
+        Literal["message", "system"],
+        typer.Option(help="Where recalled experience stands: in a last message, or in the system message."),
+    ] = "message",
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="Append tokens and log-probabilities that the server returns to this file of JSON lines."),
+    ] = None,
+    extra_body: Annotated[
+        str, typer.Option(help="JSON object with fields to set in every chat completion.", metavar="JSON")
+    ] = "{}",
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the server's next bytes.")] = 600.0,
+    namespace: Namespace = "default",
+    roles: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"{HELP} The guide writes the recalled text; the extractor reads recorded runs.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Add experience to any OpenAI client: recall, guardrails and recording, by its base URL.
+
+    The client's key goes to the server that answers; it is neither stored nor logged.
+    """
+    from hardwon.memory import ExperienceLibrary
+    from hardwon.memory.errors import require_extra
+    from hardwon.runtime.loop.enforcement import mode_of
+
+    with require_extra("serve"):
+        from hardwon.apps.proxy.conversations import ProxySettings
+        from hardwon.apps.proxy.serving import serve_proxy
+    extra = _parse_object(extra_body)
+    trained = open_server_roles(roles, "guidance", "extractor")
+    settings = ProxySettings(
+        mode=mode_of(False if guardrails == "off" else guardrails), outcome=outcome, place=place,
+        trust="trusted" if trusted else "untrusted", recall_k=trained.recall_k, guidance=trained.guidance,
+        extractor=trained.extractor,
+    )  # fmt: skip
+    serve_proxy(
+        lambda: ExperienceLibrary.open(path, namespace=namespace, outbox=is_address(path)), upstream,
+        host=host, port=port, settings=settings, tokens=tokens, extra_body=extra, timeout_s=timeout, tell=tell,
+    )  # fmt: skip
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    from hardwon.memory.errors import ConfigError
+
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f"--extra-body is {text[:80]!r}; give a JSON object such as '{{\"logprobs\": true}}'.")
+    return value
+
+
+@hook_app.command("install")
+def hook_install(
+    agent: AgentName,
+    library: HookLibrary = "",
+    project: InProject = False,
+    guardrails: HookGuardrails = "warn",
+    trusted: HookTrusted = False,
+    namespace: Namespace = "default",
+) -> None:
+    """Add the hooks to the settings of a coding agent. Repeat it to change the options."""
+    from hardwon.apps.coding_agents.install import find_settings, format_command, install_hooks
+    from hardwon.apps.coding_agents.journal import default_library
+
+    # An absolute path, because the agent runs its hooks in the folder of a project.
+    path = library if is_address(parse_library(library)) else str(Path(library or default_library()).absolute())
+    options = ["--library", path, "--guardrails", guardrails, "--namespace", namespace]
+    settings = find_settings(agent, project=project)
+    install_hooks(agent, settings, format_command(agent, [*options, *(["--trusted"] if trusted else [])]))
+    out().print(f"{agent} records to {path} from its next session on. Its hooks are in {settings}.", soft_wrap=True)
+    out().print(f"See what it learned: hardwon memory ls {shlex.quote(path)} --episodes", soft_wrap=True)
+
+
+@hook_app.command("uninstall")
+def hook_uninstall(agent: AgentName, project: InProject = False) -> None:
+    """Take the hooks out of the settings of a coding agent; the library stays."""
+    from hardwon.apps.coding_agents.install import find_settings, uninstall_hooks
+
+    settings = find_settings(agent, project=project)
+    out().print(f"{settings}: {'the hooks are removed' if uninstall_hooks(settings) else 'there were no hooks'}.")
+
+
+@hook_app.command("run")
+def hook_run(
+    agent: AgentName,
+    library: HookLibrary = "",
+    guardrails: HookGuardrails = "warn",
+    trusted: HookTrusted = False,
+    namespace: Namespace = "default",
+) -> None:
+    """Answer one call of a hook: the agent's JSON on stdin, the answer on stdout. It always exits with 0."""
+    from hardwon.apps.coding_agents.hook import main
+
+    options = ["--library", library, "--guardrails", guardrails, "--namespace", namespace]
+    main([agent, *options, *(["--trusted"] if trusted else [])])

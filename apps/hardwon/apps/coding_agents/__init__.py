@@ -1,0 +1,1 @@
+"""Hooks by which coding agents (Claude Code, Codex, Cursor) recall, get warnings, and record by themselves."""

@@ -1,0 +1,159 @@
+"""Read the hook input of coding agents as events, and write answers in the form that each agent documents.
+
+This module imports nothing but the standard library: it runs before every tool call.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Kind = Literal["session", "prompt", "before", "after", "failed", "stop", "other"]
+
+AGENTS = ("claude-code", "codex", "cursor")
+KINDS: Mapping[str, Kind] = {
+    # Claude Code and Codex
+    "SessionStart": "session",
+    "UserPromptSubmit": "prompt",
+    "PreToolUse": "before",
+    "PostToolUse": "after",
+    "PostToolUseFailure": "failed",
+    "Stop": "stop",
+    "SessionEnd": "stop",
+    # Cursor
+    "sessionStart": "session",
+    "beforeSubmitPrompt": "prompt",
+    "preToolUse": "before",
+    "postToolUse": "after",
+    "postToolUseFailure": "failed",
+    "stop": "stop",
+    "sessionEnd": "stop",
+}
+_MOST_CHARS = 20_000
+"""Characters of a result that are kept; an episode keeps fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class HookEvent:
+    """One call of a hook."""
+
+    kind: Kind
+    name: str
+    """The agent's own name of the event."""
+    session: str
+    agent: str
+    cwd: str = ""
+    prompt: str = ""
+    tool: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    result: str = ""
+    error: str = ""
+    call_id: str = ""
+    transcript: str = ""
+
+
+def read_event(agent: str, text: str) -> HookEvent:
+    """Return the event that a hook received.
+
+    Raises:
+        ValueError: The input is not a JSON object with a session.
+    """
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"the hook input is {type(value).__name__}, not an object")
+    session = value.get("session_id") or value.get("conversation_id")
+    if not session:
+        raise ValueError("the hook input has no session_id or conversation_id")
+    name = str(value.get("hook_event_name") or "")
+    kind = KINDS.get(name, "other")
+    roots = value.get("workspace_roots") or [""]
+    result, error = _read_result(kind, value)
+    return HookEvent(
+        kind, name, str(session), agent, str(value.get("cwd") or roots[0]), str(value.get("prompt") or ""),
+        str(value.get("tool_name") or ""), _read_arguments(value.get("tool_input")), result, error,
+        str(value.get("tool_use_id") or ""), str(value.get("transcript_path") or ""),
+    )  # fmt: skip
+
+
+def _read_arguments(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {"input": value}
+    return value if isinstance(value, dict) else {} if value is None else {"input": value}
+
+
+def _read_result(kind: Kind, value: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the result and the error of a tool; the error is empty if the call worked."""
+    if kind == "failed":
+        error = str(value.get("error") or value.get("error_message") or "the tool failed")[:_MOST_CHARS]
+        return error, error
+    if kind != "after":
+        return "", ""
+    response = value.get("tool_response", value.get("tool_output"))
+    if isinstance(response, str):
+        try:
+            parsed = json.loads(response)
+        except ValueError:
+            parsed = None
+        response = parsed if isinstance(parsed, dict) else response
+    text = _read_text(response)[:_MOST_CHARS]
+    return text, (text or "error") if _is_failed(response) else ""
+
+
+def _read_text(response: Any) -> str:
+    """Return the text of a tool's response: the output of a command, the text of blocks, or the response as JSON."""
+    if response is None:
+        return ""
+    if isinstance(response, str):
+        return response
+    if isinstance(response, dict):
+        streams = [str(response[name]) for name in ("stdout", "output", "stderr", "error") if response.get(name)]
+        if streams:
+            return "\n".join(streams)
+        response = response.get("content", response)
+    if isinstance(response, list) and all(isinstance(block, dict) and "text" in block for block in response):
+        return "\n".join(str(block["text"]) for block in response)
+    return json.dumps(response, ensure_ascii=False, default=str)
+
+
+def _is_failed(response: Any) -> bool:
+    """Return whether a response reports a failure by itself: an exit code, or a flag."""
+    if not isinstance(response, dict):
+        return False
+    if response.get("is_error") is True or response.get("isError") is True or response.get("success") is False:
+        return True
+    codes = (response.get(name) for name in ("exit_code", "exitCode", "returnCode", "return_code"))
+    return any(isinstance(code, int) and not isinstance(code, bool) and code != 0 for code in codes)
+
+
+# ---- answers
+
+
+def add_context(event: HookEvent, text: str) -> dict[str, Any]:
+    """Return the answer that shows a text to the model; empty if the agent takes none at this event."""
+    if not text:
+        return {}
+    if event.agent == "cursor":
+        # Cursor reads context only from these events; `journal` keeps the text until then.
+        return {"additional_context": text} if event.kind in ("session", "after") else {}
+    return {"hookSpecificOutput": {"hookEventName": event.name, "additionalContext": text}}
+
+
+def takes_context(event: HookEvent) -> bool:
+    """Return whether the agent shows the model a text that a hook returns at this event."""
+    return bool(add_context(event, "text"))
+
+
+def deny(event: HookEvent, reason: str) -> dict[str, Any]:
+    """Return the answer that refuses a tool call with a reason."""
+    if event.agent == "cursor":
+        return {"permission": "deny", "agent_message": reason, "user_message": reason}
+    return {
+        "hookSpecificOutput": {
+            "hookEventName": event.name,
+            "permissionDecision": "deny",
+            "permissionDecisionReason": reason,
+        }
+    }

@@ -1,0 +1,183 @@
+"""The part of the hooks that opens the library: recall, guardrails, and recording of a finished turn."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hardwon.apps.importers.filing import episode_id
+from hardwon.apps.importers.messages import plain_messages
+from hardwon.apps.importers.spool import LoggedEpisode
+from hardwon.apps.shared.common import is_address, parse_library
+from hardwon.memory import ExperienceLibrary, Reasons, Verdict
+from hardwon.runtime.environments.calls import Call, clip
+from hardwon.runtime.guidance.rendering import Visible, render_item
+from hardwon.runtime.integrations.recording import begin_run, infer_success, record_run
+from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS
+from hardwon.runtime.integrations.tool_run import HEADING, ToolRun, format_hint, format_refusal, format_warning
+from hardwon.runtime.llm.prompts import GUIDANCE, block
+from hardwon.runtime.loop.enforcement import Mode, mode_of
+
+from .events import HookEvent
+from .hook import log_failure
+from .journal import Journal, read_entries
+
+BEST_ITEMS = 5
+"""Number of lessons that a session begins with."""
+_TAIL_BYTES = 50_000_000
+"""Bytes at the end of a transcript that are searched for the results of calls."""
+
+
+@contextmanager
+def open_library(options: argparse.Namespace, *, write: bool = False) -> Iterator[ExperienceLibrary | None]:
+    """Open the library of a hook; None if it is only read and does not exist yet."""
+    path = parse_library(options.library)
+    if not is_address(path) and not write and not Path(path).exists():
+        yield None
+        return
+    outbox = write and is_address(path)
+    with ExperienceLibrary.open(path, namespace=options.namespace, read_only=not write, outbox=outbox) as library:
+        yield library
+
+
+def describe_library(options: argparse.Namespace, journal: Journal) -> str:
+    """Return the best lessons for the beginning of a session, and update the file of guards."""
+    with open_library(options) as library:
+        if library is None:
+            return ""
+        write_guards(library, journal)
+        items = library.items(["strategy", "insight", "warning"], limit=BEST_ITEMS)
+        lines = [render_item(item, Visible(None)) for item in items]
+    return f"{HEADING}\n{block('experience', chr(10).join(lines), GUIDANCE)}" if lines else ""
+
+
+def write_guards(library: ExperienceLibrary, journal: Journal) -> None:
+    """Write the calls that guardrails forbid, so that other calls need not open the library."""
+    patterns = sorted({item.forbids for item in library.items(["guardrail"], limit=100_000) if item.forbids})
+    new = journal.guards.with_suffix(".new")
+    new.write_text(json.dumps(patterns), encoding="utf-8")
+    new.replace(journal.guards)
+
+
+def find_hint(options: argparse.Namespace, task: str) -> tuple[str, dict[str, list[Any]]]:
+    """Return what earlier turns suggest for a request, and the ids of what the text was made from."""
+    with open_library(options) as library:
+        if library is None:
+            return "", {}
+        run = begin_run(library, task)
+        hint = run.find_hint(run.get_state())
+        text, why = format_hint(hint), run.why
+    return (text, {"items": list(why.recalled or ()), "steps": list(why.similar or ())}) if text else ("", {})
+
+
+def rule_on(options: argparse.Namespace, entries: Sequence[Mapping[str, Any]], event: HookEvent) -> tuple[str, str]:
+    """Return the refusal of a call, or else a warning about it; both are empty if no guardrail applies."""
+    mode = mode_of(options.guardrails)
+    # Only `block` counts refusals in the library.
+    with open_library(options, write=mode == "block") as library:
+        if library is None:
+            return "", ""
+        run = build_run(library, entries, mode)
+        ruling = run.rule_on({"id": event.call_id, "name": event.tool, "args": event.arguments})
+        if not ruling.verdict.items:
+            return "", ""
+        action = Call(event.tool, event.arguments, "").text
+        return ("", format_warning(ruling.verdict)) if ruling.runs else (format_refusal(action, ruling.verdict), "")
+
+
+def build_run(library: ExperienceLibrary, entries: Sequence[Mapping[str, Any]], mode: Mode | None = None) -> ToolRun:
+    """Return the run of a turn, from the entries of its journal."""
+    run = begin_run(library, next((str(entry["text"]) for entry in entries if entry.get("kind") == "prompt"), ""))
+    run.mode = mode
+    for entry in entries:
+        kind = entry.get("kind")
+        if kind == "recalled":
+            run.why = Reasons(recalled=tuple(entry.get("items", ())), similar=tuple(entry.get("steps", ())))
+        elif kind == "refused":
+            action = Call(str(entry["tool"]), entry["arguments"], "").text
+            run.episode.add_refusal(run.get_state(), action, Verdict(False, cause=str(entry["reason"])), run.why)
+        elif kind == "answer":
+            result, error = clip(str(entry["result"]), SHOWN_CHARS), clip(str(entry["error"]), SHOWN_CHARS)
+            call = Call(str(entry["tool"]), entry["arguments"], result, error)
+            run.add_answer(call, str(entry.get("id") or ""))
+            run.calls = (*run.calls, call)
+            run.state = run.episode.state(run.calls)
+    return run
+
+
+def record_pending(options: argparse.Namespace) -> int:
+    """Record the turns that wait, and return their number. A turn that cannot be recorded now waits further."""
+    journal, recorded = Journal(options.library, options.session), 0
+    waiting = journal.pending()
+    if not waiting:
+        return 0
+    with open_library(options, write=True) as library:
+        assert library is not None
+        for path in waiting:
+            try:
+                recorded += bool(record_turn(library, path, options))
+            except Exception as error:
+                log_failure(error)
+                continue
+            path.unlink(missing_ok=True)
+        write_guards(library, journal)
+    return recorded
+
+
+def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namespace) -> str:
+    """Record one turn as an episode, and return its id; empty if it had no calls."""
+    entries = list(read_entries(path))
+    prompt: Mapping[str, Any] = next((entry for entry in entries if entry.get("kind") == "prompt"), {})
+    uuid = complete_from_transcript(entries, prompt)
+    run = build_run(library, entries)
+    session, task = str(prompt.get("session", "")), str(prompt.get("text", ""))
+    # Ids that are the same at every attempt, so that two recorders at once write one episode; if possible, the
+    # id that an import of the transcript gives the same request.
+    ref = LoggedEpisode(f"{session} {uuid}", ((task, ()),)) if uuid else None
+    return record_run(
+        run, success=infer_success(run), environment=options.agent, writer=f"hook:{options.agent}",
+        trust="trusted" if options.trusted else "untrusted", meta={"cwd": prompt.get("cwd", "")},
+        episode=episode_id(ref, options.agent) if ref else f"hook-{path.stem}",
+    )  # fmt: skip
+
+
+def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> str:
+    """Add results that no hook reported, and return the id of the request in the transcript; empty if it has none.
+
+    Older versions of Claude Code call no hook when a tool fails, but their transcript has the error.
+    """
+    path = Path(str(prompt.get("transcript") or ""))
+    if not path.is_file():
+        return ""
+    answered = {entry.get("id") for entry in entries if entry.get("kind") in ("answer", "refused")}
+    missing = {
+        str(entry["id"]): at
+        for at, entry in enumerate(entries)
+        if entry.get("kind") == "before" and entry.get("id") and entry["id"] not in answered
+    }
+    uuid = ""
+    for line in _read_tail(path):
+        if not isinstance(line.get("message"), Mapping) or line.get("isSidechain"):
+            continue
+        for message in plain_messages({"role": line.get("type"), **line["message"]}):
+            if message["role"] == "user" and message["text"].strip() == str(prompt.get("text", "")).strip():
+                uuid = str(line.get("uuid") or "")
+            at = missing.get(str(message["answers"])) if message["role"] == "tool" else None
+            if at is not None:
+                error = message["text"] or "error" if message["error"] else ""
+                entries[at] = {**entries[at], "kind": "answer", "result": message["text"], "error": error}
+    return uuid
+
+
+def _read_tail(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        for data in file:
+            try:
+                line = json.loads(data)
+            except ValueError:
+                continue
+            if isinstance(line, dict) and line.get("type") in ("user", "assistant"):
+                yield line

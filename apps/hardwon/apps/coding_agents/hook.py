@@ -1,0 +1,157 @@
+"""The hook of coding agents: reads the agent's JSON on stdin, and answers on stdout.
+
+    python -m hardwon.apps.coding_agents.hook claude-code --library work.db
+
+It never breaks the agent: whatever fails, it exits with 0 and writes a line to `hooks.log`. The hooks before and after
+a tool call import only the standard library, unless a guardrail may forbid the call.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from .events import AGENTS, HookEvent, add_context, deny, read_event, takes_context
+from .journal import Journal, default_library, find_home, may_be_forbidden
+
+_LOG_BYTES = 1_000_000
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Answer one call of a hook. Return 0 in every case."""
+    try:
+        options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
+        answer = answer_event(read_event(options.agent, sys.stdin.read()), options)
+        if answer:
+            sys.stdout.write(json.dumps(answer))
+            sys.stdout.flush()
+    except BaseException as error:  # also SystemExit of argparse: a hook that fails may stop the agent
+        log_failure(error)
+    return 0
+
+
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
+    """Return the options of a hook."""
+    parser = argparse.ArgumentParser(prog="hardwon hook run", exit_on_error=False)
+    parser.add_argument("agent", choices=AGENTS)
+    parser.add_argument("--library", default="")
+    parser.add_argument("--namespace", default="default")
+    parser.add_argument("--guardrails", choices=("warn", "block", "off"), default="warn")
+    parser.add_argument("--trusted", action="store_true")
+    options = parser.parse_args(arguments)
+    options.library = options.library or default_library()
+    return options
+
+
+def answer_event(event: HookEvent, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the answer to an event; empty for none."""
+    journal = Journal(options.library, event.session)
+    if event.kind == "session":
+        return add_context(event, _experience().describe_library(options, journal))
+    if event.kind == "prompt":
+        return _begin_turn(event, options, journal)
+    if event.kind == "before":
+        return _check(event, options, journal)
+    if event.kind in ("after", "failed"):
+        return _end_call(event, journal)
+    if event.kind == "stop":
+        _record(event, options, journal)
+    return {}
+
+
+def _experience() -> Any:
+    """Import the part that opens the library."""
+    from . import experience
+
+    return experience
+
+
+def _begin_turn(event: HookEvent, options: argparse.Namespace, journal: Journal) -> dict[str, Any]:
+    _record(event, options, journal)  # a turn that was interrupted has no stop
+    begun = {"session": event.session, "cwd": event.cwd, "transcript": event.transcript}
+    journal.append({"kind": "prompt", "text": event.prompt, **begun})
+    hint, reasons = _experience().find_hint(options, event.prompt)
+    if reasons:
+        journal.append({"kind": "recalled", **reasons})
+    if hint and not takes_context(event):
+        journal.append({"kind": "context", "text": hint})
+        return {}
+    return add_context(event, hint)
+
+
+def _check(event: HookEvent, options: argparse.Namespace, journal: Journal) -> dict[str, Any]:
+    entry = {"kind": "before", "id": event.call_id, "tool": event.tool, "arguments": dict(event.arguments)}
+    action = format_action(event)
+    if options.guardrails != "off" and may_be_forbidden(journal.guards, action):
+        refusal, warning = _experience().rule_on(options, journal.read(), event)
+        if refusal:
+            journal.append({**entry, "kind": "refused", "reason": refusal})
+            return deny(event, refusal)
+        if warning:
+            journal.append(entry)
+            if takes_context(event):
+                return add_context(event, warning)
+            journal.append({"kind": "context", "text": warning})
+            return {}
+    journal.append(entry)
+    return {}
+
+
+def _end_call(event: HookEvent, journal: Journal) -> dict[str, Any]:
+    journal.append(
+        {
+            "kind": "answer", "id": event.call_id, "tool": event.tool, "arguments": dict(event.arguments),
+            "result": event.result, "error": event.error,
+        }
+    )  # fmt: skip
+    if event.agent != "cursor" or event.kind != "after":
+        return {}
+    waiting: list[str] = []
+    for entry in journal.read():
+        if entry.get("kind") == "context":
+            waiting.append(entry["text"])
+        elif entry.get("kind") == "shown":
+            waiting.clear()
+    if not waiting:
+        return {}
+    journal.append({"kind": "shown"})
+    return add_context(event, "\n\n".join(waiting))
+
+
+def _record(event: HookEvent, options: argparse.Namespace, journal: Journal) -> None:
+    """Record the finished turn in a process of its own, because the agent waits for this one."""
+    if journal.take() is None and not journal.pending():
+        return
+    command = [sys.executable, "-m", "hardwon.apps.coding_agents.record", event.agent, "--library", options.library]
+    command += ["--namespace", options.namespace, *(["--trusted"] if options.trusted else [])]
+    null = subprocess.DEVNULL
+    subprocess.Popen(
+        [*command, "--session", event.session], stdin=null, stdout=null, stderr=null, start_new_session=True
+    )
+
+
+def format_action(event: HookEvent) -> str:
+    """Return a call as an action, in the form of `hardwon.runtime.llm.prompts.call_text`."""
+    listed = ", ".join(
+        f"{name}={json.dumps(value, ensure_ascii=False, default=str)}" for name, value in event.arguments.items()
+    )
+    return f"{event.tool}({listed})".encode(errors="replace").decode()
+
+
+def log_failure(error: BaseException) -> None:
+    """Write a line about a failure; a log that cannot be written is no reason to fail either."""
+    try:
+        log = find_home() / "hooks.log"
+        mode = "w" if log.exists() and log.stat().st_size > _LOG_BYTES else "a"
+        with log.open(mode, encoding="utf-8", errors="replace") as file:
+            when = time.strftime("%Y-%m-%dT%H:%M:%S")
+            file.write(f"{when} {os.getpid()} {type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

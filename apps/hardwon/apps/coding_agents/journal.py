@@ -1,0 +1,108 @@
+"""The journal of a coding agent's session: one file of JSON lines, which hooks append to and a recorder takes over.
+
+This module imports nothing but the standard library: it runs before every tool call.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+HOME = "HARDWON_HOME"
+"""Variable with the folder of journals and of the default library."""
+_KEPT_S = 7 * 24 * 3600
+"""Seconds after which a journal that nobody recorded is removed."""
+
+
+def find_home() -> Path:
+    """Return the folder of journals and of the default library, created if it does not exist."""
+    home = Path(os.environ.get(HOME) or Path.home() / ".hardwon")
+    home.mkdir(parents=True, exist_ok=True)
+    return home
+
+
+def default_library() -> str:
+    """Return the library of hooks that name none."""
+    return os.environ.get("HARDWON_LIBRARY") or str(find_home() / "coding.db")
+
+
+class Journal:
+    """The journal of one session, for one library."""
+
+    def __init__(self, library: str, session: str) -> None:
+        # Digests, because a session's name comes from outside and must not choose the path.
+        name = hashlib.blake2b(library.encode(errors="replace"), digest_size=8).hexdigest()
+        self.folder = find_home() / "hooks" / name
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        digest = hashlib.blake2b(session.encode(errors="replace"), digest_size=12).hexdigest()
+        self.path = self.folder / f"{digest}.jsonl"
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        """Append an entry; one write, so that entries of parallel hooks do not mix."""
+        data = json.dumps({"at": time.time(), **entry}, ensure_ascii=False).encode(errors="replace") + b"\n"
+        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            os.write(file, data)
+        finally:
+            os.close(file)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the entries of the current turn."""
+        return list(read_entries(self.path))
+
+    def take(self) -> Path | None:
+        """Take the entries of the current turn away for recording, and return their file; None if there are none."""
+        moved = self.path.with_name(f"{self.path.stem}.{time.time_ns()}.pending")
+        try:
+            self.path.rename(moved)
+        except FileNotFoundError:
+            return None
+        return moved
+
+    def pending(self) -> list[Path]:
+        """Return the files that wait to be recorded, oldest first, of all sessions; very old ones are removed."""
+        waiting = []
+        for path in sorted(self.folder.glob("*.pending")):
+            if path.stat().st_mtime < time.time() - _KEPT_S:
+                path.unlink(missing_ok=True)
+            else:
+                waiting.append(path)
+        return waiting
+
+    @property
+    def guards(self) -> Path:
+        """Return the file with the calls that guardrails forbid, which saves most hooks from opening the library."""
+        return self.folder / "guards.json"
+
+
+def read_entries(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a journal; a line that was cut is skipped."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict):
+            yield entry
+
+
+def may_be_forbidden(guards: Path, action: str) -> bool:
+    """Return whether a guardrail may forbid an action, by the file of guards; True if the file cannot tell."""
+    try:
+        patterns = json.loads(guards.read_bytes())
+    except FileNotFoundError:
+        return False  # no episode has been recorded yet
+    except (OSError, ValueError):
+        return True
+    if not patterns:
+        return False
+    from hardwon.memory.situations.actions import is_of
+
+    return any(is_of(str(pattern), action) for pattern in patterns)

@@ -1,0 +1,103 @@
+"""Read Codex rollouts: the lines of ~/.codex/sessions/YYYY/MM/DD/rollout-TIME-ID.jsonl.
+
+A line has a `timestamp`, a `type` and a `payload`. Lines of type `response_item` hold the calls and their outputs in
+OpenAI's Responses format; `event_msg` lines of type `user_message` hold the requests of the person. Rollouts without
+such events have the requests among the items, beside instructions that the program inserted. Each request is an
+episode.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hardwon.runtime.integrations.tool_episode import iter_calls
+
+from .messages import Message, plain_messages
+from .spool import LoggedEpisode, Spool
+
+TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
+_INSERTED = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md", "<INSTRUCTIONS>")
+"""Beginnings of user messages that no person wrote."""
+_EXIT_CODE = re.compile(r"(?:\bexit(?:ed with)? code:?|\"exit_code\":)\s*(-?\d+)", re.IGNORECASE)
+_HEAD_CHARS = 300
+
+
+def is_rollout(value: Any) -> bool:
+    """Return whether a value is a line of a rollout."""
+    return isinstance(value, Mapping) and value.get("type") in TYPES and isinstance(value.get("payload"), Mapping)
+
+
+class Rollouts:
+    """Reader of rollout lines, from one session or several."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._session = ""
+        self._with_events: set[str] = set()
+        """Sessions whose requests are events; their user messages repeat them."""
+        self.unanswered = 0
+
+    def add(self, place: str, value: Any) -> None:
+        """Add a line.
+
+        Raises:
+            ValueError: The value is not a line of a rollout.
+        """
+        if not is_rollout(value):
+            raise ValueError("not a line of a rollout: it has no payload")
+        kind, payload = value["type"], value["payload"]
+        if kind == "session_meta":
+            self._session = str(payload.get("id") or place)
+        elif kind == "event_msg" and payload.get("type") == "user_message":
+            self._with_events.add(self._session)
+            self._spool.put(self._session, place, ["event", [_make_request(str(payload.get("message") or ""))]])
+        elif kind == "response_item" and payload.get("role") not in ("developer", "system"):
+            messages = [_mark_exit_code(message) for message in plain_messages(payload)]
+            self._spool.put(self._session, place, ["item", messages])
+
+    def episodes(self) -> Iterator[LoggedEpisode]:
+        """Yield an episode for each request that led to tool calls."""
+        for session in self._spool.parts():
+            number, task, replies = 0, "", list[Message]()
+            for _, (source, messages) in self._spool.values(session):
+                for message in messages:
+                    if message["role"] != "user":
+                        replies.append(message)
+                    elif self._is_request(session, source, message["text"]):
+                        yield from self._build_episode(session, number, task, replies)
+                        number, task, replies = number + 1, message["text"], []
+            yield from self._build_episode(session, number, task, replies)
+
+    def _is_request(self, session: str, source: str, text: str) -> bool:
+        if session in self._with_events:
+            return source == "event"
+        return bool(text.strip()) and not text.lstrip().startswith(_INSERTED)
+
+    def _build_episode(self, session: str, number: int, task: str, replies: list[Message]) -> Iterator[LoggedEpisode]:
+        calls = tuple(iter_calls(replies))
+        self.unanswered += sum(len(message["calls"]) for message in replies) - len(calls)
+        if calls:
+            yield LoggedEpisode(f"{session} {number}", ((task, calls),), meta={"trace": session})
+
+
+def _make_request(text: str) -> Message:
+    return {"role": "user", "text": text, "calls": [], "answers": None, "error": False}
+
+
+def _mark_exit_code(message: Message) -> Message:
+    """Return an output of a shell as text, marked as failed if its exit code is not 0."""
+    if message["role"] != "tool":
+        return message
+    text = message["text"]
+    match = _EXIT_CODE.search(text[:_HEAD_CHARS]) or _EXIT_CODE.search(text[-_HEAD_CHARS:])
+    if match is not None:
+        message = {**message, "error": int(match[1]) != 0}
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return message
+    # Older versions wrap the output of a shell: {"output": "...", "metadata": {"exit_code": 0}}.
+    if isinstance(value, dict) and isinstance(value.get("output"), str):
+        message = {**message, "text": value["output"]}
+    return message

@@ -1,0 +1,1 @@
+"""An OpenAI-compatible proxy that adds recall, guardrails and recording to the chat completions of any client."""

@@ -1,0 +1,254 @@
+"""The proxy's ASGI application: chat completions with experience, everything else passed through unchanged.
+
+The client's headers, its key among them, go to the upstream server and are neither stored nor logged. If the library
+fails or is slow, the call passes through without experience, and a line is logged.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from .conversations import ConversationLog, ProxySettings
+from .exchange import Exchange, ResponseFailed, error_body, forward_headers, return_headers
+from .library_access import LibraryAccess
+from .token_file import TokenFile
+
+logger = logging.getLogger("hardwon.proxy")
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
+PATIENCE_S = 5.0
+"""Seconds that a call waits for the library before it passes through without experience."""
+THREADS = 4
+CONNECT_S = 10.0
+_T = TypeVar("_T")
+
+
+@dataclass
+class Worker:
+    """Runs blocking library calls in threads, and gives up on those that fail or take too long."""
+
+    patience_s: float = PATIENCE_S
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "hardwon-proxy"))
+    _late: set[Future[Any]] = field(default_factory=set)
+    """Calls that nobody waits for any more."""
+
+    async def try_call(
+        self, what: str, work: Callable[..., _T], *args: Any, undo: Callable[[_T], None] | None = None
+    ) -> _T | None:
+        """Return the result of `work`, or None after a log line if it fails or takes too long.
+
+        Args:
+            what: Description of the work for the log.
+            work: The blocking function.
+            *args: Its arguments.
+            undo: Called with a result that came too late.
+        """
+        self._late = {future for future in self._late if not future.done()}
+        if len(self._late) >= THREADS:
+            logger.warning("%s is skipped: the library does not answer", what)
+            return None
+        future = self._pool.submit(work, *args)
+        done, _ = await asyncio.wait([asyncio.wrap_future(future)], timeout=self.patience_s)
+        if not done:
+            logger.warning("%s is skipped: the library did not answer in %g s", what, self.patience_s)
+            self._late.add(future)
+            if undo is not None:
+                future.add_done_callback(lambda late: late.exception() or undo(late.result()))
+            return None
+        try:
+            return future.result()
+        except Exception as error:
+            logger.warning("%s is skipped: %s: %s", what, type(error).__name__, error)
+            return None
+
+    def submit(self, what: str, work: Callable[..., Any], *args: Any) -> None:
+        """Run `work` behind the request; a failure becomes a log line."""
+
+        def run() -> None:
+            try:
+                work(*args)
+            except Exception as error:
+                logger.warning("%s failed: %s: %s", what, type(error).__name__, error)
+
+        self._pool.submit(run)
+
+    def close(self) -> None:
+        """Finish the work that was submitted."""
+        self._pool.shutdown(wait=True)
+
+
+def create_proxy(
+    access: LibraryAccess,
+    upstream: str,
+    *,
+    settings: ProxySettings | None = None,
+    tokens: TokenFile | None = None,
+    extra_body: Mapping[str, Any] | None = None,
+    timeout_s: float = 600.0,
+    patience_s: float = PATIENCE_S,
+) -> Starlette:
+    """Create the proxy.
+
+    Args:
+        access: The library.
+        upstream: Base URL of an OpenAI-compatible server, such as `https://api.openai.com/v1`.
+        settings: How experience is used.
+        tokens: Where tokens are written that the server returns.
+        extra_body: Fields to set in every chat completion, such as `{"return_token_ids": true}`.
+        timeout_s: Seconds to wait for the next bytes of the upstream server.
+        patience_s: Seconds to wait for the library.
+    """
+    proxy = Proxy(access, upstream, settings or ProxySettings(), tokens, dict(extra_body or {}), timeout_s, patience_s)
+
+    @asynccontextmanager
+    async def live(app: Starlette) -> AsyncIterator[None]:
+        async with proxy.client:
+            yield
+        await asyncio.to_thread(proxy.close)
+
+    routes = [
+        Route("/healthz", proxy.show_health),
+        Route("/v1/chat/completions", proxy.complete, methods=["POST"]),
+        Route("/chat/completions", proxy.complete, methods=["POST"]),
+        Route("/{path:path}", proxy.pass_through, methods=METHODS),
+    ]
+    app = Starlette(routes=routes, lifespan=live)
+    app.add_middleware(LocalOnly)
+    return app
+
+
+class LocalOnly:
+    """Rejects requests of web pages and of other host names: a page must not use the library of its reader."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or reject it."""
+        if scope["type"] == "http":
+            request = Request(scope)
+            names = [f"//{request.headers.get('host', '')}", request.headers.get("origin", "//localhost")]
+            if not all(_is_local(name) for name in names):
+                text = "this proxy accepts only programs on this machine; call it at 127.0.0.1"
+                await JSONResponse(error_body(text, "forbidden"), 403)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _is_local(address: str) -> bool:
+    try:
+        return urlsplit(address).hostname in LOOPBACK
+    except ValueError:
+        return False
+
+
+class Proxy:
+    """Handlers of the proxy."""
+
+    def __init__(
+        self,
+        access: LibraryAccess,
+        upstream: str,
+        settings: ProxySettings,
+        tokens: TokenFile | None,
+        extra_body: dict[str, Any],
+        timeout_s: float,
+        patience_s: float,
+    ) -> None:
+        self.log = ConversationLog(access, settings)
+        self.settings, self.tokens, self.worker = settings, tokens, Worker(patience_s)
+        self.client = httpx.AsyncClient(timeout=httpx.Timeout(timeout_s, connect=CONNECT_S), follow_redirects=False)
+        self._access, self._upstream, self._extra = access, upstream.rstrip("/"), extra_body
+
+    def close(self) -> None:
+        """Record the conversations in progress, and close the library."""
+        self.worker.submit("recording the open conversations", self.log.close)
+        self.worker.close()
+        self._access.close()
+
+    async def show_health(self, request: Request) -> Response:
+        """Return whether the library can be used; the proxy itself works in either case."""
+        library = await self.worker.try_call("the health check", self._access.get)
+        return JSONResponse({"status": "ok", "library": "ok" if library is not None else "unavailable"})
+
+    async def complete(self, request: Request) -> Response:
+        """Answer a chat completion, with experience where the request allows it."""
+        data = await request.body()
+        try:
+            body = json.loads(data)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            return await self._forward(request, data)
+        body = {**body, **self._extra}
+        turn = None
+        if _is_conversation(body):
+            turn = await self.worker.try_call("recall", self.log.begin_turn, body, undo=self.log.cancel_turn)
+        exchange = Exchange(self, self._url(request), forward_headers(request.headers), body, turn)
+        try:
+            response = await exchange.send()
+        except httpx.HTTPError as error:
+            exchange.cancel()
+            return explain_failure(error)
+        headers = return_headers(response.headers)
+        if turn is not None:
+            headers["x-hardwon-episode"] = turn.conversation.episode
+        if response.is_success and "text/event-stream" in response.headers.get("content-type", ""):
+            return StreamingResponse(exchange.stream(response), response.status_code, headers)
+        try:
+            status, data = await exchange.read(response)
+        except (httpx.HTTPError, ResponseFailed) as error:
+            exchange.cancel()
+            return explain_failure(error)
+        return Response(data, status, headers)
+
+    async def pass_through(self, request: Request) -> Response:
+        """Forward any other request unchanged."""
+        return await self._forward(request, await request.body())
+
+    async def _forward(self, request: Request, data: bytes) -> Response:
+        headers = forward_headers(request.headers)
+        sent = self.client.build_request(request.method, self._url(request), headers=headers, content=data)
+        try:
+            response = await self.client.send(sent, stream=True)
+        except httpx.HTTPError as error:
+            return explain_failure(error)
+        return StreamingResponse(
+            response.aiter_bytes(), response.status_code, return_headers(response.headers),
+            background=BackgroundTask(response.aclose),
+        )  # fmt: skip
+
+    def _url(self, request: Request) -> str:
+        path = request.url.path.removeprefix("/v1")
+        query = f"?{request.url.query}" if request.url.query else ""
+        return f"{self._upstream}{path}{query}"
+
+
+def _is_conversation(body: Mapping[str, Any]) -> bool:
+    """Return whether a request can use experience: messages, and a single choice that will be the next message."""
+    messages = body.get("messages")
+    is_list = isinstance(messages, list) and bool(messages) and all(isinstance(entry, dict) for entry in messages)
+    return is_list and body.get("n") in (None, 1) and "functions" not in body
+
+
+def explain_failure(error: Exception) -> Response:
+    """Return the response for an upstream server that does not answer, in OpenAI's form."""
+    late = isinstance(error, httpx.TimeoutException)
+    logger.warning("the upstream server failed: %s: %s", type(error).__name__, error)
+    text = f"the upstream server {'did not answer in time' if late else 'cannot be reached'} ({error!r:.200})"
+    return JSONResponse(error_body(text, "upstream_timeout" if late else "upstream_error"), 504 if late else 502)

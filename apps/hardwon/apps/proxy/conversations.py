@@ -1,0 +1,271 @@
+"""Assign requests to conversations, and follow each conversation as a run.
+
+A request of the chat completions API repeats the whole conversation. A run continues if the request begins with the
+messages up to the last response of that run. Otherwise a new run begins; calls that were answered before it are
+replayed, so a restarted proxy loses nothing of a conversation that goes on. A request of a person begins a new episode.
+"""
+
+import hashlib
+import json
+import logging
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hardwon.apps.importers.messages import Message, plain_messages
+from hardwon.memory.learning.extraction import Extractor
+from hardwon.memory.records import Trust
+from hardwon.runtime.guidance.base import Guidance
+from hardwon.runtime.integrations.recording import begin_run, infer_success, record_run
+from hardwon.runtime.integrations.tool_episode import iter_calls, split_at_request
+from hardwon.runtime.integrations.tool_run import ToolRun, append_warning, format_hint, format_warning
+from hardwon.runtime.loop.enforcement import Mode, Ruling
+
+from .library_access import LibraryAccess
+
+logger = logging.getLogger("hardwon.proxy")
+
+OPEN_RUNS = 1024
+"""Largest number of runs in progress; the oldest is recorded with an unknown outcome."""
+IDLE_S = 3600.0
+"""Seconds after which a run without requests counts as abandoned."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """How the proxy uses experience."""
+
+    mode: Mode | None = "warn"
+    """How guardrails are enforced; None turns them off."""
+    outcome: str = "calls"
+    """"calls": a run succeeds if the last call of every tool worked. "unknown": a person grades it later."""
+    trust: Trust = "untrusted"
+    place: str = "message"
+    """Where the hint stands: "message" or "system"."""
+    recall_k: int = 5
+    guidance: Guidance | None = None
+    extractor: Extractor | None = None
+
+
+@dataclass(eq=False)
+class Conversation:
+    """A run in progress, and the digest of its messages after the last response."""
+
+    run: ToolRun
+    episode: str = field(default_factory=lambda: uuid.uuid4().hex)
+    head: bytes = b""
+    used_at: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One model call of a conversation: what the proxy adds to it."""
+
+    conversation: Conversation
+    messages: tuple[Message, ...]
+    hint: str
+    warnings: Mapping[str, str]
+    """Warnings to put below the answers of calls, by call id."""
+
+
+class ConversationLog:
+    """All conversations in progress. Every method may block; call it in a thread."""
+
+    def __init__(self, access: LibraryAccess, settings: ProxySettings) -> None:
+        self._access, self._settings = access, settings
+        self._by_head: OrderedDict[bytes, Conversation] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def begin_turn(self, body: Mapping[str, Any]) -> ModelCall:
+        """Return what to add to a request, after recording the answers of tools in it as steps.
+
+        Raises:
+            ValueError: The messages have an unknown format.
+            HardwonError: The library cannot be used.
+        """
+        messages = tuple(plain for message in body["messages"] for plain in plain_messages(message))
+        task, after = split_at_request(messages)
+        conversation = self._take(messages, len(after)) or self._begin(task, after)
+        run = conversation.run
+        with run.lock:
+            self._add_answers(run, after)
+            run.read_messages(after)
+            run.model = str(body.get("model") or "")
+            warnings = {
+                call_id: format_warning(ruling.verdict)
+                for call_id, (_, ruling) in run.rulings.items()
+                if ruling.warned and call_id in run.answered
+            }
+            hint = format_hint(run.find_hint(run.get_state()))
+        return ModelCall(conversation, messages, hint, warnings)
+
+    def rule_on(self, turn: ModelCall, calls: Sequence[Mapping[str, Any]]) -> list[Ruling]:
+        """Return the rulings on the calls of a response. In `warn` mode every call runs."""
+        run = turn.conversation.run
+        if self._settings.mode is None:
+            return []
+        rulings = []
+        for call in calls:
+            ruling = run.rule_on(call)
+            if self._settings.mode == "warn" and not ruling.runs:
+                # The call was streamed to the client already, so it gets a warning below its answer.
+                action, _ = run.rulings[call["id"]]
+                ruling = replace(ruling, runs=True)
+                run.rulings[call["id"]] = action, ruling
+            rulings.append(ruling)
+        return rulings
+
+    def refuse(
+        self, turn: ModelCall, calls: Sequence[Mapping[str, Any]], rulings: Sequence[Ruling]
+    ) -> list[dict[str, Any]]:
+        """Return answers to all calls of a response of which some are refused."""
+        run, answers = turn.conversation.run, []
+        for call, ruling in zip(calls, rulings, strict=True):
+            text = "Not run, because another call beside it was refused. Call it again if you still need it."
+            if not ruling.runs:
+                text = run.add_refusal(call, ruling)
+            answers.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+        return answers
+
+    def continue_run(self, turn: ModelCall, message: Mapping[str, Any]) -> bool:
+        """Note a response, so that the next request finds its run. Return False if the response ends the run.
+
+        Call it before the client can know the response.
+        """
+        response = list(plain_messages({"content": None, **message, "role": "assistant"}))
+        if not any(plain["calls"] for plain in response):
+            return False
+        conversation = turn.conversation
+        *_, conversation.head = digest_messages([*turn.messages, *response])
+        conversation.used_at = time.monotonic()
+        with self._lock:
+            self._by_head[conversation.head] = conversation
+        return True
+
+    def end_run(self, turn: ModelCall, finish_reason: str | None) -> None:
+        """Record a run that a response without calls has ended; a response that was cut tells no outcome."""
+        self._record(turn.conversation, "done" if finish_reason in ("stop", None) else finish_reason)
+
+    def cancel_turn(self, turn: ModelCall) -> None:
+        """Let a conversation continue from before a request that got no response; the client may repeat it."""
+        if turn.conversation.head:
+            with self._lock:
+                self._by_head[turn.conversation.head] = turn.conversation
+
+    def close(self) -> None:
+        """Record the runs in progress, with an unknown outcome."""
+        with self._lock:
+            waiting = list(self._by_head.values())
+            self._by_head.clear()
+        for conversation in waiting:
+            self._abandon(conversation)
+
+    def _take(self, messages: Sequence[Message], tail: int) -> Conversation | None:
+        """Return the run that a request continues, and end the one that it leaves behind."""
+        digests = list(digest_messages(messages))
+        request = len(messages) - tail
+        with self._lock:
+            for at in range(len(digests) - 1, -1, -1):
+                conversation = self._by_head.pop(digests[at], None)
+                if conversation is not None:
+                    break
+            else:
+                return None
+        # Taken out of the dictionary, so that a second branch from the same point becomes a run of its own.
+        if at >= request:
+            return conversation
+        self._abandon(conversation)  # a person interrupted the run with another request
+        return None
+
+    def _begin(self, task: str, after: Sequence[Mapping[str, Any]]) -> Conversation:
+        settings = self._settings
+        run = begin_run(
+            self._access.get(), task, mode=settings.mode, guidance=settings.guidance, recall_k=settings.recall_k
+        )
+        calls = list(iter_calls(after))
+        run.episode.replay(calls)
+        run.calls = tuple(calls)
+        run.answered.update(message["answers"] for message in after if message["role"] == "tool")
+        return Conversation(run)
+
+    def _add_answers(self, run: ToolRun, after: Sequence[Mapping[str, Any]]) -> None:
+        """Record the calls that were answered since the last request."""
+        calls = list(iter_calls(after))
+        answers = [message["answers"] for message in after if message["role"] == "tool"]
+        ids = [call["id"] for message in after for call in message["calls"] if call["id"] in answers]
+        for call, call_id in list(zip(calls, ids, strict=False))[len(run.calls) :]:
+            run.add_answer(call, call_id)
+            run.calls = (*run.calls, call)
+
+    def end_abandoned(self) -> None:
+        """Record runs that were abandoned, and the oldest ones beyond the limit."""
+        oldest = time.monotonic() - IDLE_S
+        abandoned = []
+        with self._lock:
+            # The dictionary is ordered by last use.
+            while self._by_head:
+                head, conversation = next(iter(self._by_head.items()))
+                if conversation.used_at >= oldest and len(self._by_head) <= OPEN_RUNS:
+                    break
+                del self._by_head[head]
+                abandoned.append(conversation)
+        for conversation in abandoned:
+            self._abandon(conversation)
+
+    def _abandon(self, conversation: Conversation) -> None:
+        try:
+            self._record(conversation, "abandoned")
+        except Exception:
+            logger.exception("an abandoned conversation could not be recorded")
+
+    def _record(self, conversation: Conversation, ending: str) -> None:
+        settings, run = self._settings, conversation.run
+        success = infer_success(run) if ending == "done" and settings.outcome == "calls" else None
+        record_run(
+            run,
+            success=success,
+            environment="proxy",
+            ending="success" if success else ending,
+            episode=conversation.episode,
+            writer="proxy",
+            trust=settings.trust,
+            extractor=settings.extractor,
+        )
+
+
+def add_to_request(body: Mapping[str, Any], turn: ModelCall, place: str) -> dict[str, Any]:
+    """Return the request with warnings below the answers of tools, and with the hint."""
+    messages = [_add_warning(message, turn.warnings) for message in body["messages"]]
+    if turn.hint and place == "message":
+        messages.append({"role": "user", "content": turn.hint})
+    elif turn.hint:
+        messages = _add_to_system(messages, turn.hint)
+    return {**body, "messages": messages}
+
+
+def _add_warning(message: Any, warnings: Mapping[str, str]) -> Any:
+    warning = warnings.get(str(message.get("tool_call_id") or ""))
+    return {**message, "content": append_warning(message.get("content"), warning)} if warning else message
+
+
+def _add_to_system(messages: list[Any], hint: str) -> list[Any]:
+    for at, message in enumerate(messages):
+        if message.get("role") in ("system", "developer"):
+            content = message.get("content")
+            parts = [*content, {"type": "text", "text": hint}] if isinstance(content, list) else f"{content}\n\n{hint}"
+            return [*messages[:at], {**message, "content": parts}, *messages[at + 1 :]]
+    return [{"role": "system", "content": hint}, *messages]
+
+
+def digest_messages(messages: Sequence[Message]) -> Iterator[bytes]:
+    """Yield a digest of every beginning of a conversation; ids of calls distinguish equal conversations."""
+    digest = hashlib.blake2b(digest_size=16)
+    for message in messages:
+        calls = [[call["id"], call["name"], call["arguments"]] for call in message["calls"]]
+        kept = [message["role"], message["text"].strip(), calls, message["answers"]]
+        digest.update(json.dumps(kept, sort_keys=True, default=str).encode())
+        yield digest.digest()

@@ -1,0 +1,63 @@
+"""Open a library for the proxy, and open it again after it was out of reach."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import LibraryUnreachable, LibraryUnwritable
+
+logger = logging.getLogger("hardwon.proxy")
+
+RETRY_S = 10.0
+"""Seconds between two attempts to open a library that cannot be reached."""
+
+
+class LibraryAccess:
+    """Access to one library, which may be out of reach for a while."""
+
+    def __init__(self, opener: Callable[[], ExperienceLibrary]) -> None:
+        """Open the library.
+
+        Args:
+            opener: Opens it.
+
+        Raises:
+            HardwonError: The library can never be opened like this. If its server does not answer, or another program
+                holds it, it is opened later.
+        """
+        self._opener = opener
+        self._lock = threading.Lock()
+        self._library: ExperienceLibrary | None = None
+        self._error: Exception | None = None
+        self._tried_at = 0.0
+        try:
+            self.get()
+        except (LibraryUnreachable, LibraryUnwritable) as error:
+            logger.warning("the library cannot be used yet; calls pass through without experience: %s", error)
+
+    def get(self) -> ExperienceLibrary:
+        """Return the open library.
+
+        Raises:
+            HardwonError: The library cannot be opened.
+        """
+        with self._lock:
+            if self._library is not None:
+                return self._library
+            if self._error is not None and time.monotonic() - self._tried_at < RETRY_S:
+                raise self._error
+            try:
+                self._library = self._opener()
+            except Exception as error:
+                self._error, self._tried_at = error, time.monotonic()
+                raise
+            return self._library
+
+    def close(self) -> None:
+        """Close the library."""
+        with self._lock:
+            if self._library is not None:
+                self._library.close()
+                self._library = None

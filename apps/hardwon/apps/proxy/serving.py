@@ -1,0 +1,79 @@
+"""Run the proxy as a server process."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import uvicorn
+
+from hardwon.apps.server import Server, log_lines, open_socket
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError
+
+from .app import LOOPBACK, create_proxy
+from .conversations import ProxySettings
+from .library_access import LibraryAccess
+from .token_file import TokenFile
+
+logger = logging.getLogger("hardwon.proxy")
+
+GRACE_S = 5
+"""Seconds in which running requests may finish after a shutdown signal."""
+
+
+def serve_proxy(
+    opener: Callable[[], ExperienceLibrary],
+    upstream: str,
+    *,
+    host: str,
+    port: int,
+    settings: ProxySettings,
+    tokens: Path | None,
+    extra_body: Mapping[str, Any],
+    timeout_s: float,
+    tell: Callable[[str], None],
+) -> None:
+    """Serve until a signal arrives.
+
+    Raises:
+        ConfigError: The upstream address is none, the host can be reached from other machines, or the port is in use.
+    """
+    if urlsplit(upstream).scheme not in ("http", "https") or not urlsplit(upstream).hostname:
+        raise ConfigError(f"upstream is {upstream!r}; use a URL such as https://api.openai.com/v1.")
+    if host not in LOOPBACK:
+        raise ConfigError(
+            f"host is {host!r}: this proxy asks nobody who they are, so it listens on {LOOPBACK[0]} alone. Start one "
+            "on each machine, with a shared library (postgresql://USER@HOST/DB)."
+        )
+    listening = open_socket(host, port)
+    access = None
+    try:
+        token_file = None if tokens is None else TokenFile(tokens)
+        access = LibraryAccess(opener)
+        app = create_proxy(
+            access, upstream, settings=settings, tokens=token_file, extra_body=extra_body, timeout_s=timeout_s
+        )
+        app.state.stopping = asyncio.Event()
+        warm_up(access)
+        log_lines()
+        bound = listening.getsockname()[1]
+        tell(f"Proxy of {upstream}. Base URL for clients: http://{host}:{bound}/v1   (stop with Ctrl-C)")
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False
+        )
+        Server(config, app).run([listening])
+    finally:
+        listening.close()
+        if access is not None:
+            access.close()
+
+
+def warm_up(access: LibraryAccess) -> None:
+    """Recall once, so that the first call does not wait for imports and indexes."""
+    try:
+        access.get().recall("warm-up")
+    except Exception as error:
+        logger.warning("the library cannot be used yet: %s", error)

@@ -1,0 +1,335 @@
+"""Hooks of coding agents, called as the agents call them: a process of its own, the documented JSON on stdin."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hardwon.apps.coding_agents.events import read_event
+from hardwon.apps.coding_agents.experience import record_pending
+from hardwon.apps.coding_agents.hook import answer_event, parse_arguments
+from hardwon.apps.coding_agents.install import find_settings, format_command, install_hooks, uninstall_hooks
+from hardwon.apps.coding_agents.journal import Journal
+from hardwon.apps.importers import filing, reading
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import ConfigError
+
+GUARD = Item(
+    "guardrail", "Never force a push", "It lost work.", "When pushing", condition={"text": "Request"},
+    forbids='Bash(command="git push --force")', confidence=0.9,
+)  # fmt: skip
+
+
+class Session:
+    """A session of a coding agent, whose hooks run in this process and record at once."""
+
+    def __init__(self, tmp_path, monkeypatch, agent="claude-code", session="s-1", options=()):
+        self.library, self.agent, self.session = tmp_path / "work.db", agent, session
+        self.transcript = tmp_path / "transcript.jsonl"
+        self.options = parse_arguments([agent, "--library", str(self.library), "--trusted", *options])
+        self.options.session = session
+        self.calls = 0
+        monkeypatch.setenv("HARDWON_HOME", str(tmp_path / "home"))
+        start = "hardwon.apps.coding_agents.hook.subprocess.Popen"
+        monkeypatch.setattr(start, lambda *_, **__: record_pending(self.options))
+
+    def send(self, name, **fields):
+        common = {
+            "session_id": self.session, "transcript_path": str(self.transcript), "cwd": "/project",
+            "permission_mode": "default", "hook_event_name": name,
+        }  # fmt: skip
+        if self.agent == "cursor":
+            common = {
+                "conversation_id": self.session, "generation_id": "g-1", "hook_event_name": name,
+                "workspace_roots": ["/project"], "cursor_version": "2.0.77",
+            }  # fmt: skip
+        return answer_event(read_event(self.agent, json.dumps({**common, **fields})), self.options)
+
+    def call(self, tool, arguments, response=None, error=None):
+        """Call a tool; returns the answers of both hooks."""
+        self.calls += 1
+        names = ("preToolUse", "postToolUse") if self.agent == "cursor" else ("PreToolUse", "PostToolUse")
+        common = {"tool_name": tool, "tool_input": arguments, "tool_use_id": f"toolu_{self.calls}"}
+        before = self.send(names[0], **common)
+        if error is not None:
+            return before, self.send(f"{names[1]}Failure", **common, error=error)
+        field = "tool_output" if self.agent == "cursor" else "tool_response"
+        return before, self.send(names[1], **common, **{field: response})
+
+    def play(self, prompt):
+        """Play a turn: the tests fail, and pass after an edit."""
+        begun = self.send("beforeSubmitPrompt" if self.agent == "cursor" else "UserPromptSubmit", prompt=prompt)
+        self.call("Bash", {"command": "make test"}, error="Exit code 2\n1 failed")
+        self.call("Edit", {"file_path": "a.py", "old_string": "1", "new_string": "2"}, {"filePath": "a.py"})
+        self.call("Bash", {"command": "make test"}, {"stdout": "3 passed", "stderr": "", "interrupted": False})
+        self.send("stop" if self.agent == "cursor" else "Stop", stop_hook_active=False, status="completed")
+        return begun
+
+    def episodes(self):
+        with ExperienceLibrary.open(self.library) as library:
+            return [library.trajectory(row["id"]) for row in library.trajectories()]
+
+
+@pytest.fixture
+def session(tmp_path, monkeypatch):
+    return Session(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
+def test_a_turn_becomes_an_episode(tmp_path, monkeypatch, agent):
+    session = Session(tmp_path, monkeypatch, agent)
+    session.play("Fix the tests.")
+    (episode,) = session.episodes()
+    assert episode.task == "Fix the tests."
+    assert [step.diagnosis.success for step in episode.steps] == [False, True, True]
+    assert episode.steps[0].action == 'Bash(command="make test")'
+    assert "1 failed" in episode.steps[0].diagnosis.evidence
+    assert episode.success is True
+    assert episode.writer == f"hook:{agent}"
+    assert episode.meta["environment"] == agent
+    assert episode.meta["cwd"] == "/project"
+
+
+@pytest.mark.parametrize("response", [{"exit_code": 1, "output": "1 failed"}, {"is_error": True, "content": "no"}])
+def test_a_response_that_reports_a_failure_is_one(session, response):
+    """Codex has no hook for failures; the response of its shell has the exit code."""
+    session.send("UserPromptSubmit", prompt="Fix it.")
+    session.call("Bash", {"command": "make test"}, response)
+    session.send("Stop")
+    (episode,) = session.episodes()
+    assert episode.success is False
+
+
+def test_later_turns_begin_with_what_earlier_ones_found(session):
+    assert session.play("Fix the tests.") == {}
+    for n in range(2):
+        session.play(f"Fix the tests of module {n}.")
+    output = session.play("Fix the tests of module 7.")["hookSpecificOutput"]
+    assert output["hookEventName"] == "UserPromptSubmit"
+    assert "What earlier episodes suggest." in output["additionalContext"]
+    assert "<experience>" in output["additionalContext"]
+    assert "make test" in output["additionalContext"]
+    begun = session.send("SessionStart", source="startup")
+    assert begun == {} or begun["hookSpecificOutput"]["hookEventName"] == "SessionStart"
+
+
+def test_cursor_gets_the_hint_after_the_first_call(tmp_path, monkeypatch):
+    """Its hook of prompts takes no context."""
+    session = Session(tmp_path, monkeypatch, "cursor")
+    for n in range(3):
+        session.play(f"Fix the tests of module {n}.")
+    assert session.send("beforeSubmitPrompt", prompt="Fix the tests of module 7.") == {}
+    _, after = session.call("Shell", {"command": "ls"}, json.dumps({"exitCode": 0, "stdout": "a.py"}))
+    assert "What earlier episodes suggest." in after["additional_context"]
+    assert session.call("Shell", {"command": "pwd"}, json.dumps({"exitCode": 0, "stdout": "/"}))[1] == {}
+
+
+# ---- guardrails
+
+
+def add_guard(session):
+    with ExperienceLibrary.open(session.library) as library:
+        library.add(GUARD)
+    session.send("SessionStart", source="startup")
+    session.send("UserPromptSubmit", prompt="Push it.")
+
+
+def test_a_guardrail_warns_the_model(session):
+    add_guard(session)
+    output = session.send(
+        "PreToolUse", tool_name="Bash", tool_input={"command": "git push --force"}, tool_use_id="t"
+    )["hookSpecificOutput"]  # fmt: skip
+    assert output["hookEventName"] == "PreToolUse"
+    assert "permissionDecision" not in output  # the person's own settings decide
+    assert "Experience warns of this call" in output["additionalContext"]
+    assert session.send("PreToolUse", tool_name="Bash", tool_input={"command": "git status"}, tool_use_id="u") == {}
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "cursor"])
+def test_a_guardrail_can_refuse(tmp_path, monkeypatch, agent):
+    session = Session(tmp_path, monkeypatch, agent, options=("--guardrails", "block"))
+    with ExperienceLibrary.open(session.library) as library:
+        library.add(GUARD)
+    names = {"claude-code": ("SessionStart", "UserPromptSubmit", "PreToolUse", "Stop")}.get(
+        agent, ("sessionStart", "beforeSubmitPrompt", "preToolUse", "stop")
+    )
+    session.send(names[0])
+    session.send(names[1], prompt="Push it.")
+    answer = session.send(names[2], tool_name="Bash", tool_input={"command": "git push --force"}, tool_use_id="t")
+    if agent == "cursor":
+        assert answer["permission"] == "deny"
+        assert "experience forbids" in answer["agent_message"]
+    else:
+        assert answer["hookSpecificOutput"]["permissionDecision"] == "deny"
+        assert "experience forbids" in answer["hookSpecificOutput"]["permissionDecisionReason"]
+    session.send(names[3])
+    (episode,) = session.episodes()
+    assert [step.diagnosis.failure.value for step in episode.steps] == ["blocked"]
+    assert episode.success is None
+
+
+# ---- transcripts
+
+
+def write_transcript(session, prompt):
+    """The lines that Claude Code writes; the failed call is in no hook of its older versions."""
+
+    def line(kind, uuid, **message):
+        value = {"type": kind, "uuid": uuid, "sessionId": session.session, "message": {"role": kind, **message}}
+        return json.dumps(value) + "\n"
+
+    use = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "make"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Exit code 2", "is_error": True}
+    lines = [line("user", "u-1", content=prompt), line("assistant", "a-1", content=[use])]
+    session.transcript.write_text("".join([*lines, line("user", "u-2", content=[result])]))
+
+
+def test_a_failure_without_a_hook_is_read_from_the_transcript(session):
+    write_transcript(session, "Build it.")
+    session.send("UserPromptSubmit", prompt="Build it.")
+    session.send("PreToolUse", tool_name="Bash", tool_input={"command": "make"}, tool_use_id="toolu_1")
+    session.send("Stop")
+    (episode,) = session.episodes()
+    assert [step.diagnosis.success for step in episode.steps] == [False]
+
+
+def test_an_import_of_the_transcript_adds_nothing(session):
+    test_a_failure_without_a_hook_is_read_from_the_transcript(session)
+    form, logged = reading.read(session.transcript)
+    with ExperienceLibrary.open(session.library) as library:
+        assert filing.write(library, logged, source=form) == 0
+
+
+def test_a_turn_that_could_not_be_recorded_is_recorded_later(session, monkeypatch):
+    broken = ExperienceLibrary.receive
+    monkeypatch.setattr(ExperienceLibrary, "receive", lambda *_, **__: 1 / 0)
+    session.options.trusted = False
+    session.play("Fix the tests.")
+    assert session.episodes() == []
+    monkeypatch.setattr(ExperienceLibrary, "receive", broken)
+    session.play("Fix the tests again.")
+    assert sorted(episode.task for episode in session.episodes()) == ["Fix the tests again.", "Fix the tests."]
+
+
+def test_sessions_side_by_side_stay_apart(tmp_path, monkeypatch):
+    first = Session(tmp_path, monkeypatch, session="s-1")
+    second = Session(tmp_path, monkeypatch, session="s-2")
+    for session, prompt in ((first, "One."), (second, "Two.")):
+        session.send("UserPromptSubmit", prompt=prompt)
+    first.call("Read", {"file_path": "one"}, "1")
+    second.call("Read", {"file_path": "two"}, "2")
+    first.send("Stop")
+    second.send("Stop")
+    assert {episode.task: episode.steps[0].action for episode in first.episodes()} == {
+        "One.": 'Read(file_path="one")',
+        "Two.": 'Read(file_path="two")',
+    }
+
+
+# ---- the process
+
+
+def run_hook(tmp_path, text, *options):
+    environment = {**os.environ, "HARDWON_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "hardwon.apps.coding_agents.hook", "claude-code", *options]
+    return subprocess.run(command, input=text, capture_output=True, text=True, env=environment, check=False)
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", "{}", '{"session_id": "s", "hook_event_name": "SessionStart"}'])
+def test_whatever_fails_the_agent_goes_on(tmp_path, text):
+    (tmp_path / "work.db").write_text("this is no library")
+    done = run_hook(tmp_path, text, "--library", str(tmp_path / "work.db"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "home" / "hooks.log").read_text().count("\n") == 1
+
+
+def test_an_unknown_option_does_not_stop_the_agent(tmp_path):
+    done = run_hook(tmp_path, "{}", "--no-such-option")
+    assert done.returncode == 0
+
+
+def test_a_call_without_a_guardrail_imports_only_the_standard_library(tmp_path):
+    event = {"session_id": "s", "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}}
+    code = (
+        "import sys; from hardwon.apps.coding_agents.hook import main; main(sys.argv[1:]);"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules} - sys.stdlib_module_names))"
+    )
+    environment = {**os.environ, "HARDWON_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, "claude-code", "--library", "work.db"],
+        input=json.dumps(event), capture_output=True, text=True, env=environment, check=True,
+    )  # fmt: skip
+    assert not {"numpy", "faiss", "typer", "pydantic", "langchain_core"} & set(done.stdout.split())
+
+
+def test_a_turn_is_recorded_by_a_process_of_its_own(tmp_path):
+    def send(name, **fields):
+        event = json.dumps({"session_id": "s", "hook_event_name": name, "cwd": "/", **fields})
+        done = run_hook(tmp_path, event, "--library", str(tmp_path / "work.db"))
+        assert (done.returncode, done.stderr) == (0, "")
+
+    call = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "t-1"}
+    send("UserPromptSubmit", prompt="Build it.")
+    send("PreToolUse", **call)
+    send("PostToolUse", **call, tool_response={"stdout": "built"})
+    send("Stop")
+    end = time.monotonic() + 200
+    while not list((tmp_path / "home" / "hooks").glob("*/guards.json")):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    with ExperienceLibrary.open(tmp_path / "work.db", read_only=True) as library:
+        assert library.stats()["episodes"] == 1
+
+
+def test_a_session_cannot_choose_a_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("HARDWON_HOME", str(tmp_path))
+    journal = Journal("work.db", "../../../etc/passwd")
+    assert journal.path.is_relative_to(tmp_path)
+    journal.append({"kind": "prompt"})
+    assert journal.path.stat().st_mode & 0o077 == 0
+
+
+# ---- installation
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
+def test_hooks_are_installed_beside_others_and_taken_out(tmp_path, monkeypatch, agent):
+    monkeypatch.chdir(tmp_path)
+    settings = find_settings(agent, project=True)
+    settings.parent.mkdir(parents=True)
+    event = "stop" if agent == "cursor" else "Stop"
+    mine = {"model": "m", "hooks": {event: [{"command": "echo mine"}]}}
+    settings.write_text(json.dumps(mine))
+    for _ in range(2):  # a second installation replaces the first
+        install_hooks(agent, settings, format_command(agent, ["--library", "/a b/work.db"]))
+    value = json.loads(settings.read_text())
+    assert value["model"] == "m"
+    assert value["hooks"][event][0] == {"command": "echo mine"}
+    assert len(value["hooks"][event]) == 2
+    assert json.dumps(value).count("coding_agents.hook") == len(value["hooks"])
+    assert uninstall_hooks(settings)
+    assert json.loads(settings.read_text())["hooks"] == mine["hooks"]
+    assert not uninstall_hooks(settings)
+
+
+def test_settings_that_cannot_be_read_are_left_alone(tmp_path):
+    settings = tmp_path / "settings.json"
+    settings.write_text("{ not json")
+    with pytest.raises(ConfigError, match="not JSON"):
+        install_hooks("claude-code", settings, "true")
+    assert settings.read_text() == "{ not json"
+
+
+def test_the_plugin_has_the_hooks_of_an_installation(tmp_path):
+    plugin = Path(__file__).parents[3] / "apps" / "plugins" / "claude-code"
+    hooks = json.loads((plugin / "hooks" / "hooks.json").read_text())["hooks"]
+    install_hooks("claude-code", tmp_path / "settings.json", "hardwon hook run claude-code")
+    assert hooks == json.loads((tmp_path / "settings.json").read_text())["hooks"]
+    manifest = json.loads((plugin / ".claude-plugin" / "plugin.json").read_text())
+    market = json.loads((plugin.parent / ".claude-plugin" / "marketplace.json").read_text())
+    assert market["plugins"][0]["name"] == manifest["name"] == "hardwon"
+    assert "hardwon" in json.loads((plugin / ".mcp.json").read_text())["mcpServers"]

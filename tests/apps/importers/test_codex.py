@@ -1,0 +1,56 @@
+"""Import of Codex rollouts: requests, calls, and exit codes."""
+
+import json
+
+import pytest
+
+from hardwon.apps.importers import filing, reading
+from hardwon.memory import ExperienceLibrary
+
+
+def line(kind, **payload):
+    return json.dumps({"timestamp": "2026-04-12T09:40:02.337Z", "type": kind, "payload": payload})
+
+
+def message(role, text):
+    return line("response_item", type="message", role=role, content=[{"type": "input_text", "text": text}])
+
+
+def shell(call_id, command, output):
+    arguments = json.dumps({"command": ["bash", "-lc", command]})
+    return [
+        line("response_item", type="function_call", name="shell", arguments=arguments, call_id=call_id),
+        line("response_item", type="function_call_output", call_id=call_id, output=output),
+    ]
+
+
+FAILED = json.dumps({"output": "1 failed", "metadata": {"exit_code": 2, "duration_seconds": 0.1}})
+PASSED = "Exit code: 0\nWall time: 0.3 seconds\nOutput:\n3 passed"
+
+
+def write_rollout(path, *, events):
+    requests = ["Fix the tests.", "Now the lint."]
+    lines = [line("session_meta", id="s-1", cwd="/p"), message("user", "<environment_context>x</environment_context>")]
+    lines += [message("developer", "Be careful.")]
+    for n, request in enumerate(requests):
+        lines += [line("event_msg", type="user_message", message=request)] if events else []
+        lines += [message("user", request), line("response_item", type="reasoning", summary=[])]
+        lines += shell(f"a{n}", "make test", FAILED) + shell(f"b{n}", "make fix", PASSED)
+        lines += [line("event_msg", type="token_count"), message("assistant", "Done.")]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("events", [True, False])
+def test_each_request_becomes_an_episode(tmp_path, events):
+    form, logged = reading.read(write_rollout(tmp_path / "rollout.jsonl", events=events))
+    assert form == "codex"
+    with ExperienceLibrary.open(tmp_path / "work.db") as library:
+        assert filing.write(library, logged, source=form, trust="trusted") == 2
+        assert filing.write(library, logged, source=form, trust="trusted") == 0
+        episodes = [library.trajectory(row["id"]) for row in library.trajectories()]
+    assert sorted(episode.task for episode in episodes) == ["Fix the tests.", "Now the lint."]
+    for episode in episodes:
+        assert [step.diagnosis.success for step in episode.steps] == [False, True]
+        assert episode.steps[0].diagnosis.evidence == "1 failed"
+        assert episode.meta["trace"] == "s-1"

@@ -1,0 +1,196 @@
+"""`remember` and `FunctionEpisode`: experience for plain functions, which never costs a call."""
+
+import asyncio
+import logging
+
+import pytest
+
+from hardwon.memory import ExperienceLibrary, Failure, Item
+from hardwon.memory.errors import CallForbidden, ConfigError
+from hardwon.runtime import FunctionEpisode, remember
+
+TASK = "Refund Ada's order."
+
+
+@remember
+def refund(order: str) -> str:
+    if order == "last":
+        raise LookupError("no such order")
+    return f"{order} was refunded"
+
+
+@pytest.fixture
+def library(tmp_path):
+    with ExperienceLibrary.open(tmp_path / "work.db") as opened:
+        yield opened
+
+
+def only_episode(library):
+    (row,) = library.trajectories()
+    return library.trajectory(row["id"])
+
+
+def play(library, task=TASK):
+    with FunctionEpisode(library, task) as episode:
+        with pytest.raises(LookupError):
+            refund("last")
+        assert refund("A-1") == "A-1 was refunded"
+    return episode
+
+
+def test_calls_become_steps_with_their_outcomes(library):
+    episode = play(library)
+    stored = only_episode(library)
+    assert stored.id == episode.id
+    assert stored.task == TASK
+    assert [step.action for step in stored.steps] == ['refund(order="last")', 'refund(order="A-1")']
+    assert [step.diagnosis.success for step in stored.steps] == [False, True]
+    assert "LookupError: no such order" in stored.steps[0].diagnosis.evidence
+    assert stored.success is True
+
+
+def test_coroutine_functions_are_recorded_too(library):
+    @remember(name="find_table")
+    async def find(city: str) -> list[str]:
+        await asyncio.sleep(0)
+        return [city]
+
+    async def run():
+        async with FunctionEpisode(library, "Find tables."):
+            return await asyncio.gather(find("Rome"), find("Oslo"))
+
+    assert asyncio.run(run()) == [["Rome"], ["Oslo"]]
+    actions = {step.action for step in only_episode(library).steps}
+    assert actions == {'find_table(city="Rome")', 'find_table(city="Oslo")'}
+
+
+def test_concurrent_episodes_stay_apart(library):
+    @remember
+    async def note(text: str) -> str:
+        await asyncio.sleep(0.01)
+        return text
+
+    async def run(task):
+        async with FunctionEpisode(library, task):
+            await note(task)
+            await note(task)
+
+    async def run_both():
+        await asyncio.gather(run("one"), run("two"))
+
+    asyncio.run(run_both())
+    episodes = [library.trajectory(row["id"]) for row in library.trajectories()]
+    assert {episode.task: {step.action for step in episode.steps} for episode in episodes} == {
+        "one": {'note(text="one")'},
+        "two": {'note(text="two")'},
+    }
+
+
+def test_later_episodes_begin_with_what_earlier_ones_found(library):
+    assert FunctionEpisode(library, TASK).hint == ""
+    for n in range(3):
+        play(library, f"Refund order {n}.")
+    with FunctionEpisode(library, "Refund order 7.") as episode:
+        assert "What earlier episodes suggest." in episode.hint
+        assert "refund" in episode.hint
+
+
+def test_a_function_outside_an_episode_is_called_as_it_is(library):
+    assert refund("A-1") == "A-1 was refunded"
+    with pytest.raises(LookupError):
+        refund("last")
+    assert library.episodes == 0
+    assert refund.__name__ == "refund"
+
+
+def test_an_exception_ends_the_episode_as_a_failure_and_reaches_the_caller(library):
+    with pytest.raises(LookupError, match="no such order"), FunctionEpisode(library, TASK):
+        refund("last")
+    stored = only_episode(library)
+    assert (stored.success, stored.ending) == (False, "LookupError")
+
+
+@pytest.mark.parametrize(("outcome", "success", "score"), [(True, True, 1.0), (0.5, False, 0.5), (None, None, 0.0)])
+def test_a_grade_takes_precedence(library, outcome, success, score):
+    with FunctionEpisode(library, TASK) as episode:
+        refund("A-1")
+        episode.grade(outcome)
+    stored = only_episode(library)
+    assert (stored.success, stored.score) == (success, score)
+    with pytest.raises(ConfigError, match="2"):
+        episode.grade(2)
+
+
+def test_results_can_report_failures_and_parameters_can_be_left_out(library):
+    @remember(skip=("key",), failed=lambda result: result["status"] >= 400)
+    def fetch(url: str, key: str) -> dict[str, int]:
+        return {"status": 404}
+
+    with FunctionEpisode(library, "Fetch the page."):
+        fetch("/page", key="sk-secret")
+    (step,) = only_episode(library).steps
+    assert step.action == 'fetch(url="/page")'
+    assert step.diagnosis.success is False
+
+
+def test_methods_and_objects_have_stable_actions(library):
+    class Desk:
+        @remember
+        def file(self, paper: object, *more: object) -> None:
+            return None
+
+    with FunctionEpisode(library, "File it."):
+        Desk().file(object(), {1, 2})
+    assert only_episode(library).steps[0].action == 'file(paper="<object>", more=[[1, 2]])'
+
+
+def forbid(library):
+    library.add(
+        Item(
+            "guardrail", "Never refund the last order", "It is always wrong.", "When asked for a refund",
+            forbids='refund(order="last")', condition={"text": "Request"}, confidence=0.9,
+        )
+    )  # fmt: skip
+
+
+def test_guardrails_warn_by_default(library, caplog):
+    forbid(library)
+    with caplog.at_level(logging.WARNING), FunctionEpisode(library, TASK) as episode, pytest.raises(LookupError):
+        refund("last")
+    assert len(episode.warnings) == 1
+    assert "Experience warns of this call" in caplog.text
+
+
+def test_guardrails_can_block(library):
+    forbid(library)
+    with FunctionEpisode(library, TASK, guardrails="block"):
+        with pytest.raises(CallForbidden, match="experience forbids"):
+            refund("last")
+        refund("A-1")
+    assert only_episode(library).steps[0].diagnosis.failure is Failure.BLOCKED
+
+
+def test_a_library_that_fails_costs_no_call(library, monkeypatch, caplog):
+    for name in ("recall", "check", "keys", "record"):
+        monkeypatch.setattr(ExperienceLibrary, name, lambda *_, **__: 1 / 0)
+    with FunctionEpisode(library, TASK) as episode:
+        assert episode.hint == ""
+        assert refund("A-1") == "A-1 was refunded"
+    assert "the program continues without it" in caplog.text
+
+
+def test_wrong_uses_are_named():
+    with pytest.raises(ConfigError, match="generator"):
+
+        @remember
+        def numbers():
+            yield 1
+
+    with pytest.raises(ConfigError, match="'secret', which is no parameter"):
+        remember(skip=("secret",))(refund)
+
+
+def test_a_call_that_does_not_fit_fails_like_the_function(library):
+    with FunctionEpisode(library, TASK), pytest.raises(TypeError, match="missing 1 required"):
+        refund()  # type: ignore[call-arg]
+    assert library.episodes == 0
