@@ -51,9 +51,11 @@ def recall_by_step(
     estimates = derived.estimates(situation, actions) if actions else {}
     attempts = [Attempt(situation, action) for action in actions]
     guardrails = derived.guard.active(attempts) if actions else ()
-    if k <= 0:
-        return Recollection(guardrails=guardrails, estimates=estimates, path="cluster" if estimates else "empty")
     worlds = derived.related(state, actions)
+    outcomes = derived.count_outcomes(state, actions, worlds) if actions else {}
+    if k <= 0:
+        path: Literal["empty", "hybrid", "cluster"] = "cluster" if estimates else "empty"
+        return Recollection(guardrails=guardrails, estimates=estimates, path=path, outcomes=outcomes)
     query = Candidates(
         store, derived, index, state,
         k=k, after=request.after, by_text=request.by_text, worlds=worlds, version=version,
@@ -62,13 +64,12 @@ def recall_by_step(
     steps, filled = _rank_steps(query, derived, store)
     steps = _add_testimony(query, derived, store, steps)
     chosen_items, chosen, tokens = within_budget(_distinct(items, k), steps, request.budget_tokens)
-    outcomes = derived.count_outcomes(state, actions, worlds) if actions else {}
     if not (chosen_items or chosen or guardrails or estimates):
         return Recollection(masked=masked)
     # Summaries come last: a recollection without content needs no query for them.
     signature = query.signature
     summed = clusters.read_summaries(store, query.namespace, signature, worlds) if signature else ()
-    path: Literal["hybrid", "cluster"] = "hybrid" if query.searched or not query.voters else "cluster"
+    path = "hybrid" if query.searched or not query.voters else "cluster"
     filled = min(filled, len(chosen))
     return Recollection(chosen_items, chosen, guardrails, estimates, path, tokens, summed, filled, masked, outcomes)
 
