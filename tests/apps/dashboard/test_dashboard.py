@@ -1,12 +1,14 @@
 """What the dashboard counts and writes, without a browser: figures, curves, markup, runs that are followed."""
 
 import json
+import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from hardwon.apps.dashboard import charts, figures, places
+from hardwon.apps.dashboard import charts, figures, frame, lessons, places, search_page
 from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
 from hardwon.apps.dashboard.markup import linked, tag
@@ -14,7 +16,7 @@ from hardwon.apps.dashboard.run_pages import experiment, training
 from hardwon.apps.http.state import runs
 from hardwon.apps.render.views import describe_step
 from hardwon.apps.shared.explain import explain
-from hardwon.memory import ExperienceLibrary, Failure
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, Reasons, State, Step, Trajectory
 from hardwon.memory.errors import UnknownName
 
 
@@ -83,6 +85,105 @@ def test_tests_of_the_run_are_found_beside_its_library(own):
         assert [one["arm"] for one in figures.experiment(library)] == ["step"]
         own.with_name("result.json").write_text("{", encoding="utf-8")
         assert figures.experiment(library) == []
+
+
+def test_curves_run_over_time_or_over_episodes():
+    rows = [{"recorded_at": f"2026-01-0{day}T00:00:00+00:00"} for day in (1, 2, 3)]
+    points = [[1, 0.5], [3, 1.0]]
+    assert figures.date_points(points, rows, by_time=False) == points
+    first, last = figures.date_points(points, rows, by_time=True)
+    assert last[0] - first[0] == 2 * 86_400_000
+    assert charts.lines({"a": [first, last]}, x="time", y="share", is_time=True)["xAxis"]["type"] == "time"
+
+
+def test_spending_compares_only_tasks_that_were_played_both_ways():
+    """An easy task that was only played with memory is no saving; episodes without a count of tokens are left out."""
+
+    def spent(arm, task, tokens):
+        return {**world(arm, 1), "task": task, "meta": {"prompt_tokens": tokens} if tokens else {}}
+
+    rows = [spent("control", "a", 1000), spent("retrieved", "a", 400), spent("retrieved", "b", 1)]
+    (tokens, steps) = figures.spending([*rows, spent("retrieved", "a", None)])
+    assert (tokens["unit"], tokens["with"], tokens["without"], tokens["saved"]) == ("tokens", 400, 1000, 600)
+    assert (steps["unit"], steps["n"]) == ("steps", 2)
+    assert figures.spending([spent("retrieved", "a", 5)]) == []
+
+
+def test_arms_have_plain_words():
+    assert figures.name_group("control") == "without memory"
+    assert figures.name_group("retrieved") == "with memory"
+    assert figures.name_group("my-own-group") == "my-own-group"
+
+
+def record_uses(library, item, mode, outcomes):
+    """Record episodes in which an item was shown or withheld."""
+    for number, success in enumerate(outcomes):
+        state = State("a room", task="t")
+        why = Reasons.of({"recalled" if mode == "recalled" else "withheld": [item]})
+        step = Step(state, "wait", state, Diagnosis(True), why=why)
+        library.record(Trajectory("t", (step,), success, id=f"{mode}-{item}-{number}"))
+
+
+def test_lessons_are_sorted_by_what_they_are_worth(tmp_path):
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        good = library.add(Item("insight", "look before you leap")).item_id
+        bad = library.add(Item("insight", "leap before you look")).item_id
+        library.add(Item("insight", "from a stranger", trust="untrusted", source="client"))
+        for item, shown, withheld in ((good, True, False), (bad, False, True)):
+            record_uses(library, item, "recalled", [shown] * 12)
+            record_uses(library, item, "withheld", [withheld] * 12)
+        found = lessons.find_lessons(library)
+        assert library.measure_items()[good]["difference"] == library.usefulness(good)["difference"] == 1.0
+    assert [one["id"] for one in found["useful"]] == [good]
+    assert [one["id"] for one in found["harmful"]] == [bad]
+    assert [one["title"] for one in found["waiting"]] == ["from a stranger"]
+    assert {good, bad} <= {one["id"] for one in found["newest"]}
+    assert "success -100 points (12 episodes with it, 12 without)" in found["harmful"][0]["words"]
+    page = lessons.render_lessons(found, lambda path, **query: path)
+    assert page.index("Newest lessons") < page.index("Most useful") < page.index("Making things worse")
+
+
+def test_a_guardrail_whose_refusals_were_wrong_makes_things_worse():
+    wrong, _ = lessons._judge({"blocked": 9, "overridden": 6, "worked": 6})
+    right, words = lessons._judge({"blocked": 9, "overridden": 6, "worked": 0})
+    assert wrong < 0 < right
+    assert words == "refused 9 actions; 0 of 6 worked when let through"
+
+
+def test_search_finds_lessons_steps_and_episodes(own, episode):
+    with ExperienceLibrary.open(own) as library:
+        library.record(episode("shake drawer", library=library))
+        library.add(Item("insight", "never shake a drawer"))
+        found = search_page.find_everything(library, "shake drawer")
+        (newest,) = library.trajectories(limit=1)
+        assert [hit.what.title for hit in found["items"]] == ["never shake a drawer"]
+        assert "shake drawer" in [hit.what.action for hit in found["steps"]]
+        assert search_page.find_everything(library, newest["id"])["episodes"] == [newest]
+        assert not any(search_page.find_everything(library, "").values())
+
+
+@pytest.mark.parametrize(("theme", "expected"), [("", "prefers-color-scheme: dark"), ("dark", "color-scheme: dark;")])
+def test_the_server_writes_the_theme_into_the_page(theme, expected):
+    assert expected in frame.build_style(theme)
+    assert "color-scheme: dark" not in frame.build_style("light")
+    assert "prefers-color-scheme" not in frame.build_style("dark")
+
+
+def test_map_spreads_states_and_keeps_equal_ones_together():
+    """Two tight groups and one far point: the groups keep room, with t-SNE and without scikit-learn."""
+    luck = np.random.default_rng(0)
+    near = luck.normal(scale=0.01, size=(40, 16))
+    vectors = [*near, *(luck.normal(scale=0.01, size=(40, 16)) + 1.0), np.full(16, 50.0), near[0]]
+    for is_there in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            if not is_there:
+                patch.setitem(sys.modules, "sklearn.manifold", None)
+            placed = np.array(places.project(vectors))
+            assert places.project(vectors) == [tuple(point) for point in placed.tolist()]
+        assert tuple(placed[-1]) == tuple(placed[0])
+        across = np.ptp(placed, axis=0)
+        assert (np.ptp(placed[:40], axis=0) > across / 6).any()
+        assert len(np.unique(placed.round(3), axis=0)) > 70
 
 
 # ---- markup

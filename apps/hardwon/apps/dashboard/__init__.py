@@ -11,6 +11,13 @@ from hardwon.memory.errors import MissingExtra
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+RECONNECT_S = 5.0
+"""Seconds that the server keeps the state of a page whose connection is lost."""
+ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#0b5cad"/>'
+    '<path d="M8 10h16M16 10v13" stroke="#fff" stroke-width="4" stroke-linecap="round"/></svg>'
+)
+
 
 def mount(app: "FastAPI") -> None:
     """Add the pages to an API created by `hardwon.apps.http.app`.
@@ -24,6 +31,14 @@ def mount(app: "FastAPI") -> None:
         import nicegui  # noqa: F401
     except ImportError as error:
         raise MissingExtra.of("nicegui", "serve") from error
-    from . import pages
+    from nicegui import ui
 
-    pages.mount(app)
+    from . import episode_pages, item_pages, login, map_page, overview_page, run_pages, search_page
+
+    login.add(app, app.state.tokens)
+    for part in (overview_page, search_page, item_pages, map_page, episode_pages, run_pages):
+        part.add(app)
+    ui.run_with(
+        app, title="hardwon", language="en-US", tailwind=False, reconnect_timeout=RECONNECT_S,
+        show_welcome_message=False, favicon=ICON,
+    )  # fmt: skip

@@ -3,13 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-COLOURS = ["#0b5cad", "#b4560d", "#1a7f37", "#7a3db8", "#b42318", "#00797a", "#6e7781", "#9a6700"]
-_SOFT = {"color": "#57606a"}
+COLOURS = ["#2f7ed8", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#767676", "#8c6bb1"]
+"""Colors of lines, after Okabe and Ito: people who confuse red and green can tell them apart."""
+RETURNS = ["#c75100", "#d9b38c", "#b8b8b8", "#7fb2d9", "#1467b3"]
+"""Colors from low to high returns: orange to blue, which every common kind of color vision tells apart."""
+_SOFT = {"color": "#767676"}
+"""A gray that is readable on the light and on the dark background."""
+_FAINT = {"lineStyle": {"color": "rgba(128, 128, 128, .25)"}}
 
 Points = Sequence[Sequence[float]]
 
 
-def lines(curves: Mapping[str, Points], *, x: str, y: str, share: bool = False) -> dict[str, Any]:
+def lines(
+    curves: Mapping[str, Points], *, x: str, y: str, share: bool = False, is_time: bool = False
+) -> dict[str, Any]:
     """Return a line chart.
 
     Args:
@@ -17,21 +24,24 @@ def lines(curves: Mapping[str, Points], *, x: str, y: str, share: bool = False) 
         x: Label of the x axis.
         y: Label of the y axis.
         share: Whether the y axis covers 0 to 1.
+        is_time: Whether x is a time in milliseconds since 1970, UTC.
     """
     return {
         "aria": {"enabled": True},
         "animation": False,
         "color": COLOURS,
         "tooltip": {"trigger": "axis"},
-        "legend": {"show": len(curves) > 1, "top": 0, "type": "scroll"},
+        "useUTC": True,
+        "legend": {"show": len(curves) > 1, "top": 0, "type": "scroll", "textStyle": _SOFT},
         "grid": {"left": 8, "right": 20, "top": 34, "bottom": 28, "containLabel": True},
         "xAxis": {
-            "type": "value", "name": x, "nameLocation": "middle", "nameGap": 26, "nameTextStyle": _SOFT,
-            "minInterval": 1, "splitLine": {"show": False}, "min": "dataMin",
+            "type": "time" if is_time else "value", "name": x, "nameLocation": "middle", "nameGap": 26,
+            "nameTextStyle": _SOFT, "axisLabel": {**_SOFT, "hideOverlap": True}, "splitLine": {"show": False},
+            "min": "dataMin", **({} if is_time else {"minInterval": 1}),
         },
         "yAxis": {
             "type": "value", "name": y, "nameTextStyle": {**_SOFT, "align": "left"}, "nameGap": 12,
-            "scale": not share, **({"min": 0, "max": 1} if share else {}),
+            "axisLabel": _SOFT, "splitLine": _FAINT, "scale": not share, **({"min": 0, "max": 1} if share else {}),
         },
         "series": series(curves),
     }  # fmt: skip
@@ -61,8 +71,8 @@ def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "yAxis": {"show": False, "scale": True},
         "visualMap": {
             "dimension": 2, "orient": "horizontal", "left": "center", "bottom": 0, "precision": 2, "itemHeight": 120,
-            "text": ["high return", "low"], "min": min(returns, default=0.0), "max": high or 1.0,
-            "inRange": {"color": ["#b42318", "#d8b365", "#1a7f37"]},
+            "text": ["high return", "low"], "textStyle": _SOFT, "min": min(returns, default=0.0), "max": high or 1.0,
+            "inRange": {"color": RETURNS},
         },
         "series": [
             {

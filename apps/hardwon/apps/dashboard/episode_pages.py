@@ -19,8 +19,10 @@ from hardwon.apps.shared.common import excerpt
 from hardwon.memory import ExperienceLibrary
 from hardwon.runtime.interfaces.diagnosis import why_replan
 
+from . import figures
 from .frame import Room, framed, html, page
 from .markup import Html, Link, linked, pager, pairs, section, table, tag
+from .search_page import add_forget_button
 
 PAGE = 25
 NAMED = 40
@@ -46,6 +48,8 @@ def add(api: FastAPI) -> None:
                 Replay(room, explanation, replanned).show(min(t, len(explanation["steps"]) - 1))
             else:
                 html(section("Steps", tag("p", "The episode ended before its first step.")))
+            if room.may_write:
+                add_forget_button(room, "Forget this episode", then="/episodes", episode=explanation["id"])
 
     @page(api, "/steps/{number}")
     async def step(room: Room, number: str) -> None:
@@ -63,14 +67,14 @@ def add(api: FastAPI) -> None:
 
 
 def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link) -> Html:
-    head = ("episode", "ended", "score", "steps", "arm", "seed", "recorded (UTC)", "task")
+    head = ("episode", "ended", "score", "steps", "how it played", "seed", "recorded (UTC)", "task")
     rows = [
         (
             tag("a", row["id"][:12], href=link(f"/episodes/{row['id']}"), class_="code"),
             tag("span", row["ending"], class_={True: "good", False: "bad"}.get(row["success"], "soft")),
             row["score"],
             row["n_steps"],
-            row["arm"],
+            figures.name_group(row["arm"]),
             row["seed"],
             tag("span", row["recorded_at"][:16].replace("T", " "), class_="date"),
             tag("span", excerpt(row["task"], 110), class_="says soft"),
@@ -94,7 +98,7 @@ def _render_head(explanation: Mapping[str, Any]) -> Html:
         "task": explanation["task"],
         "ended": f"{format_success(explanation['success'])} ({explanation['ending']}), "
         f"score {explanation['score']:.2f}",
-        "arm": f"{explanation['arm']}, seed {explanation['seed']}",
+        "played": f"{figures.name_group(explanation['arm'])}, seed {explanation['seed']}",
         "recorded": f"{explanation['recorded_at'][:19].replace('T', ' ')} UTC",
         **{
             name: str(explanation["meta"][name])

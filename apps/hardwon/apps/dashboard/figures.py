@@ -7,6 +7,7 @@ import json
 import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,20 @@ from typing import Any
 import numpy as np
 
 from hardwon.apps.experiment import interval
+from hardwon.apps.render.plot import NAMES
 from hardwon.memory import ExperienceLibrary
 
 from . import places
 
 WITHOUT_MEMORY = frozenset({"control", "random", "empty"})
 """Arms in which the agent does not use the library."""
+_GROUPS = {
+    **{name: words.replace("library", "memory") for name, words in NAMES.items()},
+    "control": "without memory",
+    "retrieved": "with memory",
+    "random": "random actions",
+    "empty": "with an empty memory",
+}
 POINTS = 200
 """Largest number of points of a curve."""
 SAMPLE = 40
@@ -30,8 +39,18 @@ SITUATIONS = 300
 Row = Mapping[str, Any]
 
 
-def overview(library: ExperienceLibrary) -> dict[str, Any]:
-    """Return the figures of the first page."""
+def name_group(arm: str) -> str:
+    """Return the words for an arm: `without memory`, `memory, every step`; an unknown arm is named as it is."""
+    return _GROUPS.get(arm, arm or "-")
+
+
+def overview(library: ExperienceLibrary, *, by_time: bool = False) -> dict[str, Any]:
+    """Return the figures of the first page.
+
+    Args:
+        library: The library.
+        by_time: Draw curves over the time of recording instead of the number of episodes.
+    """
     recorded = library.trajectories()[::-1]
     counted = [row for row in recorded if row["success"] is not None]
     items = library.item_figures()
@@ -43,8 +62,12 @@ def overview(library: ExperienceLibrary) -> dict[str, Any]:
         "items": items.by_status.get("active", {}),
         "quarantined": sum(items.by_status.get("quarantined", {}).values()),
         "blocked": items.blocked,
-        "growth": growth(recorded, items.created_at),
-        "success": {arm: rolling(rows) for arm, rows in _by_arm(counted).items()},
+        "growth": date_points(growth(recorded, items.created_at), recorded, by_time=by_time),
+        "success": {
+            name_group(arm): date_points(rolling(rows), counted, by_time=by_time)
+            for arm, rows in _by_arm(counted).items()
+        },
+        "spending": spending(counted),
         "arms": arms(counted),
         "harm": harm(counted),
         "tested": experiment(library),
@@ -72,6 +95,61 @@ def rolling(rows: Sequence[tuple[int, bool]]) -> list[list[float]]:
         for at in _spread(len(rows))
         if at >= min(10, len(rows))
     ]
+
+
+def date_points(points: list[Any], rows: Sequence[Row], *, by_time: bool) -> list[Any]:
+    """Return points whose episode number is replaced by the time at which it was recorded, in milliseconds.
+
+    Args:
+        points: [episode number, value] points, from 1.
+        rows: The episodes that the numbers count.
+        by_time: Replace the numbers; otherwise the points are returned as they are.
+    """
+    if not by_time:
+        return points
+    return [[_parse_ms(rows[int(at) - 1]["recorded_at"]), value] for at, value in points]
+
+
+def _parse_ms(at: str) -> int:
+    return int(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp() * 1000)
+
+
+SPENT = {"tokens": "tokens", "cost_usd": "US dollars", "n_steps": "steps"}
+"""What an episode costs, with its unit."""
+
+
+def spending(counted: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the mean cost of an episode with and without memory, and what memory saved in all episodes with it.
+
+    Only tasks that were played both ways count, because easy tasks would otherwise look like savings. A kind of cost
+    without records is left out.
+    """
+    both = {row["task"] for row in counted if row["arm"] in WITHOUT_MEMORY} & {
+        row["task"] for row in counted if row["arm"] not in WITHOUT_MEMORY
+    }
+    rows = []
+    for name, unit in SPENT.items():
+        spent: dict[bool, list[float]] = {True: [], False: []}
+        for row in counted:
+            value = _read_cost(row, name)
+            if row["task"] in both and value is not None:
+                spent[row["arm"] not in WITHOUT_MEMORY].append(value)
+        if spent[True] and spent[False]:
+            with_memory, without = (sum(values) / len(values) for values in (spent[True], spent[False]))
+            saved = (without - with_memory) * len(spent[True])
+            rows.append({"unit": unit, "with": with_memory, "without": without, "saved": saved, "n": len(spent[True])})
+    return rows
+
+
+def _read_cost(row: Row, name: str) -> float | None:
+    """Return what an episode cost; None if it was not recorded."""
+    meta = row.get("meta") or {}
+    if name == "tokens":
+        parts = [meta.get(part) for part in ("prompt_tokens", "completion_tokens")]
+        numbers = [float(part) for part in parts if isinstance(part, int | float)]
+        return sum(numbers) if numbers else None
+    value = row["n_steps"] if name == "n_steps" else meta.get(name)
+    return float(value) if isinstance(value, int | float) and (value or name != "cost_usd") else None
 
 
 def _spread(n: int) -> list[int]:

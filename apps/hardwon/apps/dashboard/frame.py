@@ -30,18 +30,48 @@ ACCENT = "#0b5cad"
 
 PATIENCE_S = 60.0
 """Time limit, in seconds, to build a page; the first search of a process may load a model."""
-PAGES = {"/": "Overview", "/items": "Items", "/map": "Map", "/episodes": "Episodes", "/runs": "Runs"}
+PAGES = {"/": "Overview", "/items": "Lessons", "/map": "Map", "/episodes": "Episodes", "/runs": "Runs"}
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
+DARK = (
+    "--ink: #e6edf3; --soft: #9aa4af; --line: #30363d; --paper: #161b22; --ground: #0d1117; --accent: #6cb6ff; "
+    "--good: #4cc38a; --bad: #ff8a80; --mark: #10304f; --warn: #3a2d05; --warn-line: #8a6d1a; --bad-ground: #3d1513; "
+    "--button: #1f6feb; --field: #6e7681; color-scheme: dark;"
+)
+"""Colors of the dark theme; those of the light one are in style.css."""
+THEMES = {"": ("dark", "Dark colors"), "dark": ("light", "Light colors"), "light": ("", "Colors of the system")}
+"""Themes by name, with the next one and the words on the button that chooses it; "" follows the system."""
+THEME_COOKIE = "hardwon_theme"
+
+
+def build_style(theme: str) -> str:
+    """Return the style sheet of a theme.
+
+    The server writes the chosen theme into the page, so no script runs and no page flashes in the other colors.
+
+    Args:
+        theme: `dark`, `light`, or "" for the theme of the system.
+    """
+    dark = f":root {{ {DARK} }}"
+    return STYLE + {"dark": dark, "light": ""}.get(theme, f"@media (prefers-color-scheme: dark) {{ {dark} }}")
+
+
+def read_theme(request: Request) -> str:
+    """Return the theme that the visitor chose; "" for the theme of the system."""
+    chosen = request.cookies.get(THEME_COOKIE, "")
+    return chosen if chosen in THEMES else ""
 
 
 class Room:
     """The library as one visitor sees it."""
 
-    def __init__(self, api: FastAPI, caller: Caller, namespace: str) -> None:
+    def __init__(self, api: FastAPI, caller: Caller, namespace: str, request: Request) -> None:
         self.api = api
         self.caller = caller
         self.namespace = namespace
         self.names: list[str] = []
+        self.theme = read_theme(request)
+        self.address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        """The path and the query of this page."""
 
     @property
     def may_write(self) -> bool:
@@ -118,9 +148,9 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
         async def built(request: Request, namespace: str | None = None, **parameters: Any) -> Response | None:
             caller: Caller = request.state.caller
             try:
-                await build(Room(api, caller, namespace or _choose_namespace(caller)), **parameters)
+                await build(Room(api, caller, namespace or _choose_namespace(caller), request), **parameters)
             except HardwonError as error:
-                return _render_error(status_of(error), str(error))
+                return _render_error(status_of(error), str(error), read_theme(request))
             return None
 
         # FastAPI reads the query parameters of a page from its signature: combine both signatures.
@@ -140,13 +170,12 @@ def _choose_namespace(caller: Caller) -> str:
     return "default" if not names or "default" in names else names[0]
 
 
-def _render_error(status: int, words: str) -> Response:
-    return HTMLResponse(
-        plain_page("Not found" if status == 404 else "Request failed", tag("p", words)), status_code=status
-    )
+def _render_error(status: int, words: str, theme: str) -> Response:
+    title = "Not found" if status == 404 else "Request failed"
+    return HTMLResponse(plain_page(title, tag("p", words), theme=theme), status_code=status)
 
 
-def plain_page(title: str, *contents: Any) -> str:
+def plain_page(title: str, *contents: Any, theme: str = "") -> str:
     """Return a page without a connection to the server, for the login and for errors."""
     return "<!doctype html>" + tag(
         "html",
@@ -157,7 +186,7 @@ def plain_page(title: str, *contents: Any) -> str:
             tag("title", f"{title} · hardwon"),
             # An empty icon, so that browsers do not request /favicon.ico.
             tag("link", rel="icon", href="data:,"),
-            tag("style", Html(STYLE)),
+            tag("style", Html(build_style(theme))),
         ),
         tag("body", tag("main", tag("h1", title), *contents, tag("p", tag("a", "Overview", href="/")), class_="page")),
         lang="en",
@@ -174,8 +203,9 @@ def framed(room: Room, title: str, current: str = "") -> Iterator[None]:
         current: Path of the current entry in the navigation.
     """
     ui.page_title(f"{title} · hardwon")
-    ui.add_css(STYLE)
+    ui.add_css(build_style(room.theme))
     ui.colors(primary=ACCENT)
+    ui.dark_mode({"dark": True, "light": False}.get(room.theme))  # None follows the system
     html(tag("a", "Skip to the content", href="#main", class_="skip"))
     html(
         tag(
@@ -191,7 +221,9 @@ def framed(room: Room, title: str, current: str = "") -> Iterator[None]:
                     ),
                     aria_label="Pages",
                 ),
+                _render_search(room),
                 _render_namespaces(room),
+                _render_theme(room),
             ),
             class_="top",
         )
@@ -199,6 +231,33 @@ def framed(room: Room, title: str, current: str = "") -> Iterator[None]:
     with ui.element("div").classes("page").props('id=main tabindex="-1"'):
         html(tag("h1", linked(title)))
         yield
+
+
+def _render_search(room: Room) -> Html:
+    """Return the search field over lessons, episodes and steps."""
+    hidden = tag("input", type="hidden", name="namespace", value=room.namespace)
+    return tag(
+        "form",
+        tag("input", name="text", type="search", placeholder="Search everything", aria_label="Search everything"),
+        *([hidden] if room.namespace != "default" else []),
+        tag("button", "Search", class_="plain"),
+        method="get",
+        action="/search",
+        role="search",
+        class_="search",
+    )
+
+
+def _render_theme(room: Room) -> Html:
+    """Return the button that switches between the dark, the light and the system's colors."""
+    following, words = THEMES[room.theme]
+    return tag(
+        "form",
+        tag("input", type="hidden", name="next", value=room.address),
+        tag("button", words, name="theme", value=following, class_="quiet"),
+        method="post",
+        action="/theme",
+    )
 
 
 def _render_namespaces(room: Room) -> Html:
@@ -210,7 +269,7 @@ def _render_namespaces(room: Room) -> Html:
         "form",
         tag("label", "Namespace", for_="namespace"),
         tag("select", *options, name="namespace", id="namespace"),
-        tag("button", "Go", class_="plain"),
+        tag("button", "Go", class_="quiet"),
         method="get",
     )
 

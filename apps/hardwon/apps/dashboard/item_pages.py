@@ -21,10 +21,11 @@ from hardwon.apps.render.views import (
     format_usefulness,
 )
 from hardwon.apps.shared import editing, explain, lists
-from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import KINDS, SOURCES
 
+from . import figures
 from .frame import Room, framed, html, page, show_error
 from .markup import Html, Link, join, linked, pager, pairs, section, table, tag
 
@@ -52,10 +53,10 @@ def add(api: FastAPI) -> None:
         query = {"text": text, "how": how, "kind": kind, "status": status, "source": source, "sort": sort}
         rows, total = await room.read(_find_items, offset, **query)
         used = await room.read(lists.count_uses, rows)
-        with framed(room, "Items", "/items"):
+        with framed(room, "Lessons", "/items"):
             html(section("Find", _render_filters(room, query)))
             listed = _render_list(rows, used, room.link)
-            html(section(f"{total} items", listed, pager(room.link, "/items", total, PAGE, offset, query)))
+            html(section(f"{total} lessons", listed, pager(room.link, "/items", total, PAGE, offset, query)))
 
     @page(api, "/items/{item_id}")
     async def item(room: Room, item_id: str) -> None:
@@ -134,8 +135,8 @@ def _render_list(items: Sequence[Item], used: Sequence[int], link: Link) -> Html
         )
         for item, count in zip(items, used, strict=True)
     ]
-    head = ("item", "kind", "score", "confidence", "used", "state")
-    return table(head, rows, caption="Items", numbers=head[2:5], empty="No item matches.")
+    head = ("lesson", "kind", "score", "confidence", "used", "state")
+    return table(head, rows, caption="Lessons", numbers=head[2:5], empty="No lesson matches.")
 
 
 def _render_marks(status: str, trust: str, pinned: bool) -> Html:
@@ -166,7 +167,7 @@ def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
     if item.get("failures"):
         yield tag("p", format_failures(item["failures"]))
     yield tag("p", f"Created by {item['writer']} from {len(steps)} steps. The newest:", class_="soft")
-    head = ("step", "where", "did", "then", "return", "in episode")
+    head = ("step", "where", "did", "then", "why it failed", "return", "in episode")
     yield table(
         head,
         [
@@ -175,6 +176,7 @@ def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
                 step["location"] or "-",
                 tag("code", step["action"]),
                 tag("span", step["happened"][:300], class_="says"),
+                tag("span", _format_failure(step), class_="says"),
                 step["return_to_go"],
                 tag("a", step["episode"][:8], href=link(f"/episodes/{step['episode']}", t=step["t"]), class_="code"),
             )
@@ -186,15 +188,23 @@ def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
     )
 
 
+def _format_failure(step: Mapping[str, Any]) -> str:
+    """Return the kind of failure of a step and the words that show it: `tool_error: permission denied`."""
+    if step["failure"] == Failure.NONE:
+        return "it worked"
+    return f"{step['failure']}: {step['evidence'][:200]}" if step["evidence"] else str(step["failure"])
+
+
 def _render_effect(item: Mapping[str, Any]) -> Iterator[Html]:
     if item.get("estimated"):
         yield tag("p", format_estimates(item["estimated"]))
     if not item["fared"]:
         yield tag("p", format_unused(item["kind"]), class_="soft")
         return
-    head = ("use", "arm", "steps", "episodes", "succeeded", "control mean")
-    rows = [(r["mode"], r["arm"], r["steps"], r["episodes"], r["succeeded"], r["control_mean"]) for r in item["fared"]]
-    yield table(head, rows, caption="Use by arm", numbers=head[2:])
+    head = ("use", "how it played", "steps", "episodes", "succeeded", "mean without")
+    counts = ("steps", "episodes", "succeeded", "control_mean")
+    rows = [(use["mode"], figures.name_group(use["arm"]), *(use[name] for name in counts)) for use in item["fared"]]
+    yield table(head, rows, caption="Uses", numbers=head[2:])
     if "guarded" in item:
         yield tag("p", format_blocks(item["guarded"]))
         yield tag("p", format_probation(item["probation"]))

@@ -49,7 +49,8 @@ def _describe_map(points: int, states: int, situations: int) -> str:
     return (
         f"{points} points represent {states:,} states of {which} situations. States of one situation differ only in "
         "names and numbers; in a library with few situations, a point is a group of similar states. Points with "
-        "similar texts are close to each other. Large points are frequent; green points led to high returns."
+        "similar texts are close to each other. Large points are frequent; blue points led to high returns, "
+        "orange ones to low returns."
     )
 
 

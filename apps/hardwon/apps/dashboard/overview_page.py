@@ -1,15 +1,18 @@
-"""Define the first page: the contents of the library, its benefit, its harm, and the latency of recall."""
+"""Define the first page: what was learned, whether it helps, what it saves, and the latency of recall."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from nicegui import ui
 
 from hardwon.apps.render.views import format_success
+from hardwon.apps.shared.common import library_name
 
 from . import charts, figures
 from .frame import Room, framed, html, page
+from .lessons import find_lessons, render_lessons
 from .markup import Html, Link, join, section, table, tag
 
 
@@ -17,25 +20,30 @@ def add(api: FastAPI) -> None:
     """Add the first page."""
 
     @page(api, "/")
-    async def overview(room: Room) -> None:
-        totals = await room.read(figures.overview)
+    async def overview(room: Room, axis: Literal["time", "episodes"] = "time") -> None:
+        by_time = axis == "time"
+        totals = await room.read(figures.overview, by_time=by_time)
+        lessons = await room.read(find_lessons)
         with framed(room, "Overview", "/"):
-            html(_render_figures(totals))
             if not totals["episodes"]:
-                html(_render_empty())
+                html(_render_empty(library_name(room.api.state.shelf.path)))
                 return
-            with ui.element("div").classes("two"):
-                _add_chart("Items by episodes recorded", {"items": totals["growth"]}, "items", share=False)
-                _add_chart("Success rate of the newest episodes, by arm", totals["success"], "share", share=True)
+            html(render_lessons(lessons, room.link))
+            html(_render_figures(totals))
             html(
                 section(
-                    "With and without memory",
-                    _render_arms(totals["arms"]),
+                    "Does memory help?",
+                    _render_groups(totals["arms"]),
                     _render_harm(totals),
                     _render_withheld(totals["shown"]),
+                    *_render_spending(totals["spending"]),
                     *_render_tests(totals["tested"]),
                 )
             )
+            html(_render_axes(axis, room.link))
+            with ui.element("div").classes("two"):
+                _add_chart("Lessons", {"lessons": totals["growth"]}, "lessons", share=False, by_time=by_time)
+                _add_chart("Success of the newest episodes", totals["success"], "share", share=True, by_time=by_time)
             with ui.element("div").classes("two"):
                 html(_render_newest(totals["newest"], room.link))
                 with ui.element("section"):
@@ -51,12 +59,23 @@ def add(api: FastAPI) -> None:
                     ui.timer(0.05, timed, once=True)
 
 
-def _add_chart(title: str, curves: Mapping[str, Any], y: str, *, share: bool) -> None:
+def _add_chart(title: str, curves: Mapping[str, Any], y: str, *, share: bool, by_time: bool) -> None:
+    x = "time (UTC)" if by_time else "episodes"
     with ui.element("section"):
         html(tag("h2", title))
-        ui.echart(charts.lines(curves, x="episodes", y=y, share=share)).classes("chart").props(
-            f'role="img" aria-label="{title}"'
+        ui.echart(charts.lines(curves, x=x, y=y, share=share, is_time=by_time)).classes("chart").props(
+            f'role="img" aria-label="{title}, by {x}"'
         )
+
+
+def _render_axes(axis: str, link: Link) -> Html:
+    """Return the links that choose what the curves run over."""
+    choices = {"time": "over time", "episodes": "over episodes"}
+    links = [
+        tag("a", words, href=link("/", axis=name), aria_current="true" if name == axis else None)
+        for name, words in choices.items()
+    ]
+    return tag("nav", "Curves ", join([links[0], " · ", links[1]]), class_="axis soft", aria_label="Axis of the curves")
 
 
 def _render_figures(totals: Mapping[str, Any]) -> Html:
@@ -67,7 +86,7 @@ def _render_figures(totals: Mapping[str, Any]) -> Html:
         ("Episodes", f"{totals['episodes']:,}", f"{totals['excluded']} excluded" if totals["excluded"] else ""),
         ("Succeeded", f"{totals['succeeded'] / counted:.0%}" if counted else "-", f"{totals['succeeded']:,} episodes"),
         ("Steps", f"{totals['steps']:,}", ""),
-        ("Items in use", f"{sum(totals['items'].values()):,}", kinds + waiting),
+        ("Lessons in use", f"{sum(totals['items'].values()):,}", kinds + waiting),
         ("Actions blocked", f"{totals['blocked']:,}", "by guardrails"),
     ]
     return tag(
@@ -76,17 +95,25 @@ def _render_figures(totals: Mapping[str, Any]) -> Html:
     )  # fmt: skip
 
 
-def _render_empty() -> Html:
+def _render_empty(path: str) -> Html:
+    """Return the ways to fill an empty library, one line each."""
+    ways = (
+        ("LangChain", f'middleware=[ExperienceMiddleware(ExperienceLibrary.open("{path}"))]  # in create_agent(...)'),
+        ("A coding agent, over MCP", f"claude mcp add hardwon -- hardwon mcp {shlex.quote(path)}"),
+        ("Logs that you have", f"hardwon memory import {shlex.quote(path)} FILE"),
+        ("A text game, to see it learn", f"hardwon run textworld --game coin --library {shlex.quote(path)}"),
+    )
     return section(
         "This library has no experience yet",
-        tag("p", "Record experience with ", tag("code", "hardwon run textworld --library LIBRARY"), ", or over HTTP."),
+        tag("p", "One line connects an agent. Its lessons appear here after a few episodes."),
+        *(part for name, line in ways for part in (tag("h3", name), tag("pre", tag("code", line)))),
     )
 
 
-def _render_arms(arms: Sequence[Mapping[str, Any]]) -> Html:
+def _render_groups(arms: Sequence[Mapping[str, Any]]) -> Html:
     rows = [
         (
-            arm["arm"],
+            figures.name_group(arm["arm"]),
             "with" if arm["memory"] else "without",
             arm["episodes"],
             arm["succeeded"],
@@ -95,21 +122,47 @@ def _render_arms(arms: Sequence[Mapping[str, Any]]) -> Html:
         )
         for arm in arms
     ]
-    head = ("arm", "memory", "episodes", "succeeded", "success", "95% interval")
-    return table(head, rows, caption="Success by arm", numbers=head[2:])
+    head = ("how it played", "memory", "episodes", "succeeded", "success", "95% interval")
+    return table(head, rows, caption="Success with and without memory", numbers=head[2:])
 
 
 def _render_harm(totals: Mapping[str, Any]) -> Html:
     harm = totals["harm"]
     if not harm["pairs"]:
-        words = "Harm is unknown: no task instance (task and seed) was played both with and without memory."
+        words = "Whether memory makes things worse is unknown: no task was played both with and without it."
         return tag("p", words, class_="soft")
     return tag(
         "p",
-        f"{harm['pairs']} episodes with memory can be compared with episodes without it on the same task. In "
-        f"{harm['harmed']} of them only the agent with memory failed (harm {harm['share']:.1%}); in {harm['helped']} "
-        "only the agent with memory succeeded.",
+        f"{harm['pairs']} episodes with memory can be compared with episodes without it on the same task. Memory made "
+        f"{harm['harmed']} of them worse ({harm['share']:.1%}): only the agent with memory failed. It made "
+        f"{harm['helped']} better: only the agent with memory succeeded.",
     )
+
+
+def _render_spending(spending: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
+    """Yield what episodes cost with and without memory, and what memory saved or cost."""
+    if not spending:
+        yield tag("p", "Savings are unknown: no task was played both with and without memory.", class_="soft")
+        return
+    yield tag("h3", "What it saves, on tasks played both ways")
+    head = ("of", "with memory", "without", "saved per episode", "saved in all")
+    rows = [
+        (
+            row["unit"],
+            _format_amount(row["with"]),
+            _format_amount(row["without"]),
+            _format_amount(row["without"] - row["with"]),
+            f"{_format_amount(row['saved'])} in {row['n']:,} episodes",
+        )
+        for row in spending
+    ]
+    yield table(head, rows, caption="Savings", numbers=head[1:])
+    if not any(row["unit"] == "tokens" for row in spending):
+        yield tag("p", "No tokens are recorded in these episodes.", class_="soft")
+
+
+def _format_amount(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}"
 
 
 def _render_tests(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
@@ -117,10 +170,10 @@ def _render_tests(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
     if not arms:
         return
     yield tag("h3", "Tested on unseen tasks, after the last episode")
-    head = ("arm", "success", "95% interval", "harm", "steps", "blocked")
+    head = ("how it played", "success", "95% interval", "made worse", "steps", "blocked")
     rows = [
         (
-            arm["arm"],
+            figures.name_group(arm["arm"]),
             f"{arm['success_rate']:.1%}",
             f"{arm['ci95'][0]:.0%} to {arm['ci95'][1]:.0%}",
             "-" if arm["harm_rate"] is None else f"{arm['harm_rate']:.0%}",
@@ -129,8 +182,8 @@ def _render_tests(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
         )
         for arm in arms
     ]
-    yield table(head, rows, caption="Tests by arm", numbers=head[1:])
-    yield tag("p", "Harm: the share of tasks that the agent solved with an empty library but not with this one.")
+    yield table(head, rows, caption="Tests with and without memory", numbers=head[1:])
+    yield tag("p", "Made worse: the share of tasks that the agent solved with an empty library but not with this one.")
 
 
 def _render_withheld(arms: Mapping[str, Mapping[str, Any]]) -> Html:
@@ -155,7 +208,8 @@ def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
                     "li",
                     tag("a", row["id"][:12], href=link(f"/episodes/{row['id']}"), class_="code"),
                     f" {format_success(None if row['success'] is None else bool(row['success']))}, "
-                    f"{row['n_steps']} steps, arm {row['arm']}, {row['recorded_at'][:16].replace('T', ' ')}",
+                    f"{row['n_steps']} steps, {figures.name_group(row['arm'])}, "
+                    f"{row['recorded_at'][:16].replace('T', ' ')}",
                 )
                 for row in rows
             ),

@@ -132,21 +132,48 @@ def _cluster(vectors: Any, n: int) -> Any:
 
 
 def project(vectors: Sequence[Any]) -> list[tuple[float, float]]:
-    """Return 2D coordinates of vectors by PCA; equal vectors always give equal points.
+    """Return 2D coordinates of vectors; equal vectors always give equal points.
 
-    Outliers are moved to the edge, because they would otherwise compress all other points into one spot.
+    With scikit-learn (the extra `map`), many vectors are laid out by t-SNE, which keeps neighbors close and groups
+    apart; otherwise by PCA. Both are then spread, because few outliers would compress all other points into one spot.
     """
     if not vectors:
         return []
-    centred = np.stack(vectors) - np.mean(vectors, axis=0)
+    distinct, which = np.unique(np.stack(vectors), axis=0, return_inverse=True)
+    # The mean over all vectors: a frequent one is in the middle.
+    places = _project_on_axes(distinct, np.mean(vectors, axis=0))
+    if len(distinct) >= ENOUGH:
+        places = _spread(_arrange_neighbors(distinct, places))
+    return [(round(float(x), 4), round(float(y), 4)) for x, y in places[which.reshape(-1)]]
+
+
+def _project_on_axes(vectors: Any, middle: Any) -> Any:
+    """Return the coordinates of vectors on their first two principal components."""
+    centred = vectors - middle
     _, _, directions = np.linalg.svd(centred, full_matrices=False)
     axes = np.zeros((2, centred.shape[1]))
     axes[: min(2, len(directions))] = directions[:2]
     # SVD leaves the sign of an axis undefined; fix it, so that the map does not flip between requests.
     signs = np.sign(axes[np.arange(2), np.abs(axes).argmax(axis=1)])
-    places = centred @ (axes * np.where(signs == 0, 1, signs)[:, None]).T
-    if len(places) >= ENOUGH:
-        low, high = np.percentile(places, (3, 97), axis=0)
-        reach = (high - low) / 2
-        places = np.where(reach > 0, np.clip(places, low - reach, high + reach), places)
-    return [(round(float(x), 4), round(float(y), 4)) for x, y in places]
+    return centred @ (axes * np.where(signs == 0, 1, signs)[:, None]).T
+
+
+def _arrange_neighbors(vectors: Any, places: Any) -> Any:
+    """Return a t-SNE layout that starts from the given places; without scikit-learn, those places."""
+    try:
+        from sklearn.manifold import TSNE
+    except ImportError:
+        return places
+    scale = max(float(places.std(axis=0).max()), 1e-12)
+    layout = TSNE(init=1e-4 * places / scale, perplexity=min(30.0, len(vectors) / 4), random_state=0, n_jobs=1)
+    return layout.fit_transform(vectors)
+
+
+def _spread(places: Any) -> Any:
+    """Return the places halfway between where they are and evenly spaced ones in the same order, on each axis."""
+    low, high = np.percentile(places, (3, 97), axis=0)
+    reach = (high - low) / 2
+    inside = np.where(reach > 0, np.clip(places, low - reach, high + reach), places)
+    width = np.maximum(np.ptp(inside, axis=0), 1e-12)
+    ranks = np.stack([np.unique(axis, return_inverse=True)[1].reshape(-1) for axis in places.T], axis=1)
+    return (inside - inside.min(axis=0)) / width + ranks / np.maximum(ranks.max(axis=0), 1)

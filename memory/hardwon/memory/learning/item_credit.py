@@ -348,13 +348,21 @@ def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str
             (namespace, item_id, mode),
         ).fetchone()
         arms[mode] = (n, mean)
-    (n, with_item), (m, withheld) = arms["recalled"], arms["withheld"]
+    return estimate_difference(arms["recalled"], arms["withheld"])
+
+
+def estimate_difference(shown: tuple[int, float], held_back: tuple[int, float]) -> dict[str, Any]:
+    """Return the difference of two mean outcomes with its 95 % interval; see `usefulness`.
+
+    Args:
+        shown: The number of episodes that were shown the item, and their mean outcome.
+        held_back: The number of episodes from which it was withheld, and their mean outcome.
+    """
+    (n, with_item), (m, withheld) = shown, held_back
     if not n or not m:
         return {"shown": n, "withheld": m, "difference": None, "low": None, "high": None}
-    p, q = (
-        (with_item * n + 1) / (n + 2),
-        (withheld * m + 1) / (m + 2),
-    )  # smoothed, so that the interval never has width 0
+    # Smoothed, so that the interval never has width 0.
+    p, q = (with_item * n + 1) / (n + 2), (withheld * m + 1) / (m + 2)
     margin = 1.96 * math.sqrt(p * (1 - p) / n + q * (1 - q) / m)
     difference = with_item - withheld
     return {

@@ -259,6 +259,13 @@ class TendedLibrary(ABC):
         """Return the growth of the items, and how often they were shown, withheld or refused an action."""
         return figures.item_figures(self._filed(), self._number)
 
+    def measure_items(self) -> dict[str, dict[str, Any]]:
+        """Return by item id the measured effect of every item that was used, and the counts of its refusals.
+
+        See `figures.measure_items`; `usefulness` returns the effect of one item.
+        """
+        return figures.measure_items(self._filed(), self._number)
+
     def newest_change(self) -> int:
         """Return the number of the newest change in the file, over all namespaces; see `changes`."""
         return figures.newest_change(self._filed())

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hardwon.memory.learning.item_credit import estimate_difference
 from hardwon.memory.learning.rule_mining import strategy_id
 from hardwon.memory.storage.database import Store
 
@@ -18,6 +19,20 @@ SELECT mode, count(*), avg(outcome) FROM (
     SELECT mode, trajectory_id, item_id, max(outcome) AS outcome FROM usages
     WHERE namespace = ? AND mode IN ('recalled', 'withheld') AND outcome IS NOT NULL GROUP BY 1, 2, 3)
 GROUP BY mode
+"""
+
+
+# An item counts once per episode and mode, as in `item_credit.usefulness`.
+_USED = """
+SELECT item_id, mode, count(*), avg(outcome) FROM (
+    SELECT DISTINCT item_id, mode, trajectory_id, outcome FROM usages
+    WHERE namespace = ? AND outcome IS NOT NULL AND mode IN ('recalled', 'withheld'))
+GROUP BY item_id, mode
+"""
+_REFUSED = """
+SELECT item_id, sum(mode = 'blocked'), sum(mode = 'overridden' AND outcome IS NOT NULL),
+    sum(mode = 'overridden' AND outcome = 1)
+FROM usages WHERE namespace = ? AND mode IN ('blocked', 'overridden') GROUP BY item_id
 """
 
 
@@ -99,6 +114,29 @@ def item_figures(store: Store, namespace: int) -> ItemFigures:
     ((blocked,),) = store.rows("SELECT count(*) FROM usages WHERE namespace = ? AND mode = 'blocked'", own)
     arms = {mode: (count, mean) for mode, count, mean in store.rows(_SHOWN, own)}
     return ItemFigures(tuple(at for (at,) in created), _count_items(store, namespace), arms, blocked)
+
+
+def measure_items(store: Store, namespace: int) -> dict[str, dict[str, Any]]:
+    """Return by item id the measured effect of every item that was used, and the counts of its refusals.
+
+    The effect is that of `item_credit.usefulness`; `succeeded` is the mean outcome of the episodes that were shown the
+    item. `blocked`, `overridden` and `worked` count refused actions, refusals that were overridden, and those of them
+    whose action worked.
+    """
+    outcomes: dict[str, dict[str, tuple[int, float]]] = {}
+    for ref, mode, count, mean in store.rows(_USED, (namespace,)):
+        outcomes.setdefault(ref, {})[mode] = (count, mean)
+    refused = {ref: counts for ref, *counts in store.rows(_REFUSED, (namespace,))}
+    measured = {}
+    for ref in outcomes.keys() | refused.keys():
+        shown, withheld = (outcomes.get(ref, {}).get(mode, (0, 0.0)) for mode in ("recalled", "withheld"))
+        blocked, overridden, worked = refused.get(ref, (0, 0, 0))
+        measured[ref] = {
+            **estimate_difference(shown, withheld),
+            "succeeded": shown[1] if shown[0] else None,
+            **{"blocked": blocked, "overridden": overridden, "worked": worked},
+        }
+    return measured
 
 
 def _count_items(store: Store, namespace: int) -> dict[str, dict[str, int]]:
