@@ -6,11 +6,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from hardwon.apps.http.access.auth import Tokens
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, Trajectory
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
-PAGES = ["/", "/items", "/items?text=apple&how=hybrid", "/map", "/episodes", "/runs", "/runs/coin"]
+PAGES = [
+    *("/", "/?axis=time", "/search?text=apple", "/items", "/items?text=apple&how=hybrid"),
+    *("/map", "/episodes", "/runs", "/runs/coin"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +73,7 @@ def test_pages_are_reached_by_keyboard(visit):
     page = visit("/")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
-    for name in ("Overview", "Items"):
+    for name in ("Overview", "Lessons"):
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.textContent") == name
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
@@ -146,6 +149,34 @@ def test_item_is_released_from_quarantine(visit, ids, folder):
     page.get_by_text("released: it was right").wait_for()
     with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
         assert library.get(ids["waiting"]).status == "active"
+
+
+def test_colors_follow_the_system_until_a_person_chooses(chromium, url):
+    """The server writes the choice into the page; contrast of text is at least 4.5 in both."""
+    ground = "getComputedStyle(document.body).backgroundColor"
+    context = chromium.new_context(base_url=url, color_scheme="dark")
+    page = context.new_page()
+    page.goto("/items?kind=insight")
+    page.wait_for_selector("main h1")
+    dark = page.evaluate(ground)
+    for name in ("Dark colors", "Light colors"):  # dark as the system, then dark by choice, then light
+        page.get_by_role("button", name=name).click()
+        page.wait_for_load_state()
+        assert page.url.endswith("/items?kind=insight")
+    assert (dark, page.evaluate(ground)) == ("rgb(13, 17, 23)", "rgb(246, 248, 250)")
+    context.close()
+
+
+def test_episode_is_forgotten_after_a_count(visit, folder):
+    with ExperienceLibrary.open(folder / "library.db") as library:
+        ref = library.record(Trajectory("a slip of the tongue", (), False))
+    page = visit(f"/episodes/{ref}")
+    page.get_by_role("button", name="Forget this episode").click()
+    page.get_by_text("It cannot be undone").wait_for()
+    page.get_by_role("button", name="Forget for good").click()
+    page.wait_for_url("**/episodes")
+    with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
+        assert ref not in {row["id"] for row in library.trajectories()}
 
 
 def test_run_is_followed_while_it_writes(visit, folder):

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from hypothesis import given, strategies as st
 
-from hardwon.apps.dashboard import charts, figures, frame, lessons, places, search_page
+from hardwon.apps.dashboard import charts, figures, frame, lessons, login, places, search_page
 from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
 from hardwon.apps.dashboard.markup import linked, tag
 from hardwon.apps.dashboard.run_pages import experiment, training
+from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.state import runs
 from hardwon.apps.render.views import describe_step
 from hardwon.apps.shared.explain import explain
@@ -127,7 +130,7 @@ def record_uses(library, item, mode, outcomes):
 def test_lessons_are_sorted_by_what_they_are_worth(tmp_path):
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
         good = library.add(Item("insight", "look before you leap")).item_id
-        bad = library.add(Item("insight", "leap before you look")).item_id
+        bad = library.add(Item("insight", "run through every door")).item_id
         library.add(Item("insight", "from a stranger", trust="untrusted", source="client"))
         for item, shown, withheld in ((good, True, False), (bad, False, True)):
             record_uses(library, item, "recalled", [shown] * 12)
@@ -156,7 +159,7 @@ def test_search_finds_lessons_steps_and_episodes(own, episode):
         library.add(Item("insight", "never shake a drawer"))
         found = search_page.find_everything(library, "shake drawer")
         (newest,) = library.trajectories(limit=1)
-        assert [hit.what.title for hit in found["items"]] == ["never shake a drawer"]
+        assert found["items"][0].what.title == "never shake a drawer"
         assert "shake drawer" in [hit.what.action for hit in found["steps"]]
         assert search_page.find_everything(library, newest["id"])["episodes"] == [newest]
         assert not any(search_page.find_everything(library, "").values())
@@ -184,6 +187,20 @@ def test_map_spreads_states_and_keeps_equal_ones_together():
         across = np.ptp(placed, axis=0)
         assert (np.ptp(placed[:40], axis=0) > across / 6).any()
         assert len(np.unique(placed.round(3), axis=0)) > 70
+
+
+def test_the_choice_of_colors_is_a_strict_cookie_and_leads_to_this_server_alone(tmp_path):
+    api = FastAPI()
+    login.add(api, Tokens(tmp_path / "tokens"))
+    client = TestClient(api)
+    answer = client.post("/theme", data={"theme": "dark", "next": "/items?kind=skill"}, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/items?kind=skill")
+    cookie = answer.headers["set-cookie"].lower()
+    assert cookie.startswith("hardwon_theme=dark;")
+    assert "samesite=strict" in cookie
+    other = client.post("/theme", data={"theme": "pink", "next": "https://evil.example"}, follow_redirects=False)
+    assert other.headers["location"] == "/"
+    assert "set-cookie" not in other.headers
 
 
 # ---- markup

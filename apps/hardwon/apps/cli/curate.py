@@ -282,7 +282,9 @@ def import_(
     ],
     form: Annotated[
         str,
-        typer.Option("--format", help="auto, hardwon, openai, anthropic, responses, claude-code, langsmith or otel."),
+        typer.Option(
+            "--format", help="auto, hardwon, openai, anthropic, responses, claude-code, langsmith, langfuse or otel."
+        ),
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the new episodes without importing them.")] = False,
     trust: Annotated[

@@ -171,7 +171,7 @@ class Replay:
         self._back.set_enabled(self._at > 0)
         self._on.set_enabled(self._at < len(self._steps) - 1)
         for at, button in enumerate(self._buttons):
-            button.props(f"color={'primary' if at == self._at else 'dark'}")
+            button.props("color=primary" if at == self._at else "", remove="" if at == self._at else "color")
             button.props(remove="aria-current") if at != self._at else button.props('aria-current="step"')
 
     def _handle_key(self, event: events.KeyEventArguments) -> None:

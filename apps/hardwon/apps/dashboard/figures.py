@@ -36,6 +36,9 @@ SAMPLE = 40
 SITUATIONS = 300
 """Largest number of situations on the map; the most frequent are shown."""
 
+LONG_MS = 3_600_000
+"""Time over which episodes must be recorded for curves over time: an hour, in milliseconds."""
+
 Row = Mapping[str, Any]
 
 
@@ -44,17 +47,23 @@ def name_group(arm: str) -> str:
     return _GROUPS.get(arm, arm or "-")
 
 
-def overview(library: ExperienceLibrary, *, by_time: bool = False) -> dict[str, Any]:
+def overview(library: ExperienceLibrary, *, by_time: bool | None = None) -> dict[str, Any]:
     """Return the figures of the first page.
 
     Args:
         library: The library.
-        by_time: Draw curves over the time of recording instead of the number of episodes.
+        by_time: Draw curves over the time of recording instead of the number of episodes. None chooses the time if the
+            episodes were recorded over `LONG_MS` or more; those of a short run would all be in one spot.
     """
     recorded = library.trajectories()[::-1]
     counted = [row for row in recorded if row["success"] is not None]
     items = library.item_figures()
+    if by_time is None:
+        by_time = (
+            bool(recorded) and _parse_ms(recorded[-1]["recorded_at"]) - _parse_ms(recorded[0]["recorded_at"]) >= LONG_MS
+        )
     return {
+        "by_time": by_time,
         "episodes": len(recorded),
         "excluded": len(recorded) - len(counted),
         "succeeded": sum(row["success"] for row in counted),

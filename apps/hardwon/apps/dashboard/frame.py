@@ -38,6 +38,8 @@ DARK = (
     "--button: #1f6feb; --field: #6e7681; color-scheme: dark;"
 )
 """Colors of the dark theme; those of the light one are in style.css."""
+DARK_BUTTONS = "--q-primary: #3f86da !important; --q-negative: #e5534b !important; --q-positive: #3a9d6e !important;"
+"""Colors of NiceGUI's buttons in the dark theme, readable as text on the page and as a ground for white text."""
 THEMES = {"": ("dark", "Dark colors"), "dark": ("light", "Light colors"), "light": ("", "Colors of the system")}
 """Themes by name, with the next one and the words on the button that chooses it; "" follows the system."""
 THEME_COOKIE = "hardwon_theme"
@@ -51,7 +53,7 @@ def build_style(theme: str) -> str:
     Args:
         theme: `dark`, `light`, or "" for the theme of the system.
     """
-    dark = f":root {{ {DARK} }}"
+    dark = f":root {{ {DARK} }} body {{ {DARK_BUTTONS} }}"
     return STYLE + {"dark": dark, "light": ""}.get(theme, f"@media (prefers-color-scheme: dark) {{ {dark} }}")
 
 

@@ -20,9 +20,9 @@ def add(api: FastAPI) -> None:
     """Add the first page."""
 
     @page(api, "/")
-    async def overview(room: Room, axis: Literal["time", "episodes"] = "time") -> None:
-        by_time = axis == "time"
-        totals = await room.read(figures.overview, by_time=by_time)
+    async def overview(room: Room, axis: Literal["", "time", "episodes"] = "") -> None:
+        totals = await room.read(figures.overview, by_time=axis == "time" if axis else None)
+        by_time = totals["by_time"]
         lessons = await room.read(find_lessons)
         with framed(room, "Overview", "/"):
             if not totals["episodes"]:
@@ -40,7 +40,7 @@ def add(api: FastAPI) -> None:
                     *_render_tests(totals["tested"]),
                 )
             )
-            html(_render_axes(axis, room.link))
+            html(_render_axes("time" if by_time else "episodes", room.link))
             with ui.element("div").classes("two"):
                 _add_chart("Lessons", {"lessons": totals["growth"]}, "lessons", share=False, by_time=by_time)
                 _add_chart("Success of the newest episodes", totals["success"], "share", share=True, by_time=by_time)
@@ -162,7 +162,7 @@ def _render_spending(spending: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
 
 
 def _format_amount(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.2f}"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{round(value, 2) + 0.0:,.2f}"  # + 0.0 removes the sign of -0.0
 
 
 def _render_tests(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:

@@ -30,7 +30,8 @@ def add(api: FastAPI) -> None:
                 html(section("Search", tag("p", "Type words into the field at the top of the page.")))
                 return
             html(section(f"{len(found['items'])} lessons", _render_items(found["items"], room.link)))
-            html(section(f"{len(found['episodes'])} episodes", _render_episodes(found["episodes"], room.link)))
+            newest = "newest " if len(found["episodes"]) == HITS else ""
+            html(section(f"{len(found['episodes'])} {newest}episodes", _render_episodes(found["episodes"], room.link)))
             html(section(f"{len(found['steps'])} steps", _render_steps(found["steps"], room.link)))
             if room.may_write and any(found.values()):
                 _add_forget(room, wanted)

@@ -10,13 +10,16 @@ from hardwon.memory.errors import ConfigError
 from .claude_code import Transcripts, is_line
 from .codex import Rollouts, is_rollout
 from .conversations import Conversations
+from .langfuse import LangfuseReader, is_row
 from .messages import CONVERSATIONS, form_of, is_messages
 from .otel import Spans, is_span
 from .runs import RunReader, describe_error
 from .source import Progress, read_values
 from .spool import LoggedEpisode, Spool
 
-Format = Literal["hardwon", "openai", "anthropic", "responses", "claude-code", "codex", "langsmith", "otel"]
+Format = Literal[
+    "hardwon", "openai", "anthropic", "responses", "claude-code", "codex", "langsmith", "langfuse", "otel"
+]
 FORMATS = ("auto", *get_args(Format))
 _HARDWON = {"episode", "item", "usage", "change"}
 _READERS: dict[str, type["Reader"]] = {
@@ -26,6 +29,7 @@ _READERS: dict[str, type["Reader"]] = {
     "claude-code": Transcripts,
     "codex": Rollouts,
     "langsmith": RunReader,
+    "langfuse": LangfuseReader,
     "otel": Spans,
 }
 _LOOKS: tuple[tuple[frozenset[str], str], ...] = (
@@ -38,7 +42,6 @@ _LOOKS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset(["resourceMetrics"]), "OpenTelemetry's metrics; give the traces (resourceSpans)"),
     (frozenset(["mapping", "current_node"]), "ChatGPT's data export, which has no answers of tools"),
     (frozenset(["chat_messages"]), "claude.ai's data export, which has no answers of tools"),
-    (frozenset(["observations", "traceId"]), "Langfuse's own export; export the traces as OpenTelemetry"),
 )
 """Common files that cannot be imported, recognized by the keys of their first value."""
 
@@ -147,6 +150,8 @@ def _guess_format(value: Any) -> str:
         return "codex"
     if is_line(value):
         return "claude-code"
+    if is_row(value):
+        return "langfuse"
     if "run_type" in names or ("inputs" in names and "outputs" in names):
         return "langsmith"
     if "output" in names and isinstance(value.get("output"), list):

@@ -80,7 +80,7 @@ def _read_trace(trace: str, runs: Sequence[Run]) -> Iterator[LoggedEpisode]:
         yield LoggedEpisode(trace, ((task, _mark_failed(calls, tools)),), success, score, meta)
     elif tools:
         calls = tuple(map(_build_call, tools))
-        yield LoggedEpisode(trace, ((_find_request(root.get("inputs")), calls),), success, score, meta)
+        yield LoggedEpisode(trace, ((find_request(root.get("inputs")), calls),), success, score, meta)
 
 
 def _find_messages(run: Run) -> list[Message]:
@@ -129,7 +129,8 @@ def _parse_arguments(run: Run) -> dict[str, Any]:
     return dict(inputs) if isinstance(inputs, Mapping) else {"input": inputs}
 
 
-def _find_request(inputs: Any) -> str:
+def find_request(inputs: Any) -> str:
+    """Return the request in the inputs of a run: its `input`, `question`, `task`, `query` or `prompt`, else all."""
     if isinstance(inputs, Mapping):
         named = (inputs[name] for name in ("input", "question", "task", "query", "prompt") if name in inputs)
         return extract_text(next(named, inputs))
