@@ -23,7 +23,19 @@ ROOT = Path(__file__).parents[1]
 PORTIONS = ("memory", "runtime", "trainers", "apps")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 HEAVY = {"torch", "transformers", "langgraph"}
-OPTIONAL = {"sklearn", "scipy", "matplotlib", "PIL", "torch", "transformers", "langchain", "fastapi", "nicegui", "mcp"}
+OPTIONAL = {
+    "sklearn",
+    "scipy",
+    "matplotlib",
+    "PIL",
+    "torch",
+    "transformers",
+    "langchain",
+    "fastapi",
+    "nicegui",
+    "mcp",
+    "opentelemetry",
+}
 """Packages of extras, and what they bring: the base must work where none is installed."""
 LARGEST_MB = 260
 """Largest size of what an installation without extras brings: 248 MB when written, with room for new releases."""
@@ -76,6 +88,7 @@ PUBLIC = {
         "FunctionEpisode",
         "GatedRetrieval",
         "Guidance",
+        "HardwonInstrumentor",
         "HardwonStore",
         "Hint",
         "Info",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .integrations.functions import FunctionEpisode as FunctionEpisode, remember as remember
     from .integrations.langgraph_store import HardwonStore as HardwonStore
     from .integrations.middleware import ExperienceMiddleware as ExperienceMiddleware
+    from .integrations.otel import HardwonInstrumentor as HardwonInstrumentor
     from .interfaces.types import (
         Context as Context,
         Decision as Decision,
