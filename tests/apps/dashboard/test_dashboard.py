@@ -129,8 +129,8 @@ def record_uses(library, item, mode, outcomes):
 
 def test_lessons_are_sorted_by_what_they_are_worth(tmp_path):
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
-        good = library.add(Item("insight", "look before you leap")).item_id
-        bad = library.add(Item("insight", "run through every door")).item_id
+        good = library.add(Item("insight", "look before you leap")).item_id or ""
+        bad = library.add(Item("insight", "run through every door")).item_id or ""
         library.add(Item("insight", "from a stranger", trust="untrusted", source="client"))
         for item, shown, withheld in ((good, True, False), (bad, False, True)):
             record_uses(library, item, "recalled", [shown] * 12)

@@ -66,13 +66,13 @@ def read_theme(request: Request) -> str:
 class Room:
     """The library as one visitor sees it."""
 
-    def __init__(self, api: FastAPI, caller: Caller, namespace: str, request: Request) -> None:
+    def __init__(self, api: FastAPI, caller: Caller, namespace: str, *, theme: str = "", address: str = "/") -> None:
         self.api = api
         self.caller = caller
         self.namespace = namespace
         self.names: list[str] = []
-        self.theme = read_theme(request)
-        self.address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        self.theme = theme
+        self.address = address
         """The path and the query of this page."""
 
     @property
@@ -149,8 +149,10 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
     def register(build: Callable[..., Awaitable[None]]) -> None:
         async def built(request: Request, namespace: str | None = None, **parameters: Any) -> Response | None:
             caller: Caller = request.state.caller
+            address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            name = namespace or _choose_namespace(caller)
             try:
-                await build(Room(api, caller, namespace or _choose_namespace(caller), request), **parameters)
+                await build(Room(api, caller, name, theme=read_theme(request), address=address), **parameters)
             except HardwonError as error:
                 return _render_error(status_of(error), str(error), read_theme(request))
             return None

@@ -103,7 +103,7 @@ def _add_forget(room: Room, text: str) -> None:
         add_forget_button(room, f"Forget everything with “{excerpt(text, 40)}”", then="/", text=text)
 
 
-def add_forget_button(room: Room, label: str, *, then: str, **what: str) -> None:
+def add_forget_button(room: Room, label: str, *, then: str, **what: Any) -> None:
     """Add a button that counts what would be deleted, asks, and deletes it.
 
     Args:

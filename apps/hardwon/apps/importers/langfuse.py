@@ -116,7 +116,7 @@ def _find_task(root: Row, observations: Sequence[Row]) -> str:
     for row in (root, *observations):
         asked = [message["text"] for message in _parse_messages(row) if message["role"] == "user" and message["text"]]
         if asked:
-            return asked[0]
+            return str(asked[0])
     words = find_request(_parse(root.get("input"))) if root.get("input") not in (None, "") else ""
     return words or str(root.get("trace_name") or root.get("name") or "")
 
