@@ -101,6 +101,9 @@ class Door:
     def admissible(self, state):
         return ["open door"]
 
+    def clone(self):
+        return Door()
+
     def close(self):
         pass
 

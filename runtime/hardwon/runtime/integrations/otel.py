@@ -22,7 +22,7 @@ from hardwon.memory.errors import MissingExtra
 
 try:
     from opentelemetry import trace
-    from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+    from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 except ImportError as error:
     raise MissingExtra.of("opentelemetry-instrumentation", "otel") from error
 
@@ -51,7 +51,7 @@ _inside: ContextVar[bool] = ContextVar("hardwon_otel_inside", default=False)
 Attributes = dict[str, Any]
 
 
-class HardwonInstrumentor(BaseInstrumentor):
+class HardwonInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # its module switches type checks off
     """Instrumentor of libraries and agents, in the form of OpenTelemetry's other instrumentors.
 
     `instrument(tracer_provider=None, every_check=False)` starts, and `uninstrument()` stops. Checks that allow an
