@@ -58,8 +58,8 @@ def _judge(measured: Mapping[str, Any]) -> tuple[float, str]:
         return _judge_refusals(measured)
     difference = measured.get("difference")
     if difference is None:
-        shown = measured.get("shown") or 0
-        return 0.0, f"shown in {shown} episodes, not compared yet" if shown else "not used yet"
+        episodes = measured.get("shown") or 0
+        return 0.0, f"shown in {episodes} episodes, not compared yet" if episodes else "not used yet"
     is_clear = measured["low"] > 0 or measured["high"] < 0
     sure = "" if is_clear else ", not certain yet"
     counted = f"{measured['shown']} episodes with it, {measured['withheld']} without"

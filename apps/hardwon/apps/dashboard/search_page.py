@@ -24,16 +24,16 @@ def add(api: FastAPI) -> None:
     @page(api, "/search")
     async def search(room: Room, text: str = "") -> None:
         wanted = text.strip()
-        found = await room.read(find_everything, wanted)
+        hits = await room.read(find_everything, wanted)
         with framed(room, f"Search: {wanted}" if wanted else "Search", "/search"):
             if not wanted:
                 html(section("Search", tag("p", "Type words into the field at the top of the page.")))
                 return
-            html(section(f"{len(found['items'])} lessons", _render_items(found["items"], room.link)))
-            newest = "newest " if len(found["episodes"]) == HITS else ""
-            html(section(f"{len(found['episodes'])} {newest}episodes", _render_episodes(found["episodes"], room.link)))
-            html(section(f"{len(found['steps'])} steps", _render_steps(found["steps"], room.link)))
-            if room.may_write and any(found.values()):
+            html(section(f"{len(hits['items'])} lessons", _render_items(hits["items"], room.link)))
+            newest = "newest " if len(hits["episodes"]) == HITS else ""
+            html(section(f"{len(hits['episodes'])} {newest}episodes", _render_episodes(hits["episodes"], room.link)))
+            html(section(f"{len(hits['steps'])} steps", _render_steps(hits["steps"], room.link)))
+            if room.may_write and any(hits.values()):
                 _add_forget(room, wanted)
 
 

@@ -114,9 +114,9 @@ def _parse(value: Any) -> Any:
 def _find_task(root: Row, observations: Sequence[Row]) -> str:
     """Return the first text of a person in the trace, else its input or its name."""
     for row in (root, *observations):
-        asked = [message["text"] for message in _parse_messages(row) if message["role"] == "user" and message["text"]]
-        if asked:
-            return str(asked[0])
+        texts = [message["text"] for message in _parse_messages(row) if message["role"] == "user" and message["text"]]
+        if texts:
+            return str(texts[0])
     words = find_request(_parse(root.get("input"))) if root.get("input") not in (None, "") else ""
     return words or str(root.get("trace_name") or root.get("name") or "")
 

@@ -17,9 +17,7 @@ from .runs import RunReader, describe_error
 from .source import Progress, read_values
 from .spool import LoggedEpisode, Spool
 
-Format = Literal[
-    "hardwon", "openai", "anthropic", "responses", "claude-code", "codex", "langsmith", "langfuse", "otel"
-]
+Format = Literal["hardwon", "openai", "anthropic", "responses", "claude-code", "codex", "langsmith", "langfuse", "otel"]
 FORMATS = ("auto", *get_args(Format))
 _HARDWON = {"episode", "item", "usage", "change"}
 _READERS: dict[str, type["Reader"]] = {

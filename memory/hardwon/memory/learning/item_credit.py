@@ -351,20 +351,20 @@ def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str
     return estimate_difference(arms["recalled"], arms["withheld"])
 
 
-def estimate_difference(shown: tuple[int, float], held_back: tuple[int, float]) -> dict[str, Any]:
+def estimate_difference(with_it: tuple[int, float], without_it: tuple[int, float]) -> dict[str, Any]:
     """Return the difference of two mean outcomes with its 95 % interval; see `usefulness`.
 
     Args:
-        shown: The number of episodes that were shown the item, and their mean outcome.
-        held_back: The number of episodes from which it was withheld, and their mean outcome.
+        with_it: The number of episodes that were shown the item, and their mean outcome.
+        without_it: The number of episodes from which it was withheld, and their mean outcome.
     """
-    (n, with_item), (m, withheld) = shown, held_back
+    (n, with_item), (m, without) = with_it, without_it
     if not n or not m:
         return {"shown": n, "withheld": m, "difference": None, "low": None, "high": None}
     # Smoothed, so that the interval never has width 0.
-    p, q = (with_item * n + 1) / (n + 2), (withheld * m + 1) / (m + 2)
+    p, q = (with_item * n + 1) / (n + 2), (without * m + 1) / (m + 2)
     margin = 1.96 * math.sqrt(p * (1 - p) / n + q * (1 - q) / m)
-    difference = with_item - withheld
+    difference = with_item - without
     return {
         "shown": n,
         "withheld": m,

@@ -129,12 +129,12 @@ def measure_items(store: Store, namespace: int) -> dict[str, dict[str, Any]]:
     refused = {ref: counts for ref, *counts in store.rows(_REFUSED, (namespace,))}
     measured = {}
     for ref in outcomes.keys() | refused.keys():
-        shown, withheld = (outcomes.get(ref, {}).get(mode, (0, 0.0)) for mode in ("recalled", "withheld"))
-        blocked, overridden, worked = refused.get(ref, (0, 0, 0))
+        with_it, without_it = (outcomes.get(ref, {}).get(mode, (0, 0.0)) for mode in ("recalled", "withheld"))
+        counts = refused.get(ref, (0, 0, 0))
         measured[ref] = {
-            **estimate_difference(shown, withheld),
-            "succeeded": shown[1] if shown[0] else None,
-            **{"blocked": blocked, "overridden": overridden, "worked": worked},
+            **estimate_difference(with_it, without_it),
+            "succeeded": with_it[1] if with_it[0] else None,
+            **dict(zip(("blocked", "overridden", "worked"), counts, strict=True)),
         }
     return measured
 

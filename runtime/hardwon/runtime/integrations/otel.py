@@ -212,7 +212,7 @@ def _describe_record(result: Any) -> Attributes:
 
 def _describe_episode(result: Any) -> Attributes:
     episode, usage = result.trajectory, result.usage
-    found = {
+    attributes = {
         "hardwon.episode.ids": (episode.id,),
         "hardwon.episode.steps": len(episode.steps),
         "hardwon.episode.score": float(episode.score),
@@ -221,4 +221,4 @@ def _describe_episode(result: Any) -> Attributes:
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.completion_tokens,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in attributes.items() if value is not None}
