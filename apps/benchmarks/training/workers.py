@@ -18,10 +18,10 @@ from typing import Any
 
 from hardwon.memory import State
 from hardwon.runtime.interfaces.types import Info
-from hardwon.trainers.config.schema import as_dict, of
+from hardwon.trainers.config.schema import of
 from hardwon.trainers.player import Player
 from hardwon.trainers.session import Session
-from hardwon.trainers.workers.messages import Setup
+from hardwon.trainers.workers.opening import build_setup
 from hardwon.trainers.workers.pool import WorkerPool
 from hardwon.trainers.workers.ray_cluster import RayCluster
 
@@ -105,7 +105,6 @@ def _compare(name: str, environment: dict[str, Any], folder: Path, rounds: int) 
 
 @contextmanager
 def _open_players(session: Session) -> Iterator[dict[int, Player]]:
-    setup = Setup(as_dict(session.config), session.tokenizer, session.context)
     with ExitStack() as stack:
         players = {}
         cluster = RayCluster("auto", sum(WORKERS))  # the first one starts Ray, and stops it at the end
@@ -114,7 +113,7 @@ def _open_players(session: Session) -> Iterator[dict[int, Player]]:
             pool = None
             if workers:
                 own = RayCluster("auto", sum(WORKERS))
-                pool = WorkerPool(session, own, setup=setup, workers=workers)
+                pool = WorkerPool(session, own, setup=build_setup(session), workers=workers)
             players[workers] = Player(session, pool=pool)
             stack.enter_context(closing(players[workers]))
         yield players

@@ -7,8 +7,8 @@ import pytest
 
 from hardwon.memory.errors import ConfigError, EngineFailure
 from hardwon.trainers import trainer
-from hardwon.trainers.config.schema import as_dict, of
-from hardwon.trainers.workers.messages import Setup
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.workers.opening import build_setup
 from hardwon.trainers.workers.pool import WorkerPool
 
 from ..test_trainer import TIMES, assert_same
@@ -42,8 +42,7 @@ def processes(monkeypatch):
         def open_pool(host):
             if not host.config.rollouts.workers:
                 return None
-            setup = Setup(as_dict(host.config), host.tokenizer, host.context)
-            return WorkerPool(host, cluster, setup=setup, workers=host.config.rollouts.workers)
+            return WorkerPool(host, cluster, setup=build_setup(host), workers=host.config.rollouts.workers)
 
         monkeypatch.setattr(trainer, "open_pool", open_pool)
         return cluster

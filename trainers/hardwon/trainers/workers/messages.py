@@ -22,6 +22,8 @@ class Setup:
     tokenizer: Any
     context: int | None
     """Longest sequence that the policy's model reads, in tokens."""
+    paths: tuple[str, ...] = ()
+    """Folders of modules in the learner's process, such as that of an environment of your own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """The choice of who plays the episodes of a run, made once."""
 
+import sys
+from pathlib import Path
+
 from hardwon.trainers.config.schema import as_dict
 
 from . import ray_cluster
@@ -21,5 +24,12 @@ def open_pool(host: Host) -> WorkerPool | None:
     config = host.config
     if not config.rollouts.workers:
         return None
-    workers, setup = config.rollouts.workers, Setup(as_dict(config), host.tokenizer, host.context)
-    return WorkerPool(host, ray_cluster.RayCluster(config.rollouts.ray, workers), setup=setup, workers=workers)
+    workers = config.rollouts.workers
+    cluster = ray_cluster.RayCluster(config.rollouts.ray, workers)
+    return WorkerPool(host, cluster, setup=build_setup(host), workers=workers)
+
+
+def build_setup(host: Host) -> Setup:
+    """Return what the workers of a session are started with."""
+    paths = tuple(str(Path(path).absolute()) for path in sys.path)  # an empty one is the current folder
+    return Setup(as_dict(host.config), host.tokenizer, host.context, paths)

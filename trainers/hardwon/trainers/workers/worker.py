@@ -13,6 +13,7 @@ A worker owns environments and agents. Tokens come from the learner's engine, so
 import asyncio
 import pickle
 import shutil
+import sys
 import tempfile
 import time
 import traceback
@@ -200,6 +201,8 @@ class RolloutWorker:
     """Plays the episodes that the learner sends. Use it from a single event loop."""
 
     def __init__(self, setup: Setup) -> None:
+        # behind its own, and only what is there: another machine may have other folders
+        sys.path.extend(path for path in setup.paths if path not in sys.path and Path(path).exists())
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._scenes = Scenes(setup, self._events)
         self._cast = Cast(self._scenes)
