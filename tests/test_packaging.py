@@ -50,6 +50,7 @@ PUBLIC = {
         "ExperienceLibrary",
         "Failure",
         "ForgetReceipt",
+        "Grade",
         "HardwonError",
         "Hit",
         "Item",

@@ -48,6 +48,16 @@ class Recorded(BaseModel):
     learnt: list[str] = Field(description="Titles of the lessons that the episode created or changed.")
 
 
+class Graded(BaseModel):
+    """The outcome that the episode has now."""
+
+    episode_id: str
+    success: bool | None
+    score: float
+    changed: bool = Field(description="False if the episode had this grade already.")
+    lesson: str = Field(description="What became of the correction or the lesson; empty if there was none.")
+
+
 class Added(BaseModel):
     """Whether a lesson was added."""
 

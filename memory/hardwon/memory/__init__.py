@@ -10,6 +10,7 @@ from .lazy_names import attach_names
 
 if TYPE_CHECKING:
     from .errors import HardwonError as HardwonError
+    from .grading.grades import Grade as Grade
     from .library import ExperienceLibrary as ExperienceLibrary
     from .reasons import Reasons as Reasons
     from .records import (

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 from .bank import Bank, Entry
 from .errors import ConfigError, LibraryError, UnknownName
+from .grading.grades import Grade
 from .library import ExperienceLibrary
 from .records import (
     Add,
@@ -206,6 +207,36 @@ class RemoteLibrary(ExperienceLibrary):
         if answer.status_code == 204:
             return Item("insight", "not readable with this token", id=item_id)
         return read(Item, answer.json())
+
+    def grade(
+        self,
+        episode_id: str,
+        *,
+        success: bool | None = None,
+        score: float | None = None,
+        unknown: bool = False,
+        why: str = "",
+        lesson: str = "",
+        instead: str = "",
+        step: int | None = None,
+        grader: str = "",
+        trust: Trust = "trusted",
+    ) -> Grade:
+        """Grade, correct or explain a recorded episode; see `ExperienceLibrary.grade`.
+
+        A token that may only record grades the episodes that it recorded. The server decides on `trust`, and puts the
+        name of the token before `grader`.
+        """
+        body = {
+            "success": success, "score": score, "unknown": unknown, "why": why, "lesson": lesson, "instead": instead,
+            "step": step, "grader": grader,
+        }  # fmt: skip
+        # The same grade twice changes nothing, so it may be sent again.
+        return read(Grade, self._wire.send("POST", f"episodes/{part(episode_id)}/grade", body, again=True))
+
+    def grades(self, episode_id: str) -> list[Grade]:
+        """Return the grades of an episode, oldest first; see `ExperienceLibrary.grades`."""
+        return read(list[Grade], self._wire.get(f"episodes/{part(episode_id)}/grades")["grades"])
 
     def pin(self, item_id: str, pinned: bool = True) -> Item:
         """Protect an item from being replaced or evicted."""

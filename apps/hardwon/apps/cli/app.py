@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from . import bench, connect, curate, doctor, memory, serve
+from . import bench, connect, curate, doctor, memory, review, serve
 from .eval import evaluate
 from .mcp import mcp
 from .model import model
@@ -98,6 +98,7 @@ app.command()(connect.proxy)
 app.add_typer(connect.hook_app, name="hook")
 app.command()(doctor.doctor)
 memory.app.add_typer(curate.app)
+memory.app.add_typer(review.app)
 app.add_typer(memory.app, name="memory")
 bench.add_to(app)
 app.add_typer(serve.app, name="serve")

@@ -39,7 +39,7 @@ class LogEntry:
     at: str
     """Time at which the database received it: UTC, ISO 8601, to the second."""
     kind: str
-    """Kind of the entry: `episode`, `items`, `bank`, `import` or `forget`."""
+    """Kind of the entry: `episode`, `items`, `bank`, `import`, `forget` or `grade`."""
     key: str
     """Text that names it in the namespace; of an episode, its id."""
     payload: bytes

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from hardwon.memory import items as catalogue
 from hardwon.memory.errors import LibraryDamaged, LibraryError, NewerSchema, OtherReplica, UnknownName
+from hardwon.memory.grading.regrading import Regrading, unpack_grade
 from hardwon.memory.privacy.redaction import redact_trajectory
 from hardwon.memory.records import Item, Trajectory, Trust
 from hardwon.memory.storage.checksums import compute_checksum
@@ -23,8 +24,9 @@ from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.upkeep import forgetting, jsonl
+from hardwon.memory.upkeep.queries import trajectory
 from hardwon.memory.upkeep.setup import namespace_number
-from hardwon.memory.upkeep.write_buffer import BROKEN, PUT, WriteBuffer
+from hardwon.memory.upkeep.write_buffer import BROKEN, DISCOUNT, PUT, WriteBuffer
 
 from .entries import ERASED, LogEntry, find_places, find_steps, locate_steps, unpack, unpack_episode_entry
 
@@ -191,7 +193,7 @@ class Replica:
         """Apply an entry of another kind than an episode; one that makes no sense is skipped, on every replica."""
         apply = {
             "items": self._apply_items, "bank": self._apply_bank, "import": self._apply_import,
-            "forget": self._apply_forget,
+            "forget": self._apply_forget, "grade": self._apply_grade,
         }.get(entry.kind)  # fmt: skip
         if apply is None:
             raise NewerSchema(
@@ -272,6 +274,12 @@ class Replica:
             forgetting.delete(self._store, self._namespace, what, value)
         except UnknownName:  # forgotten twice
             return
+        self._start_anew()
+
+    def _apply_grade(self, connection: Connection, values: Any, position: int) -> None:
+        """Give an episode another outcome; one that was forgotten in the meantime is left out."""
+        grade, episode = unpack_grade(values, lambda ref: trajectory(self._store, self._namespace, ref))
+        Regrading(self._store, connection, self._namespace, DISCOUNT).apply(grade, episode)
         self._start_anew()
 
 

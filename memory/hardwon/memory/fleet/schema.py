@@ -215,7 +215,14 @@ END $$;
 """
 """Forgetting, imports, snapshots and shared vectors; a third right, to manage a namespace; and wake-up calls."""
 
-MIGRATIONS = (_INITIAL, _UPKEEP)
+_GRADES = """
+ALTER TABLE hardwon.log DROP CONSTRAINT log_kind_check;
+ALTER TABLE hardwon.log ADD CONSTRAINT log_kind_check
+    CHECK (kind IN ('episode', 'items', 'bank', 'import', 'forget', 'grade'));
+"""
+"""Late grades of episodes."""
+
+MIGRATIONS = (_INITIAL, _UPKEEP, _GRADES)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 GRANTS = """

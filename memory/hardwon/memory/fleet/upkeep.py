@@ -11,10 +11,13 @@ from typing import Any
 from uuid import uuid4
 
 from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, LibraryUnreachable, UnknownName
+from hardwon.memory.grading.grades import Grade
+from hardwon.memory.grading.regrading import Regrading, pack_grade, unpack_grade
 from hardwon.memory.library import ExperienceLibrary
-from hardwon.memory.records import Problem, Trust
+from hardwon.memory.records import Problem, Trajectory, Trust
 from hardwon.memory.upkeep import forgetting, integrity
 from hardwon.memory.upkeep.forgetting import ForgetReceipt
+from hardwon.memory.upkeep.write_buffer import DISCOUNT
 
 from .entries import pack
 from .follower import Follower
@@ -139,6 +142,27 @@ class TendedReplica(ExperienceLibrary):
             logger.warning("%s The replicas forget, but the content of the log is not erased yet.", error)
             is_erased = 0
         return replace(receipt, at=at, digest=digest, erased=bool(is_erased))
+
+    def _write_grade(self, grade: Grade, episode: Trajectory) -> Grade:
+        """Append a grade to the log; every replica computes in its place what it changes."""
+        self._check_writable()
+        values: Any = None
+        with self._appending("grade", lambda: values):
+            try:
+                with ExperienceLibrary._transaction(self) as connection:
+                    # Read again at the end of the log: another host may have graded the episode in the meantime.
+                    now = self.trajectory(episode.id)
+                    keys = [step.keys for step in episode.steps] if now.success is None else []
+                    grade = replace(grade, previous_success=now.success, previous_score=now.score)
+                    values = pack_grade(grade, keys)
+                    grade, now = unpack_grade({**values}, lambda ref: now)
+                    grade = Regrading(self._store, connection, self._number, DISCOUNT).apply(grade, now)
+                    if not grade.is_new:
+                        values = None
+                    raise Undo
+            except Undo:
+                pass
+        return grade
 
     def _check_namespace(self, name: str) -> None:
         if name not in (names := [name for (name,) in self._log.read("SELECT name FROM hardwon.namespaces")]):

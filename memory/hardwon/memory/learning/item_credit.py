@@ -22,7 +22,7 @@ world does not lower the score in another.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from sqlite3 import Connection
 from typing import Any
@@ -35,6 +35,8 @@ from hardwon.memory.records import Failure, Item, Step, Trajectory
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.world_scores import WorldScores
 
+from .settlements import Settlement, Standing, add_settlements
+
 SCORE_RATE = 0.1
 """Least learning rate of a utility, so that old episodes fade."""
 CAUTION = 0.1
@@ -46,6 +48,8 @@ _OUTCOME = (
     "WHEN 'reward' THEN min(1.0, max(0.0, total_reward)) ELSE success END"
 )
 """`Trajectory.outcome` of a stored episode."""
+_EARLIER = "AND rowid <= (SELECT rowid FROM trajectories AS own WHERE own.namespace = ? AND own.id = ?)"
+"""SQL condition on the episodes recorded up to one of them: a later grade must not see what came after it."""
 Ids = tuple[str, ...] | None
 """Ids of the items that a step names in one role; None if it names none."""
 OVERRIDES = 2
@@ -66,29 +70,60 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
     if not names_items(trajectory):
         return
     if trajectory.success is None:  # the outcomes of overridden calls are still known
-        _write_usages(connection, namespace, trajectory, None, None)
+        write_usages(connection, namespace, trajectory, None, None)
         _judge_guardrails(connection, namespace, trajectory, clock)
         return
     outcome = trajectory.outcome or 0.0
-    control = _read_control_outcome(connection, namespace, trajectory)
-    _write_usages(connection, namespace, trajectory, outcome, control)
-    refused = _steps_by_item(trajectory, lambda why: why.blocked)
-    usages = [
-        item
-        for item in _read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.recalled))
-        if item.id not in refused  # the outcome of a refused call was never observed
-    ]
-    without = {item.id: _read_withheld_outcome(connection, namespace, trajectory, item.id) for item in usages}
-    alone = {item_id: mean for item_id, mean in without.items() if mean is not None}
-    baselines = {item.id: _estimate_baseline(connection, namespace, trajectory, item.id, control) for item in usages}
+    control = read_control_outcome(connection, namespace, trajectory)
+    write_usages(connection, namespace, trajectory, outcome, control)
+    usages = read_shown_items(connection, namespace, trajectory)
+    baselines, alone = read_baselines(connection, namespace, trajectory, [item.id for item in usages], control)
     uses = _count_uses(connection, namespace, usages, clock)
     scores = WorldScores(connection, namespace, trajectory.id, usages, uses)
-    for local, moved in shared_error(scores.local(), uses, {**baselines, **alone}, outcome, frozenset(alone)):
+    settlements = []
+    for local, moved in shared_error(scores.local(), uses, baselines, outcome, alone):
+        world, before = scores.standing(local.id)
         item, score = scores.move(local.id, moved)
+        after = Standing(scores.standing(local.id)[1], score)
+        settlements.append(
+            Settlement(0, trajectory.id, item.id, world, uses[item.id], Standing(before, item.score), after)
+        )
         if score != item.score:
             catalogue.set_score(connection, namespace, item, score)
+    add_settlements(connection, namespace, settlements)
     _judge_guardrails(connection, namespace, trajectory, clock)
-    _judge_skills(connection, namespace, trajectory, clock)
+    judge_skills(connection, namespace, trajectory, clock)
+
+
+def read_shown_items(connection: Connection, namespace: int, trajectory: Trajectory) -> list[Item]:
+    """Return the active items that an episode is credited to: those that it was shown and that refused no call."""
+    refused = _steps_by_item(trajectory, lambda why: why.blocked)
+    shown = _read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.recalled))
+    return [item for item in shown if item.id not in refused]  # the outcome of a refused call was never observed
+
+
+def read_baselines(
+    connection: Connection, namespace: int, trajectory: Trajectory, item_ids: Sequence[str], control: float | None
+) -> tuple[dict[str, float], frozenset[str]]:
+    """Return the expected outcome of an episode without each item, from the episodes recorded before it.
+
+    Args:
+        connection: Connection with an open transaction.
+        namespace: Number of the namespace.
+        trajectory: The episode, with or without its steps.
+        item_ids: The items.
+        control: Mean outcome of the control arm, if there is one.
+
+    Returns:
+        The outcomes by item id, and the ids of the items whose outcome is that of episodes that withheld them.
+    """
+    without = {ref: _read_withheld_outcome(connection, namespace, trajectory, ref) for ref in item_ids}
+    alone = {ref: mean for ref, mean in without.items() if mean is not None}
+    baselines = {
+        ref: alone[ref] if ref in alone else _estimate_baseline(connection, namespace, trajectory, ref, control)
+        for ref in item_ids
+    }
+    return baselines, frozenset(alone)
 
 
 def names_items(trajectory: Trajectory) -> bool:
@@ -152,7 +187,7 @@ def _steps_by_item(trajectory: Trajectory, read_ids: Callable[[Reasons], Ids]) -
     return named
 
 
-def _write_usages(
+def write_usages(
     connection: Connection, namespace: int, trajectory: Trajectory, outcome: float | None, control: float | None
 ) -> None:
     """Write one row per usage, with the outcome of the episode or, for overrides, of the step."""
@@ -211,15 +246,16 @@ def _count_uses(connection: Connection, namespace: int, items: Iterable[Item], c
     return uses
 
 
-def _read_control_outcome(connection: Connection, namespace: int, trajectory: Trajectory) -> float | None:
+def read_control_outcome(connection: Connection, namespace: int, trajectory: Trajectory) -> float | None:
     """Return the mean outcome of the control arm on this task and seed, or on this task, or None."""
     where = (
         "namespace = ? AND task = ? AND arm = 'control' AND success IS NOT NULL AND trust = 'trusted' "
         # An episode in which items were recalled anyway is no control.
         "AND id != ? AND NOT EXISTS (SELECT 1 "
-        "FROM usages WHERE usages.namespace = trajectories.namespace AND trajectory_id = id AND mode = 'recalled')"
+        "FROM usages WHERE usages.namespace = trajectories.namespace AND trajectory_id = id AND mode = 'recalled') "
+        f"{_EARLIER}"
     )
-    own = (namespace, trajectory.task, trajectory.id)
+    own = (namespace, trajectory.task, trajectory.id, namespace, trajectory.id)
     if trajectory.arm == "control":
         return None
     for condition, parameters in ((" AND seed = ?", (*own, trajectory.seed)), ("", own)):
@@ -249,8 +285,8 @@ def _estimate_baseline(
         return mean
     won, n = connection.execute(
         f"SELECT coalesce(sum({_OUTCOME}), 0), count(*) FROM trajectories "
-        "WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted'",
-        (namespace, trajectory.task),
+        f"WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted' {_EARLIER}",
+        (namespace, trajectory.task, namespace, trajectory.id),
     ).fetchone()
     return float((won + 1) / (n + 2))
 
@@ -263,8 +299,8 @@ def _mean_where(
     (mean,) = connection.execute(
         f"SELECT avg(outcome) FROM (SELECT {_OUTCOME} AS outcome FROM trajectories AS episode "
         "WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted' "
-        f"AND id != ? AND {which.format(used=used)} ORDER BY rowid DESC LIMIT {RECENT})",
-        (namespace, trajectory.task, trajectory.id, namespace, item_id),
+        f"AND id != ? AND {which.format(used=used)} {_EARLIER} ORDER BY rowid DESC LIMIT {RECENT})",
+        (namespace, trajectory.task, trajectory.id, namespace, item_id, namespace, trajectory.id),
     ).fetchone()
     return None if mean is None else float(mean)
 
@@ -311,7 +347,7 @@ def _worked_last(connection: Connection, namespace: int, item_id: str) -> bool:
     return bool(row and row[0] == 1)
 
 
-def _judge_skills(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
+def judge_skills(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
     """Update the confidence of followed skills: the running mean of their verified success."""
     verified = trajectory.meta.get("skills") or {}
     followed = [

@@ -185,7 +185,7 @@ class Sidecar:
         if header["made"] != builder:
             return f"{OTHER_MAKE} {header['made']}, not by {builder}"
         if header.get("generation", 0) != self._generation:
-            return "experience was forgotten after it was written"
+            return "experience was forgotten or graded after it was written"
         # A restored backup has the same id but a different change log after the point of the backup.
         if header["seq"] and _read_change(self._store, header["seq"]) != header["change"]:
             return "the library's history differs"

@@ -1,9 +1,9 @@
 """Freshness: the versions of a library file that this process has read, and whether they are stale.
 
 Five events make it stale: a write of another connection (SQLite's `data_version`), a write of this one
-(`total_changes`), episodes that wait in the write buffer, a switch between the file and its in-memory copy, and
-`forget` in any process. The store and the write buffer report these events. The store asks before every read whether
-episodes wait, and the library asks whether it must catch up.
+(`total_changes`), episodes that wait in the write buffer, a switch between the file and its in-memory copy, and a
+change of recorded experience by `forget` or `grade` in any process. The store and the write buffer report these
+events. The store asks before every read whether episodes wait, and the library asks whether it must catch up.
 """
 
 import sqlite3
@@ -17,6 +17,8 @@ from hardwon.memory.privacy.private_files import OwnLock
 if TYPE_CHECKING:
     from .database import Store
 
+GRADES = "grades"
+"""Row of the table `meta` with the number of grades, which only grows."""
 Version = tuple[int, int]
 """SQLite's `data_version` and the number of rows that this connection changed: equal versions have equal content."""
 
@@ -40,7 +42,7 @@ class Freshness:
         self.waiting: Callable[[], None] | None = None
         """Callback that files the waiting episodes before the next read; None if this process has none."""
         self.on_forgotten: Callable[[], None] = _do_nothing
-        """Callback for the first access after any process has forgotten experience."""
+        """Callback for the first access after any process has forgotten experience or graded an episode."""
         self.on_switched: Callable[[], None] = _do_nothing
         """Callback before the next catch-up after reads moved between the file and its copy."""
 
@@ -92,8 +94,11 @@ class Freshness:
             )
 
     def generation(self) -> int:
-        """Return a number that grows when experience is forgotten and again when its bytes are erased."""
-        query = "SELECT coalesce(sum(1 + erased), 0) FROM receipts"
+        """Return a number that grows when an episode is graded, or experience is forgotten or its bytes are erased."""
+        query = (
+            "SELECT coalesce(sum(1 + erased), 0) + coalesce((SELECT CAST(value AS INTEGER) FROM meta "
+            f"WHERE name = '{GRADES}'), 0) FROM receipts"
+        )
         return int(self._store.connection.execute(query).fetchone()[0])
 
     # -- what was read ----------------------------------------------------------------------------
@@ -160,7 +165,7 @@ class Freshness:
         return self._store.copied and self.data_version() != self._copied_at
 
     def heed(self) -> None:
-        """Call `on_forgotten` if experience was forgotten since the last call, so that caches are dropped."""
+        """Call `on_forgotten` if recorded experience was changed since the last call, so that caches are dropped."""
         if self._generation is None:  # the schema is still being created
             return
         generation = self.generation()

@@ -163,10 +163,17 @@ def _set_back_ages(connection: Connection, namespace: int) -> None:
         seal(connection, "items", "number = ?", (number,))
 
 
+def m017_settlements(connection: Connection) -> None:
+    """Add the record of every change of a score by an episode, so that a later grade of the episode can redo it."""
+    for statement in _SETTLEMENTS:
+        connection.execute(statement)
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
     *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers, m011_checksums),
     *(m012_item_worlds, m013_opinions, m014_ratings, m015_proposals, m016_untrusted_states),
+    m017_settlements,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
 
@@ -313,6 +320,13 @@ CREATE TABLE IF NOT EXISTS opinions (
     namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, writer TEXT NOT NULL,
     episode TEXT NOT NULL, moved REAL NOT NULL, PRIMARY KEY (namespace, item_id, writer, episode)) WITHOUT ROWID
 """
+
+_SETTLEMENTS = (
+    "CREATE TABLE IF NOT EXISTS settlements (id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES "
+    "namespaces(id), trajectory_id TEXT NOT NULL, item_id TEXT NOT NULL, world INTEGER, uses INTEGER NOT NULL, "
+    "before TEXT NOT NULL, after TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS settlements_by_trajectory ON settlements(namespace, trajectory_id)",
+)
 
 _OFFERS = """
 CREATE TABLE IF NOT EXISTS offers (

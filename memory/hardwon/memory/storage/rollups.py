@@ -278,12 +278,16 @@ def read_segments(store: Store, namespace: int, trajectory_id: str) -> list[Segm
 # -- checks against the steps ---------------------------------------------------------------------
 
 # Ordered by id, the order of recording: `first`, `last` and ties for `best` depend on it.
-_TRUTH = """
+_TRUTH_OF = """
 SELECT steps.id, signature, action, return_to_go, failure, attempt, folded FROM steps
 JOIN states ON states.id = pre
 JOIN trajectories AS episode ON episode.namespace = steps.namespace AND episode.id = trajectory_id
-WHERE steps.namespace = ? AND action != '' AND success IS NOT NULL AND trust = 'trusted' ORDER BY steps.id
+WHERE steps.namespace = ? AND action != '' AND success IS NOT NULL AND trust = 'trusted' {}ORDER BY steps.id
 """
+_OF_SITUATIONS = (
+    "AND pre IN (SELECT id FROM states WHERE namespace = ? AND signature IN (SELECT value FROM json_each(?))) "
+)
+_TRUTH = _TRUTH_OF.format("")
 _ATTEMPT = "n, live, returns, failures, best, best_return, first, last"
 _FROM_NAMESPACE = "FROM attempts WHERE namespace = ?"
 _KEYS = f"SELECT id, signature, pattern {_FROM_NAMESPACE}"
@@ -367,3 +371,38 @@ def rebuild(connection: Connection, store: Store, namespace: int) -> None:
         "(SELECT id FROM steps WHERE attempt = ? ORDER BY id DESC LIMIT -1 OFFSET ?)",
         [(ids[key], count_unfolded(tally.n)) for key, tally in truth.items() if tally.n > WINDOW],
     )
+
+
+def recount(connection: Connection, store: Store, namespace: int, episode: str, steps: Iterable[Step]) -> None:
+    """Count the attempts of one episode's steps again, after the episode's outcome changed.
+
+    Args:
+        connection: Connection with an open transaction.
+        store: The library's store.
+        namespace: Number of the namespace.
+        episode: Id of the episode.
+        steps: Its steps.
+    """
+    keys = {make_key(step.pre.signature, step.action) for step in steps if step.action}
+    situations = json.dumps(sorted({signature for signature, _ in keys}))
+    where = "namespace = ? AND signature IN (SELECT value FROM json_each(?))"
+    known = store.rows(f"SELECT id, signature, pattern FROM attempts WHERE {where}", (namespace, situations))
+    ids = {row[1:]: row[0] for row in known if row[1:] in keys}
+    rows = store.rows(_TRUTH_OF.format(_OF_SITUATIONS), (namespace, namespace, situations))
+    filed: dict[Key, list[int]] = {}
+    tallies: dict[Key, Tally] = {}
+    for ref, signature, action, value, failure, _, _ in rows:
+        if (key := make_key(signature, action)) in keys:
+            tallies.setdefault(key, Tally()).add(ref, value, failure)
+            filed.setdefault(key, []).append(ref)
+    own = (namespace, episode)
+    connection.execute("UPDATE steps SET attempt = NULL, folded = 0 WHERE namespace = ? AND trajectory_id = ?", own)
+    connection.executemany("UPDATE steps SET attempt = NULL WHERE attempt = ?", [(ref,) for ref in ids.values()])
+    connection.executemany("DELETE FROM attempts WHERE id = ?", [(ref,) for ref in ids.values()])
+    for key, tally in tallies.items():
+        ref = connection.execute(_INSERT, (ids.get(key), namespace, *key, *_columns(tally))).lastrowid
+        old = tally.n - count_unfolded(tally.n)
+        connection.executemany(
+            "UPDATE steps SET attempt = ?, folded = ? WHERE id = ?",
+            [(ref, int(at < old), step) for at, step in enumerate(filed[key])],
+        )

@@ -77,6 +77,10 @@ class WorldScores:
             for item in self._items.values()
         ]
 
+    def standing(self, item_id: str) -> tuple[int | None, Scores]:
+        """Return the world of the episode, and a copy of an item's scores by world."""
+        return self._world, dict(self._scores[item_id])
+
     def move(self, item_id: str, score: float) -> tuple[Item, float]:
         """Write an item's score in this world; return the unchanged item and its new overall score."""
         item = self._items[item_id]
@@ -149,6 +153,10 @@ def rename(connection: Connection, namespace: int, names: Mapping[int, int]) -> 
     connection.execute("DELETE FROM item_worlds WHERE namespace = ?", (namespace,))
     for ref, worlds in items.items():
         write(connection, namespace, ref, {world: _mean(scored) for world, scored in worlds.items()})
+    # What earlier episodes changed is recorded under the old ids. Without the record, a late grade moves the present
+    # score by the difference that the outcome makes.
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'settlements'").fetchone():  # migrations come here
+        connection.execute("DELETE FROM settlements WHERE namespace = ?", (namespace,))
 
 
 def unite(connection: Connection, namespace: int, united: Mapping[int, int]) -> None:

@@ -83,6 +83,8 @@ class _Selection:
     inbox: list[int] = field(default_factory=list)
     opinions: list[tuple[str, str, str]] = field(default_factory=list)
     """Feedback, as (item, writer, episode)."""
+    writer: str = ""
+    """Name of the writer whose grades are deleted, if one is forgotten."""
     values: list[int] = field(default_factory=list)
     """Rows of the LangGraph store, which shares the file."""
 
@@ -246,7 +248,7 @@ class _Deletion:
         return _Selection(episodes=stored, inbox=inbox)
 
     def _select_writer(self, name: str) -> _Selection:
-        chosen = _Selection()
+        chosen = _Selection(writer=name)
         chosen.episodes = self._read_ids(
             "SELECT id FROM trajectories WHERE namespace = ? AND writer = ? ORDER BY rowid", self._namespace, name
         )
@@ -272,6 +274,8 @@ class _Deletion:
         episodes = dict.fromkeys(self._match_rows("trajectories", "id"))
         episodes |= dict.fromkeys(self._match_rows("steps", "trajectory_id"))
         episodes |= dict.fromkeys(self._match_rows("segments", "trajectory_id"))
+        graded = "SELECT ref FROM changes WHERE namespace = ? AND what = 'grade' AND has_text(CAST(detail AS BLOB))"
+        episodes |= dict.fromkeys(self._read_ids(graded, *scope))
         of_states = f"SELECT trajectory_id FROM steps WHERE namespace = ? AND (pre {_IN} OR post {_IN})"
         episodes |= dict.fromkeys(self._read_ids(of_states, *scope, states, states))
         offers = json.dumps(self._match_rows("offers", "id"))
@@ -295,7 +299,7 @@ class _Deletion:
             self._match_rows("bank_entries", "id"),
             self._match_rows("inbox", "id"),
             self._run(_OPINIONS.format("has_text(CAST(writer AS BLOB), CAST(episode AS BLOB))"), scope).fetchall(),
-            values,
+            values=values,
         )
 
     def _match_rows(self, table: str, ref: str) -> list[Any]:
@@ -312,6 +316,11 @@ class _Deletion:
 
     def _delete_selection(self, chosen: _Selection) -> None:
         """Delete the selected rows, then everything derived from them."""
+        if chosen.writer:  # the outcomes stay; who gave them and why is deleted
+            self._delete(
+                "changes", "namespace = ? AND what = 'grade' AND json_extract(detail, '$.grader') = ?",
+                self._namespace, chosen.writer, label="grades",
+            )  # fmt: skip
         about = _OPINIONS.format(f"episode {_IN}")
         of_episodes = self._run(about, (self._namespace, json.dumps(chosen.episodes))).fetchall()
         self._withdraw_opinions({*chosen.opinions, *of_episodes})
@@ -357,12 +366,13 @@ class _Deletion:
         )
         # Before the usages are deleted, because it counts them.
         self._subtract_uses(listed)
-        for table in ("steps", "segments", "usages"):
+        for table in ("steps", "segments", "usages", "settlements"):
             self._delete(table, f"namespace = ? AND trajectory_id {_IN}", namespace, listed)
         self._delete("trajectories", f"namespace = ? AND id {_IN}", namespace, listed, label="episodes")
         self._delete(
-            "changes", f"namespace = ? AND what = 'trajectory' AND ref {_IN}", namespace, listed, label="history"
-        )
+            "changes", f"namespace = ? AND what IN ('trajectory', 'grade') AND ref {_IN}", namespace, listed,
+            label="history",
+        )  # fmt: skip
         self._connection.executemany(
             "UPDATE words SET episodes = episodes - ? WHERE namespace = ? AND word = ?",
             [(count, namespace, word) for word, count in word_counts.items()],
@@ -528,6 +538,7 @@ class _Deletion:
         self._delete("usages", "namespace = ? AND item_id = ?", namespace, item.id)
         self._delete("probation", "namespace = ? AND item_id = ?", namespace, item.id)
         self._delete("item_worlds", "namespace = ? AND item_id = ?", namespace, item.id)
+        self._delete("settlements", "namespace = ? AND item_id = ?", namespace, item.id)
         self._delete("opinions", "namespace = ? AND item_id = ?", namespace, item.id)
         self._delete("changes", _HISTORY, namespace, item.id, label="history")
         self._delete("items", "number = ?", number, label="items removed")

@@ -1,6 +1,7 @@
 """Export of a library to JSON lines, and import into another library, without loss.
 
-Each line is {"episode": {...}}, {"item": {...}}, {"usage": {...}} or {"change": {...}}, in the order of writing. Step
+Each line is an {"episode": {...}}, {"item": {...}}, {"usage": {...}}, {"change": {...}} or {"grade": {...}}, in the
+order of writing. Step
 ids differ between libraries, so a step is written as [episode id, step number]. Derived data is not exported; the
 other library rebuilds it. Files of older versions, which contain only episodes and items, can be imported too.
 """
@@ -22,7 +23,7 @@ from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.clock import now
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import dumps
+from hardwon.memory.storage.episodes import dumps, log_change
 
 from . import queries
 
@@ -84,6 +85,9 @@ def _iterate_lines(store: Store, namespace: int) -> Iterator[dict[str, Any]]:
     history = "SELECT at, ref, op, detail FROM changes WHERE namespace = ? AND what = 'item' ORDER BY seq"
     for at, ref, op, detail in store.rows(history, (namespace,)):
         yield {"change": {"at": at, "ref": ref, "op": op, "detail": _encode_evidence(json.loads(detail), places)}}
+    grades = "SELECT at, ref, detail FROM changes WHERE namespace = ? AND what = 'grade' ORDER BY seq"
+    for at, ref, detail in store.rows(grades, (namespace,)):
+        yield {"grade": {"at": at, "ref": ref, "detail": json.loads(detail)}}
 
 
 def _encode_episode(episode: Trajectory, places: Mapping[int, Place]) -> dict[str, Any]:
@@ -149,6 +153,7 @@ class Import:
             "item": self._read_item,
             "usage": self._read_usage,
             "change": self._read_change,
+            "grade": self._read_grade,
         }
 
     def read(self, path: str | Path) -> int:
@@ -272,6 +277,14 @@ class Import:
         seal(self._connection, "changes", "seq = ?", (seq,))
         # The item has its own history now, so drop the entry of the import.
         self._connection.execute("DELETE FROM changes WHERE seq = ?", (self._restored[value["ref"]],))
+        return True
+
+    def _read_grade(self, value: dict[str, Any]) -> bool:
+        """Add a grade to the history of a new episode, which has its outcome already."""
+        if self._trust == "untrusted" or value["ref"] not in self._new_episodes:
+            return False
+        detail = redact_values(value["detail"])
+        log_change(self._connection, self._namespace, "grade", value["ref"], "graded", detail, at=value["at"])
         return True
 
     def _resolve_steps(self, places: Iterable[Any]) -> list[int]:

@@ -1,11 +1,15 @@
 """Maintenance of a library: forgetting, checks and repairs, export and import. `library` records and recalls."""
 
 from abc import abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import UnknownName
-from hardwon.memory.records import Problem
+from hardwon.memory.grading.corrections import build_lesson
+from hardwon.memory.grading.grades import Grade, Request, read_grades
+from hardwon.memory.grading.regrading import Regrading
+from hardwon.memory.records import Admission, Item, Problem, Trajectory, Trust
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.retrieval.search import KINDS, Search
 from hardwon.memory.storage.database import Store
@@ -14,7 +18,7 @@ from hardwon.memory.storage.freshness import Freshness
 from . import forgetting, integrity, jsonl, queries
 from .administration import TendedLibrary
 from .digest import compute_digest
-from .write_buffer import WriteBuffer
+from .write_buffer import DISCOUNT, WriteBuffer
 
 
 class MaintainedLibrary(TendedLibrary):
@@ -30,6 +34,93 @@ class MaintainedLibrary(TendedLibrary):
     @abstractmethod
     def _forget(self) -> None:
         """Discard derived state, so that it is read again from the file."""
+
+    @abstractmethod
+    def _with_keys(self, episodes: list[Trajectory]) -> list[Trajectory]:
+        """Return the episodes with keys on every step."""
+
+    @abstractmethod
+    def add(self, item: Item) -> Admission:
+        """Propose one item to the curator."""
+
+    def grade(
+        self,
+        episode_id: str,
+        *,
+        success: bool | None = None,
+        score: float | None = None,
+        unknown: bool = False,
+        why: str = "",
+        lesson: str = "",
+        instead: str = "",
+        step: int | None = None,
+        grader: str = "user",
+        trust: Trust = "trusted",
+    ) -> Grade:
+        """Grade, correct or explain a recorded episode.
+
+        Everything learned from the episode is computed again as if it had ended so: returns and values, counts, and the
+        scores of the items that it was shown, also where later episodes changed them. Calling it twice with the same
+        values changes nothing the second time.
+
+        Args:
+            episode_id: The id, or an unambiguous prefix of it.
+            success: Whether the episode succeeded. None keeps the outcome, unless `score` or `unknown` is given.
+            score: Score in [0, 1]. Without `success`, only a score of 1 is a success.
+            unknown: The outcome is unknown: exclude the episode from learning.
+            why: The reason, kept in the history.
+            lesson: What to learn from it, in words. It becomes an item, if the curator admits it.
+            instead: The action that should have been taken. It becomes an item with the step as evidence.
+            step: Number of the step at which it should have been taken. None is the last step that failed.
+            grader: Name of who grades it, kept in the history.
+            trust: "untrusted" puts the lesson or the correction in quarantine.
+
+        Returns:
+            The grade, with the outcome before and the curator's decision.
+
+        Raises:
+            UnknownName: No episode, or more than one, matches.
+            ConfigError: A value is invalid, the grade says nothing, or the episode has no such step.
+            LibraryError: The library cannot be written.
+        """
+        request = Request(success, score, unknown, why, lesson, instead, step, grader)
+        request.check()
+        with self._lock:
+            grade, episode = self._prepare_grade(episode_id, request)
+            return self._teach(self._write_grade(grade, episode), episode, trust)
+
+    def _prepare_grade(self, episode_id: str, request: Request) -> tuple[Grade, Trajectory]:
+        """Return a grade and its episode, with the keys of the steps if it begins to count."""
+        episode = self.trajectory(episode_id)
+        grade = request.grade(episode)
+        if episode.success is None and grade.success is not None:
+            (episode,) = self._with_keys([episode])
+        return grade, episode
+
+    def _write_grade(self, grade: Grade, episode: Trajectory) -> Grade:
+        """Write a grade in a transaction."""
+        try:
+            with self._transaction() as connection:
+                return Regrading(self._store, connection, self._number, DISCOUNT).apply(grade, episode)
+        finally:
+            self._freshness.discard()  # even if it fails halfway, the next read must look again
+
+    def _teach(self, grade: Grade, episode: Trajectory, trust: Trust) -> Grade:
+        """Pass the lesson of a grade to the curator."""
+        item = build_lesson(grade, episode, trust)
+        return grade if item is None else replace(grade, admission=self.add(item))
+
+    def grades(self, episode_id: str) -> list[Grade]:
+        """Return the grades of an episode, oldest first: who gave which outcome, when and why.
+
+        Args:
+            episode_id: The id, or an unambiguous prefix of it.
+
+        Raises:
+            UnknownName: No episode, or more than one, matches.
+        """
+        store = self._filed()
+        return read_grades(store, self._number, queries.trajectory_id(store, self._number, episode_id))
 
     def forget(
         self,

@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, Grade
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
@@ -248,6 +248,30 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         """Record the episode in a thread; see `after_agent`."""
         return await asyncio.to_thread(self.after_agent, state, runtime)
 
+    def grade(
+        self, *, thread: str | None = None, episode: str | None = None, context: Any = None, **grade: Any
+    ) -> Grade:
+        """Grade, correct or explain a finished run, when its outcome is known later.
+
+        Args:
+            thread: Thread of the run, as in the agent's configuration; its newest run is graded.
+            episode: Id of the episode, instead of a thread.
+            context: Context of the run, which selects the namespace.
+            **grade: The grade, as arguments of `ExperienceLibrary.grade`, such as `success=True`.
+
+        Raises:
+            ConfigError: Not exactly one of thread and episode is given, or a value is invalid.
+            UnknownName: No run of this thread, or no such episode, is recorded.
+        """
+        if (thread is None) == (episode is None):
+            raise ConfigError(f"grade received thread={thread!r} and episode={episode!r}; give exactly one of them.")
+        library = self._libraries.of(context)
+        try:
+            name = self._libraries.find_run(library, thread) if thread is not None else str(episode)
+            return library.grade(name, **grade)
+        finally:
+            self._libraries.release(library)
+
     def close(self) -> None:
         """Close the libraries opened for namespaces; the library given to the constructor stays open."""
         self._libraries.close()
@@ -434,6 +458,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             reading = read_episode(self._extractor, trajectory, run.library)
             trajectory = replace(trajectory, meta={**trajectory.meta, "extraction": reading.report})
         run.library.record(trajectory)
+        if meta["thread"]:
+            self._libraries.remember(run.library, meta["thread"], name)
         if reading is not None:
             carry_out(reading, name, run.library)
         if success is not None:

@@ -9,8 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, UnknownName
 
+FINISHED = 10_000
+"""Threads whose newest episode is remembered."""
+PAGE = 200
+"""Episodes read at a time."""
 OPEN_NAMESPACES = 64
 """Number of namespaces to keep open; beyond it, idle ones are closed."""
 
@@ -23,6 +27,8 @@ class Namespaces:
         self._library, self._namespace = library, namespace
         self._opened: OrderedDict[str, ExperienceLibrary] = OrderedDict()
         self._runs: Counter[str] = Counter()
+        self._finished: OrderedDict[tuple[str, str], str] = OrderedDict()
+        """Newest episode by namespace and thread."""
         self._lock = threading.Lock()
 
     def of(self, context: Any) -> ExperienceLibrary:
@@ -51,6 +57,24 @@ class Namespaces:
             for name in idle[: max(0, len(self._opened) - OPEN_NAMESPACES)]:
                 self._opened.pop(name).close()
 
+    def remember(self, library: ExperienceLibrary, thread: str, episode: str) -> None:
+        """Remember the newest episode of a thread, for a client that may not read the log."""
+        with self._lock:
+            self._finished[library.namespace, thread] = episode
+            self._finished.move_to_end((library.namespace, thread))
+            if len(self._finished) > FINISHED:
+                self._finished.popitem(last=False)
+
+    def find_run(self, library: ExperienceLibrary, thread: str) -> str:
+        """Return the id of the newest episode of a thread, of this process or of an earlier one.
+
+        Raises:
+            UnknownName: No episode of this thread is recorded.
+        """
+        with self._lock:
+            finished = self._finished.get((library.namespace, thread))
+        return finished if finished is not None else _find_recorded(library, thread)
+
     def close(self) -> None:
         """Close all libraries except the one given to the constructor."""
         with self._lock:
@@ -70,3 +94,21 @@ class Namespaces:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"the namespace for the context {context!r:.200} is {name!r}; return a non-empty string.")
         return name
+
+
+def _find_recorded(library: ExperienceLibrary, thread: str) -> str:
+    """Return the id of the newest episode of a thread.
+
+    Raises:
+        UnknownName: No episode of this thread is recorded.
+    """
+    threads: dict[str, str] = {}
+    offset = 0
+    while rows := library.trajectories(limit=PAGE, offset=offset):
+        for row in rows:
+            name = str(row["meta"].get("thread") or "")
+            if name == thread and name:
+                return str(row["id"])
+            threads.setdefault(name, row["id"])
+        offset += PAGE
+    raise UnknownName.of("thread", thread, filter(None, threads))

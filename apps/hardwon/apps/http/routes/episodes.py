@@ -10,7 +10,8 @@ from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 
 from hardwon.apps.shared import explain, lists
-from hardwon.memory import Add, Operation, Trajectory, Update
+from hardwon.memory import Add, ExperienceLibrary, Grade, Operation, Trajectory, Update
+from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import Trust
 from hardwon.runtime.guidance.abstraction import abstract_summary
 from hardwon.runtime.guidance.rendering import Visible
@@ -20,6 +21,8 @@ from .items import Offset, admitted, rows
 from .models import (
     Admissions,
     Count,
+    Grades,
+    GradeTold,
     Lines,
     Problems,
     Reading,
@@ -72,6 +75,48 @@ def apply(episode_id: str, body: Reading, at: At) -> Response:
     ]
     with at.changing() as library:
         return admitted(library.apply(operations, library.trajectory(episode_id), body.shown))
+
+
+@router.post("/episodes/{episode_id}/grade", response_model=Grade)
+def grade(episode_id: str, body: GradeTold, at: At) -> Response:
+    """Grade, correct or explain a recorded episode. Everything learned from it is computed again.
+
+    A token with the right `write` grades every episode, and one that may only record those that it recorded. Words of a
+    token without the right `write` wait in quarantine. The same grade twice changes nothing.
+    """
+    may_write = at.caller.may(at.namespace, "write")
+    with at.changing() if may_write else at.recording() as library:
+        if not may_write:
+            _check_own(library, episode_id, at.writer)
+        asked = body.model_dump()
+        asked["grader"] = f"{at.writer}/{body.grader}" if body.grader else at.writer
+        given = library.grade(episode_id, **asked, trust=at.trust)
+        if not may_write:  # it may not call `/v1/evolve`
+            library.evolve()
+    if at.reader is not None and given.previous_success is None and given.success is not None:
+        at.reader.submit(at.namespace, [given.episode])
+    return to_response(Grade, given)
+
+
+def _check_own(library: ExperienceLibrary, episode_id: str, writer: str) -> None:
+    """Check that a caller recorded an episode.
+
+    Raises:
+        UnknownName: It did not. The message does not tell which episodes there are.
+    """
+    try:
+        is_own = library.trajectory(episode_id).writer == writer
+    except UnknownName:
+        is_own = False
+    if not is_own:
+        raise UnknownName(f"you recorded no episode {episode_id[:80]!r}. Give the id that recording it returned.")
+
+
+@router.get("/episodes/{episode_id}/grades", response_model=Grades)
+def grades(episode_id: str, at: At) -> Response:
+    """Return the grades of an episode, oldest first: who gave which outcome, when and why."""
+    with at.logging() as library:
+        return to_response(Grades, Grades.model_construct(grades=library.grades(episode_id)))
 
 
 @router.get("/steps", response_model=Steps)

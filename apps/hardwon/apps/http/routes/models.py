@@ -16,6 +16,7 @@ from hardwon.apps.http.access.auth import Caller, Right
 from hardwon.memory import (
     Admission,
     Estimate,
+    Grade,
     Hit,
     Item,
     Outcome,
@@ -155,6 +156,31 @@ class FeedbackTold(Asked):
     helped: Annotated[bool, Field(strict=True)]
     episode: Annotated[str, Field(max_length=200)] = ""
     """Id of a recorded episode. Without it, a client may rate an item once while the server runs."""
+
+
+class GradeTold(Asked):
+    """A grade, a correction or an explanation of a recorded episode."""
+
+    success: Annotated[bool | None, Field(strict=True)] = None
+    """Whether the episode succeeded; null keeps its outcome."""
+    score: Annotated[float | None, Field(ge=0, le=1)] = None
+    unknown: bool = False
+    """Whether its outcome is unknown, which excludes it from learning."""
+    why: Annotated[str, Field(max_length=4000)] = ""
+    lesson: Annotated[str, Field(max_length=4000)] = ""
+    """What to learn from it, in words."""
+    instead: Annotated[str, Field(max_length=4000)] = ""
+    """The action that should have been taken."""
+    step: Annotated[int | None, Field(ge=0, le=2**31)] = None
+    """Number of the step at which it should have been taken."""
+    grader: Annotated[str, Field(max_length=200)] = ""
+    """Who graded the episode, for the history. The name of the token stands before it."""
+
+
+class Grades(BaseModel):
+    """The grades of an episode, oldest first."""
+
+    grades: list[Grade]
 
 
 class ItemsTold(Asked):

@@ -1,0 +1,1 @@
+"""Late feedback: outcomes and corrections that a person or a program gives after an episode was recorded."""

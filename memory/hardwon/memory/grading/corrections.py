@@ -1,0 +1,83 @@
+"""Corrections: what a person says about a finished episode, as an item that the curator judges.
+
+A correction names a step and the action that should have been taken there. Its item applies in the situation of that
+step, and the step is its evidence. A lesson is about the whole episode, whose last step is its evidence.
+"""
+
+from dataclasses import replace
+
+from hardwon.memory.records import Failure, Item, State, Trajectory, Trust
+
+from .grades import Grade
+
+LONGEST_TITLE = 300
+"""Largest number of characters of a title; a longer lesson continues in the body."""
+
+
+def build_lesson(grade: Grade, episode: Trajectory, trust: Trust) -> Item | None:
+    """Return the item that a grade teaches, or None if it only changes the outcome.
+
+    Args:
+        grade: The grade.
+        episode: The graded episode; its steps have ids.
+        trust: Whether the words of the grader are trusted.
+    """
+    if not (grade.instead or grade.lesson):
+        return None
+    item = _build_correction(grade, episode) if grade.instead else _build_words(grade, episode)
+    is_trusted = trust == "trusted"
+    source, writer = ("person", "user") if is_trusted else ("client", grade.grader)
+    return replace(item, source=source, writer=writer, trust=trust)
+
+
+def _build_correction(grade: Grade, episode: Trajectory) -> Item:
+    number = _find_step(grade, episode)
+    taken = episode.steps[number] if number is not None else None
+    action = " ".join(grade.instead.split())
+    if taken is None:
+        return Item("strategy", f"For this task, use `{action}`", grade.lesson or grade.why, episode.task)
+    wrong = taken.action and taken.action != action
+    title = f"Use `{action}` instead of `{taken.action}`" if wrong else f"Use `{action}` here"
+    body = " ".join(
+        filter(None, (grade.lesson or grade.why, _describe_failure(taken.diagnosis.failure, taken.diagnosis.evidence)))
+    )
+    return Item(
+        "strategy",
+        title[:LONGEST_TITLE],
+        body,
+        f"When you are asked: {_quote(episode.task)}" if episode.task else "",
+        signatures=(taken.pre.signature,),
+        locations=_list_places(taken.pre),
+        steps=(action,),
+        provenance=(taken.id,) if taken.id is not None else (),
+    )
+
+
+def _find_step(grade: Grade, episode: Trajectory) -> int | None:
+    """Return the step that a correction is about: the given one, else the last failed one, else the last one."""
+    if grade.step is not None or not episode.steps:
+        return grade.step
+    failed = [number for number, step in enumerate(episode.steps) if not step.diagnosis.success]
+    return failed[-1] if failed else len(episode.steps) - 1
+
+
+def _describe_failure(failure: Failure, evidence: str) -> str:
+    return f"The other action failed ({failure.value}): {_quote(evidence)}" if failure is not Failure.NONE else ""
+
+
+def _build_words(grade: Grade, episode: Trajectory) -> Item:
+    words = " ".join(grade.lesson.split())
+    kind = "insight" if grade.success else "warning"
+    evidence = tuple(step.id for step in episode.steps[-1:] if step.id is not None)
+    when = f"When you are asked: {_quote(episode.task)}" if episode.task else ""
+    body = words if len(words) > LONGEST_TITLE else grade.why
+    return Item(kind, words[:LONGEST_TITLE], body, when, provenance=evidence)  # type: ignore[arg-type]
+
+
+def _list_places(state: State) -> tuple[str, ...]:
+    return (state.location,) if state.location else ()
+
+
+def _quote(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_TITLE else f"{line[:LONGEST_TITLE].rsplit(' ', 1)[0]} ..."
