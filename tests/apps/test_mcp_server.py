@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
 from hardwon.apps.mcp_server import HEADING, build
-from hardwon.memory import Add, ExperienceLibrary, Item
+from hardwon.memory import Add, ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.guidance.base import Hint
 
@@ -60,12 +60,12 @@ def test_the_tools_are_those_of_the_library_and_explain_themselves(server):
             return client.instructions, (await client.list_tools()).tools
 
     instructions, tools = asyncio.run(talk())
-    assert [tool.name for tool in tools] == ["recall", "check", "stats", "record", "add", "feedback"]
+    assert [tool.name for tool in tools] == ["recall", "check", "stats", "record", "grade", "add", "feedback"]
     assert "call `recall`" in instructions
     for tool in tools:
         assert len(tool.description) > 40
         assert all(argument.get("description") for argument in tool.input_schema["properties"].values()), tool.name
-    assert [tool.annotations.read_only_hint for tool in tools] == [True] * 3 + [False] * 3
+    assert [tool.annotations.read_only_hint for tool in tools] == [True] * 3 + [False] * 4
 
 
 def test_nothing_is_recalled_of_nothing(server):
@@ -233,6 +233,26 @@ def test_feedback_moves_the_score(library, server):
     assert "in this episode" in again.content[0].text
     assert (told(up)["score"], told(down)["score"]) == (0.55, 0.495)
     assert library.get(item).score == 0.495
+
+
+def test_a_recorded_episode_is_graded_later(library, server):
+    own = library.record(Trajectory("Bake bread.", (), success=True, id="mine"))
+    (recorded,) = asked(server, ("record", {"task": "Run the tests of shop.", "steps": STEPS, "success": True}))
+    ref = told(recorded)["episode_id"]
+    graded, again, foreign, nobody = asked(
+        server,
+        ("grade", {"episode_id": ref, "success": False, "step": 0, "instead": 'run(command="uv sync")'}),
+        ("grade", {"episode_id": ref, "success": False, "step": 0, "instead": 'run(command="uv sync")'}),
+        ("grade", {"episode_id": own, "success": False}),
+        ("grade", {"episode_id": "nowhere", "success": False}),
+    )
+    assert (told(graded)["success"], told(graded)["changed"], told(again)["changed"]) == (False, True, False)
+    assert "quarantined" in told(graded)["lesson"]
+    assert library.trajectory(ref).success is False
+    assert [grade.grader for grade in library.grades(ref)] == ["mcp"]
+    assert foreign.is_error
+    assert nobody.is_error
+    assert library.trajectory(own).success is True
 
 
 def test_our_errors_are_answers_that_name_the_next_step(server):

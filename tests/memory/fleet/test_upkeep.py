@@ -374,3 +374,27 @@ def test_vectors_are_computed_once_in_the_fleet(url, tmp_path, episode):
         two.forget(episode="e3")
         assert isinstance(two, FleetLibrary)
         assert two._log.read("SELECT count(*) FROM hardwon.vectors") == [(0,)]
+
+
+def test_a_grade_reaches_every_replica(connect, url, episode):
+    first, second = connect("a"), connect("b")
+    fill(first, episode)
+    first.record(episode("open drawer 2", id="open", success=None, reward=0.0))
+    second.sync()
+    first.grade("shown", success=False, why="the customer called", grader="ann")
+    second.grade("open", success=True, grader="bob")
+    given = second.grade("told", instead="ask for the key", step=0)
+    assert given.admission.status == "added"
+    assert len(settle(first, second)) == 1
+    assert (first.trajectory("shown").success, first.trajectory("open").success) == (False, True)
+    assert all(step.keys for step in first.trajectory("open").steps)
+    assert [grade.grader for grade in first.grades("open")] == ["bob"]
+    assert first.get(given.admission.item_id).title == "Use `ask for the key` instead of `say " + SECRET + "`"
+    assert first.grade("open", success=True, grader="bob").is_new is False
+    late = connect("c")
+    assert len(settle(first, second, late)) == 1
+    assert late.verify() == []
+    with pytest.raises(UnknownName):
+        first.grade("nobody", success=True)
+    with pytest.raises(LibraryError):
+        connect("d", read_only=True).grade("open", success=False)

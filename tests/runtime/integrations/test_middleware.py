@@ -24,7 +24,7 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
 from hardwon.memory import ExperienceLibrary, Failure, Item
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.guardrails import probation
 from hardwon.memory.records import Add
 from hardwon.memory.situations.actions import is_of
@@ -830,3 +830,26 @@ def test_an_extractor_reads_what_was_recorded(library, desk):
     (item,) = [item for item in library.items() if item.title == "table seven is at the window"]
     assert item.provenance == tuple(step.id for step in last(library).steps)
     assert last(library).meta["extraction"] == {"operations": ["add"]}
+
+
+def test_a_finished_run_is_graded_by_its_thread(library, desk):
+    middleware = ExperienceMiddleware(library, grader=lambda state: None)
+    chat = model(*BOOKS_SEVEN)
+    agent = create_agent(chat, desk.tools, middleware=[middleware], checkpointer=InMemorySaver())
+    agent.invoke({"messages": [("user", "Book a table.")]}, {"configurable": {"thread_id": "42"}})
+    assert last(library).success is None
+    assert middleware.grade(thread="42", success=True, why="the guests came").previous_success is None
+    assert last(library).success is True
+    later = ExperienceMiddleware(library)  # of another process
+    later.grade(thread="42", success=False, instead="book(table=8)")
+    assert last(library).success is False
+    with pytest.raises(UnknownName, match="thread '43'"):
+        later.grade(thread="43", success=True)
+    with pytest.raises(ConfigError, match="exactly one"):
+        later.grade(success=True)
+
+
+def test_a_chat_model_writes_lessons_by_one_flag(library, desk):
+    answer = '{"operations": [{"op": "return", "why": "nothing new"}]}'
+    ran(library, desk, *BOOKS_SEVEN, extractor=model(AIMessage(answer), AIMessage(answer)))
+    assert last(library).meta["extraction"] == {"operations": ["return"]}

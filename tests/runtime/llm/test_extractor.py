@@ -6,11 +6,12 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
-from hardwon.memory.errors import PolicyFailure
+from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.memory.records import Add, Return, Update
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.interfaces.types import Usage
-from hardwon.runtime.llm.extractor import MAX_READ, VERSION, ChatExtractor, Extraction
+from hardwon.runtime.llm.extractor import MAX_READ, VERSION, ChatExtractor, Extraction, as_extractor
+from hardwon.runtime.loop.extract import find_counterpart, read_episode
 
 pytest.importorskip("langchain_core", reason="needs the chat extra")
 
@@ -362,3 +363,31 @@ def test_an_extraction_is_a_sequence():
     """Of operations."""
     found = Extraction([Return("a"), Return("b")], Usage(calls=1), ["c"])
     assert (len(found), found[1], list(found)) == (2, Return("b"), [Return("a"), Return("b")])
+
+
+def test_the_model_compares_with_an_episode_that_ended_the_other_way(library, scripted):
+    library.record(replace(LOST, id="lost", meta={"environment": "house"}))
+    library.record(replace(LOST, id="far", task="bake bread in the oven", meta={"environment": "house"}))
+    won = replace(WON, id="won", meta={"environment": "house"})
+    model = scripted(json.dumps({"operations": [rule()]}))
+    reading = read_episode(ChatExtractor(model), won, library)
+    question = str(model.seen[-1]) if hasattr(model, "seen") else str(vars(model))
+    assert [type(operation) for operation in reading.operations] == [Add]
+    assert find_counterpart(won, library).id == "lost"
+    assert find_counterpart(replace(won, meta={"environment": "other"}), library) is None
+    assert find_counterpart(replace(won, task="bake bread in the oven"), library).id == "far"
+    assert "another episode of a like task, which failed" in question
+
+
+def test_words_of_untrusted_episodes_are_not_compared_with(library, scripted):
+    library.record(replace(LOST, id="lost", trust="untrusted", writer="token:x"))
+    assert find_counterpart(WON, library) is None
+    assert find_counterpart(replace(WON, trust="untrusted", writer="token:x"), library).id == "lost"
+
+
+def test_a_model_or_its_name_is_an_extractor(scripted):
+    assert isinstance(as_extractor(scripted("{}")), ChatExtractor)
+    extractor = ChatExtractor(scripted("{}"))
+    assert as_extractor(extractor) is extractor
+    with pytest.raises(ConfigError):
+        as_extractor(5)

@@ -24,6 +24,7 @@ from hardwon.apps.shared.common import (
     table,
     tell,
 )
+from hardwon.apps.shared.trained import Extractor, open_extractor
 
 app = typer.Typer()
 SMALL = 4 * 2**20
@@ -295,6 +296,7 @@ def import_(
         ),
     ] = None,
     untrusted: Annotated[bool, typer.Option("--untrusted", help="The same as --trust untrusted.")] = False,
+    extractor: Extractor = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -308,6 +310,7 @@ def import_(
 
     if trust not in (None, "trusted", "untrusted"):
         raise ConfigError(f"--trust is {trust!r}; use trusted or untrusted.")
+    reader = open_extractor(extractor)
     # Before the library is opened, so that a bad file does not leave a new, empty library.
     with _show_file_progress(source, "reading") as advance:
         source_format, logged = importers.read(source, form, on_progress=advance)
@@ -318,7 +321,7 @@ def import_(
     elif source_format == "hardwon":
         counted, words = _import_export(path, namespace, source, trust_level)
     else:
-        counted, words = _import_log(path, namespace, source, source_format, logged, trust_level)
+        counted, words = _import_log(path, namespace, source, source_format, logged, trust_level, reader)
     _print_result(as_json, {"format": source_format, "library": library_name(path), **counted}, words)
 
 
@@ -340,12 +343,20 @@ def _count_new(path: Path, namespace: str, source: Path, source_format: Any, log
 
 
 def _import_log(
-    path: Path, namespace: str, source: Path, source_format: Any, logged: Any, trust: Literal["trusted", "untrusted"]
+    path: Path,
+    namespace: str,
+    source: Path,
+    source_format: Any,
+    logged: Any,
+    trust: Literal["trusted", "untrusted"],
+    extractor: Any = None,
 ) -> tuple[dict[str, Any], str]:
-    """Import the log of another program."""
+    """Import the log of another program, and let a chat model read the new episodes."""
     from hardwon.apps import importers
+    from hardwon.apps.shared.reading import read_all
     from hardwon.memory import ExperienceLibrary
 
+    new: list[str] = []
     with ExperienceLibrary.open(path, namespace=namespace) as library:
         # Counted before the write, while the new episodes are still new.
         counted: dict[str, Any] = dict(importers.count(library, source, source_format, logged))
@@ -357,8 +368,13 @@ def _import_log(
                 trust=trust,
                 writer=f"import:{source.name}",
                 on_progress=advance,
+                on_recorded=new.append,
             )
-    return counted, f"{counted['new']} new episodes of {counted['episodes']} from {source} ({source_format})."
+        words = f"{counted['new']} new episodes of {counted['episodes']} from {source} ({source_format})."
+        if extractor is not None:
+            counted["lessons"] = read_all(new, extractor, library, on_failure=tell)
+            words += f" {counted['lessons']} lessons written."
+    return counted, words
 
 
 def _import_export(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hardwon.apps.shared.common import Namespace, is_address, must_exist, parse_library, tell
-from hardwon.apps.shared.trained import HELP, open_server_roles
+from hardwon.apps.shared.trained import HELP, Extractor, open_extractor, open_server_roles
 
 
 def mcp(
@@ -42,6 +42,7 @@ def mcp(
             show_default=False,
         ),
     ] = None,
+    extractor: Extractor = None,
 ) -> None:
     """Serve LIBRARY to an MCP client: recall, check, record, add, feedback, stats, and items as resources."""
     from hardwon.memory import ExperienceLibrary
@@ -57,11 +58,12 @@ def mcp(
     if read_only and not is_address(path):  # otherwise opening creates the library
         must_exist(path)
     trained = open_server_roles(roles, "guidance", "extractor")
+    reader = open_extractor(extractor, trained.extractor)
     keeps = is_address(path) and not read_only  # a client of MCP does not repeat a call when the server is up again
     with ExperienceLibrary.open(path, namespace=namespace, read_only=read_only, outbox=keeps) as library:
         mode: Any = False if guardrails == "off" else guardrails
         server = mcp_server.build(
-            library, trusted=trusted, guardrails=mode, guidance=trained.guidance, extractor=trained.extractor,
+            library, trusted=trusted, guardrails=mode, guidance=trained.guidance, extractor=reader,
             recall_k=trained.recall_k,
         )  # fmt: skip
         mcp_server.serve(server, http=http, host=host, port=port, say=tell)

@@ -1,20 +1,25 @@
-"""Define the commands of `hardwon memory` for people who review what was recorded: late grades and corrections.
+"""Define the commands of `hardwon memory` for people who review a library: late grades, and items as files.
 
 hardwon memory grade work.db EPISODE --failure --why "the customer called back"
 hardwon memory grade work.db EPISODE --instead "refund(order=7)" --step 3
+hardwon memory checkout work.db lessons           items as Markdown files, for an editor and for git
+hardwon memory commit work.db lessons             the changed, new and deleted files, back into the library
 """
 
 import getpass
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, Library, Namespace, opened, out, say_json
+from hardwon.apps.shared.common import AsJson, Library, Namespace, library_name, opened, out, say_json, table, tell
 
 if TYPE_CHECKING:
     from hardwon.memory import Grade
 
 app = typer.Typer()
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the files.", show_default=False)]
 
 
 @app.command()
@@ -87,3 +92,60 @@ def _describe(given: "Grade") -> str:
 def _describe_outcome(success: bool | None, score: float) -> str:
     name = "run with unknown outcome" if success is None else "success" if success else "failure"
     return name if success is None or score == float(success) else f"{name} with score {score:g}"
+
+
+@app.command()
+def checkout(
+    path: Library,
+    folder: Folder,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that were edited and not committed.")] = False,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Write active and quarantined items as Markdown files with front matter, one file per item.
+
+    Edit, add or delete files, then run `hardwon memory commit`. Run `checkout` again to get what the library learned.
+    """
+    from hardwon.apps.shared.checkout import check_out
+
+    with opened(path, namespace) as library:
+        manifest = check_out(library, folder, Path(library_name(path)).name, force=force)
+    if as_json:
+        say_json({"folder": str(folder), "files": sorted(manifest.files.values())})
+        return
+    count = len(manifest.files)
+    out().print(f"{count} {'item' if count == 1 else 'items'} in {folder}.", soft_wrap=True)
+
+
+@app.command()
+def commit(
+    path: Library,
+    folder: Folder,
+    why: Annotated[str | None, typer.Option(help="The reason, kept in the history.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")] = False,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Write changed, new and deleted files of a checkout to the library.
+
+    Edited text becomes a new version of the item, a new file without an id becomes an item if the curator admits it,
+    and a deleted file retires its item. An item that the library changed since the checkout is a conflict: it is named
+    and left as it is, and the exit code is 1.
+    """
+    from hardwon.apps.shared.checkout import commit as commit_files
+
+    reason = why or f"edited in {folder.name} by {_find_user()}"
+    with opened(path, namespace, write=not dry_run) as library:
+        changes = commit_files(library, folder, why=reason, dry_run=dry_run)
+    if as_json:
+        say_json({"dry_run": dry_run, "changes": changes})
+    elif changes:
+        rows = [(change.what, change.file, change.item or None, change.detail) for change in changes]
+        out().print(table("what", "file", "item", "detail", rows=rows, whole=("what",)))
+    else:
+        out().print("Nothing has changed.")
+    counts = Counter(change.what for change in changes)
+    if changes:
+        tell(("would be: " if dry_run else "") + ", ".join(f"{count} {what}" for what, count in counts.items()))
+    if counts["conflict"] or counts["rejected"]:
+        raise typer.Exit(1)

@@ -25,7 +25,7 @@ from hardwon.apps.shared.common import (
     table,
     tell,
 )
-from hardwon.apps.shared.trained import HELP, open_server_roles
+from hardwon.apps.shared.trained import HELP, Extractor, open_extractor, open_server_roles
 
 PORT = 8420
 
@@ -89,6 +89,7 @@ def start(
         typer.Option(help="Trust in episodes from callers on this machine, which need no token."),
     ] = "untrusted",
     roles: Roles = None,
+    extractor: Extractor = None,
 ) -> None:
     """Serve LIBRARY, with its HTTP API and dashboard, until stopped.
 
@@ -106,6 +107,7 @@ def start(
     if not rate > 0:
         raise ConfigError(f"--rate is {rate}; use 1 or more requests a second.")
     trained = open_server_roles(roles, "guidance", "extractor", "admission")
+    reader = open_extractor(extractor, trained.extractor)
     server.serve(
         path,
         host=host,
@@ -117,7 +119,7 @@ def start(
         rate=rate,
         trust=trust,
         guidance=trained.guidance,
-        extractor=trained.extractor,
+        extractor=reader,
         admission=trained.admission,
         tell=tell,
     )

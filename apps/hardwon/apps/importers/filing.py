@@ -107,6 +107,7 @@ def write(
     trust: Trust = "untrusted",
     writer: str = "import",
     on_progress: Progress | None = None,
+    on_recorded: Callable[[str], None] | None = None,
 ) -> int:
     """Record the new episodes, a few hundred per transaction.
 
@@ -117,6 +118,7 @@ def write(
         trust: Whether the text of the file is trusted.
         writer: Name of the writer to record.
         on_progress: Called with the number of finished episodes and the total.
+        on_recorded: Called with the id of each new episode, after it is written.
 
     Returns:
         The number of new episodes.
@@ -126,7 +128,10 @@ def write(
     while batch := list(islice(waiting, BATCH)):
         # Checked before the conversion, so that repeating an import costs only lookups.
         missing = [entry for entry in batch if not is_known(library, entry, source)]
-        new += len(library.record_many(episodes(library, missing, source=source, trust=trust, writer=writer)))
+        ids = library.record_many(episodes(library, missing, source=source, trust=trust, writer=writer))
+        new += len(ids)
+        for ref in ids if on_recorded is not None else ():
+            on_recorded(ref)
         done += len(batch)
         if on_progress is not None:
             on_progress(done, total)

@@ -44,6 +44,7 @@ def render_episode(episode: Mapping[str, Any], *, brief: bool = False) -> Render
     ]
     if meta.get("failed"):
         head.append(Text(f"excluded: {excerpt(meta['failed'], 300)}"))
+    head += [Text(_format_grade(grade)) for grade in episode["grades"]]
     if brief:
         return Group(*head, Text(), _render_segments(episode["segments"]), Text(), _render_brief(episode["steps"]))
     segments = {segment["first_t"]: segment for segment in episode["segments"]}
@@ -53,6 +54,13 @@ def render_episode(episode: Mapping[str, Any], *, brief: bool = False) -> Render
             parts.append(Text(f"\n{format_segment(segment)}", style="bold"))
         parts.append(_render_step(step, SHOWN))
     return Group(*head, *parts)
+
+
+def _format_grade(grade: Mapping[str, Any]) -> str:
+    """Return a grade on one line, such as `graded failure by ann at ...: the customer called`."""
+    words = "; ".join(excerpt(grade[name], 200) for name in ("why", "instead", "lesson") if grade[name])
+    outcome = f"graded {format_success(grade['success'])}, score {grade['score']:.2f}, by {grade['grader']}"
+    return f"{outcome} at {grade['at']}{f': {words}' if words else ''}"
 
 
 def _render_segments(segments: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -111,6 +111,7 @@ def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, An
         "seed": episode.seed,
         "recorded_at": recorded[episode.id],
         "meta": dict(episode.meta),
+        "grades": [asdict(grade) for grade in library.grades(episode.id)],
         "segments": [asdict(segment) for segment in library.segments(episode.id)],
         "steps": explain_steps(library, episode.steps),
     }

@@ -5,16 +5,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from hardwon.memory.errors import ConfigError, require_extra
 
 if TYPE_CHECKING:
+    from hardwon.memory.learning.extraction import Extractor as ReadsEpisodes
     from hardwon.runtime.interfaces.types import Context, Decision, Policy
     from hardwon.trainers.serving import Roles
 
 HELP = "Folder of trained roles, written by `hardwon train --export`."
 """Help of the option `--roles`, which several commands have."""
+Extractor = Annotated[
+    str | None,
+    typer.Option(
+        "--extractor",
+        help="A chat model that writes lessons in words from each episode, such as openai:gpt-5.",
+        show_default="rules write them from counts",
+    ),
+]
+"""The option `--extractor`, which several commands have."""
 FOLDER = "folder:"
 """Before the path of a model that plays in this process, as the value of `--policy`."""
 PULSE_S = 2.0
@@ -67,6 +79,25 @@ def open_server_roles(folder: str | Path | None, *used: str) -> "Roles | NoRoles
             "policy works where the agents run."
         )
     return trained
+
+
+def open_extractor(name: str | None, trained: "ReadsEpisodes | None" = None) -> "ReadsEpisodes | None":
+    """Return the extractor that a command names, or the trained one, or None.
+
+    Raises:
+        ConfigError: Both are given, or the model cannot be opened.
+        MissingExtra: A package that the model needs is not installed.
+        UnknownName: The provider of the model is unknown.
+    """
+    if name is None:
+        return trained
+    if trained is not None:
+        raise ConfigError(
+            f"--extractor is {name!r}, and the folder of --roles has an extractor, too. Give one of them."
+        )
+    from hardwon.runtime.llm.extractor import as_extractor
+
+    return as_extractor(name)
 
 
 def open_policy(name: str) -> "Policy":

@@ -83,9 +83,9 @@ class Request:
                 raise ConfigError(f"{name} has {len(text)} characters; give at most {LONGEST}.")
         if not self.grader.strip():
             raise ConfigError("grader is empty; give the name of who grades the episode.")
-        if self.success not in (None, True, False):
+        if self.success is not None and not isinstance(self.success, bool):
             raise ConfigError(f"success is {self.success!r}; give True, False or None.")
-        if self.score is not None and (isinstance(self.score, bool) or not 0.0 <= self.score <= 1.0):
+        if self.score is not None and not (type(self.score) in (int, float) and 0.0 <= self.score <= 1.0):
             raise ConfigError(f"score is {self.score!r}; give a number from 0 to 1.")
         if self.unknown and (self.success is not None or self.score is not None):
             raise ConfigError("unknown is set together with success or score; give one of them.")

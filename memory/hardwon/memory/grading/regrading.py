@@ -86,10 +86,14 @@ class Regrading:
         )
         self._write_episode(new)
         self._write_steps(new, has_keys=(old.success is None) != (new.success is None))
-        self._count(old, new)
+        # An episode is placed in a world before it is settled, and leaves its world afterwards.
+        if new.success is not None:
+            self._count(old, new)
         if not is_untrusted(new):
             rollups.recount(self._connection, self._store, self._namespace, new.id, new.steps)
             self._credit(old, new)
+        if new.success is None:
+            self._count(old, new)
         # The rules look at all keys again: the counts of old steps changed.
         self._connection.execute("DELETE FROM proposals WHERE namespace = ?", (self._namespace,))
 
@@ -173,6 +177,8 @@ class Regrading:
         connection, namespace, own = self._connection, self._namespace, (self._namespace, new.id)
         if new.success is None or old.success is None:
             connection.execute(f"DELETE FROM usages WHERE {_OF_EPISODE}", own)
+            if not item_credit.names_items(new):
+                return
             control = None if new.success is None else item_credit.read_control_outcome(connection, namespace, new)
             item_credit.write_usages(connection, namespace, new, new.outcome, control)
             return

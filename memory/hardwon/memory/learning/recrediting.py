@@ -206,10 +206,18 @@ def _write(connection: Connection, namespace: int, moves: Mapping[str, _Move]) -
         present: Scores = world_scores.read(connection, namespace, ref)
         # The stored scores lack a later shift of the overall score, which applies when they are read.
         unshifted = compute_overall(present) if present else item.score
-        scores = _carry(Standing(present, unshifted), move).scores
+        is_newest = move.recorded == Standing(_shift(present, item.score - unshifted), item.score)
+        scores = move.corrected.scores if is_newest else _carry(Standing(present, unshifted), move).scores
         if scores or present:
             world_scores.write(connection, namespace, ref, scores)
         _set_score(connection, namespace, item, _carry(Standing(present, item.score), move).overall)
+
+
+def _shift(scores: Scores, change: float) -> Scores:
+    """Return scores after a shift of the overall score; see `WorldScores`."""
+    if abs(change) <= SAME:
+        return scores
+    return {world: (_clip(score + change), uses) for world, (score, uses) in scores.items()}
 
 
 def _set_score(connection: Connection, namespace: int, item: Item, score: float) -> None:

@@ -155,7 +155,9 @@ def rename(connection: Connection, namespace: int, names: Mapping[int, int]) -> 
         write(connection, namespace, ref, {world: _mean(scored) for world, scored in worlds.items()})
     # What earlier episodes changed is recorded under the old ids. Without the record, a late grade moves the present
     # score by the difference that the outcome makes.
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'settlements'").fetchone():  # migrations come here
+    is_moved = any(name != world for world, name in names.items())
+    # Migrations come here before there is such a record.
+    if is_moved and connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'settlements'").fetchone():
         connection.execute("DELETE FROM settlements WHERE namespace = ?", (namespace,))
 
 

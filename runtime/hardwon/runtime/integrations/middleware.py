@@ -38,6 +38,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra.of("langchain", "chat") from error
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -47,6 +48,7 @@ from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.llm.chat_model import name_of
+from hardwon.runtime.llm.extractor import as_extractor
 from hardwon.runtime.llm.prompts import call_text
 from hardwon.runtime.loop.advisor import Advisor
 from hardwon.runtime.loop.enforcement import Mode, Ruling, is_unfinished, mode_of
@@ -99,7 +101,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         place: Literal["message", "system"] = "message",
         recall_k: int = 5,
         seed: int = 0,
-        extractor: Extractor | None = None,
+        extractor: "Extractor | BaseChatModel | str | None" = None,
     ) -> None:
         """Create the middleware for one library.
 
@@ -122,7 +124,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
                 valid. "system" appends it to the system message, for models that refuse a trailing message.
             recall_k: Number of similar steps and items to recall.
             seed: Seeds the random holdout of items, which measures what each item is worth.
-            extractor: Reads every finished episode and proposes items. None leaves this to the library's rules.
+            extractor: Reads every finished episode and proposes lessons in words: an extractor, a chat model, or the
+                name of one, such as "openai:gpt-5". None leaves this to the library's rules.
 
         Raises:
             ConfigError: The settings cannot work together.
@@ -138,7 +141,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         self._grader, self._arm, self._learn = grader, Arm.of(arm), learn
         self._guardrails: Mode | None = mode_of(guardrails)
         self._guidance, self._place = guidance or RetrievalGuidance(), place
-        self._recall_k, self._seed, self._extractor = recall_k, seed, extractor
+        self._recall_k, self._seed = recall_k, seed
+        self._extractor = None if extractor is None else as_extractor(extractor)
         self._libraries = Namespaces(library, namespace)
         self._open: OrderedDict[str, ActiveRun] = OrderedDict()
         self._lock = threading.Lock()

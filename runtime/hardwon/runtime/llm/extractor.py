@@ -10,13 +10,14 @@ remedies. Successful episodes yield strategies, skills, insights and remedies.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hardwon.memory import Failure, Item, Step, Trajectory
 from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.memory.guardrails.conditions import holds, matches, validate
-from hardwon.memory.learning.extraction import FROM_FAILURE, FROM_SUCCESS, MAX_OPERATIONS
+from hardwon.memory.learning.extraction import FROM_FAILURE, FROM_SUCCESS, MAX_OPERATIONS, Extractor
 from hardwon.memory.records import Add, Kind, Operation, Return, Trust, Update
 from hardwon.memory.situations.keys import Attempt, Situation
 from hardwon.runtime.interfaces.types import Usage
@@ -51,21 +52,54 @@ class Extraction(Sequence[Operation]):
         return len(self.operations)
 
 
-class ChatExtractor:
-    """Asks a chat model for the lessons of an episode."""
+def as_extractor(extractor: "Extractor | BaseChatModel | str") -> Extractor:
+    """Return an extractor for an extractor, a chat model, or the name of a chat model.
 
-    def __init__(self, model: "BaseChatModel | str", *, trust: Trust = "untrusted", **settings: Any) -> None:
+    Raises:
+        ConfigError: It is none of these, or the model cannot be opened.
+        MissingExtra: A package that the model needs is not installed.
+    """
+    if not isinstance(extractor, str) and hasattr(extractor, "extract"):
+        return extractor  # type: ignore[return-value]
+    return ChatExtractor(extractor)  # type: ignore[arg-type]
+
+
+class ChatExtractor:
+    """Asks a chat model for the lessons of an episode.
+
+    With `compare`, the model also reads an episode of a like task that ended the other way, and is asked what made the
+    difference. Evidence is always a step of the episode itself.
+    """
+
+    def __init__(
+        self,
+        model: "BaseChatModel | str",
+        *,
+        trust: Trust = "untrusted",
+        compare: Callable[[Trajectory], Trajectory | None] | None = None,
+        **settings: Any,
+    ) -> None:
         """Create an extractor.
 
         Args:
             model: A LangChain chat model or its name, such as `"openai:gpt-5"`.
             trust: The trust in the items. A model that reads an environment's text may repeat an injected instruction,
                 so untrusted items stay in quarantine until evidence or a person releases them.
+            compare: Returns an episode of a like task that ended the other way, or None; see `find_counterpart`.
             settings: See `StructuredModel`.
         """
         self._model = StructuredModel(model, **settings)
         self._trust: Trust = trust
+        self._compare = compare
         self.name = self._model.name
+
+    def comparing(self, compare: Callable[[Trajectory], Trajectory | None]) -> "ChatExtractor":
+        """Return an extractor that compares episodes with those of `compare`, or this one if it compares already."""
+        if self._compare is not None:
+            return self
+        other = copy(self)
+        other._compare = compare
+        return other
 
     def extract(self, trajectory: Trajectory, seen_items: Sequence[Item]) -> Extraction:
         """Return the operations that the model proposes and its evidence supports.
@@ -78,7 +112,9 @@ class ChatExtractor:
             PolicyFailure: The model gave no usable answer. The error's `usage` has the cost.
         """
         numbers = _select_steps(trajectory)
-        answer = self._model.ask(_SCHEMA, _SYSTEM, _build_question(trajectory, numbers, seen_items), _parse_list)
+        other = self._compare(trajectory) if self._compare is not None else None
+        question = _build_question(trajectory, numbers, seen_items, other)
+        answer = self._model.ask(_SCHEMA, _SYSTEM, question, _parse_list)
         if answer.value is None:
             failure = PolicyFailure(
                 f"{self.name} gave no usable operations: {answer.problem}. Check the model and its API key."
@@ -200,7 +236,8 @@ def _select_steps(trajectory: Trajectory) -> list[int]:
     return list(range(n)) if n <= MAX_READ else [*range(MAX_READ // 3), *range(n - 2 * MAX_READ // 3, n)]
 
 
-def _build_question(trajectory: Trajectory, numbers: Sequence[int], seen_items: Sequence[Item]) -> str:
+def _list_steps(trajectory: Trajectory, numbers: Sequence[int]) -> list[str]:
+    """Return the lines of the steps with these numbers."""
     lines, before = [], -1
     for n in numbers:
         step = trajectory.steps[n]
@@ -208,6 +245,24 @@ def _build_question(trajectory: Trajectory, numbers: Sequence[int], seen_items: 
         lines.append(f"{n}. seeing: {prompts.clean(' '.join(step.pre.observation.split()), _LINE)}")
         lines.append(f"   did: {prompts.step_line(step)}")
         before = n
+    return lines
+
+
+def _describe_other(other: Trajectory) -> str:
+    """Return the part of a question about an episode of a like task that ended the other way."""
+    ended = "succeeded" if other.success else "failed"
+    actions = [f"- {prompts.clean(prompts.step_line(other.steps[n]), _LINE)}" for n in _select_steps(other)]
+    text = "\n".join([f"Its task: {prompts.clean(other.task, _LINE)}", *actions])
+    return (
+        f"For comparison, another episode of a like task, which {ended}. What made the difference? Do not cite its "
+        f"steps.\n{prompts.block('recalled', text, MAX_READ * 2 * _LINE)}"
+    )
+
+
+def _build_question(
+    trajectory: Trajectory, numbers: Sequence[int], seen_items: Sequence[Item], other: Trajectory | None = None
+) -> str:
+    lines = _list_steps(trajectory, numbers)
     items = [f"{n}. {item.kind}: {prompts.clean(item.text, _LINE)}" for n, item in enumerate(seen_items, 1)]
     ended = "It succeeded." if trajectory.success else f"It failed: {trajectory.ending or 'not solved'}."
     parts = [
@@ -215,6 +270,8 @@ def _build_question(trajectory: Trajectory, numbers: Sequence[int], seen_items: 
         f"The steps, by number:\n{prompts.block('steps', chr(10).join(lines), MAX_READ * 2 * _LINE)}",
         f"How it ended: {ended} Score {trajectory.score:g}.",
     ]
+    if other is not None:
+        parts.append(_describe_other(other))
     if items:
         block = prompts.block("experience", "\n".join(items), MAX_READ * _LINE)
         parts.append(f"Items that the agent was shown, by number:\n{block}")

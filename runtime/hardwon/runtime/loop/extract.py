@@ -10,10 +10,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
-from hardwon.memory.errors import PolicyFailure, UnknownName
+from hardwon.memory.errors import HardwonError, PolicyFailure, UnknownName
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.records import Operation, Return
+from hardwon.memory.situations.keys import content_words
 from hardwon.runtime.interfaces.types import Usage
+
+ALIKE = 0.5
+"""Share of common words from which two tasks are compared."""
+LOOKED_AT = 300
+"""Newest episodes among which an episode to compare with is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +42,49 @@ def read_episode(extractor: Extractor, trajectory: Trajectory, library: Experien
     seen_items = load_shown_items(trajectory, library)
     numbered = replace(trajectory, steps=tuple(replace(step, id=n) for n, step in enumerate(trajectory.steps)))
     try:
-        operations = extractor.extract(numbered, seen_items)
+        operations = bind(extractor, find_counterpart(trajectory, library)).extract(numbered, seen_items)
     except PolicyFailure as error:
         return Reading(seen_items, usage=getattr(error, "usage", Usage()), report={"failed": str(error)})
     report: dict[str, Any] = {"operations": [type(operation).__name__.lower() for operation in operations]}
     if rejected := getattr(operations, "rejected", ()):
         report["rejected"] = list(rejected)
     return Reading(seen_items, tuple(operations), getattr(operations, "usage", Usage()), report)
+
+
+def bind(extractor: Extractor, counterpart: Trajectory | None) -> Extractor:
+    """Return the extractor with an episode to compare with, if it compares episodes."""
+    comparing = getattr(extractor, "comparing", None)
+    if comparing is None or counterpart is None:
+        return extractor
+    bound: Extractor = comparing(lambda trajectory: counterpart)
+    return bound
+
+
+def find_counterpart(trajectory: Trajectory, library: ExperienceLibrary) -> Trajectory | None:
+    """Return the newest episode of the most similar task that ended the other way, or None.
+
+    Only episodes are compared whose words are trusted as far as those of the episode itself.
+    """
+    if trajectory.success is None or not trajectory.steps:
+        return None
+    words, best, chosen = content_words(trajectory.task), ALIKE, None
+    environment = trajectory.meta.get("environment")
+    try:
+        rows = library.trajectories(limit=LOOKED_AT)
+    except HardwonError:  # a client of a server may not read the log
+        return None
+    for row in rows:
+        if row["success"] is None or bool(row["success"]) == trajectory.success or row["id"] == trajectory.id:
+            continue
+        if row["trust"] != "trusted" and (row["trust"], row["writer"]) != (trajectory.trust, trajectory.writer):
+            continue
+        if row["meta"].get("environment") != environment or not row["n_steps"]:
+            continue
+        other = content_words(row["task"])
+        likeness = 1.0 if row["task"] == trajectory.task else len(words & other) / max(1, len(words | other))
+        if likeness > best or (chosen is None and likeness >= best):
+            best, chosen = likeness, row["id"]
+    return library.trajectory(chosen) if chosen is not None else None
 
 
 def carry_out(reading: Reading, trajectory_id: str, library: ExperienceLibrary) -> None:

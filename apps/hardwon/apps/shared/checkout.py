@@ -1,0 +1,337 @@
+"""Check out items as files, and commit the changed, new and deleted files to the library.
+
+The folder has a list of what was checked out, `.hardwon.json`, with a hash of each item. A file that differs from its
+hash was edited; an item that differs from it was changed by the library in the meantime. Where both are so, nothing is
+written, and the item is reported as a conflict.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import ConfigError, UnknownName
+
+from .editing import check_changes
+from .item_files import ItemFile, build_item, compute_digest, name_file, parse_file, read_values, render_file
+
+MANIFEST = ".hardwon.json"
+FORMAT = 1
+STATUSES = ("active", "quarantined")
+"""Items of these states are checked out. Retired items have no file."""
+
+What = Literal["new", "changed", "retired", "conflict", "rejected"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """What a commit does with one file."""
+
+    what: What
+    file: str
+    item: str = ""
+    """Id of the item; empty while it has none."""
+    detail: str = ""
+    """The changed fields, or the reason of a conflict or a rejection."""
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What was checked out, by the id of the item."""
+
+    library: str = ""
+    namespace: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Return what was checked out into a folder, or None.
+
+    Raises:
+        ConfigError: The list of the folder cannot be read.
+    """
+    path = folder / MANIFEST
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}). Check out into another folder.") from error
+    try:
+        value = json.loads(text)
+        if value["format"] != FORMAT:
+            raise ConfigError(f"{path} has format {value['format']}, not {FORMAT}. Update hardwon.")
+        items: Mapping[str, list[str]] = value["items"]
+        return Manifest(
+            str(value["library"]), str(value["namespace"]),
+            {ref: str(file) for ref, (file, _) in items.items()},
+            {ref: str(digest) for ref, (_, digest) in items.items()},
+        )  # fmt: skip
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"{path} is damaged ({error!r:.80}). Restore it, for example with `git checkout`, or check out into "
+            "another folder."
+        ) from error
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the list of a folder, with one line per item, so that a difference is small."""
+    lines = [
+        f"{json.dumps(ref)}: {json.dumps([manifest.files[ref], manifest.digests[ref]])}"
+        for ref in sorted(manifest.files)
+    ]
+    head = f'{{"format": {FORMAT}, "library": {json.dumps(manifest.library)}, '
+    text = f'{head}"namespace": {json.dumps(manifest.namespace)}, "items": {{\n' + ",\n".join(lines) + "\n}}\n"
+    _write(folder / MANIFEST, text)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_bytes() != text.encode():  # an unchanged file keeps its time
+            path.write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}). Give a folder that you may write.") from error
+
+
+def read_items(library: ExperienceLibrary) -> dict[str, Item]:
+    """Return the items that have files, by id."""
+    return {item.id: item for status in STATUSES for item in library.items(status=status, sort="old")}
+
+
+def check_out(library: ExperienceLibrary, folder: Path, name: str, *, force: bool = False) -> Manifest:
+    """Write the items of a library as files.
+
+    Args:
+        library: The library.
+        folder: The folder; created if it does not exist. Files that are no items stay.
+        name: Name of the library, for the folder's list.
+        force: Overwrite files that were edited and not committed.
+
+    Raises:
+        ConfigError: A file was edited and not committed, or the folder cannot be written.
+    """
+    before = read_manifest(folder) or Manifest()
+    items = read_items(library)
+    if not force and (edited := list(_find_edited(folder, before, items))):
+        more = f" and {len(edited) - 5} more" if len(edited) > 5 else ""
+        raise ConfigError(
+            f"{', '.join(edited[:5])}{more} in {folder} would be overwritten. Commit the changes with `hardwon memory "
+            "commit`, or give --force."
+        )
+    after = Manifest(name, library.namespace)
+    for item in items.values():
+        _write_item(folder, item, after)
+    for file in set(before.files.values()) - set(after.files.values()):
+        _find_path(folder, file).unlink(missing_ok=True)
+    write_manifest(folder, after)
+    return after
+
+
+def _write_item(folder: Path, item: Item, manifest: Manifest) -> None:
+    manifest.files[item.id], manifest.digests[item.id] = name_file(item), compute_digest(read_values(item))
+    _write(folder / manifest.files[item.id], render_file(item))
+
+
+def _find_edited(folder: Path, manifest: Manifest, items: Mapping[str, Item]) -> Iterator[str]:
+    """Yield the files that checking out would overwrite although they hold something else than the library."""
+    known = {file: ref for ref, file in manifest.files.items()}
+    for file in dict.fromkeys([*known, *map(name_file, items.values())]):
+        path = _find_path(folder, file)
+        if not path.is_file():
+            continue
+        try:
+            digest = parse_file(path.read_text(encoding="utf-8"), file).digest
+        except (ConfigError, UnicodeDecodeError):
+            digest = ""
+        if digest != manifest.digests.get(known.get(file, "")):
+            item = next((item for item in items.values() if name_file(item) == file), None)
+            if item is None or digest != compute_digest(read_values(item)):
+                yield file
+
+
+def _find_path(folder: Path, file: str) -> Path:
+    """Return the path of a file in the folder.
+
+    Raises:
+        ConfigError: The name leads out of the folder.
+    """
+    path = folder / file
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ConfigError(f"{file!r} in {MANIFEST} leads out of {folder}. Restore the list, or check out again.")
+    return path
+
+
+def read_files(folder: Path) -> list[ItemFile]:
+    """Return all item files of a folder, in the order of their names.
+
+    Raises:
+        ConfigError: A file is malformed, or two files have one id. The message names all of them, with the lines.
+    """
+    found: list[ItemFile] = []
+    wrong: list[str] = []
+    for path in sorted(folder.glob("*/*.md")):
+        name = path.relative_to(folder).as_posix()
+        if name.startswith("."):
+            continue
+        try:
+            found.append(parse_file(path.read_text(encoding="utf-8"), name))
+        except UnicodeDecodeError as error:
+            wrong.append(f"{name}:1: the file is not UTF-8 ({error.reason} at byte {error.start}).")
+        except OSError as error:
+            wrong.append(f"{name}:1: the file cannot be read ({error.strerror}).")
+        except ConfigError as error:
+            wrong.append(str(error))
+    seen: dict[str, str] = {}
+    for file in found:
+        if file.id and file.id in seen:
+            wrong.append(f"{file.name}:2: {seen[file.id]} has the id {file.id!r}, too. Remove the id of the new item.")
+        seen.setdefault(file.id, file.name)
+        if not file.id and not file.kind:
+            wrong.append(f"{file.name}:2: the new item has no kind. Write a line such as `kind: strategy`.")
+    if wrong:
+        raise ConfigError("Nothing was committed. " + " ".join(wrong))
+    return found
+
+
+def commit(library: ExperienceLibrary, folder: Path, *, why: str, dry_run: bool = False) -> list[FileChange]:
+    """Write the changed, new and deleted files of a folder to the library.
+
+    Args:
+        library: The library, which is the one of the checkout.
+        folder: The folder of a checkout.
+        why: The reason, for the history of items that are retired or released.
+        dry_run: Return the changes and write nothing.
+
+    Returns:
+        One entry for each file that was changed, added or deleted, and for each conflict.
+
+    Raises:
+        ConfigError: The folder is no checkout of this namespace, or a file is malformed. Nothing is written.
+    """
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise ConfigError(
+            f"{folder} is no checkout: it has no {MANIFEST}. Run: hardwon memory checkout LIBRARY {folder}"
+        )
+    if manifest.namespace != library.namespace:
+        raise ConfigError(
+            f"{folder} is a checkout of the namespace {manifest.namespace!r}, not of {library.namespace!r}. Give the "
+            "namespace with --namespace."
+        )
+    files = read_files(folder)
+    work = _Commit(library, folder, manifest, why, dry_run)
+    deleted = sorted(set(manifest.files) - {file.id for file in files})  # before new items get their files
+    changes = [change for file in files if (change := work.take(file)) is not None]
+    changes += [change for ref in deleted if (change := work.remove(ref)) is not None]
+    if not dry_run:
+        write_manifest(folder, manifest)
+    return changes
+
+
+class _Commit:
+    """One commit of a folder."""
+
+    def __init__(self, library: ExperienceLibrary, folder: Path, manifest: Manifest, why: str, dry_run: bool) -> None:
+        self._library, self._folder, self._manifest = library, folder, manifest
+        self._why, self._dry_run = why, dry_run
+
+    def _read(self, ref: str) -> Item | None:
+        try:
+            item = self._library.get(ref)
+        except UnknownName:
+            return None
+        return item if item.id == ref else None  # not a longer id that begins so
+
+    def take(self, file: ItemFile) -> FileChange | None:
+        """Take over one file, and return what was done, or None if it is unchanged."""
+        base = self._manifest.digests.get(file.id)
+        if base == file.digest:
+            return None
+        item = self._read(file.id) if file.id else None
+        if item is None:
+            if base is not None:
+                return FileChange("conflict", file.name, file.id, "the item is not in the library any more")
+            return self._add(file)
+        now = read_values(item)
+        if file.values == now:
+            self._refresh(item, file)
+            return None
+        if base != compute_digest(now):
+            said = "the library changed it since the checkout" if base else "it is not of this checkout"
+            return FileChange("conflict", file.name, item.id, f"{said} (version {item.version} now)")
+        if file.kind != item.kind:
+            return FileChange("conflict", file.name, item.id, f"its kind is {item.kind} and cannot become {file.kind}")
+        return self._change(item, file, {name: value for name, value in file.values.items() if value != now[name]})
+
+    def _add(self, file: ItemFile) -> FileChange:
+        if not file.kind:
+            return FileChange("rejected", file.name, file.id, "it has no kind")
+        if self._dry_run:
+            return FileChange("new", file.name, file.id)
+        admission = self._library.add(build_item(file))
+        if admission.status == "rejected" or not admission.item_id:
+            return FileChange("rejected", file.name, file.id, admission.reason)
+        item = self._library.get(admission.item_id)
+        self._refresh(item, file)
+        return FileChange("new", file.name, item.id, admission.reason)
+
+    def _change(self, item: Item, file: ItemFile, values: dict[str, Any]) -> FileChange:
+        change = FileChange("changed", file.name, item.id, ", ".join(values))
+        status = values.pop("status", None)
+        if status == "active" and item.status != "quarantined":
+            return FileChange("rejected", file.name, item.id, f"it is {item.status}; use `hardwon memory undo`")
+        if status == "quarantined":
+            return FileChange("rejected", file.name, item.id, "a person does not put items in quarantine; retire it")
+        pinned = values.pop("pinned", None)
+        checked = check_changes(item, values)
+        if self._dry_run:
+            return change
+        if checked:
+            self._library.update(item.id, **checked)
+        if pinned is not None:
+            self._library.pin(item.id, pinned)
+        if status == "active":
+            self._library.release(item.id, self._why)
+        elif status == "retired":
+            self._library.retire(item.id, self._why)
+        self._refresh(self._library.get(item.id), file)
+        return change
+
+    def remove(self, ref: str) -> FileChange | None:
+        """Retire the item of a deleted file, unless the library changed it in the meantime."""
+        file = self._manifest.files[ref]
+        item = self._read(ref)
+        if item is None or item.status == "retired":
+            self._drop(ref)
+            return None
+        if self._manifest.digests[ref] != compute_digest(read_values(item)):
+            said = (
+                f"the file is deleted, but the library changed the item since the checkout (version {item.version} now)"
+            )
+            return FileChange("conflict", file, ref, said)
+        if not self._dry_run:
+            self._library.retire(ref, self._why)
+            self._drop(ref)
+        return FileChange("retired", file, ref, self._why)
+
+    def _drop(self, ref: str) -> None:
+        if not self._dry_run:
+            self._manifest.files.pop(ref, None)
+            self._manifest.digests.pop(ref, None)
+
+    def _refresh(self, item: Item, file: ItemFile) -> None:
+        """Write the file of an item as the library has it now; a new item gets the name of its id."""
+        if self._dry_run:
+            return
+        if item.status in STATUSES:
+            _write_item(self._folder, item, self._manifest)
+        else:
+            self._drop(item.id)
+        if item.status not in STATUSES or self._manifest.files[item.id] != file.name:
+            (self._folder / file.name).unlink(missing_ok=True)

@@ -1,0 +1,194 @@
+"""Items as Markdown files with front matter, which a person can read, edit and keep in git.
+
+    ---
+    id: st-0f3c2a
+    kind: strategy
+    title: Check the order before you refund it
+    status: active
+    # evidence: 12 steps, score 0.7, confidence 0.9 (read-only)
+    ---
+    Refunds of unpaid orders fail.
+
+The body of the file is the body of the item. Empty fields are left out, and the order of fields is fixed, so that a
+difference shows only what changed. Figures that move by themselves stand in one comment.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+from urllib.parse import quote
+
+import yaml
+
+from hardwon.memory import Item
+from hardwon.memory.errors import ConfigError
+
+from .editing import check_changes
+
+HEAD = ("id", "kind", "title", "when_to_use", "when_not_to_use", "status", "pinned")
+PARTS = ("condition", "forbids", "granularity", "steps", "verify", "repairs", "scope", "locations", "tags", "ttl")
+EDITABLE = (*HEAD[2:], *PARTS, "body")
+"""Fields that a file decides."""
+SHOWN = 1
+"""Digits of the figures in the comment: they move with every episode."""
+_FENCE = re.compile(r"^---[ \t]*$", re.MULTILINE)
+_DEFAULTS = {field.name: field.default for field in fields(Item) if field.default is not MISSING}
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFile:
+    """The content of one file."""
+
+    name: str
+    """Its path in the folder, with slashes."""
+    values: Mapping[str, Any]
+    """The values of the editable fields, as JSON values; a field that is left out has its default."""
+    id: str = ""
+    kind: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of the editable fields."""
+        return compute_digest(self.values)
+
+
+def name_file(item: Item) -> str:
+    """Return the path of an item's file in a folder; it depends on the kind and the id alone."""
+    return f"{item.kind}/{quote(item.id, safe='')}.md"
+
+
+def read_values(item: Item) -> dict[str, Any]:
+    """Return the editable fields of an item as JSON values."""
+    values = {name: json.loads(json.dumps(getattr(item, name))) for name in EDITABLE}
+    return {**values, "body": _normalize(values["body"])}
+
+
+def compute_digest(values: Mapping[str, Any]) -> str:
+    """Return a hash of editable fields."""
+    text = json.dumps(values, sort_keys=True, ensure_ascii=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def render_file(item: Item) -> str:
+    """Return an item as the text of its file."""
+    values = {"id": item.id, "kind": item.kind, **read_values(item)}
+    body = values.pop("body")
+    kept = {
+        name: values[name]
+        for name in (*HEAD, *PARTS)
+        if name in ("id", "kind", "title", "status") or values[name] != _get_default(name)
+    }
+    front = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=10_000)
+    figures = f"score {item.score:.{SHOWN}f}, confidence {item.confidence:.{SHOWN}f}"
+    count = len(item.provenance)
+    evidence = f"# evidence: {count} {'step' if count == 1 else 'steps'}, {figures} (read-only)\n"
+    return f"---\n{front}{evidence}---\n{body}\n" if body else f"---\n{front}{evidence}---\n"
+
+
+def _get_default(name: str) -> Any:
+    default = _DEFAULTS.get(name, "")
+    return list(default) if isinstance(default, tuple) else default
+
+
+def parse_file(text: str, name: str) -> ItemFile:
+    """Read the text of a file.
+
+    Args:
+        text: The text.
+        name: Path of the file, for messages.
+
+    Raises:
+        ConfigError: The front matter is malformed. The message names the file and the line.
+    """
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    fences = list(_FENCE.finditer(text))
+    if not fences or fences[0].start() != 0:
+        raise ConfigError(f"{name}:1: the file does not begin with a line of ---. Begin it with front matter.")
+    if len(fences) < 2:
+        raise ConfigError(f"{name}:1: the front matter has no end. Add a line of --- after its fields.")
+    front, body = text[fences[0].end() + 1 : fences[1].start()], text[fences[1].end() + 1 :]
+    found, lines = _parse_front(front, name)
+    for key in found:
+        if key not in (*HEAD, *PARTS):
+            raise ConfigError(f"{name}:{lines[key]}: {key!r} is not a field; use {', '.join((*HEAD, *PARTS))}.")
+    ref, kind = found.pop("id", None) or "", found.pop("kind", None) or ""
+    for key, value in (("id", ref), ("kind", kind)):
+        if not isinstance(value, str):
+            raise ConfigError(f"{name}:{lines[key]}: {key} is {value!r}; give text.")
+    values = {key: _get_default(key) for key in EDITABLE} | found | {"body": _normalize(body)}
+    _check_values(values, kind, name, lines)
+    return ItemFile(name, values, ref, kind)
+
+
+def _parse_front(front: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the fields of front matter, and the line of each in the file."""
+    try:
+        for token in yaml.scan(front, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.AliasToken):  # a few lines of them can stand for gigabytes
+                raise ConfigError(f"{name}:{token.start_mark.line + 2}: aliases such as *name are not read. Repeat it.")
+        node = yaml.compose(front, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(front)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 2 if mark is not None else 2
+        raise ConfigError(f"{name}:{line}: {getattr(error, 'problem', None) or error}. Write YAML.") from error
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:  # such as a date that does not exist
+        raise ConfigError(f"{name}:2: the front matter cannot be read ({error}). Write YAML.") from error
+    if not isinstance(node, yaml.MappingNode) or not isinstance(values, dict):
+        raise ConfigError(f"{name}:2: the front matter has no fields. Write a line such as `kind: strategy`.")
+    lines: dict[str, int] = {}
+    for key, _ in node.value:
+        if key.value in lines:
+            raise ConfigError(f"{name}:{key.start_mark.line + 2}: {key.value!r} stands there twice. Remove one.")
+        lines[str(key.value)] = key.start_mark.line + 2
+    return {str(key): value for key, value in values.items()}, lines
+
+
+def _check_values(values: Mapping[str, Any], kind: str, name: str, lines: Mapping[str, int]) -> None:
+    """Check each value as a field of an item.
+
+    Raises:
+        ConfigError: A value is invalid. The message names the file and the line.
+    """
+    sample = Item("insight", "a sample")
+    for key, value in values.items():
+        where = f"{name}:{lines.get(key, 2)}"
+        if key == "status":
+            if value not in ("active", "quarantined", "retired"):
+                raise ConfigError(f"{where}: status is {value!r}; use active, quarantined or retired.")
+        elif key == "pinned":
+            if not isinstance(value, bool):
+                raise ConfigError(f"{where}: pinned is {value!r}; use true or false.")
+        else:
+            try:
+                check_changes(sample, {key: value})
+            except (ConfigError, TypeError) as error:
+                raise ConfigError(f"{where}: {error}") from error
+    if not values["title"]:
+        raise ConfigError(f"{name}:2: the item has no title; give one sentence that summarizes it.")
+    try:
+        build_item(ItemFile(name, values, "", kind or "insight"))
+    except ConfigError as error:
+        raise ConfigError(f"{name}:{lines.get('kind', 2)}: {error}") from error
+
+
+def build_item(file: ItemFile) -> Item:
+    """Return the item that a new file describes.
+
+    Raises:
+        ConfigError: The fields do not make an item.
+    """
+    changes = {key: value for key, value in file.values.items() if key != "status"}
+    lists = ("steps", "locations", "tags")
+    given = {key: tuple(value) if key in lists else value for key, value in changes.items()}
+    return Item(kind=file.kind, id=file.id, source="person", writer="user", **given)  # type: ignore[arg-type]
+
+
+def _normalize(text: str) -> str:
+    """Return a body without what editors change: line ends, and space at its beginning and end."""
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip("\n").rstrip()

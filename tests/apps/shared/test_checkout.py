@@ -1,0 +1,201 @@
+"""Items as files: a checkout changes nothing, and a commit writes what a person changed and nothing else."""
+
+from dataclasses import replace
+
+import pytest
+
+from hardwon.apps.shared.checkout import MANIFEST, check_out, commit
+from hardwon.apps.shared.item_files import parse_file, read_values, render_file
+from hardwon.memory import Item
+from hardwon.memory.errors import ConfigError
+
+TITLE = "Check the order before you refund it"
+ODD = [
+    Item("strategy", TITLE, "Refunds of unpaid orders fail.", "When a customer asks", tags=("refund", "order")),
+    Item("warning", "yes: [a] # b", "---\n\n# Title\n---\nkey: value\n", id="x/../y", when_not_to_use="2024-01-01"),
+    Item(
+        "guardrail", "Do not eat raw meat\nor fish", "Zeile: \u00fc \u2028 \x0b end  \r\nnext", forbids="eat {1}",
+        condition={"text": "raw"}, ttl=9, pinned=True,
+    ),
+    Item("remedy", "null", repairs="no_effect", steps=("wait", "- try {1}: now"), scope="suffix", body="x\n\n\n"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "lessons"
+
+
+@pytest.fixture
+def items(library):
+    return [library.get(library.add(item).item_id) for item in ODD]
+
+
+def find(folder, item):
+    return next(path for path in folder.glob("*/*.md") if f"id: {item.id}\n" in path.read_text(encoding="utf-8"))
+
+
+def edit(folder, item, old, new):
+    path = find(folder, item)
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def list_changes(changes):
+    return [(change.what, change.item) for change in changes]
+
+
+def test_a_checkout_and_a_commit_without_a_change_do_nothing(library, folder, items):
+    check_out(library, folder, "test.db")
+    digest = library.digest()
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert commit(library, folder, why="") == []
+    check_out(library, folder, "test.db")
+    assert library.digest() == digest
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+    for path in folder.glob("*/*.md"):  # an editor of another system
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"))
+    assert commit(library, folder, why="") == []
+
+
+@pytest.mark.parametrize("item", ODD)
+def test_a_file_holds_every_editable_field(item):
+    item = replace(item, id=item.id or "st-1")
+    parsed = parse_file(render_file(item), "a.md")
+    assert (parsed.id, parsed.kind, parsed.values) == (item.id, item.kind, read_values(item))
+
+
+def test_an_edited_file_is_a_new_version_in_the_history(library, folder, items):
+    check_out(library, folder, "test.db")
+    edit(folder, items[0], "Refunds of unpaid orders fail.", "Ask for the receipt first.")
+    assert list_changes(commit(library, folder, why="", dry_run=True)) == [("changed", items[0].id)]
+    assert library.get(items[0].id) == items[0]
+    (change,) = commit(library, folder, why="")
+    assert (change.what, change.detail) == ("changed", "body")
+    item = library.get(items[0].id)
+    assert (item.body, item.version, item.writer) == ("Ask for the receipt first.", items[0].version + 1, "user")
+    assert library.undo(item.id).body == items[0].body
+    assert commit(library, folder, why="") == []
+
+
+def test_a_new_file_becomes_an_item_with_a_file_of_its_id(library, folder, items):
+    check_out(library, folder, "test.db")
+    new = folder / "strategy" / "my note.md"
+    new.write_text("---\nkind: strategy\ntitle: Weigh the parcel before you ship it\n---\nScales stand at the door.\n")
+    assert list_changes(commit(library, folder, why="", dry_run=True)) == [("new", "")]
+    (change,) = commit(library, folder, why="")
+    item = library.get(change.item)
+    assert (item.title, item.body, item.source) == (
+        "Weigh the parcel before you ship it", "Scales stand at the door.", "person",
+    )  # fmt: skip
+    assert not new.exists()
+    assert find(folder, item)
+    assert commit(library, folder, why="") == []
+
+
+def test_the_curator_judges_a_new_file(library, folder, items):
+    check_out(library, folder, "test.db")
+    (folder / "strategy" / "new.md").write_text("---\nkind: strategy\ntitle: Be careful and try again\n---\n")
+    (change,) = commit(library, folder, why="")
+    assert change.what == "rejected"
+    assert "generic" in change.detail
+
+
+def test_a_deleted_file_retires_its_item(library, folder, items):
+    check_out(library, folder, "test.db")
+    find(folder, items[0]).unlink()
+    assert list_changes(commit(library, folder, why="outdated", dry_run=True)) == [("retired", items[0].id)]
+    commit(library, folder, why="outdated")
+    assert library.get(items[0].id).status == "retired"
+    assert library.history(items[0].id)[-1]["detail"]["why"] == "outdated"
+    assert commit(library, folder, why="") == []
+
+
+def test_an_item_that_the_library_changed_is_a_conflict_and_stays(library, folder, items):
+    check_out(library, folder, "test.db")
+    edit(folder, items[0], "Refunds of unpaid", "All refunds of unpaid")
+    find(folder, items[1]).unlink()
+    for item in items[:2]:
+        library.update(item.id, body="the library knows better")
+    edit(folder, items[2], "eat {1}", "bite {1}")
+    changes = commit(library, folder, why="")
+    assert sorted(list_changes(changes)) == sorted(
+        [("conflict", items[0].id), ("conflict", items[1].id), ("changed", items[2].id)]
+    )
+    assert all("changed" in change.detail for change in changes if change.what == "conflict")
+    assert [library.get(item.id).body for item in items[:2]] == ["the library knows better"] * 2
+    assert library.get(items[1].id).status == "active"
+    assert library.get(items[2].id).forbids == "bite {1}"
+
+
+def test_figures_that_move_by_themselves_are_no_conflict(library, folder, items):
+    check_out(library, folder, "test.db")
+    library.update(items[0].id, score=0.9)
+    edit(folder, items[0], "Refunds of unpaid", "All refunds of unpaid")
+    assert list_changes(commit(library, folder, why="")) == [("changed", items[0].id)]
+    assert library.get(items[0].id).score == 0.9
+
+
+def test_a_checkout_keeps_edits_unless_forced(library, folder, items):
+    check_out(library, folder, "test.db")
+    edit(folder, items[0], "Refunds of unpaid", "All refunds of unpaid")
+    with pytest.raises(ConfigError, match="would be overwritten"):
+        check_out(library, folder, "test.db")
+    check_out(library, folder, "test.db", force=True)
+    assert commit(library, folder, why="") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind: strategy\n", r"strategy/new\.md:1: .* does not begin"),
+        ("---\nkind: strategy\n", r"new\.md:1: .* no end"),
+        ("---\nkind: strategy\ntitle: [a\n---\n", r"new\.md:\d: "),
+        ("---\nkind: strategy\ntitle: Weigh the parcel\ncolor: red\n---\n", r"new\.md:4: 'color' is not a field"),
+        ("---\nkind: strategy\ntitle: 5\n---\n", r"new\.md:3: title is 5"),
+        ("---\nkind: strategy\ntitle: 2024-01-01\n---\n", r"new\.md:3: "),
+        ("---\nkind: strategy\n---\nbody\n", r"new\.md:2: .* no title"),
+        ("---\ntitle: Weigh the parcel\n---\n", r"new\.md:2: .* no kind"),
+        ("---\nkind: idea\ntitle: Weigh the parcel\n---\n", r"new\.md:2: .*idea"),
+        ("---\nkind: strategy\ntitle: a\ntitle: b\n---\n", r"new\.md:4: 'title' stands there twice"),
+        ("---\nkind: guardrail\ntitle: Do not eat\ncondition: {wrong: 1}\nforbids: eat\n---\n", r"new\.md:4: "),
+        ("---\nkind: strategy\ntitle: a\ntags: &a [x]\nsteps: *a\n---\n", r"new\.md:5: aliases"),
+        ("---\nkind: strategy\ntitle: a\npinned: 1\n---\n", r"new\.md:4: pinned is 1"),
+    ],
+)
+def test_malformed_front_matter_names_file_and_line(library, folder, items, text, message):
+    check_out(library, folder, "test.db")
+    edit(folder, items[0], "Refunds of unpaid", "All refunds of unpaid")
+    (folder / "strategy" / "new.md").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        commit(library, folder, why="")
+    assert library.get(items[0].id) == items[0]  # nothing was committed
+
+
+def test_two_files_with_one_id_are_refused(library, folder, items):
+    check_out(library, folder, "test.db")
+    path = find(folder, items[0])
+    path.with_name("copy.md").write_bytes(path.read_bytes())
+    with pytest.raises(ConfigError, match="has the id"):
+        commit(library, folder, why="")
+
+
+def test_a_folder_that_is_no_checkout_is_refused(library, folder, items):
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="is no checkout"):
+        commit(library, folder, why="")
+    check_out(library, folder, "test.db")
+    (folder / MANIFEST).write_text("{")
+    with pytest.raises(ConfigError, match="is damaged"):
+        commit(library, folder, why="")
+
+
+def test_the_order_of_files_and_fields_is_stable(library, folder, items):
+    check_out(library, folder, "test.db")
+    before = (folder / MANIFEST).read_text().splitlines()
+    library.update(items[0].id, title="Check the order twice before you refund it")
+    check_out(library, folder, "test.db")
+    after = (folder / MANIFEST).read_text().splitlines()
+    assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
+    assert find(folder, items[0]).name == f"{items[0].id}.md"
