@@ -140,8 +140,8 @@ def _write_item(folder: Path, item: Item, manifest: Manifest) -> None:
 
 def _find_edited(folder: Path, manifest: Manifest, items: Mapping[str, Item]) -> Iterator[str]:
     """Yield the files that checking out would overwrite although they hold something else than the library."""
-    known = {file: ref for ref, file in manifest.files.items()}
-    for file in dict.fromkeys([*known, *map(name_file, items.values())]):
+    ids_by_file = {file: ref for ref, file in manifest.files.items()}
+    for file in dict.fromkeys([*ids_by_file, *map(name_file, items.values())]):
         path = _find_path(folder, file)
         if not path.is_file():
             continue
@@ -149,7 +149,7 @@ def _find_edited(folder: Path, manifest: Manifest, items: Mapping[str, Item]) ->
             digest = parse_file(path.read_text(encoding="utf-8"), file).digest
         except (ConfigError, UnicodeDecodeError):
             digest = ""
-        if digest != manifest.digests.get(known.get(file, "")):
+        if digest != manifest.digests.get(ids_by_file.get(file, "")):
             item = next((item for item in items.values() if name_file(item) == file), None)
             if item is None or digest != compute_digest(read_values(item)):
                 yield file
@@ -173,14 +173,14 @@ def read_files(folder: Path) -> list[ItemFile]:
     Raises:
         ConfigError: A file is malformed, or two files have one id. The message names all of them, with the lines.
     """
-    found: list[ItemFile] = []
+    files: list[ItemFile] = []
     wrong: list[str] = []
     for path in sorted(folder.glob("*/*.md")):
         name = path.relative_to(folder).as_posix()
         if name.startswith("."):
             continue
         try:
-            found.append(parse_file(path.read_text(encoding="utf-8"), name))
+            files.append(parse_file(path.read_text(encoding="utf-8"), name))
         except UnicodeDecodeError as error:
             wrong.append(f"{name}:1: the file is not UTF-8 ({error.reason} at byte {error.start}).")
         except OSError as error:
@@ -188,7 +188,7 @@ def read_files(folder: Path) -> list[ItemFile]:
         except ConfigError as error:
             wrong.append(str(error))
     seen: dict[str, str] = {}
-    for file in found:
+    for file in files:
         if file.id and file.id in seen:
             wrong.append(f"{file.name}:2: {seen[file.id]} has the id {file.id!r}, too. Remove the id of the new item.")
         seen.setdefault(file.id, file.name)
@@ -196,7 +196,7 @@ def read_files(folder: Path) -> list[ItemFile]:
             wrong.append(f"{file.name}:2: the new item has no kind. Write a line such as `kind: strategy`.")
     if wrong:
         raise ConfigError("Nothing was committed. " + " ".join(wrong))
-    return found
+    return files
 
 
 def commit(library: ExperienceLibrary, folder: Path, *, why: str, dry_run: bool = False) -> list[FileChange]:
@@ -263,8 +263,8 @@ class _Commit:
             self._refresh(item, file)
             return None
         if base != compute_digest(now):
-            said = "the library changed it since the checkout" if base else "it is not of this checkout"
-            return FileChange("conflict", file.name, item.id, f"{said} (version {item.version} now)")
+            reason = "the library changed it since the checkout" if base else "it is not of this checkout"
+            return FileChange("conflict", file.name, item.id, f"{reason} (version {item.version} now)")
         if file.kind != item.kind:
             return FileChange("conflict", file.name, item.id, f"its kind is {item.kind} and cannot become {file.kind}")
         return self._change(item, file, {name: value for name, value in file.values.items() if value != now[name]})
@@ -311,10 +311,10 @@ class _Commit:
             self._drop(ref)
             return None
         if self._manifest.digests[ref] != compute_digest(read_values(item)):
-            said = (
+            reason = (
                 f"the file is deleted, but the library changed the item since the checkout (version {item.version} now)"
             )
-            return FileChange("conflict", file, ref, said)
+            return FileChange("conflict", file, ref, reason)
         if not self._dry_run:
             self._library.retire(ref, self._why)
             self._drop(ref)

@@ -110,15 +110,15 @@ def parse_file(text: str, name: str) -> ItemFile:
     if len(fences) < 2:
         raise ConfigError(f"{name}:1: the front matter has no end. Add a line of --- after its fields.")
     front, body = text[fences[0].end() + 1 : fences[1].start()], text[fences[1].end() + 1 :]
-    found, lines = _parse_front(front, name)
-    for key in found:
+    fields_given, lines = _parse_front(front, name)
+    for key in fields_given:
         if key not in (*HEAD, *PARTS):
             raise ConfigError(f"{name}:{lines[key]}: {key!r} is not a field; use {', '.join((*HEAD, *PARTS))}.")
-    ref, kind = found.pop("id", None) or "", found.pop("kind", None) or ""
+    ref, kind = fields_given.pop("id", None) or "", fields_given.pop("kind", None) or ""
     for key, value in (("id", ref), ("kind", kind)):
         if not isinstance(value, str):
             raise ConfigError(f"{name}:{lines[key]}: {key} is {value!r}; give text.")
-    values = {key: _get_default(key) for key in EDITABLE} | found | {"body": _normalize(body)}
+    values = {key: _get_default(key) for key in EDITABLE} | fields_given | {"body": _normalize(body)}
     _check_values(values, kind, name, lines)
     return ItemFile(name, values, ref, kind)
 

@@ -32,24 +32,24 @@ def build_lesson(grade: Grade, episode: Trajectory, trust: Trust) -> Item | None
 
 def _build_correction(grade: Grade, episode: Trajectory) -> Item:
     number = _find_step(grade, episode)
-    taken = episode.steps[number] if number is not None else None
+    step = episode.steps[number] if number is not None else None
     action = " ".join(grade.instead.split())
-    if taken is None:
+    if step is None:
         return Item("strategy", f"For this task, use `{action}`", grade.lesson or grade.why, episode.task)
-    wrong = taken.action and taken.action != action
-    title = f"Use `{action}` instead of `{taken.action}`" if wrong else f"Use `{action}` here"
+    wrong = step.action and step.action != action
+    title = f"Use `{action}` instead of `{step.action}`" if wrong else f"Use `{action}` here"
     body = " ".join(
-        filter(None, (grade.lesson or grade.why, _describe_failure(taken.diagnosis.failure, taken.diagnosis.evidence)))
+        filter(None, (grade.lesson or grade.why, _describe_failure(step.diagnosis.failure, step.diagnosis.evidence)))
     )
     return Item(
         "strategy",
         title[:LONGEST_TITLE],
         body,
         f"When you are asked: {_quote(episode.task)}" if episode.task else "",
-        signatures=(taken.pre.signature,),
-        locations=_list_places(taken.pre),
+        signatures=(step.pre.signature,),
+        locations=_list_places(step.pre),
         steps=(action,),
-        provenance=(taken.id,) if taken.id is not None else (),
+        provenance=(step.id,) if step.id is not None else (),
     )
 
 

@@ -55,7 +55,7 @@ class Grade:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class GradeRequest:
     """A grade as it was asked for."""
 
     success: bool | None = None
@@ -132,7 +132,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class FirstOutcome:
     """The outcome with which a graded episode was recorded."""
 
     success: bool | None
@@ -153,13 +153,13 @@ def _parse(episode: str, at: str, detail: Mapping[str, Any]) -> Grade:
     return Grade(episode, at=at, previous_success=success, previous_score=score, **kept)  # type: ignore[arg-type]
 
 
-def read_recorded(store: Store, namespace: int, episode: Trajectory) -> Recorded:
+def read_first_outcome(store: Store, namespace: int, episode: Trajectory) -> FirstOutcome:
     """Return the outcome with which an episode was recorded."""
     rows = store.rows(f"{_READ} LIMIT 1", (namespace, episode.id))
     if rows:
-        return Recorded(*json.loads(rows[0][1])["recorded"])
+        return FirstOutcome(*json.loads(rows[0][1])["recorded"])
     reward = episode.steps[-1].reward if episode.steps else 0.0
-    return Recorded(episode.success, episode.score, reward, episode.ending)
+    return FirstOutcome(episode.success, episode.score, reward, episode.ending)
 
 
 def is_repeated(grade: Grade, before: list[Grade]) -> bool:
@@ -169,12 +169,12 @@ def is_repeated(grade: Grade, before: list[Grade]) -> bool:
     return all(getattr(grade, name) == getattr(before[-1], name) for name in _KEEP.split(", "))
 
 
-def log_grade(connection: Connection, namespace: int, grade: Grade, recorded: Recorded) -> Grade:
+def log_grade(connection: Connection, namespace: int, grade: Grade, first: FirstOutcome) -> Grade:
     """Append a grade to the change log, and make every process read its caches again; return it with its time."""
     detail = {
         **{name: getattr(grade, name) for name in _KEEP.split(", ")},
         "before": [grade.previous_success, grade.previous_score],
-        "recorded": [recorded.success, recorded.score, recorded.reward, recorded.ending],
+        "recorded": [first.success, first.score, first.reward, first.ending],
     }
     log_change(connection, namespace, "grade", grade.episode, "graded", detail)
     connection.execute(

@@ -19,7 +19,7 @@ from hardwon.memory.storage.counted import EpisodeClock, add_words, find_counted
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import KeyIds, is_untrusted
 
-from .grades import Grade, Recorded, is_repeated, log_grade, read_grades, read_recorded
+from .grades import FirstOutcome, Grade, is_repeated, log_grade, read_first_outcome, read_grades
 
 _OF_EPISODE = "namespace = ? AND trajectory_id = ?"
 
@@ -52,25 +52,25 @@ class Regrading:
         before = read_grades(self._store, self._namespace, episode.id)
         if is_repeated(grade, before):
             return replace(before[-1], is_new=False)
-        recorded = read_recorded(self._store, self._namespace, episode)
-        graded = self._build(grade, episode, recorded)
+        first = read_first_outcome(self._store, self._namespace, episode)
+        graded = self._build(grade, episode, first)
         if (graded.success, graded.score) != (episode.success, episode.score):
             self._change(episode, graded)
-        return log_grade(self._connection, self._namespace, grade, recorded)
+        return log_grade(self._connection, self._namespace, grade, first)
 
     @staticmethod
-    def _build(grade: Grade, episode: Trajectory, recorded: Recorded) -> Trajectory:
+    def _build(grade: Grade, episode: Trajectory, first: FirstOutcome) -> Trajectory:
         """Return the episode with its new outcome.
 
         The last step's reward pays for the outcome: it moves by as much as the outcome moved since the recording, so
         that a second grade gives the same reward as if it were the first.
         """
-        change = _find_level(grade.success, grade.score) - _find_level(recorded.success, recorded.score)
+        change = _find_level(grade.success, grade.score) - _find_level(first.success, first.score)
         steps = episode.steps
         if steps:
-            steps = (*steps[:-1], replace(steps[-1], reward=normalize_real(recorded.reward + change)))
-        ending = recorded.ending
-        if (grade.success, grade.score) != (recorded.success, recorded.score):
+            steps = (*steps[:-1], replace(steps[-1], reward=normalize_real(first.reward + change)))
+        ending = first.ending
+        if (grade.success, grade.score) != (first.success, first.score):
             ending = "success" if grade.success else "failed" if ending in ("", "success") else ending
         return replace(episode, success=grade.success, score=grade.score, steps=steps, ending=ending)
 
@@ -151,12 +151,10 @@ class Regrading:
         number = row[0] if row else 0
         while number:
             where = (self._namespace, number)
-            found = self._connection.execute(
-                "SELECT record FROM worlds WHERE namespace = ? AND id = ?", where
-            ).fetchone()
-            if found is None:
+            row = self._connection.execute("SELECT record FROM worlds WHERE namespace = ? AND id = ?", where).fetchone()
+            if row is None:
                 return
-            record = json.loads(found[0])
+            record = json.loads(row[0])
             if not record["into"]:
                 record["won"] = max(0, record.get("won", 0) + change)
                 text = json.dumps(record, separators=(",", ":"))

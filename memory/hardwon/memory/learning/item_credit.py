@@ -35,7 +35,7 @@ from hardwon.memory.records import Failure, Item, Step, Trajectory
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.world_scores import WorldScores
 
-from .settlements import Settlement, Standing, add_settlements
+from .settlements import ScoreState, Settlement, add_settlements
 
 SCORE_RATE = 0.1
 """Least learning rate of a utility, so that old episodes fade."""
@@ -84,9 +84,9 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
     for local, moved in shared_error(scores.local(), uses, baselines, outcome, alone):
         world, before = scores.standing(local.id)
         item, score = scores.move(local.id, moved)
-        after = Standing(scores.standing(local.id)[1], score)
+        after = ScoreState(scores.standing(local.id)[1], score)
         settlements.append(
-            Settlement(0, trajectory.id, item.id, world, uses[item.id], Standing(before, item.score), after)
+            Settlement(0, trajectory.id, item.id, world, uses[item.id], ScoreState(before, item.score), after)
         )
         if score != item.score:
             catalogue.set_score(connection, namespace, item, score)

@@ -26,7 +26,7 @@ from .item_credit import (
     read_shown_items,
     shared_error,
 )
-from .settlements import Settlement, Standing, read_settlements_since, replace_settlements
+from .settlements import ScoreState, Settlement, read_settlements_since, replace_settlements
 
 SAME = 1e-9
 """Difference of two scores that is an error of rounding."""
@@ -36,8 +36,8 @@ SAME = 1e-9
 class _Move:
     """The scores of an item as they were recorded at some time, and as they should have been."""
 
-    recorded: Standing
-    corrected: Standing
+    recorded: ScoreState
+    corrected: ScoreState
     uses: int = 0
     """Uses that the record lacks (1) or has too many (-1)."""
 
@@ -62,7 +62,7 @@ def recredit(connection: Connection, namespace: int, episode: Trajectory, previo
     moves: dict[str, _Move] = {}
     for group in filter(None, groups):
         other = episode if group[0].episode == episode.id else _read_head(connection, namespace, group[0].episode)
-        if other.id == episode.id or other.task == episode.task or any(one.item in moves for one in group):
+        if other.id == episode.id or other.task == episode.task or any(entry.item in moves for entry in group):
             change = 0 if other.id != episode.id else int(episode.outcome is not None) - int(previous is not None)
             moves |= _settle_again(connection, namespace, other, group, moves, change)
     _write(connection, namespace, moves)
@@ -87,13 +87,13 @@ def _begin_group(
 ) -> list[Settlement]:
     """Return settlements without effect for an episode that was never settled, with the scores of its items then."""
     items = read_shown_items(connection, namespace, episode)
-    following = {one.item: one for group in reversed(later) for one in group}
+    following = {entry.item: entry for group in reversed(later) for entry in group}
     uses = {item.id: _read_uses(connection, namespace, item.id) for item in items}
     scores = WorldScores(connection, namespace, episode.id, items, uses)
     group = []
     for item in items:
         world, before = scores.standing(item.id)
-        standing, count = Standing(before, item.score), uses[item.id]
+        standing, count = ScoreState(before, item.score), uses[item.id]
         if (after := following.get(item.id)) is not None:
             standing, count = after.before, after.uses
         group.append(Settlement(0, episode.id, item.id, world, count, standing, standing))
@@ -118,44 +118,44 @@ def _settle_again(
         moves: What earlier episodes moved.
         change: Uses that the episode adds (1) or takes back (-1).
     """
-    before = {one.item: _carry(one.before, moves.get(one.item)) for one in group}
-    added = {one.item: moves[one.item].uses if one.item in moves else 0 for one in group}
-    uses = {one.item: one.uses + added[one.item] for one in group}
+    before = {entry.item: _carry(entry.before, moves.get(entry.item)) for entry in group}
+    added = {entry.item: moves[entry.item].uses if entry.item in moves else 0 for entry in group}
+    uses = {entry.item: entry.uses + added[entry.item] for entry in group}
     after = dict(before)
     if episode.outcome is not None:
         control = read_control_outcome(connection, namespace, episode)
-        baselines, alone = read_baselines(connection, namespace, episode, [one.item for one in group], control)
-        stored = {one.item: catalogue.read_item(connection, namespace, one.item) for one in group}
-        worlds = {one.item: one.world for one in group}
-        shown = [
+        baselines, alone = read_baselines(connection, namespace, episode, [entry.item for entry in group], control)
+        stored = {entry.item: catalogue.read_item(connection, namespace, entry.item) for entry in group}
+        worlds = {entry.item: entry.world for entry in group}
+        items = [
             replace(item, score=_read_local(before[ref], worlds[ref]))
             for ref, item in stored.items()
             if item is not None
         ]
-        for item, score in shared_error(shown, uses, baselines, episode.outcome, alone):
+        for item, score in shared_error(items, uses, baselines, episode.outcome, alone):
             after[item.id] = _move(before[item.id], worlds[item.id], score)
         _set_control(connection, namespace, episode.id, control)
     replace_settlements(
         connection,
         namespace,
-        [replace(one, uses=uses[one.item], before=before[one.item], after=after[one.item]) for one in group],
+        [replace(entry, uses=uses[entry.item], before=before[entry.item], after=after[entry.item]) for entry in group],
     )
-    return {one.item: _Move(one.after, after[one.item], added[one.item] + change) for one in group}
+    return {entry.item: _Move(entry.after, after[entry.item], added[entry.item] + change) for entry in group}
 
 
-def _read_local(standing: Standing, world: int | None) -> float:
+def _read_local(standing: ScoreState, world: int | None) -> float:
     return standing.overall if world is None else standing.scores.get(world, (standing.overall, 0))[0]
 
 
-def _move(standing: Standing, world: int | None, score: float) -> Standing:
+def _move(standing: ScoreState, world: int | None, score: float) -> ScoreState:
     """Return a standing after an episode moved the score in its world; see `WorldScores.move`."""
     if world is None:
-        return Standing(standing.scores, score)
+        return ScoreState(standing.scores, score)
     scores = {**standing.scores, world: (score, standing.scores.get(world, (0.0, 0))[1] + 1)}
-    return Standing(scores, compute_overall(scores))
+    return ScoreState(scores, compute_overall(scores))
 
 
-def _carry(recorded: Standing, move: _Move | None) -> Standing:
+def _carry(recorded: ScoreState, move: _Move | None) -> ScoreState:
     """Return a recorded standing as it should have been, given what the item's last settlement moved."""
     if move is None:
         return recorded
@@ -174,16 +174,16 @@ def _carry(recorded: Standing, move: _Move | None) -> Standing:
         for world, (score, uses) in right.scores.items()
         if world not in recorded.scores and world not in last.scores
     }
-    return Standing({**kept, **earned}, _clip(right.overall + shift))
+    return ScoreState({**kept, **earned}, _clip(right.overall + shift))
 
 
-def _find_shift(world: int, last: Standing, right: Standing) -> float:
+def _find_shift(world: int, last: ScoreState, right: ScoreState) -> float:
     if world in last.scores and world in right.scores:
         return right.scores[world][0] - last.scores[world][0]
     return right.overall - last.overall
 
 
-def _find_uses(world: int, last: Standing, right: Standing) -> int:
+def _find_uses(world: int, last: ScoreState, right: ScoreState) -> int:
     if world in last.scores and world in right.scores:
         return right.scores[world][1] - last.scores[world][1]
     return 0
@@ -206,11 +206,11 @@ def _write(connection: Connection, namespace: int, moves: Mapping[str, _Move]) -
         present: Scores = world_scores.read(connection, namespace, ref)
         # The stored scores lack a later shift of the overall score, which applies when they are read.
         unshifted = compute_overall(present) if present else item.score
-        is_newest = move.recorded == Standing(_shift(present, item.score - unshifted), item.score)
-        scores = move.corrected.scores if is_newest else _carry(Standing(present, unshifted), move).scores
+        is_newest = move.recorded == ScoreState(_shift(present, item.score - unshifted), item.score)
+        scores = move.corrected.scores if is_newest else _carry(ScoreState(present, unshifted), move).scores
         if scores or present:
             world_scores.write(connection, namespace, ref, scores)
-        _set_score(connection, namespace, item, _carry(Standing(present, item.score), move).overall)
+        _set_score(connection, namespace, item, _carry(ScoreState(present, item.score), move).overall)
 
 
 def _shift(scores: Scores, change: float) -> Scores:
@@ -263,7 +263,7 @@ def _move_by_difference(connection: Connection, namespace: int, episode: Traject
     )
     for item in items:
         world, before = scores.standing(item.id)
-        standing = Standing(before, item.score)
+        standing = ScoreState(before, item.score)
         score = _clip(_read_local(standing, world) + new[item.id] - old[item.id])
         if world is None:
             _set_score(connection, namespace, item, score)

@@ -16,7 +16,7 @@ _COLUMNS = "id, trajectory_id, item_id, world, uses, before, after"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ScoreState:
     """The scores of an item at one moment."""
 
     scores: Scores
@@ -35,8 +35,8 @@ class Settlement:
     """World of the episode; None if it has none."""
     uses: int
     """Number of earlier uses of the item."""
-    before: Standing
-    after: Standing
+    before: ScoreState
+    after: ScoreState
 
 
 def add_settlements(connection: Connection, namespace: int, settlements: Iterable[Settlement]) -> None:
@@ -44,7 +44,7 @@ def add_settlements(connection: Connection, namespace: int, settlements: Iterabl
     connection.executemany(
         "INSERT INTO settlements(namespace, trajectory_id, item_id, world, uses, before, after) "
         "VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(namespace, one.episode, one.item, *_pack(one)) for one in settlements],
+        [(namespace, entry.episode, entry.item, *_pack(entry)) for entry in settlements],
     )
 
 
@@ -53,9 +53,9 @@ def replace_settlements(connection: Connection, namespace: int, settlements: Ite
     rows = list(settlements)
     connection.executemany(
         "UPDATE settlements SET world = ?, uses = ?, before = ?, after = ? WHERE id = ?",
-        [(*_pack(one), one.id) for one in rows if one.id],
+        [(*_pack(entry), entry.id) for entry in rows if entry.id],
     )
-    add_settlements(connection, namespace, [one for one in rows if not one.id])
+    add_settlements(connection, namespace, [entry for entry in rows if not entry.id])
 
 
 def read_settlements_since(connection: Connection, namespace: int, episode: str) -> list[list[Settlement]]:
@@ -72,19 +72,19 @@ def read_settlements_since(connection: Connection, namespace: int, episode: str)
     groups: dict[str, list[Settlement]] = {}
     for ref, name, item, world, uses, before, after in rows:
         groups.setdefault(name, []).append(
-            Settlement(ref, name, item, world, uses, _parse_standing(before), _parse_standing(after))
+            Settlement(ref, name, item, world, uses, _parse_state(before), _parse_state(after))
         )
     return list(groups.values())
 
 
-def _pack(one: Settlement) -> tuple[int | None, int, str, str]:
-    return one.world, one.uses, _dump_standing(one.before), _dump_standing(one.after)
+def _pack(entry: Settlement) -> tuple[int | None, int, str, str]:
+    return entry.world, entry.uses, _dump_state(entry.before), _dump_state(entry.after)
 
 
-def _dump_standing(standing: Standing) -> str:
+def _dump_state(standing: ScoreState) -> str:
     return dumps([standing.overall, [[world, *scored] for world, scored in sorted(standing.scores.items())]])
 
 
-def _parse_standing(text: str) -> Standing:
+def _parse_state(text: str) -> ScoreState:
     overall, scores = json.loads(text)
-    return Standing({world: (score, uses) for world, score, uses in scores}, overall)
+    return ScoreState({world: (score, uses) for world, score, uses in scores}, overall)

@@ -386,8 +386,8 @@ def recount(connection: Connection, store: Store, namespace: int, episode: str, 
     keys = {make_key(step.pre.signature, step.action) for step in steps if step.action}
     situations = json.dumps(sorted({signature for signature, _ in keys}))
     where = "namespace = ? AND signature IN (SELECT value FROM json_each(?))"
-    known = store.rows(f"SELECT id, signature, pattern FROM attempts WHERE {where}", (namespace, situations))
-    ids = {row[1:]: row[0] for row in known if row[1:] in keys}
+    rows_before = store.rows(f"SELECT id, signature, pattern FROM attempts WHERE {where}", (namespace, situations))
+    ids = {row[1:]: row[0] for row in rows_before if row[1:] in keys}
     rows = store.rows(_TRUTH_OF.format(_OF_SITUATIONS), (namespace, namespace, situations))
     filed: dict[Key, list[int]] = {}
     tallies: dict[Key, Tally] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.grading.corrections import build_lesson
-from hardwon.memory.grading.grades import Grade, Request, read_grades
+from hardwon.memory.grading.grades import Grade, GradeRequest, read_grades
 from hardwon.memory.grading.regrading import Regrading
 from hardwon.memory.records import Admission, Item, Problem, Trajectory, Trust
 from hardwon.memory.retrieval.embedders import Embedder
@@ -83,13 +83,13 @@ class MaintainedLibrary(TendedLibrary):
             ConfigError: A value is invalid, the grade says nothing, or the episode has no such step.
             LibraryError: The library cannot be written.
         """
-        request = Request(success, score, unknown, why, lesson, instead, step, grader)
+        request = GradeRequest(success, score, unknown, why, lesson, instead, step, grader)
         request.check()
         with self._lock:
             grade, episode = self._prepare_grade(episode_id, request)
             return self._teach(self._write_grade(grade, episode), episode, trust)
 
-    def _prepare_grade(self, episode_id: str, request: Request) -> tuple[Grade, Trajectory]:
+    def _prepare_grade(self, episode_id: str, request: GradeRequest) -> tuple[Grade, Trajectory]:
         """Return a grade and its episode, with the keys of the steps if it begins to count."""
         episode = self.trajectory(episode_id)
         grade = request.grade(episode)

@@ -88,9 +88,9 @@ def grade(episode_id: str, body: GradeTold, at: At) -> Response:
     with at.changing() if may_write else at.recording() as library:
         if not may_write:
             _check_own(library, episode_id, at.writer)
-        asked = body.model_dump()
-        asked["grader"] = f"{at.writer}/{body.grader}" if body.grader else at.writer
-        given = library.grade(episode_id, **asked, trust=at.trust)
+        values = body.model_dump()
+        values["grader"] = f"{at.writer}/{body.grader}" if body.grader else at.writer
+        given = library.grade(episode_id, **values, trust=at.trust)
         if not may_write:  # it may not call `/v1/evolve`
             library.evolve()
     if at.reader is not None and given.previous_success is None and given.success is not None:
