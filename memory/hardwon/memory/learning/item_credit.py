@@ -98,8 +98,8 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
 def read_shown_items(connection: Connection, namespace: int, trajectory: Trajectory) -> list[Item]:
     """Return the active items that an episode is credited to: those that it was shown and that refused no call."""
     refused = _steps_by_item(trajectory, lambda why: why.blocked)
-    shown = _read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.recalled))
-    return [item for item in shown if item.id not in refused]  # the outcome of a refused call was never observed
+    items = _read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.recalled))
+    return [item for item in items if item.id not in refused]  # the outcome of a refused call was never observed
 
 
 def read_baselines(
