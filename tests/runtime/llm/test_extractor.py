@@ -373,16 +373,16 @@ def test_the_model_compares_with_an_episode_that_ended_the_other_way(library, sc
     reading = read_episode(ChatExtractor(model), won, library)
     question = str(model.seen[-1]) if hasattr(model, "seen") else str(vars(model))
     assert [type(operation) for operation in reading.operations] == [Add]
-    assert find_counterpart(won, library).id == "lost"
+    assert getattr(find_counterpart(won, library), "id", "") == "lost"
     assert find_counterpart(replace(won, meta={"environment": "other"}), library) is None
-    assert find_counterpart(replace(won, task="bake bread in the oven"), library).id == "far"
+    assert getattr(find_counterpart(replace(won, task="bake bread in the oven"), library), "id", "") == "far"
     assert "another episode of a like task, which failed" in question
 
 
 def test_words_of_untrusted_episodes_are_not_compared_with(library, scripted):
     library.record(replace(LOST, id="lost", trust="untrusted", writer="token:x"))
     assert find_counterpart(WON, library) is None
-    assert find_counterpart(replace(WON, trust="untrusted", writer="token:x"), library).id == "lost"
+    assert getattr(find_counterpart(replace(WON, trust="untrusted", writer="token:x"), library), "id", "") == "lost"
 
 
 def test_a_model_or_its_name_is_an_extractor(scripted):
@@ -390,4 +390,4 @@ def test_a_model_or_its_name_is_an_extractor(scripted):
     extractor = ChatExtractor(scripted("{}"))
     assert as_extractor(extractor) is extractor
     with pytest.raises(ConfigError):
-        as_extractor(5)
+        as_extractor(5)  # type: ignore[arg-type]

@@ -130,8 +130,9 @@ def write(
         missing = [entry for entry in batch if not is_known(library, entry, source)]
         ids = library.record_many(episodes(library, missing, source=source, trust=trust, writer=writer))
         new += len(ids)
-        for ref in ids if on_recorded is not None else ():
-            on_recorded(ref)
+        if on_recorded is not None:
+            for ref in ids:
+                on_recorded(ref)
         done += len(batch)
         if on_progress is not None:
             on_progress(done, total)

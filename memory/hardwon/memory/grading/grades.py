@@ -124,10 +124,9 @@ class GradeRequest:
                 f"`hardwon memory show LIBRARY {episode.id}` lists them."
             )
         success, score = self.decide(episode)
-        texts = {name: redact(getattr(self, name)) for name in ("why", "lesson", "instead", "grader")}
         return Grade(
-            episode.id, success, score, step=self.step, previous_success=episode.success,
-            previous_score=episode.score, **texts,
+            episode.id, success, score, redact(self.grader), redact(self.why), redact(self.lesson),
+            redact(self.instead), self.step, previous_success=episode.success, previous_score=episode.score,
         )  # fmt: skip
 
 

@@ -60,8 +60,8 @@ def as_extractor(extractor: "Extractor | BaseChatModel | str") -> Extractor:
         MissingExtra: A package that the model needs is not installed.
     """
     if not isinstance(extractor, str) and hasattr(extractor, "extract"):
-        return extractor  # type: ignore[return-value]
-    return ChatExtractor(extractor)  # type: ignore[arg-type]
+        return extractor
+    return ChatExtractor(extractor)
 
 
 class ChatExtractor:
