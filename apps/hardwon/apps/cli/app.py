@@ -11,13 +11,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from hardwon.trainers.__main__ import train
+
 from . import bench, connect, curate, doctor, memory, review, serve
 from .eval import evaluate
 from .mcp import mcp
 from .model import model
 from .run import run
 from .team import team
-from .train import train
 
 __all__ = ["app", "main"]
 
