@@ -327,7 +327,7 @@ def test_settings_that_cannot_be_read_are_left_alone(tmp_path):
 def test_the_plugin_has_the_hooks_of_an_installation(tmp_path):
     plugin = Path(__file__).parents[3] / "apps" / "plugins" / "claude-code"
     hooks = json.loads((plugin / "hooks" / "hooks.json").read_text())["hooks"]
-    install_hooks("claude-code", tmp_path / "settings.json", "hardwon hook run claude-code")
+    install_hooks("claude-code", tmp_path / "settings.json", "hardwon-hook claude-code")
     assert hooks == json.loads((tmp_path / "settings.json").read_text())["hooks"]
     manifest = json.loads((plugin / ".claude-plugin" / "plugin.json").read_text())
     market = json.loads((plugin.parent / ".claude-plugin" / "marketplace.json").read_text())

@@ -1,0 +1,54 @@
+"""`hardwon proxy` as a process: it starts, survives a kill in the middle of a conversation, and stops on SIGTERM."""
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+
+import openai
+from tests.apps.proxy.conftest import TOOLS
+from tests.apps.proxy.test_proxy import refunding
+
+from hardwon.memory import ExperienceLibrary
+
+
+@contextlib.contextmanager
+def proxy_process(library, upstream):
+    """Start the command on a free port, and yield the process and a client."""
+    program = "from hardwon.apps.cli.app import main; main()"
+    command = [sys.executable, "-c", program, "proxy", str(library), "--upstream", f"{upstream.url}/v1", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            address = next(match[1] for line in process.stderr if (match := re.search(r"for clients: (\S+)", line)))
+            with openai.OpenAI(api_key="sk-secret-key", base_url=address, timeout=200) as client:
+                yield process, client
+        finally:
+            process.kill()
+
+
+def test_a_killed_proxy_loses_no_step_of_a_conversation_that_goes_on(tmp_path, upstream):
+    upstream.answer = refunding
+    messages = [{"role": "user", "content": "Refund Ada's order."}]
+    results = iter(["error: no such order", "refunded"])
+
+    def advance(client):
+        message = client.chat.completions.create(model="m", messages=messages, tools=TOOLS).choices[0].message
+        messages.append(message.model_dump(exclude_none=True))
+        messages.extend(
+            {"role": "tool", "tool_call_id": call.id, "content": next(results)} for call in message.tool_calls or ()
+        )
+
+    with proxy_process(tmp_path / "work.db", upstream) as (process, client):
+        advance(client)
+        process.kill()
+    with proxy_process(tmp_path / "work.db", upstream) as (process, client):
+        advance(client)
+        advance(client)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(200) == 0
+    assert messages[-1]["content"] == "Refunded."
+    with ExperienceLibrary.open(tmp_path / "work.db", read_only=True) as library:
+        (row,) = library.trajectories()
+        assert [step.diagnosis.success for step in library.trajectory(row["id"]).steps] == [False, True]
