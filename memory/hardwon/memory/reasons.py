@@ -174,6 +174,8 @@ class Reasons:
         Raises:
             WrongType: A value has the wrong type, or there is no such field.
         """
+        if not changes:  # most steps are updated with nothing
+            return self
         attributes = _collect_fields(self)
         for name, value in changes.items():
             if name not in _KEY_OF:
@@ -183,9 +185,9 @@ class Reasons:
 
     def merged(self, other: "Reasons") -> "Reasons":
         """Return the record with the fields and extra keys of another one, which take precedence."""
-        if not other:
+        if other is NO_REASONS or not other:
             return self
-        if not self:
+        if self is NO_REASONS or not self:
             return other
         attributes, changes = _collect_fields(self), _collect_fields(other)
         return _create({**attributes, **changes}, {**_drop_keys(self.extra, changes), **other.extra})

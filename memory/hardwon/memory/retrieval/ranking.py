@@ -3,7 +3,8 @@
 A policy needs the next action. The nearest state alone is noisy evidence, so all similar states vote for the kind of
 action that was taken in them (k-nearest-neighbor classification with a kernel). A vote weighs more for a more similar
 state and if the same kind of action preceded both states. It weighs less if the step earned no reward. States of the
-best supported kind of action come first. Ranking searches nothing and changes only the order.
+best supported kind of action come first, and among these the best supported exact actions. Ranking searches nothing and
+changes only the order.
 """
 
 import json
@@ -107,8 +108,8 @@ def order_by_support(
 ) -> list[Found]:
     """Return the states in which a step was taken, ordered by the support of its kind of action.
 
-    Within a kind, the state with the largest weight comes first. Ties are broken by id, so the order is the same in any
-    process.
+    Within a kind, states of the best supported action come first; see `_share_places`. Ties are broken by id, so the
+    order is the same in any process.
 
     Args:
         store: The library.
@@ -129,7 +130,7 @@ def order_by_support(
 def order_by_votes(
     done: Sequence[TakenStep], similarities: Sequence[float], after: str | None, task: str, *, own: int | None = None
 ) -> list[int]:
-    """Return the indices of steps, ordered by the support of their kind, their weight, and their return.
+    """Return the indices of steps, ordered by the support of their kind, then of their action.
 
     Ties keep the original order.
 
@@ -149,15 +150,32 @@ def order_by_votes(
             weight * max(step.value / best, POOR) ** 2 for weight, step in zip(weights, done[:own], strict=False)
         ]
     support = _support([step.kind for step in done], weights)
+    shares = _share_places(done, weights)
     least = LEAST_SUPPORT * max(support.values(), default=0.0)
 
     ranked = [
-        (-support_here, -weights[at], -step.value, at)
+        (-support_here, -shares[at], -weights[at], -step.value, at)
         for at, step in enumerate(done)
         if (support_here := support.get(step.kind, 0.0)) >= least or own is None
     ]
     ranked.sort()
     return [at for *_, at in ranked]
+
+
+def _share_places(done: Sequence[TakenStep], weights: Sequence[float]) -> list[float]:
+    """Return the claim of each step to a place: the support of its exact action, divided by its rank among equal ones.
+
+    Places of one kind of action are so shared among its actions in proportion to their support. An action that many
+    similar states took is worth more than one place, and the places that it does not need go to others.
+    """
+    support = _support([step.action for step in done], weights)
+    ranks: Counter[str] = Counter()
+    claims = [0.0] * len(done)
+    for at in sorted(range(len(done)), key=lambda at: (-weights[at], -done[at].value, at)):
+        action = done[at].action
+        ranks[action] += 1
+        claims[at] = support[action] / ranks[action]
+    return claims
 
 
 def weigh(
@@ -212,7 +230,7 @@ def _share(own: frozenset[str], other: frozenset[str], weight: Mapping[str, floa
 
 
 def _support(kinds: Sequence[str], weights: Sequence[float]) -> Mapping[str, float]:
-    """Return the total weight of the steps by kind of action."""
+    """Return the total weight of the steps by kind of action, or by action."""
     support: defaultdict[str, float] = defaultdict(float)
     for kind, weight in zip(kinds, weights, strict=True):
         support[kind] += weight

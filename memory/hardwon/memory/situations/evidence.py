@@ -110,10 +110,9 @@ def call_keys(action: str) -> list[str]:
 def facts_of(keys: Iterable[str], action: str) -> tuple[str, ...]:
     """Return the facts of a step, such as `front wall`, read from its keys; empty if its state has no such facts."""
     for key in keys:
-        if key.startswith(GUARD_MARK):
-            _, is_around, context = key.partition(_AROUND)
-            if is_around:
-                return split_facts(context, action)
+        # the search for the words comes first, because it alone rules out most keys
+        if _AROUND in key and key.startswith(GUARD_MARK):
+            return split_facts(key.partition(_AROUND)[2], action)
     return ()
 
 

@@ -85,7 +85,8 @@ class _Text:
 
     def has(self, phrase: Words) -> bool:
         """Return whether the words occur in a row."""
-        return bool(self._places(phrase).starts)
+        # most phrases begin with a word that the text lacks
+        return bool(phrase) and phrase[0] in self._index and bool(self._places(phrase).starts)
 
     def _places(self, phrase: Words) -> "Places":
         """Return the places where a phrase starts."""
@@ -119,6 +120,8 @@ class Situation:
         self._task = content_words(state.task)
         self._contexts: dict[Words, tuple[str, str]] = {}
         """By the arguments of an action: see `read_around`."""
+        self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
+        """By action and counts: see `keys`. The action that is taken was estimated before."""
         self._lists = {
             name: [element if isinstance(element, str) else str(element) for element in value]
             for name, value in state.facts.items()
@@ -129,7 +132,8 @@ class Situation:
     def whole(self) -> "Situation":
         """Return the situation with all words in its contexts, not only structural ones."""
         situation = copy(self)
-        situation._structural, situation._contexts = EVERY_WORD, {}  # contexts are cached per set of structural words
+        situation._structural = EVERY_WORD
+        situation._contexts, situation._keys = {}, {}  # both depend on the structural words
         return situation
 
     @cached_property
@@ -160,6 +164,11 @@ class Situation:
             action: Action of the step.
             counts: What this episode already tried, as the runtime's working memory describes it.
         """
+        if (keys := self._keys.get((action, counts))) is None:
+            keys = self._keys[action, counts] = self._compute_keys(action, counts)
+        return keys
+
+    def _compute_keys(self, action: str, counts: str) -> tuple[str, ...]:
         parsed = parse_action(action)
         around, notes = self.read_around(parsed.slots)
         is_named = self.says(action)
@@ -196,7 +205,7 @@ class Situation:
     def says(self, action: str) -> bool:
         """Return whether the text or the notes contain all words of the action in a row, such as `touch your nose`."""
         phrase = words(action)
-        return len(phrase) > 1 and any(text.has(phrase) for text in (self._observation, self._notes))
+        return len(phrase) > 1 and (self._observation.has(phrase) or self._notes.has(phrase))
 
     def _mark(self, verb: str, slot: str) -> str:
         """Return the flag of an argument for the notes."""

@@ -171,7 +171,7 @@ def _columns(tally: Tally) -> tuple[float | str, ...]:
 
 
 def _encode_failures(counts: Mapping[str, int]) -> str:
-    return json.dumps(dict(sorted(counts.items())))
+    return json.dumps(dict(sorted(counts.items()))) if counts else "{}"
 
 
 def summaries(

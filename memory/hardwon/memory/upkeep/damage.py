@@ -22,11 +22,16 @@ def names_damage(cls: C) -> C:
 
     Checksums are compared only after an error, so that reads cost no more.
     """
-    # Inherited methods are wrapped on the subclass, so the base classes stay unchanged.
-    for base in reversed(cls.__mro__):
-        for name, method in vars(base).items():
-            if isfunction(method) and not name.startswith("_") and base is not object:
-                setattr(cls, name, _guard(getattr(cls, name)))
+    # Inherited methods are wrapped on the subclass, so the base classes stay unchanged. The names are listed first:
+    # a method that was just set on the subclass would be wrapped a second time.
+    names = dict.fromkeys(
+        name
+        for base in reversed(cls.__mro__[:-1])
+        for name, method in vars(base).items()
+        if isfunction(method) and not name.startswith("_")
+    )
+    for name in names:
+        setattr(cls, name, _guard(getattr(cls, name)))
     return cls
 
 

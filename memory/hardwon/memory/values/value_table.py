@@ -269,7 +269,7 @@ class ValueTable:
             if self._touched is not None:
                 self._touched[key] = None
 
-    def estimate(self, keys: Sequence[str], context: str = "") -> Estimate:
+    def estimate(self, keys: Sequence[str], context: str = "", *, prefix: str = "") -> Estimate:
         """Estimate the value of an action by a weighted mean over its keys.
 
             v = sum_k w_k m_k / sum_k w_k,   w_k = GENERALITY^(K - k) n_k / variance_k
@@ -279,22 +279,29 @@ class ValueTable:
         Args:
             keys: The keys of the action, the most general first.
             context: The context of the action, copied into the estimate.
+            prefix: Text before each key in this table; the estimate names its key without it.
 
         Returns:
             The estimate; its value is 0 if no key has steps.
         """
         total = weight = 0.0
-        most_specific = Cell()
+        most_specific = None
         key_of_cell = ""
-        for key in keys:
-            cell = self.cell(key)
-            if cell is not None:
-                # Horner's scheme: every more specific key with steps reduces the weight of the earlier ones.
-                total = GENERALITY * total + cell.precision * cell.mean
-                weight = GENERALITY * weight + cell.precision
-                most_specific, key_of_cell = cell, key
-        in_context = self.cell(keys[CONTEXT_KEY]) if len(keys) > CONTEXT_KEY else None
+        tried = 0
+        # Every action of every step comes here: read cells are looked up without a call.
+        read, find = self._cells.get, self.cell if self._stored is not None else None
+        for at, key in enumerate(keys):
+            cell = read(prefix + key)
+            if cell is None and (find is None or (cell := find(prefix + key)) is None):
+                continue
+            precision = cell.precision
+            # Horner's scheme: every more specific key with steps reduces the weight of the earlier ones.
+            total = GENERALITY * total + precision * cell.mean
+            weight = GENERALITY * weight + precision
+            most_specific, key_of_cell = cell, key
+            if at == CONTEXT_KEY:
+                tried = cell.n
+        if most_specific is None:
+            return Estimate(0.0, context=context)
         value = total / weight if weight else 0.0
-        return Estimate(
-            value, most_specific.n, key_of_cell, in_context.n if in_context else 0, tuple(most_specific.steps), context
-        )
+        return Estimate(value, most_specific.n, key_of_cell, tried, tuple(most_specific.steps), context)

@@ -69,6 +69,4 @@ def estimate_in_world(values: ValueTable, world: int, keys: Sequence[str], conte
         keys: The keys of the action without prefix, the most general first.
         context: The context of the action, copied into the estimate.
     """
-    estimate = values.estimate([prefix_with_world(world, key) for key in keys], context)
-    key = estimate.key.partition(_MARK)[2]
-    return Estimate(estimate.value, estimate.n, key, estimate.tried, estimate.steps, estimate.context)
+    return values.estimate(keys, context, prefix=prefix_with_world(world, ""))
