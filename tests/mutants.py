@@ -1,12 +1,13 @@
 """Mutation testing: change one operator at a time and see whether a test fails.
 
     python tests/mutants.py --count 120 --seed 0 --out runs/mutants
-    python tests/mutants.py --portions trainers --count 60
+    python tests/mutants.py --portions trainers --count 60 --near
 
 cosmic-ray makes the mutants. A seeded sample of them is tried, each in a copy of what is committed,
-with the tests that run the changed statement, by a coverage map that is made once for a commit. A test
-that fails without any mutant kills none. Results are appended to `mutants.jsonl`: a run that was killed
-goes on where it stopped. `equivalent_mutants.toml` lists the mutants that change nothing, and why.
+with the tests that run the changed statement, by a coverage map that is made once for a commit, folder
+by folder (see `mutant_map`). A test that fails without any mutant kills none. Results are appended to
+`mutants.jsonl`: a run that was killed goes on where it stopped. `equivalent_mutants.toml` lists the
+mutants that change nothing, and why.
 """
 
 import argparse
@@ -28,39 +29,22 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = {
-    "memory": ("memory/hardwon/memory",),
-    "runtime": ("runtime/hardwon/runtime",),
-    "trainers": ("trainers/hardwon/trainers/algorithms", "trainers/hardwon/trainers/roles"),
-}
-"""The folders of each portion that are changed. Of the trainers, those that decide what is learned."""
+if str(ROOT) not in sys.path:  # run as a script
+    sys.path.insert(0, str(ROOT))
+
+from tests.mutant_map import FOLDERS, environment, find_places, map_tests, read_times, run_pytest  # noqa: E402
+
 PORTIONS = ("memory", "runtime")
 """The portions that are tried by default."""
-TESTS = {
-    # a remote library and general answers have their tests beside the server
-    "memory": (
-        "tests/memory",
-        "tests/runtime",
-        "tests/apps/http/test_remote.py",
-        "tests/apps/http/routes/test_general.py",
-    ),
-    "runtime": (
-        "tests/memory",
-        "tests/runtime",
-        "tests/apps/http/test_remote.py",
-        "tests/apps/http/routes/test_general.py",
-    ),
-    "trainers": ("tests/trainers",),
-}
-"""Where the map looks for the tests of a portion."""
 EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 QUICK_TESTS = 60
 """Tests tried first: those of the module's own file, then the quickest."""
 SLOW_S = 20.0
-"""A test that takes longer is not run for each mutant."""
+"""A test that takes more CPU time is run only for lines that no quicker one runs."""
 ALL_TESTS_S = 120.0
 """How long the tests may take that a surviving mutant is tried with, the quickest first."""
 PRELOADED = (
@@ -169,77 +153,6 @@ def is_star(line: str, column: int) -> bool:
     return line[column + 1 :].lstrip().startswith(",")
 
 
-def environment(tree: Path) -> dict[str, str]:
-    """Return the environment in which `hardwon` is the code of a copy."""
-    paths = os.pathsep.join(str(tree / portion) for portion in ("memory", "runtime", "trainers", "apps"))
-    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": paths}
-
-
-def run_pytest(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a copy of the project, with the code of that copy."""
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
-        cwd=tree, env=environment(tree), capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def map_tests(
-    tree: Path, out: Path, jobs: int, portions: Sequence[str] = PORTIONS
-) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
-    """Return the tests that run each line of each module, and how long each test takes in seconds.
-
-    Line 0 stands for the whole module: what runs as it is imported is tried with the tests of the rest.
-    """
-    from coverage import CoverageData
-
-    places = tuple(dict.fromkeys(place for portion in portions for place in TESTS[portion]))
-    data, times, names = out / "coverage", out / "times.xml", out / "tests.txt"
-    if not names.exists():  # A name that pytest does not find again would look like a test that fails.
-        named = run_pytest(tree, "--collect-only", *places).stdout
-        names.write_text(named, encoding="utf-8")
-    collected = frozenset(names.read_text(encoding="utf-8").splitlines())
-    if not (data.exists() and times.exists()):
-        print("Mapping lines to tests (minutes) ...", file=sys.stderr)
-        sources = [f"--cov={folder}" for portion in portions for folder in FOLDERS[portion]]
-        done = run_pytest(
-            tree, *places, *sources, "--cov-context=test", "--cov-report=", f"--junitxml={times}", f"-n{jobs}"
-        )
-        if done.returncode not in (0, 1):
-            sys.exit(f"The tests cannot be run without a mutant:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        (tree / ".coverage").replace(data)
-    seconds, useless = read_times(times)
-    covered = CoverageData(str(data))
-    covered.read()
-    tests: dict[str, dict[int, list[str]]] = {}
-    for file in covered.measured_files():
-        module = "/".join(Path(file).parts[Path(file).parts.index("hardwon") - 1 :])
-        lines = {
-            line: {name.rpartition("|")[0] for name in names if name}
-            for line, names in covered.contexts_by_lineno(file).items()
-        }
-        lines[0] = set().union(*lines.values())
-        tests[module] = {
-            line: sorted(
-                name
-                for name in names & collected
-                if name.partition("[")[0] not in useless and seconds.get(name, 0.0) <= SLOW_S
-            )
-            for line, names in lines.items()
-        }
-    return tests, seconds
-
-
-def read_times(times: Path) -> tuple[dict[str, float], set[str]]:
-    """Return the seconds of each test, and the functions that fail without a mutant."""
-    seconds, useless = {}, set()
-    for case in ElementTree.parse(times).iter("testcase"):
-        name = f"{(case.get('classname') or '').replace('.', '/')}.py::{case.get('name')}"
-        seconds[name] = float(case.get("time") or 0.0)
-        if case.find("failure") is not None or case.find("error") is not None:
-            useless.add(name.partition("[")[0])
-    return seconds, useless
-
-
 @cache
 def statements(path: Path) -> list[range]:
     """Return the lines of each statement of a module, the body of a compound one left out."""
@@ -252,15 +165,21 @@ def statements(path: Path) -> list[range]:
     return found
 
 
-def choose_tests(mutant: Mutant, tree: Path, tests: Mapping[str, Mapping[int, Sequence[str]]]) -> list[str]:
-    """Return the tests that run the statement which a mutant changes; of what runs at import, the module's tests."""
+def choose_tests(
+    mutant: Mutant, tree: Path, tests: Mapping[str, Mapping[int, Sequence[str]]], seconds: Mapping[str, float]
+) -> list[str]:
+    """Return the tests that run the statement which a mutant changes; of what runs at import, the module's tests.
+
+    Slow tests are left out, except where only slow ones run the statement.
+    """
     known = tests.get(mutant.module, {})
     around = [lines for lines in statements(tree / mutant.module) if mutant.line in lines]
     here = min(around, key=len, default=range(mutant.line, mutant.line + 1))
     chosen = {name for line in {mutant.line, *here} for name in known.get(line, ())}
     if not chosen and any(line in known for line in {mutant.line, *here}):
         chosen = set(known[0])
-    return sorted(chosen)
+    quick = {name for name in chosen if seconds.get(name, 0.0) <= SLOW_S}
+    return sorted(quick or chosen)
 
 
 class Witness:
@@ -299,8 +218,6 @@ def run_fork(copy: Path, chosen: Sequence[str], limit: float) -> tuple[int | Non
                 "no:pytest_cov",
                 f"--basetemp={copy.with_suffix('.tmp')}",
             ]
-            import pytest
-
             code = int(pytest.main([*arguments, *chosen], plugins=[Witness(witness)]))
         finally:
             os._exit(code)
@@ -329,7 +246,7 @@ def try_mutant(mutant: Mutant, copy: Path, tests: list[str], seconds: Mapping[st
     spent, within = 0.0, []
     for name in ordered:
         spent += seconds.get(name, 1.0)
-        within += [name] if spent <= ALL_TESTS_S else []
+        within += [name] if spent <= ALL_TESTS_S or not within else []
     with use_mutation(copy / mutant.module, get_operator(mutant.operator)(), mutant.occurrence):
         for chosen in (within[:QUICK_TESTS], within[QUICK_TESTS:]):
             if not chosen:
@@ -345,7 +262,9 @@ def work(number: int, out: Path, options: argparse.Namespace) -> None:
     """Try every `jobs`-th mutant in a copy of its own and append what became of it."""
     tree, copy = out / "tree", out / f"copy-{number}"
     portions = options.portions
-    tests, seconds = map_tests(tree, out, options.jobs, portions)
+    chosen = sample(find_mutants(tree, portions), options.count, options.seed)
+    places = find_places(tree, portions, [mutant.module for mutant in chosen] if options.near else ())
+    tests, seconds = map_tests(tree, out, options.jobs, portions, places)
     for module in (*PRELOADED, *(module for portion in portions for module in PRELOADED_BY.get(portion, ()))):
         with suppress(ImportError):
             import_module(module)
@@ -354,11 +273,11 @@ def work(number: int, out: Path, options: argparse.Namespace) -> None:
     subprocess.run(["rm", "-rf", str(copy)], check=True)
     subprocess.run(["cp", "-a", str(tree), str(copy)], check=True)
     known = {mutant for mutant, _, _ in results(out)}
-    mine = sample(find_mutants(tree, portions), options.count, options.seed)[number :: options.jobs]
+    mine = chosen[number :: options.jobs]
     for done, mutant in enumerate(mine, 1):
         if mutant in known:
             continue
-        outcome, by = try_mutant(mutant, copy, choose_tests(mutant, tree, tests), seconds)
+        outcome, by = try_mutant(mutant, copy, choose_tests(mutant, tree, tests, seconds), seconds)
         with (out / "mutants.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps({**asdict(mutant), "outcome": outcome, "by": by}) + "\n")
         print(f"worker {number}: {done} of {len(mine)}: {outcome:12}{mutant} {by}", file=sys.stderr)
@@ -409,25 +328,32 @@ def failing_alone(tree: Path, out: Path, known: Iterable[tuple[Mutant, str, str]
     return {name for name in killers if not checked[name]}
 
 
-def run(out: Path, *, count: int, seed: int, jobs: int, portions: Sequence[str] = PORTIONS) -> dict[str, Score]:
-    """Try a sample of mutants of the committed code; return the score of each portion, and of all as ``."""
+def run(
+    out: Path, *, count: int, seed: int, jobs: int, portions: Sequence[str] = PORTIONS, near: bool = False
+) -> dict[str, Score]:
+    """Try a sample of mutants of the committed code; return the score of each portion, and of all as ``.
+
+    With `near`, only the tests in the folders that mirror the changed modules are tried, so the rate is a lower bound.
+    """
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     # a map of tests belongs to a commit and to the portions that it covers
-    out = (out / "-".join((commit.stdout.strip(), *(() if tuple(portions) == PORTIONS else portions)))).resolve()
+    parts = (commit.stdout.strip(), *(() if tuple(portions) == PORTIONS else portions), *(["near"] if near else []))
+    out = (out / "-".join(parts)).resolve()
     tree = out / "tree"
     if not tree.exists():
         out.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "clone", "--quiet", "--local", str(ROOT), str(tree)], check=True)
-    map_tests(tree, out, jobs, portions)
+    chosen = sample(find_mutants(tree, portions), count, seed)
+    map_tests(tree, out, jobs, portions, find_places(tree, portions, [m.module for m in chosen] if near else ()))
     command = [sys.executable, "-P", __file__, f"--count={count}", f"--seed={seed}", f"--jobs={jobs}", f"--out={out}"]
-    command += ["--portions", *portions]
+    command += ["--portions", *portions, *(["--near"] if near else [])]
     workers = [subprocess.Popen([*command, f"--worker={number}"], env=environment(tree)) for number in range(jobs)]
     ended = [worker.wait() for worker in workers]
     if any(ended):
         sys.exit(f"A worker stopped before its end. Run the same command again; what is known is in {out}.")
-    return score(tree, out, sample(find_mutants(tree, portions), count, seed), portions)
+    return score(tree, out, chosen, portions)
 
 
 def score(tree: Path, out: Path, chosen: Sequence[Mutant], portions: Sequence[str] = PORTIONS) -> dict[str, Score]:
@@ -454,13 +380,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     parser.add_argument("--portions", nargs="+", choices=[*FOLDERS], default=PORTIONS, help="which code is changed")
+    parser.add_argument("--near", action="store_true", help="try only the tests in the folders that mirror the modules")
     parser.add_argument("--out", type=Path, default=ROOT / "runs" / "mutants", help="where results are kept")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker is not None:
         work(options.worker, options.out, options)
     else:
-        show(run(options.out, count=options.count, seed=options.seed, jobs=options.jobs, portions=options.portions))
+        names = ("count", "seed", "jobs", "portions", "near")
+        show(run(options.out, **{name: getattr(options, name) for name in names}))
 
 
 def show(scores: Mapping[str, Score]) -> None:

@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests import mutants
+from tests import mutant_map, mutants
 
 COUNT, SEED = int(os.environ.get("MUTANTS", "120")), int(os.environ.get("SEED", "0"))
 
@@ -25,7 +25,8 @@ def test_nineteen_of_twenty_mutants_are_killed():
 def test_nine_of_ten_mutants_of_the_trainers_are_killed():
     """A sample of the changes of an operator in the algorithms and roles."""
     pytest.importorskip("cosmic_ray", reason="make test-mutants installs cosmic-ray")
-    scores = mutants.run(Path("runs/mutants"), count=COUNT // 2, seed=SEED, jobs=2, portions=["trainers"])
+    options = {"count": COUNT // 2, "seed": SEED, "jobs": 2}
+    scores = mutants.run(Path("runs/mutants"), **options, portions=["trainers"], near=True)
     mutants.show(scores)
     assert scores[""].rate >= 0.9, "\n".join(map(str, scores[""].survivors))
 
@@ -61,6 +62,74 @@ def test_statements_are_without_the_bodies_of_compound_ones(tmp_path):
     assert not mutants.is_star("def f(a, *, b): return a * b", 25)
     assert mutants.changes_nothing("core/ReplaceTrueWithFalse", "zip(a, b, strict=True)", 17)
     assert not mutants.changes_nothing("core/ReplaceTrueWithFalse", "sort(a, reverse=True)", 16)
+
+
+ASYNCHRONOUS = """
+class Agent:
+    async def stream(self, count):
+        async for number in self._numbers(count):
+            if number > 0:
+                yield number
+
+    async def _numbers(self, count):
+        for number in range(count):
+            yield number
+"""
+ITS_TEST = """
+import asyncio
+import time
+
+import pytest
+from hardwon.memory.agent import Agent
+
+
+def test_stream():
+    async def read():
+        return [number async for number in Agent().stream(3)]
+
+    time.sleep(0.3)
+    assert asyncio.run(read()) == [1, 2]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_nothing(count):
+    assert count < 2
+"""
+
+
+def test_asynchronous_generators_are_mapped_and_slow_tests_are_tried_where_no_other_runs_the_line(tmp_path):
+    """Time on the wall is none of a test's own: a map made on a busy machine must not lose its tests."""
+    pytest.importorskip("pytest_cov", reason="make test-mutants installs it")
+    tree, module = tmp_path / "tree", "memory/hardwon/memory/agent.py"
+    for name, text in {module: ASYNCHRONOUS, "tests/memory/test_agent.py": ITS_TEST}.items():
+        (tree / name).parent.mkdir(parents=True)
+        (tree / name).write_text(text)
+    (tree / "tests" / "mutant_map.py").write_text(Path(mutant_map.__file__).read_text())
+    (tree / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\npythonpath = .\n")
+    places = mutant_map.find_places(tree, ["memory"], [module])
+    assert places == [("tests/memory/test_agent.py",)]
+    tests, seconds = mutant_map.map_tests(tree, tmp_path / "out", 1, ["memory"], places)
+    stream = "tests/memory/test_agent.py::test_stream"
+    assert [tests[module][line] for line in (4, 5, 6, 10)] == [[stream]] * 4
+    assert seconds[stream] < 0.3
+    mutant = mutants.Mutant(module, "core/AddNot", 0, 5)
+    assert mutants.choose_tests(mutant, tree, tests, {stream: 1000.0}) == [stream]
+    quick = {module: {5: [stream, "tests/memory/test_agent.py::test_nothing[0]"]}}
+    assert mutants.choose_tests(mutant, tree, quick, {stream: 1000.0}) == quick[module][5][1:]
+    # a second call reads the map from the disk
+    (tree / "tests" / "memory" / "test_agent.py").unlink()
+    assert mutant_map.map_tests(tree, tmp_path / "out", 1, ["memory"], places) == (tests, seconds)
+
+
+def test_the_tests_are_mapped_folder_by_folder():
+    places = mutant_map.find_places(mutants.ROOT, ["memory", "runtime"])
+    assert ("tests/memory/values",) in places
+    assert ("tests/apps/http/test_remote.py",) in places
+    assert any("tests/memory/test_bank.py" in place for place in places)
+    modules = ["trainers/hardwon/trainers/roles/guide.py", "memory/hardwon/memory/bank.py"]
+    near = mutant_map.find_places(mutants.ROOT, ["trainers"], modules)
+    assert near[0] == ("tests/trainers/roles",)
+    assert "tests/memory/test_bank.py" in near[1]
 
 
 def test_a_sample_keeps_its_mutants_when_others_are_added():
