@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
-from hardwon.memory.retrieval.ranking import BestSteps, kind_of, order_by_support
+from hardwon.memory.retrieval.ranking import BestSteps, TakenStep, kind_of, order_by_support, order_by_votes
 
 WALL = "A brick wall with a painted %s on it, and moss."
 HERE = State(WALL % "boat")
@@ -161,3 +161,19 @@ def test_in_a_vague_situation_the_tasks_decide(library):
     )
     asked = State("The next request.", task="print the travel report on paper")
     assert library.recall(asked, k=5).steps[0].what.action == "printer(n=0)"
+
+
+def order(*actions):
+    """The actions of one kind, taken in states of falling similarity, in the order in which they are recalled."""
+    done = [TakenStep("go", "", 1.0, action=action) for action in actions]
+    return [actions[at] for at in order_by_votes(done, [0.5 - at / 1000 for at in range(len(done))], None, "")]
+
+
+def test_among_actions_of_one_kind_the_places_are_shared_by_support():
+    """What three similar states did says more than what the single nearest one did."""
+    assert order("go to bed", "go to shelf", "go to shelf", "go to shelf")[:2] == ["go to shelf", "go to shelf"]
+    # one state more earns the first place, not all of them
+    many = order("go to bed", "go to desk", "go to shelf", "go to shelf", "go to shelf", "go to shelf")
+    assert many[:3] == ["go to shelf", "go to shelf", "go to shelf"]
+    assert order("go to bed", "go to shelf", "go to shelf")[:2] == ["go to shelf", "go to bed"]
+    assert order("go to bed", "go to desk", "go to shelf") == ["go to bed", "go to desk", "go to shelf"]
