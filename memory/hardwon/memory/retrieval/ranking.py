@@ -174,7 +174,7 @@ def _share_places(done: Sequence[TakenStep], weights: Sequence[float]) -> list[f
     for at in sorted(range(len(done)), key=lambda at: (-weights[at], -done[at].value, at)):
         action = done[at].action
         ranks[action] += 1
-        claims[at] = support[action] / ranks[action]
+        claims[at] = support.get(action, 0.0) / ranks[action]
     return claims
 
 
