@@ -160,7 +160,7 @@ def _map_place(tree: Path, out: Path, jobs: int, portions: Sequence[str], place:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Write down the CPU time of a test, where this module is a plugin.
 
     The time on the wall depends on what else the machine does: on a busy one a test of two seconds takes twenty, and
