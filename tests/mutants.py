@@ -243,7 +243,8 @@ def try_mutant(mutant: Mutant, copy: Path, tests: list[str], seconds: Mapping[st
         return "not covered", ""
     own = f"test_{Path(mutant.module).stem}.py"
     ordered = sorted(tests, key=lambda name: (own not in name, seconds.get(name, 1.0), name))
-    spent, within = 0.0, []
+    spent = 0.0
+    within: list[str] = []
     for name in ordered:
         spent += seconds.get(name, 1.0)
         within += [name] if spent <= ALL_TESTS_S or not within else []

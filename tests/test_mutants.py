@@ -51,7 +51,7 @@ def test_every_equivalent_mutant_says_why_and_is_still_there():
 
 
 def portions():
-    return (path for name in mutants.FOLDERS for path in (mutants.ROOT / name).rglob("*.py"))
+    return (path for name in mutant_map.FOLDERS for path in (mutants.ROOT / name).rglob("*.py"))
 
 
 def test_statements_are_without_the_bodies_of_compound_ones(tmp_path):
