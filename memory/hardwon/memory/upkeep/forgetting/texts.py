@@ -8,8 +8,7 @@ from typing import Any
 from hardwon.memory.errors import LibraryDamaged
 from hardwon.memory.items import item_of
 from hardwon.memory.records import Item, Trajectory
-
-from .damage import UNREADABLE
+from hardwon.memory.upkeep.damage import UNREADABLE
 
 _TOKEN = re.compile(r"\w+")
 

@@ -1,0 +1,104 @@
+"""The middleware with many users and threads: each has a namespace and episodes of their own."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pytest
+from langchain_core.messages import HumanMessage
+from tests.runtime.integrations.scripted import BOOKS_SEVEN, call, create_agent, model
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime import ExperienceMiddleware
+from hardwon.runtime.integrations import middleware as module, namespaces
+
+# ---- many at once
+
+
+@dataclass
+class User:
+    """The context of a run."""
+
+    name: str
+
+
+def test_every_user_has_experience_of_their_own(library, desk):
+    middleware = ExperienceMiddleware(library, namespace=lambda context: context.name)
+
+    def run(name):
+        chat = model(*BOOKS_SEVEN)
+        agent = create_agent(chat, desk.tools, middleware=[middleware], context_schema=User)
+        agent.invoke({"messages": [("user", f"A table for {name}.")]}, context=User(name))
+        return chat.metadata["seen"][0]
+
+    assert [len(run(name)) for name in ("ada", "grace", "ada")] == [1, 1, 2]
+    middleware.close()
+    with ExperienceLibrary.open(library.path, namespace="ada", read_only=True) as of_ada:
+        assert of_ada.stats()["episodes"] == 2
+    assert library.stats()["episodes"] == 0
+
+
+def test_a_namespace_that_cannot_be_told_is_refused(library, desk):
+    """Somebody else's experience would be used otherwise."""
+    agent = create_agent(
+        model(*BOOKS_SEVEN),
+        desk.tools,
+        middleware=[ExperienceMiddleware(library, namespace=lambda context: context.name)],
+    )
+    with pytest.raises(ConfigError, match="cannot determine the namespace from the context None"):
+        agent.invoke({"messages": [("user", "A table.")]})
+
+
+def test_many_threads_share_one_middleware(library, desk):
+    middleware = ExperienceMiddleware(library, namespace=lambda context: context.name)
+
+    def run(n):
+        agent = create_agent(model(*BOOKS_SEVEN), desk.tools, middleware=[middleware], context_schema=User)
+        agent.invoke({"messages": [("user", f"Table {n}.")]}, context=User(f"user {n % 3}"))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(run, range(24)))
+    middleware.close()
+    for n in range(3):
+        with ExperienceLibrary.open(library.path, namespace=f"user {n}", read_only=True) as own:
+            assert own.stats()["episodes"] == 8
+            assert own.verify() == []
+
+
+def test_parallel_calls_of_a_resumed_run_share_one_rebuilt_episode(library, monkeypatch):
+    """Two tool calls arrive at once in a process that did not begin the run: neither loses the other's steps."""
+    middleware, inside = ExperienceMiddleware(library), threading.Barrier(2, timeout=0.3)
+    begin = middleware._begin
+
+    def wait_for_the_other(*arguments, **options):
+        with suppress(threading.BrokenBarrierError):  # broken if the other call is kept out
+            inside.wait()
+        return begin(*arguments, **options)
+
+    monkeypatch.setattr(middleware, "_begin", wait_for_the_other)
+    state = {"hardwon_episode": "resumed", "messages": [HumanMessage("Book a table."), call("book", table=6)]}
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: middleware._find_run(state, None), range(2))
+    assert first is second
+
+
+def test_namespaces_beyond_those_kept_open_are_closed(library, desk, monkeypatch):
+    monkeypatch.setattr(namespaces, "OPEN_NAMESPACES", 2)
+    middleware = ExperienceMiddleware(library, namespace=lambda context: context.name)
+    for n in range(4):
+        agent = create_agent(model(*BOOKS_SEVEN), desk.tools, middleware=[middleware], context_schema=User)
+        agent.invoke({"messages": [("user", "A table.")]}, context=User(f"user {n}"))
+    assert list(middleware._libraries._opened) == ["user 2", "user 3"]
+    middleware.close()
+
+
+def test_runs_that_were_given_up_are_forgotten(library, desk, monkeypatch):
+    monkeypatch.setattr(module, "OPEN_EPISODES", 2)
+    middleware = ExperienceMiddleware(library)
+    for _ in range(4):
+        agent = create_agent(model(), desk.tools, middleware=[middleware])
+        with pytest.raises(RuntimeError):  # the script is at its end
+            agent.invoke({"messages": [("user", "A table.")]})
+    assert len(middleware._open) == 2
