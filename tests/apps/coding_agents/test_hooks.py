@@ -30,7 +30,7 @@ class Session:
     def __init__(self, tmp_path, monkeypatch, agent="claude-code", session="s-1", options=()):
         self.library, self.agent, self.session = tmp_path / "work.db", agent, session
         self.transcript = tmp_path / "transcript.jsonl"
-        self.options = parse_arguments([agent, "--library", str(self.library), "--trusted", *options])
+        self.options = parse_arguments([agent, "--library", str(self.library), *options])
         self.options.session = session
         self.calls = 0
         monkeypatch.setenv("HARDWON_HOME", str(tmp_path / "home"))
@@ -207,7 +207,7 @@ def test_an_import_of_the_transcript_adds_nothing(session):
 def test_a_turn_that_could_not_be_recorded_is_recorded_later(session, monkeypatch):
     broken = ExperienceLibrary.receive
     monkeypatch.setattr(ExperienceLibrary, "receive", lambda *_, **__: 1 / 0)
-    session.options.trusted = False
+    session.options.trust = "untrusted"
     session.play("Fix the tests.")
     assert session.episodes() == []
     monkeypatch.setattr(ExperienceLibrary, "receive", broken)

@@ -35,8 +35,9 @@ InProject = Annotated[
 HookGuardrails = Annotated[
     Literal["warn", "block", "off"], typer.Option(help="warn the model of a call that kept failing, or refuse it.")
 ]
-HookTrusted = Annotated[
-    bool, typer.Option("--trusted", help="Recall recorded turns in their own words; the results of tools among them.")
+HookTrust = Annotated[
+    Literal["trusted", "untrusted"],
+    typer.Option(help="untrusted: recall no text of a turn, only forms of actions and their outcomes."),
 ]
 
 
@@ -66,9 +67,10 @@ def proxy(
             "until somebody grades it."
         ),
     ] = "calls",
-    trusted: Annotated[
-        bool, typer.Option("--trusted", help="You are the only user: recall recorded runs in their own words.")
-    ] = False,
+    trust: Annotated[
+        Literal["trusted", "untrusted"],
+        typer.Option(help="untrusted: clients of other people; recall no text of a run, only forms of actions."),
+    ] = "trusted",
     place: Annotated[
         Literal["message", "system"],
         typer.Option(help="Where recalled experience stands: in a last message, or in the system message."),
@@ -104,7 +106,7 @@ def proxy(
     trained = open_server_roles(roles, "guidance", "extractor")
     settings = ProxySettings(
         mode=mode_of(False if guardrails == "off" else guardrails), outcome=outcome, place=place,
-        trust="trusted" if trusted else "untrusted", recall_k=trained.recall_k, guidance=trained.guidance,
+        trust=trust, recall_k=trained.recall_k, guidance=trained.guidance,
         extractor=trained.extractor,
     )  # fmt: skip
     serve_proxy(
@@ -131,7 +133,7 @@ def hook_install(
     library: HookLibrary = "",
     project: InProject = False,
     guardrails: HookGuardrails = "warn",
-    trusted: HookTrusted = False,
+    trust: HookTrust = "trusted",
     namespace: Namespace = "default",
 ) -> None:
     """Add the hooks to the settings of a coding agent. Repeat it to change the options."""
@@ -142,7 +144,7 @@ def hook_install(
     path = library if is_address(parse_library(library)) else str(Path(library or default_library()).absolute())
     options = ["--library", path, "--guardrails", guardrails, "--namespace", namespace]
     settings = find_settings(agent, project=project)
-    install_hooks(agent, settings, format_command(agent, [*options, *(["--trusted"] if trusted else [])]))
+    install_hooks(agent, settings, format_command(agent, [*options, "--trust", trust]))
     out().print(f"{agent} records to {path} from its next session on. Its hooks are in {settings}.", soft_wrap=True)
     out().print(f"See what it learned: hardwon memory ls {shlex.quote(path)} --episodes", soft_wrap=True)
 
@@ -161,11 +163,11 @@ def hook_run(
     agent: AgentName,
     library: HookLibrary = "",
     guardrails: HookGuardrails = "warn",
-    trusted: HookTrusted = False,
+    trust: HookTrust = "trusted",
     namespace: Namespace = "default",
 ) -> None:
     """Answer one call of a hook: the agent's JSON on stdin, the answer on stdout. It always exits with 0."""
     from hardwon.apps.coding_agents.hook import main
 
     options = ["--library", library, "--guardrails", guardrails, "--namespace", namespace]
-    main([agent, *options, *(["--trusted"] if trusted else [])])
+    main([agent, *options, "--trust", trust])

@@ -138,7 +138,7 @@ def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namesp
     ref = LoggedEpisode(f"{session} {uuid}", ((task, ()),)) if uuid else None
     return record_run(
         run, success=infer_success(run), environment=options.agent, writer=f"hook:{options.agent}",
-        trust="trusted" if options.trusted else "untrusted", meta={"cwd": prompt.get("cwd", "")},
+        trust=options.trust, meta={"cwd": prompt.get("cwd", "")},
         episode=episode_id(ref, options.agent) if ref else f"hook-{path.stem}",
     )  # fmt: skip
 

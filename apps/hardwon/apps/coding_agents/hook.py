@@ -40,7 +40,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--library", default="")
     parser.add_argument("--namespace", default="default")
     parser.add_argument("--guardrails", choices=("warn", "block", "off"), default="warn")
-    parser.add_argument("--trusted", action="store_true")
+    parser.add_argument("--trust", choices=("trusted", "untrusted"), default="trusted")
     options = parser.parse_args(arguments)
     options.library = options.library or default_library()
     return options
@@ -126,7 +126,7 @@ def _record(event: HookEvent, options: argparse.Namespace, journal: Journal) -> 
     if journal.take() is None and not journal.pending():
         return
     command = [sys.executable, "-m", "hardwon.apps.coding_agents.record", event.agent, "--library", options.library]
-    command += ["--namespace", options.namespace, *(["--trusted"] if options.trusted else [])]
+    command += ["--namespace", options.namespace, "--trust", options.trust]
     null = subprocess.DEVNULL
     subprocess.Popen(
         [*command, "--session", event.session], stdin=null, stdout=null, stderr=null, start_new_session=True

@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--library", required=True)
     parser.add_argument("--session", required=True)
     parser.add_argument("--namespace", default="default")
-    parser.add_argument("--trusted", action="store_true")
+    parser.add_argument("--trust", choices=("trusted", "untrusted"), default="trusted")
     try:
         from .experience import record_pending
 

@@ -43,7 +43,7 @@ class ProxySettings:
     """How guardrails are enforced; None turns them off."""
     outcome: str = "calls"
     """"calls": a run succeeds if the last call of every tool worked. "unknown": a person grades it later."""
-    trust: Trust = "untrusted"
+    trust: Trust = "trusted"
     place: str = "message"
     """Where the hint stands: "message" or "system"."""
     recall_k: int = 5
