@@ -286,6 +286,49 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/episodes/{episode_id}/grade": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Grade
+         * @description Grade, correct or explain a recorded episode. Everything learned from it is computed again.
+         *
+         *     A token with the right `write` grades every episode, and one that may only record those that it recorded. Words of a
+         *     token without the right `write` wait in quarantine. The same grade twice changes nothing.
+         */
+        post: operations["grade_v1_episodes__episode_id__grade_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/episodes/{episode_id}/grades": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Grades
+         * @description Return the grades of an episode, oldest first: who gave which outcome, when and why.
+         */
+        get: operations["grades_v1_episodes__episode_id__grades_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/episodes/{episode_id}/reading": {
         parameters: {
             query?: never;
@@ -1320,6 +1363,100 @@ export interface components {
             trail: components["schemas"]["Trail"];
         };
         /**
+         * Grade
+         * @description A grade of one recorded episode.
+         */
+        Grade: {
+            admission?: components["schemas"]["Admission"] | null;
+            /**
+             * At
+             * @default
+             */
+            at: string;
+            /** Episode */
+            episode: string;
+            /** Grader */
+            grader: string;
+            /**
+             * Instead
+             * @default
+             */
+            instead: string;
+            /**
+             * Is New
+             * @default true
+             */
+            is_new: boolean;
+            /**
+             * Lesson
+             * @default
+             */
+            lesson: string;
+            /**
+             * Previous Score
+             * @default 0
+             */
+            previous_score: number;
+            /** Previous Success */
+            previous_success?: boolean | null;
+            /** Score */
+            score: number;
+            /** Step */
+            step?: number | null;
+            /** Success */
+            success: boolean | null;
+            /**
+             * Why
+             * @default
+             */
+            why: string;
+        };
+        /**
+         * GradeTold
+         * @description A grade, a correction or an explanation of a recorded episode.
+         */
+        GradeTold: {
+            /**
+             * Grader
+             * @default
+             */
+            grader: string;
+            /**
+             * Instead
+             * @default
+             */
+            instead: string;
+            /**
+             * Lesson
+             * @default
+             */
+            lesson: string;
+            /** Score */
+            score?: number | null;
+            /** Step */
+            step?: number | null;
+            /** Success */
+            success?: boolean | null;
+            /**
+             * Unknown
+             * @default false
+             */
+            unknown: boolean;
+            /**
+             * Why
+             * @default
+             */
+            why: string;
+        };
+        /**
+         * Grades
+         * @description The grades of an episode, oldest first.
+         */
+        Grades: {
+            /** Grades */
+            grades: components["schemas"]["Grade"][];
+        };
+        /**
          * Health
          * @description The state of the server. It answers only if the library can be read.
          */
@@ -1600,6 +1737,11 @@ export interface components {
          * @description Counts of rewards and punishments that one action brought at once in earlier steps of the applicable worlds.
          */
         Outcome: {
+            /**
+             * Certainty
+             * @default 0
+             */
+            certainty: number;
             /**
              * Enabler
              * @default
@@ -3024,6 +3166,96 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Trajectory"];
+                };
+            };
+            /** @description The request was rejected; `detail` has the reason. */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server failed or the library is unavailable; `detail` has the reason. */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    grade_v1_episodes__episode_id__grade_post: {
+        parameters: {
+            query?: {
+                /** @description Namespace of the library. */
+                namespace?: string;
+            };
+            header?: never;
+            path: {
+                episode_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["GradeTold"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Grade"];
+                };
+            };
+            /** @description The request was rejected; `detail` has the reason. */
+            "4XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The server failed or the library is unavailable; `detail` has the reason. */
+            "5XX": {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    grades_v1_episodes__episode_id__grades_get: {
+        parameters: {
+            query?: {
+                /** @description Namespace of the library. */
+                namespace?: string;
+            };
+            header?: never;
+            path: {
+                episode_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Grades"];
                 };
             };
             /** @description The request was rejected; `detail` has the reason. */

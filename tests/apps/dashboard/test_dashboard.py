@@ -1,6 +1,7 @@
 """What the dashboard counts and writes, without a browser: figures, curves, markup, runs that are followed."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import given, strategies as st
 
-from hardwon.apps.dashboard import charts, figures, frame, lessons, login, places, search_page
+from hardwon.apps.dashboard import charts, figures, frame, lessons, login, overview_page, places, search_page
 from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
 from hardwon.apps.dashboard.markup import linked, tag
@@ -315,3 +316,13 @@ def test_steps_that_a_guardrail_blocked_read_not_run(own, episode):
         library.record(episode("shake drawer", library=library, failure=Failure.BLOCKED, success=False))
         newest = explain(library, library.trajectories(limit=1)[0]["id"])["episode"]["steps"][-1]
     assert "not run: a guardrail refused it" in " ".join(map(str, dict(describe_step(newest, None)).values()))
+
+
+def test_an_empty_library_shows_the_line_that_connects_an_agent():
+    """One for LangChain, MCP, the proxy and logs, with the path of the library."""
+    page = overview_page._render_empty("my library.db")
+    lines = re.findall(r"<pre><code>(.*?)</code></pre>", page)
+    assert len(lines) == 5
+    assert all("my library.db" in line for line in lines)
+    for words in ("ExperienceMiddleware(", "hardwon mcp", "hardwon proxy", "hardwon memory import"):
+        assert any(words in line for line in lines)

@@ -100,6 +100,10 @@ def _render_empty(path: str) -> Html:
     ways = (
         ("LangChain", f'middleware=[ExperienceMiddleware(ExperienceLibrary.open("{path}"))]  # in create_agent(...)'),
         ("A coding agent, over MCP", f"claude mcp add hardwon -- hardwon mcp {shlex.quote(path)}"),
+        (
+            "Any client of OpenAI's API, by its base URL",
+            f"hardwon proxy {shlex.quote(path)} --upstream https://api.openai.com/v1",
+        ),
         ("Logs that you have", f"hardwon memory import {shlex.quote(path)} FILE"),
         ("A text game, to see it learn", f"hardwon run textworld --game coin --library {shlex.quote(path)}"),
     )
