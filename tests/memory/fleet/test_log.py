@@ -20,6 +20,7 @@ from hardwon.memory.errors import (
 from hardwon.memory.fleet import log as logs, session
 from hardwon.memory.fleet.entries import pack
 from hardwon.memory.fleet.log import Log, grant
+from hardwon.memory.fleet.schema import SCHEMA_VERSION
 
 
 @pytest.fixture
@@ -218,7 +219,7 @@ def test_a_server_that_is_too_old(url, monkeypatch):
 
 def test_a_schema_that_is_newer(url, log):
     log._writer.run("UPDATE hardwon.meta SET value = '99' WHERE name = 'schema'")
-    with pytest.raises(NewerSchema, match=r"has schema 99.*supports up to 2"):
+    with pytest.raises(NewerSchema, match=rf"has schema 99.*supports up to {SCHEMA_VERSION}\b"):
         Log(url, "default")
 
 

@@ -155,19 +155,19 @@ class ActionOutcomes:
 
     def _compute_certainty(self, action: str, state: State, worlds: frozenset[int] | None) -> float:
         """Return the probability that the action is rewarded at once the next time; see `Outcome.certainty`."""
-        others, steps = _Repeats(), []
+        rest, steps = _Repeats(), []
         parsed = parse_action(action)
         for world, first in self._firsts[action].items():
             if worlds is None or world in worlds:
                 steps += first.steps
-                others.add(first, -1)
+                rest.add(first, -1)
         n, rewarded = self._count_in_context(action, tuple(steps), find_context(parsed, state.task, state.notes))
         if not rewarded:
             return 0.0
         for world, repeats in self._repeats.get(parsed.template, {}).items():
             if worlds is None or world in worlds:
-                others.tried, others.again = others.tried + repeats.tried, others.again + repeats.again
-        return (PRIOR * (others.again + 1) / (others.tried + 2) + rewarded) / (PRIOR + n)
+                rest.tried, rest.again = rest.tried + repeats.tried, rest.again + repeats.again
+        return (PRIOR * (rest.again + 1) / (rest.tried + 2) + rewarded) / (PRIOR + n)
 
     def _count_in_context(self, action: str, steps: tuple[int, ...], context: "Mentions") -> tuple[int, int]:
         """Return the number of steps in such a context, and of those among them that were rewarded at once."""
