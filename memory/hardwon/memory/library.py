@@ -12,6 +12,7 @@ processes may read and write one library. This module does not depend on prompts
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from sqlite3 import Connection
@@ -23,7 +24,7 @@ from . import items as catalogue
 from .bank import Bank
 from .errors import ConfigError, LibraryError
 from .guardrails.probation import WEAKENED, Probation
-from .learning import extraction
+from .learning import extraction, reading
 from .learning.consolidation import Consolidator, admit_within_limits
 from .learning.curator import Curator, Gate, expire
 from .learning.guardrail_index import GuardrailIndex
@@ -93,6 +94,8 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         """Learned admission model, called after the admission rules. None admits by rules alone."""
         self._steps_written = 0
         self._keyed = 0
+        self._unreadable: set[str] = set()
+        """Episodes at which an extractor failed in this process."""
         self._closed = False
 
     @classmethod
@@ -356,16 +359,45 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         with self._transaction() as connection:
             return self._curator(connection).rewrite([self.get(item_id) for item_id in item_ids], item)
 
-    def evolve(self) -> EvolutionReport:
+    def evolve(self, *, extractor: extraction.Extractor | None = None) -> EvolutionReport:
         """Learn items from the episodes recorded since the last call.
 
         New items are proposed from counts by rules and pass the curator. The number of additions per kind is
         limited; merges into existing items do not count against the limit. Items that no longer hold are retired
         or weakened, and idle or expired items are retired. Pinned items are not changed.
 
+        Args:
+            extractor: Also reads the episodes that no extractor has read, at most `reading.MOST` per call, and proposes
+                lessons in words; see `ChatExtractor`.
+
         Returns:
             A report with one admission per proposal and the ids of retired items.
         """
+        report = self._evolve()
+        if extractor is None:
+            return report
+        return replace(report, admissions=(*report.admissions, *self._read_with(extractor)))
+
+    def _read_with(self, extractor: extraction.Extractor) -> list[Admission]:
+        """Let an extractor read new episodes, and return one admission per proposal."""
+        name = f"extracted-{self._number}"
+        rows = self._filed().rows("SELECT value FROM meta WHERE name = ?", (name,))
+        last = int(rows[0][0]) if rows else 0
+        new = self._filed().rows(
+            "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' ORDER BY seq LIMIT ?",
+            (last, self._number, reading.MOST),
+        )
+        numbers = {ref: seq for seq, ref in new}
+        admissions, finished, failed = reading.read_episodes(self, extractor, list(numbers), self._unreadable)
+        if failed:
+            self._unreadable.add(failed)  # the next call tries the others
+        if finished:
+            with self._lock, self._store.transaction() as connection:
+                connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, str(numbers[finished[-1]])))
+        return admissions
+
+    def _evolve(self) -> EvolutionReport:
+        """Learn items by rules."""
         with self._lock:
             derived = self._caught_up()
             self._distiller.read(self.trajectory)

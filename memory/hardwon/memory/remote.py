@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 from .bank import Bank, Entry
 from .errors import ConfigError, LibraryError, UnknownName
 from .grading.grades import Grade
+from .learning.extraction import Extractor
 from .library import ExperienceLibrary
 from .records import (
     Add,
@@ -171,12 +172,19 @@ class RemoteLibrary(ExperienceLibrary):
             Admission, self._wire.send("POST", "items/rewrite", {"ids": list(item_ids), "item": plain(Item, item)})
         )
 
-    def evolve(self) -> EvolutionReport:
+    def evolve(self, *, extractor: Extractor | None = None) -> EvolutionReport:
         """Learn items from the episodes recorded since the last call; see `ExperienceLibrary.evolve`.
 
         If the token does not permit writing, the server evolves the library whenever it receives an episode, and the
         report is empty.
+
+        Raises:
+            ConfigError: An extractor is given. It reads episodes on the server.
         """
+        if extractor is not None:
+            raise ConfigError(
+                f"{self._wire.url} reads its episodes itself. Start it with: hardwon serve LIBRARY --extractor MODEL"
+            )
         # not an error: the runtime evolves after each episode, whatever its token permits
         if not self._evolves:
             return EvolutionReport()

@@ -270,3 +270,15 @@ def test_an_episode_of_an_older_version_moves_the_score_by_the_difference(tmp_pa
     assert (after > before) == (not success)
     assert late.verify() == []
     late.close()
+
+
+def test_a_grade_of_an_episode_whose_world_was_absorbed_counts_in_the_other_world(library, episode):
+    """Tasks that differ only in names are one world, which the third of them shows."""
+    items = add_items(library)
+    for number, thing in enumerate(("spoon", "fork", "pan", "cup", "lid")):
+        one = episode("open drawer", task=f"find the {thing}", id=f"e{number}", meta={"environment": "kitchen"})
+        steps = tuple(replace(step, why={"recalled": items[:2]}) for step in one.steps)
+        library.record(replace(one, steps=steps, arm="retrieved"))
+    for number in range(5):
+        library.grade(f"e{number}", success=False)
+        assert library.verify() == []

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError, PolicyFailure
+from hardwon.memory.learning.reading import find_counterpart
 from hardwon.memory.records import Add, Return, Update
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.interfaces.types import Usage
 from hardwon.runtime.llm.extractor import MAX_READ, VERSION, ChatExtractor, Extraction, as_extractor
-from hardwon.runtime.loop.extract import find_counterpart, read_episode
+from hardwon.runtime.loop.extract import read_episode
 
 pytest.importorskip("langchain_core", reason="needs the chat extra")
 
@@ -391,3 +392,18 @@ def test_a_model_or_its_name_is_an_extractor(scripted):
     assert as_extractor(extractor) is extractor
     with pytest.raises(ConfigError):
         as_extractor(5)  # type: ignore[arg-type]
+
+
+def test_evolve_lets_an_extractor_read_each_episode_once(library, path, scripted):
+    keyed = replace(WON, id="won", steps=tuple(replace(step, id=None) for step in WON.steps))
+    library.record(keyed)
+    library.record(replace(keyed, id="read", meta={"extraction": {}}))
+    library.record(replace(keyed, id="unknown", success=None))
+    model = scripted(json.dumps({"operations": [rule()]}), PolicyFailure("down"))
+    (admission,) = library.evolve(extractor=ChatExtractor(model)).admissions
+    assert library.get(admission.item_id).status == "quarantined"
+    assert library.get(admission.item_id).provenance == tuple(step.id for step in library.trajectory("won").steps)
+    library.evolve(extractor=ChatExtractor(model))
+    with ExperienceLibrary.open(path) as later:
+        later.evolve(extractor=ChatExtractor(model))
+    assert len(model.seen) == 1

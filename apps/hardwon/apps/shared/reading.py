@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from hardwon.memory import Admission, ExperienceLibrary
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.learning.extraction import Extractor
-from hardwon.runtime.loop.extract import bind, find_counterpart, load_shown_items
+from hardwon.memory.learning.reading import bind, find_counterpart, load_shown_items
 
 Lease = Callable[[], AbstractContextManager[ExperienceLibrary]]
 """Opens the library."""

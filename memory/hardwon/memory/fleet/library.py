@@ -207,7 +207,7 @@ class FleetLibrary(TendedReplica):
         self._follower.wake()
         return False
 
-    def evolve(self) -> EvolutionReport:
+    def _evolve(self) -> EvolutionReport:
         """Learn items, if no other process does so at the moment; see `ExperienceLibrary.evolve`.
 
         The process that called this last keeps the lease until it closes the library or does not call for ten seconds.
@@ -223,7 +223,7 @@ class FleetLibrary(TendedReplica):
                 return EvolutionReport()
             try:
                 self.sync()
-                report = super().evolve()
+                report = super()._evolve()
             finally:
                 self._term = None
         self._follower.request_snapshot()

@@ -64,7 +64,7 @@ class WorldScores:
         row = connection.execute(
             "SELECT world FROM episode_worlds WHERE namespace = ? AND trajectory_id = ?", (namespace, episode)
         ).fetchone()
-        self._world: int | None = row and row[0]
+        self._world: int | None = row and _find_standing(connection, namespace, row[0])
         self._items = {item.id: item for item in items}
         self._scores = {item.id: self._read(item, uses[item.id]) for item in self._items.values()}
 
@@ -117,6 +117,14 @@ class WorldScores:
             (self._namespace, json.dumps(item.provenance)),
         ).fetchall()
         return (self._world,) in homes
+
+
+def _find_standing(connection: Connection, namespace: int, world: int) -> int:
+    """Return the world that absorbed a world, or the world itself; only a late grade meets one that was absorbed."""
+    query = "SELECT json_extract(record, '$.into') FROM worlds WHERE namespace = ? AND id = ?"
+    while (row := connection.execute(query, (namespace, world)).fetchone()) is not None and row[0]:
+        world = row[0]
+    return world
 
 
 def read(connection: Connection, namespace: int, item_id: str) -> Scores:

@@ -12,7 +12,7 @@ remedies. Successful episodes yield strategies, skills, insights and remedies.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hardwon.memory import Failure, Item, Step, Trajectory
 from hardwon.memory.errors import ConfigError, PolicyFailure
@@ -60,8 +60,8 @@ def as_extractor(extractor: "Extractor | BaseChatModel | str") -> Extractor:
         MissingExtra: A package that the model needs is not installed.
     """
     if not isinstance(extractor, str) and hasattr(extractor, "extract"):
-        return extractor
-    return ChatExtractor(extractor)
+        return cast("Extractor", extractor)
+    return ChatExtractor(cast("BaseChatModel | str", extractor))
 
 
 class ChatExtractor:

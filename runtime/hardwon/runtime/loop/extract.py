@@ -4,22 +4,16 @@ The extractor runs before the episode is written, so that its cost and its error
 without a usable answer is recorded too, and the episode is still stored.
 """
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
-from hardwon.memory.errors import HardwonError, PolicyFailure, UnknownName
+from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.learning.extraction import Extractor
+from hardwon.memory.learning.reading import bind, find_counterpart, load_shown_items
 from hardwon.memory.records import Operation, Return
-from hardwon.memory.situations.keys import content_words
 from hardwon.runtime.interfaces.types import Usage
-
-ALIKE = 0.5
-"""Share of common words from which two tasks are compared."""
-LOOKED_AT = 300
-"""Newest episodes among which an episode to compare with is searched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,59 +45,11 @@ def read_episode(extractor: Extractor, trajectory: Trajectory, library: Experien
     return Reading(seen_items, tuple(operations), getattr(operations, "usage", Usage()), report)
 
 
-def bind(extractor: Extractor, counterpart: Trajectory | None) -> Extractor:
-    """Return the extractor with an episode to compare with, if it compares episodes."""
-    comparing = getattr(extractor, "comparing", None)
-    if comparing is None or counterpart is None:
-        return extractor
-    bound: Extractor = comparing(lambda trajectory: counterpart)
-    return bound
-
-
-def find_counterpart(trajectory: Trajectory, library: ExperienceLibrary) -> Trajectory | None:
-    """Return the newest episode of the most similar task that ended the other way, or None.
-
-    Only episodes are compared whose words are trusted as far as those of the episode itself.
-    """
-    if trajectory.success is None or not trajectory.steps:
-        return None
-    words, best, chosen = content_words(trajectory.task), ALIKE, None
-    environment = trajectory.meta.get("environment")
-    try:
-        rows = library.trajectories(limit=LOOKED_AT)
-    except HardwonError:  # a client of a server may not read the log
-        return None
-    for row in rows:
-        if row["success"] is None or bool(row["success"]) == trajectory.success or row["id"] == trajectory.id:
-            continue
-        if row["trust"] != "trusted" and (row["trust"], row["writer"]) != (trajectory.trust, trajectory.writer):
-            continue
-        if row["meta"].get("environment") != environment or not row["n_steps"]:
-            continue
-        other = content_words(row["task"])
-        likeness = 1.0 if row["task"] == trajectory.task else len(words & other) / max(1, len(words | other))
-        if likeness > best or (chosen is None and likeness >= best):
-            best, chosen = likeness, row["id"]
-    return library.trajectory(chosen) if chosen is not None else None
-
-
 def carry_out(reading: Reading, trajectory_id: str, library: ExperienceLibrary) -> None:
     """Pass the operations to the curator, with the step ids that the written episode received."""
     if reading.operations:
         recorded = library.trajectory(trajectory_id)
         library.apply(_replace_numbers(reading.operations, recorded), recorded, [item.id for item in reading.shown])
-
-
-def load_shown_items(trajectory: Trajectory, library: ExperienceLibrary) -> tuple[Item, ...]:
-    """Return the active items that the episode was shown, each once, in the order of their first use.
-
-    An item that was retired meanwhile is left out: an update of it would bring it back.
-    """
-    items = []
-    for ref in dict.fromkeys(ref for step in trajectory.steps for ref in step.why.recalled or ()):
-        with contextlib.suppress(UnknownName):  # another process may have deleted it
-            items.append(library.get(ref))
-    return tuple(item for item in items if item.status == "active")
 
 
 def _replace_numbers(operations: Sequence[Operation], recorded: Trajectory) -> list[Operation]:

@@ -1,0 +1,121 @@
+"""Reading: let an extractor read recorded episodes, with the items that they were shown and one to compare with."""
+
+import logging
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from hardwon.memory.errors import HardwonError, UnknownName
+from hardwon.memory.records import Admission, Item, Operation, Trajectory
+from hardwon.memory.situations.keys import content_words
+
+from .extraction import Extractor
+
+ALIKE = 0.5
+"""Share of common words from which two tasks are compared."""
+LOOKED_AT = 300
+"""Newest episodes among which an episode to compare with is searched."""
+MOST = 20
+"""Episodes that one call of `evolve` lets an extractor read: each costs a call of a model."""
+
+logger = logging.getLogger("hardwon.memory")
+
+
+class ReadableLibrary(Protocol):
+    """The methods of a library that reading needs."""
+
+    def get(self, item_id: str) -> Item:
+        """Return an item."""
+        ...
+
+    def trajectory(self, trajectory_id: str) -> Trajectory:
+        """Return an episode with its steps."""
+        ...
+
+    def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
+        """Return rows about episodes, newest first."""
+        ...
+
+    def apply(
+        self, operations: Sequence[Operation], trajectory: Trajectory, seen_ids: Sequence[str]
+    ) -> list[Admission]:
+        """Apply the operations of an extractor."""
+        ...
+
+
+def bind(extractor: Extractor, counterpart: Trajectory | None) -> Extractor:
+    """Return the extractor with an episode to compare with, if it compares episodes."""
+    comparing = getattr(extractor, "comparing", None)
+    if comparing is None or counterpart is None:
+        return extractor
+    bound: Extractor = comparing(lambda trajectory: counterpart)
+    return bound
+
+
+def find_counterpart(trajectory: Trajectory, library: ReadableLibrary) -> Trajectory | None:
+    """Return the newest episode of the most similar task that ended the other way, or None.
+
+    Only episodes are compared whose words are trusted as far as those of the episode itself.
+    """
+    if trajectory.success is None or not trajectory.steps:
+        return None
+    words, best, chosen = content_words(trajectory.task), ALIKE, None
+    environment = trajectory.meta.get("environment")
+    try:
+        rows = library.trajectories(limit=LOOKED_AT)
+    except HardwonError:  # a client of a server may not read the log
+        return None
+    for row in rows:
+        if row["success"] is None or bool(row["success"]) == trajectory.success or row["id"] == trajectory.id:
+            continue
+        if row["trust"] != "trusted" and (row["trust"], row["writer"]) != (trajectory.trust, trajectory.writer):
+            continue
+        if row["meta"].get("environment") != environment or not row["n_steps"]:
+            continue
+        other = content_words(row["task"])
+        likeness = 1.0 if row["task"] == trajectory.task else len(words & other) / max(1, len(words | other))
+        if likeness > best or (chosen is None and likeness >= best):
+            best, chosen = likeness, row["id"]
+    return library.trajectory(chosen) if chosen is not None else None
+
+
+def load_shown_items(trajectory: Trajectory, library: ReadableLibrary) -> tuple[Item, ...]:
+    """Return the active items that the episode was shown, each once, in the order of their first use.
+
+    An item that was retired meanwhile is left out: an update of it would bring it back.
+    """
+    items = []
+    for ref in dict.fromkeys(ref for step in trajectory.steps for ref in step.why.recalled or ()):
+        with suppress(UnknownName):  # another process may have deleted it
+            items.append(library.get(ref))
+    return tuple(item for item in items if item.status == "active")
+
+
+def read_episodes(
+    library: ReadableLibrary, extractor: Extractor, episodes: Sequence[str], failed: Collection[str] = ()
+) -> tuple[list[Admission], list[str], str]:
+    """Let an extractor read recorded episodes, oldest first, until it fails at one.
+
+    Args:
+        library: The library.
+        extractor: Proposes the items.
+        episodes: Ids of the episodes.
+        failed: Ids of episodes at which it failed before; they are passed over.
+
+    Returns:
+        One admission per proposal, the episodes that need not be read again, and the episode at which it failed.
+    """
+    admissions: list[Admission] = []
+    finished: list[str] = []
+    for ref in episodes:
+        episode = library.trajectory(ref)
+        if episode.success is not None and episode.steps and "extraction" not in episode.meta and ref not in failed:
+            items = load_shown_items(episode, library)
+            try:
+                operations = bind(extractor, find_counterpart(episode, library)).extract(episode, items)
+            except HardwonError as error:
+                logger.warning("the extractor failed at episode %s: %s", ref, error)
+                return admissions, finished, ref
+            admissions += library.apply(operations, episode, [item.id for item in items])
+        finished.append(ref)
+    return admissions, finished, ""
