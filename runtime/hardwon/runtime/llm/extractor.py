@@ -61,7 +61,7 @@ def as_extractor(extractor: "Extractor | BaseChatModel | str") -> Extractor:
     """
     if not isinstance(extractor, str) and hasattr(extractor, "extract"):
         return cast("Extractor", extractor)
-    return ChatExtractor(cast("BaseChatModel | str", extractor))
+    return ChatExtractor(extractor)  # pyright: ignore[reportArgumentType]
 
 
 class ChatExtractor:

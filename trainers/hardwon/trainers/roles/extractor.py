@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 from hardwon.memory import State, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.learning.reading import load_shown_items
 from hardwon.memory.records import Admission
 from hardwon.runtime.interfaces.types import Context
-from hardwon.runtime.loop.extract import load_shown_items
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.config.kinds import READS, TRIALS
