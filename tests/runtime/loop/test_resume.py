@@ -13,6 +13,7 @@ from langgraph.checkpoint.serde import jsonplus
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
 from hardwon.runtime.agent import Agent
+from hardwon.runtime.loop.graph import FORMER_MODULE, RECORDS
 from hardwon.runtime.policies.episodic import EpisodicPolicy
 
 PATH = ("go east", "wait", "wait", "go east", "go west", "go east", "go east", "go east")
@@ -277,6 +278,20 @@ def test_checkpoints_are_read_without_a_warning(start, caplog, monkeypatch, serd
         expected = agent.run(seed=3, thread_id="t").trajectory
         assert agent.resume("t").trajectory == expected
         interrupt(start(saver), 15)
+        assert agent.resume("t").success
+    assert caplog.messages == []
+
+
+def test_checkpoints_of_earlier_versions_are_read(start, caplog, monkeypatch):
+    """They name the records by the module that is a package now."""
+    saver = InMemorySaver(serde=jsonplus.JsonPlusSerializer(allowed_msgpack_modules=None))
+    agent = start(saver)
+    with monkeypatch.context() as former:
+        for record in RECORDS:
+            if record.__module__.startswith(FORMER_MODULE):
+                former.setattr(record, "__module__", FORMER_MODULE)
+        interrupt(agent, 15)
+    with caplog.at_level(logging.WARNING):
         assert agent.resume("t").success
     assert caplog.messages == []
 
