@@ -16,6 +16,12 @@ def chat(client, messages, **options):
     return client.chat.completions.create(model="m", messages=messages, tools=TOOLS, **options)
 
 
+def chat_with_id(client, messages):
+    """Return the message of a response, and the id of the episode to which the call belongs."""
+    response = client.chat.completions.with_raw_response.create(model="m", messages=messages, tools=TOOLS)
+    return response.parse().choices[0].message, response.headers["x-hardwon-episode"]
+
+
 def run_agent(client, upstream, task, tools, *, stream=False):
     """Play a minimal agent: call the tools that the model asks for until it answers in words."""
     messages = [{"role": "user", "content": task}]
@@ -123,11 +129,13 @@ def test_concurrent_conversations_with_equal_words_stay_apart(proxied, upstream,
 
     def play(result):
         messages = [{"role": "user", "content": "Refund it."}]
-        message = chat(client, messages).choices[0].message
+        message, begun = chat_with_id(client, messages)
         barrier.wait(200)
         answer = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": result}
-        chat(client, [*messages, message.model_dump(exclude_none=True), answer])
+        _, ended = chat_with_id(client, [*messages, message.model_dump(exclude_none=True), answer])
+        pairs.append((begun, ended))
 
+    pairs: list[tuple[str, str]] = []
     threads = [threading.Thread(target=play, args=(text,)) for text in ("refunded", "error: no such order")]
     for thread in threads:
         thread.start()
@@ -136,6 +144,8 @@ def test_concurrent_conversations_with_equal_words_stay_apart(proxied, upstream,
     episodes = wait_for(lambda: len(found := open_episodes(library)) == 2 and found)
     assert sorted(episode.success for episode in episodes) == [False, True]
     assert [len(episode.steps) for episode in episodes] == [1, 1]
+    assert all(begun == ended for begun, ended in pairs)
+    assert len(set(pairs)) == 2
 
 
 def test_a_request_of_a_person_begins_a_new_episode(proxied, upstream, library):
@@ -171,7 +181,7 @@ def test_a_repeated_request_adds_no_step_twice(proxied, upstream, library):
     upstream.answer = refunding
     client = proxied()
     messages = [{"role": "user", "content": "Refund Ada's order."}]
-    message = chat(client, messages).choices[0].message
+    message, begun = chat_with_id(client, messages)
     messages += [message.model_dump(exclude_none=True)]
     messages += [{"role": "tool", "tool_call_id": "c1", "content": "error: no such order"}]
     upstream.answer = lambda body: JSONResponse({"error": {"message": "overloaded"}}, 503)
@@ -183,6 +193,7 @@ def test_a_repeated_request_adds_no_step_twice(proxied, upstream, library):
     chat(client, messages)
     (episode,) = wait_for(lambda: open_episodes(library))
     assert len(episode.steps) == 2
+    assert episode.id == begun
 
 
 # ---- failures

@@ -63,7 +63,10 @@ class Worker:
             logger.warning("%s is skipped: the library does not answer", what)
             return None
         future = self._pool.submit(work, *args)
-        done, _ = await asyncio.wait([asyncio.wrap_future(future)], timeout=self.patience_s)
+        waiter = asyncio.wrap_future(future)
+        # asyncio reports an exception that nobody reads; this one is logged below, or came too late to matter.
+        waiter.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        done, _ = await asyncio.wait([waiter], timeout=self.patience_s)
         if not done:
             logger.warning("%s is skipped: the library did not answer in %g s", what, self.patience_s)
             self._late.add(future)
