@@ -255,7 +255,7 @@ def test_name_that_does_not_exist_is_an_attribute_error():
         "import hardwon.trainers",
         "import hardwon.memory; hardwon.memory.ExperienceLibrary.open(':memory:').close()",
         "import typer.testing; from hardwon.apps.cli.app import app; typer.testing.CliRunner().invoke(app, ['--help'])",
-        "from hardwon.apps.cli import eval, train",
+        "from hardwon.apps.cli import eval; from hardwon.trainers.__main__ import train",
     ],
 )
 def test_light_imports_stay_light(code):
