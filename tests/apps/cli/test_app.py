@@ -33,7 +33,7 @@ def test_every_parameter_has_help(path):
     assert [p.name for p in COMMANDS[path].params if not p.help and p.name != "help"] == []
 
 
-SERVERS = (("mcp",), ("serve", "start"))
+SERVERS = (("mcp",), ("serve", "start"), ("proxy",), ("hook", "run"))
 """Commands that answer over a wire, and print nothing."""
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from hardwon.apps.shared.common import Namespace, is_address, out, parse_library, tell
+from hardwon.apps.shared.common import AsJson, Namespace, is_address, out, parse_library, tell
 from hardwon.apps.shared.trained import HELP, open_server_roles
 
 PROXY_PORT = 8430
@@ -135,6 +135,7 @@ def hook_install(
     guardrails: HookGuardrails = "warn",
     trust: HookTrust = "trusted",
     namespace: Namespace = "default",
+    as_json: AsJson = False,
 ) -> None:
     """Add the hooks to the settings of a coding agent. Repeat it to change the options."""
     from hardwon.apps.coding_agents.install import find_settings, format_command, install_hooks
@@ -145,17 +146,24 @@ def hook_install(
     options = ["--library", path, "--guardrails", guardrails, "--namespace", namespace]
     settings = find_settings(agent, project=project)
     install_hooks(agent, settings, format_command(agent, [*options, "--trust", trust]))
+    if as_json:
+        print(json.dumps({"agent": agent, "library": path, "settings": str(settings)}))
+        return
     out().print(f"{agent} records to {path} from its next session on. Its hooks are in {settings}.", soft_wrap=True)
     out().print(f"See what it learned: hardwon memory ls {shlex.quote(path)} --episodes", soft_wrap=True)
 
 
 @hook_app.command("uninstall")
-def hook_uninstall(agent: AgentName, project: InProject = False) -> None:
+def hook_uninstall(agent: AgentName, project: InProject = False, as_json: AsJson = False) -> None:
     """Take the hooks out of the settings of a coding agent; the library stays."""
     from hardwon.apps.coding_agents.install import find_settings, uninstall_hooks
 
     settings = find_settings(agent, project=project)
-    out().print(f"{settings}: {'the hooks are removed' if uninstall_hooks(settings) else 'there were no hooks'}.")
+    was_installed = uninstall_hooks(settings)
+    if as_json:
+        print(json.dumps({"agent": agent, "settings": str(settings), "removed": was_installed}))
+    else:
+        out().print(f"{settings}: {'the hooks are removed' if was_installed else 'there were no hooks'}.")
 
 
 @hook_app.command("run")

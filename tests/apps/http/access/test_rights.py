@@ -40,8 +40,12 @@ LOGS = [
     ("POST", "/v1/foresee", {"state": STATE, "actions": ["wait"], "raw": True}),
     ("POST", "/v1/offered", {"state": STATE, "raw": True}), ("GET", "/v1/items?text=potato", None),
     ("GET", "/v1/items?location=pantry", None), ("GET", "/v1/items?tag=bite", None),
+    ("GET", "/v1/episodes/{episode}/grades", None),
 ]  # fmt: skip
-RECORDS = [("POST", "/v1/episodes", {"episodes": [EPISODE]}), ("POST", "/v1/items/{item}/feedback", {"helped": True})]
+RECORDS = [
+    ("POST", "/v1/episodes", {"episodes": [EPISODE]}), ("POST", "/v1/items/{item}/feedback", {"helped": True}),
+    ("POST", "/v1/episodes/{episode}/grade", {"success": True}),  # without `write`: of an episode of one's own
+]  # fmt: skip
 WRITES = [
     ("POST", "/v1/items", {"items": [ITEM]}), ("POST", "/v1/items", {"items": [{**ITEM, "trust": "trusted"}]}),
     ("PATCH", "/v1/items/{item}", {"body": "x"}), ("POST", "/v1/items/{item}/pin", {}),

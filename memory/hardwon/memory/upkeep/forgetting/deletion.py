@@ -21,7 +21,7 @@ from hardwon.memory.upkeep.integrity import rebuild_states_text
 from hardwon.memory.upkeep.queries import trajectory
 
 from .item_revision import ItemRevision
-from .rows import LISTED, OPINIONS, Rows
+from .rows import LISTED, OPINIONS, RowQueries
 from .selection import Selection, Selector, What
 from .texts import extract_texts, extract_tokens, parse_ids, parse_item
 
@@ -57,7 +57,7 @@ class Deletion:
     """The transaction that deletes a selection."""
 
     def __init__(self, store: Store, connection: Connection, namespace: int) -> None:
-        self._rows = Rows(store, connection, namespace)
+        self._rows = RowQueries(store, connection, namespace)
         self._run = connection.execute
         self._namespace = namespace
         self._items = ItemRevision(self._rows)

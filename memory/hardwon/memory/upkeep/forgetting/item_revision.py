@@ -14,7 +14,7 @@ from hardwon.memory.upkeep.damage import UNREADABLE
 from hardwon.memory.upkeep.queries import trajectory
 from hardwon.memory.values.saved_tables import rebuild_values
 
-from .rows import Rows
+from .rows import RowQueries
 from .texts import extract_texts, extract_tokens, parse_item
 
 _HISTORY = "namespace = ? AND what = 'item' AND ref = ?"
@@ -23,7 +23,7 @@ _HISTORY = "namespace = ? AND what = 'item' AND ref = ?"
 class ItemRevision:
     """Removes and rewrites items in the transaction of a deletion."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowQueries) -> None:
         self._rows = rows
         self._run = rows.run
         self._namespace = rows.namespace

@@ -12,7 +12,7 @@ OPINIONS = "SELECT item_id, writer, episode FROM opinions WHERE namespace = ? AN
 """Query for feedback."""
 
 
-class Rows:
+class RowQueries:
     """Reads and deletes rows in the transaction of a deletion."""
 
     def __init__(self, store: Store, connection: Connection, namespace: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.validation import check_text
 
-from .rows import LISTED, OPINIONS, Rows
+from .rows import LISTED, OPINIONS, RowQueries
 from .texts import build_text_matcher
 
 What = Literal["episode", "writer", "text", "namespace"]
@@ -50,7 +50,7 @@ def parse_selector(**given: str | None) -> tuple[What, str]:
 class Selector:
     """Finds the rows of a namespace that match a selector."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RowQueries) -> None:
         self._rows = rows
         self._run = rows.run
         self._namespace = rows.namespace
