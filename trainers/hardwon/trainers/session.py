@@ -115,9 +115,7 @@ class Session:
         manual = environment.describe() if isinstance(environment, Described) else ""
         prompts: Any = open_format(config.model, tokenizer, manual=manual, builder=config.policy.build_prompts())
         # Only the process that plays may connect to a server or start vLLM.
-        # weights that play while others learn are a copy
-        served = copy.deepcopy(first) if config.rollouts.max_lag and config.engine.kind == "local" else first
-        engine = open_engine(config if plays else replace(config, engine=EngineConfig()), served, tokenizer, out)
+        engine = _open_engine(config if plays else replace(config, engine=EngineConfig()), first, tokenizer, out)
         gate = open_gate(config.gate, engine, prompts)
 
         def build_role(name: str) -> Role:
@@ -236,6 +234,12 @@ def _check_instructions(config: TrainConfig, checkpoint: Path) -> None:
         )
         return
     instructions.check(json.loads(path.read_text(encoding="utf-8")), str(checkpoint), config.roles)
+
+
+def _open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> Engine:
+    """Open the engine; if episodes are played while others are learned from, it samples with a copy of the model."""
+    plays_ahead = config.rollouts.max_lag and config.engine.kind == "local"
+    return open_engine(config, copy.deepcopy(model) if plays_ahead else model, tokenizer, out)
 
 
 def _open_libraries(

@@ -41,55 +41,64 @@ HookTrust = Annotated[
 ]
 
 
+ServedLibrary = Annotated[
+    Path,
+    typer.Argument(
+        metavar="LIBRARY",
+        help="The library file, created if it does not exist, or postgresql://USER@HOST/DB.",
+        show_default=False,
+        parser=parse_library,
+    ),
+]
+ProxyGuardrails = Annotated[
+    Literal["warn", "block", "off"],
+    typer.Option(help="warn: put a warning below a bad call's answer. block: refuse the call."),
+]
+RunOutcome = Annotated[
+    Literal["calls", "unknown"],
+    typer.Option(
+        help="Outcome of a run. calls: success if the last call of every tool worked. unknown: nothing is learned "
+        "until somebody grades it."
+    ),
+]
+ClientTrust = Annotated[
+    Literal["trusted", "untrusted"],
+    typer.Option(help="untrusted: clients of other people; recall no text of a run, only forms of actions."),
+]
+HintPlace = Annotated[
+    Literal["message", "system"],
+    typer.Option(help="Where recalled experience stands: in a last message, or in the system message."),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(help="Append tokens and log-probabilities that the server returns to this file of JSON lines."),
+]
+ServedRoles = Annotated[
+    Path | None,
+    typer.Option(
+        help=f"{HELP} The guide writes the recalled text; the extractor reads recorded runs.", show_default=False
+    ),
+]
+
+
 def proxy(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="LIBRARY",
-            help="The library file, created if it does not exist, or postgresql://USER@HOST/DB.",
-            show_default=False,
-            parser=parse_library,
-        ),
-    ],
+    path: ServedLibrary,
     upstream: Annotated[
         str, typer.Option(help="Base URL of the OpenAI-compatible server that answers, with its /v1.")
     ] = "https://api.openai.com/v1",
     host: Annotated[str, typer.Option(help="A loopback address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PROXY_PORT,
-    guardrails: Annotated[
-        Literal["warn", "block", "off"],
-        typer.Option(help="warn: put a warning below a bad call's answer. block: refuse the call."),
-    ] = "warn",
-    outcome: Annotated[
-        Literal["calls", "unknown"],
-        typer.Option(
-            help="Outcome of a run. calls: success if the last call of every tool worked. unknown: nothing is learned "
-            "until somebody grades it."
-        ),
-    ] = "calls",
-    trust: Annotated[
-        Literal["trusted", "untrusted"],
-        typer.Option(help="untrusted: clients of other people; recall no text of a run, only forms of actions."),
-    ] = "trusted",
-    place: Annotated[
-        Literal["message", "system"],
-        typer.Option(help="Where recalled experience stands: in a last message, or in the system message."),
-    ] = "message",
-    tokens: Annotated[
-        Path | None,
-        typer.Option(help="Append tokens and log-probabilities that the server returns to this file of JSON lines."),
-    ] = None,
+    guardrails: ProxyGuardrails = "warn",
+    outcome: RunOutcome = "calls",
+    trust: ClientTrust = "trusted",
+    place: HintPlace = "message",
+    tokens: TokenFile = None,
     extra_body: Annotated[
         str, typer.Option(help="JSON object with fields to set in every chat completion.", metavar="JSON")
     ] = "{}",
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for the server's next bytes.")] = 600.0,
     namespace: Namespace = "default",
-    roles: Annotated[
-        Path | None,
-        typer.Option(
-            help=f"{HELP} The guide writes the recalled text; the extractor reads recorded runs.", show_default=False
-        ),
-    ] = None,
+    roles: ServedRoles = None,
 ) -> None:
     """Add experience to any OpenAI client: recall, guardrails and recording, by its base URL.
 

@@ -260,6 +260,14 @@ def export_(
     _print_result(as_json, {"lines": lines, "file": str(target)}, f"{lines} lines written to {target}.")
 
 
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        "--format", help="auto, hardwon, openai, anthropic, responses, claude-code, codex, langsmith, langfuse or otel."
+    ),
+]
+
+
 @app.command("import")
 def import_(
     path: Annotated[
@@ -281,12 +289,7 @@ def import_(
             show_default=False,
         ),
     ],
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format", help="auto, hardwon, openai, anthropic, responses, claude-code, langsmith, langfuse or otel."
-        ),
-    ] = "auto",
+    form: LogFormat = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the new episodes without importing them.")] = False,
     trust: Annotated[
         str | None,
