@@ -87,6 +87,8 @@ def _print_report(report: "TrainReport") -> None:
         typer.echo(f"best        {report.best}")
     for folder in report.exported:
         typer.echo(f"exported    {folder}")
+    for warning in report.warnings:
+        typer.echo(f"warning     {warning}")
 
 
 def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:

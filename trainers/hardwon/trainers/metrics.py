@@ -6,7 +6,8 @@ appears twice.
 
 import json
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +15,8 @@ from typing import Any, Self
 from hardwon.memory.errors import MissingExtra
 
 FILE = "metrics.jsonl"
+FEWEST = 5
+"""Smallest number of iterations from which two arms are compared."""
 
 
 class Metrics:
@@ -67,6 +70,27 @@ def read(out: Path, kind: str = "train") -> list[dict[str, Any]]:
     """Return the logged lines of one kind, in order."""
     lines = (out / FILE).read_text(encoding="utf-8").splitlines()
     return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+
+def is_worse(rows: Sequence[Mapping[str, Any]], figure: str, reference: str) -> bool:
+    """Return whether a figure was lower than another one by more than two standard errors.
+
+    Args:
+        rows: Lines of one kind; those without both figures are left out.
+        figure: Name of the figure, such as `success/guided`.
+        reference: Name of the one to compare it with in the same line.
+
+    Returns:
+        False with fewer than FEWEST lines.
+    """
+    pairs = [
+        (row[figure], row[reference]) for row in rows if row.get(figure) is not None and row.get(reference) is not None
+    ]
+    differences: list[float] = [value - other for value, other in pairs]
+    if len(differences) < FEWEST:
+        return False
+    error: float = statistics.stdev(differences) / len(differences) ** 0.5
+    return statistics.fmean(differences) < -2 * error
 
 
 def keep_until(path: Path, iteration: int) -> None:

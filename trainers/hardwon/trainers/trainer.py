@@ -35,7 +35,7 @@ from .engines import base_models
 from .exports import write_manifest
 from .learning import GATE_LOG
 from .loop import Position, TrainingLoop
-from .metrics import Metrics, keep_until
+from .metrics import Metrics, is_worse, keep_until, read as read_metrics
 from .player import Player
 from .roles.decisions import PURPOSES, look
 from .rollouts.demonstration import shorten_path
@@ -84,6 +84,8 @@ class TrainReport:
     """Folders of the exported weights, readable by peft, transformers and vLLM."""
     rank: int = 0
     """Rank of this process in a multi-process run. Only rank 0 has results to report."""
+    warnings: tuple[str, ...] = ()
+    """Roles that made episodes worse, with the next step."""
 
 
 def train(
@@ -134,6 +136,7 @@ def train(
             time.process_time() - cpu,
             time.perf_counter() - wall,
             exported,
+            warnings=find_harmful_guides(config, loop.session.out),
         )
 
 
@@ -392,6 +395,21 @@ def _rename_copies(loop: TrainingLoop, paths: Mapping[Task, Sequence[str]], copi
         return names.shuffle(random.Random(f"{loop.config.run.seed}:{spec.task}:{spec.seed}:{spec.copy}"))
 
     return rename
+
+
+def find_harmful_guides(config: TrainConfig, out: Path) -> tuple[str, ...]:
+    """Return a warning if the guide's hints did clearly worse than the recalled text that it makes them of."""
+    rows = read_metrics(out)
+    guided, recalled = (
+        [arm for arm in config.arms if config.get_guidance(arm) == kind] for kind in ("role", "library")
+    )
+    return tuple(
+        f"{arm} solves fewer tasks than {reference} (success/{arm} and success/{reference} in metrics.jsonl). Train "
+        "the guide longer, or leave it out of the export: delete its folder and its entry in roles.json."
+        for arm in guided
+        for reference in recalled
+        if is_worse(rows, f"success/{arm}", f"success/{reference}")
+    )
 
 
 def _export(session: Session, folder: Path) -> tuple[str, ...]:
