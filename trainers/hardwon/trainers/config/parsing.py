@@ -21,6 +21,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from hardwon.memory.errors import ConfigError, UnknownName
 
 T = TypeVar("T")
+_DESCRIPTIONS: dict[Any, Mapping[str, str]] = {}
+"""Descriptions of the fields by dataclass."""
 
 
 def parse(kind: type[T], given: Any, path: str = "") -> T:
@@ -150,7 +152,14 @@ def _format_field(name: str, value: Any, indent: str) -> list[str]:
     return [f"{indent}{name}: {json.dumps(value)}"]
 
 
-def documented(kind: Any) -> dict[str, str]:
+def documented(kind: Any) -> Mapping[str, str]:
+    """Return the descriptions of a dataclass's fields; its source is parsed once."""
+    if kind not in _DESCRIPTIONS:
+        _DESCRIPTIONS[kind] = _parse_descriptions(kind)
+    return _DESCRIPTIONS[kind]
+
+
+def _parse_descriptions(kind: Any) -> Mapping[str, str]:
     """Return the descriptions of a dataclass's fields, read from the docstrings in its source."""
     # Python keeps no docstrings of attributes at run time, so read them from the source.
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
