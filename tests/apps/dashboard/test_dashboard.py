@@ -1,9 +1,12 @@
 """What the dashboard counts and writes, without a browser: figures, curves, markup, runs that are followed."""
 
+import asyncio
 import json
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,12 +19,12 @@ from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
 from hardwon.apps.dashboard.markup import linked, tag
 from hardwon.apps.dashboard.run_pages import experiment, training
-from hardwon.apps.http.access.auth import Tokens
+from hardwon.apps.http.access.auth import Caller, Tokens
 from hardwon.apps.http.state import runs
 from hardwon.apps.render.views import describe_step
 from hardwon.apps.shared.explain import explain
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, Reasons, State, Step, Trajectory
-from hardwon.memory.errors import UnknownName
+from hardwon.memory.errors import LibraryForbidden, UnknownName
 
 
 def world(arm, success, seed=0):
@@ -326,3 +329,18 @@ def test_an_empty_library_shows_the_line_that_connects_an_agent():
     assert all("my library.db" in line for line in lines)
     for words in ("ExperienceMiddleware(", "hardwon mcp", "hardwon proxy", "hardwon memory import"):
         assert any(words in line for line in lines)
+
+
+async def _write_as(rights, library):
+    caller = Caller("id", "visitor", None, frozenset(rights))
+    shelf = SimpleNamespace(read_only=False, reading=lambda name: nullcontext(library))
+    room = frame.Room(FastAPI(), caller, "default")
+    room.api.state.shelf, room.api.state.tokens = shelf, [caller]
+    return await room.write(lambda opened: opened)
+
+
+def test_a_visitor_who_may_not_write_changes_nothing_whatever_the_page_sends():
+    """Buttons are left out for such a visitor; the check does not rely on it."""
+    assert asyncio.run(_write_as({"read", "log", "write"}, "library")) == "library"
+    with pytest.raises(LibraryForbidden):
+        asyncio.run(_write_as({"read", "log"}, "library"))

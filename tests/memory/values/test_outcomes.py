@@ -1,5 +1,7 @@
 """Outcomes of actions: what exactly these words brought at once, also for actions that are not possible yet."""
 
+from dataclasses import replace
+
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Outcome, State, Step, Trajectory
@@ -254,3 +256,20 @@ def test_what_the_task_names_is_another_case(library):
         library.record(put("cup", "rack", 1.0, name, task="put the cup away"))
     assert certainty(library, "put cup in rack", task="put the cup away") > 0.8
     assert certainty(library, "put cup in rack", task="put the plate away") in (None, 0.0)
+
+
+@pytest.mark.parametrize("changes", [{"trust": "untrusted", "writer": "stranger"}, {"meta": {"environment": "office"}}])
+def test_strangers_and_other_games_change_no_certainty(library, changes):
+    """Neither of the action itself, nor of how far rewards of its template repeat."""
+    for thing in ("cup", "plate", "fork"):
+        for name in "abc":
+            library.record(put(thing, "rack", 1.0, f"{thing} {name}"))
+    before = certainty(library, "put cup in rack")
+    assert before > 0.9
+    for thing in ("cup", "plate", "fork"):
+        for name in "defghi":
+            task = "file the papers" if "meta" in changes else "tidy up"
+            reward = 1.0 if name in "df" else -1.0
+            episode_ = put(thing, "rack", reward, f"{thing} {name}", task=task)
+            library.record(replace(episode_, **changes))
+    assert certainty(library, "put cup in rack") == before

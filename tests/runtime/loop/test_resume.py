@@ -284,15 +284,15 @@ def test_checkpoints_are_read_without_a_warning(start, caplog, monkeypatch, serd
 
 def test_checkpoints_of_earlier_versions_are_read(start, caplog, monkeypatch):
     """They name the records by the module that is a package now."""
+    monkeypatch.setattr(jsonplus, "_warned_blocked_types", set())
     saver = InMemorySaver(serde=jsonplus.JsonPlusSerializer(allowed_msgpack_modules=None))
-    agent = start(saver)
     with monkeypatch.context() as former:
         for record in RECORDS:
             if record.__module__.startswith(FORMER_MODULE):
                 former.setattr(record, "__module__", FORMER_MODULE)
-        interrupt(agent, 15)
+        interrupt(start(saver), 15)
     with caplog.at_level(logging.WARNING):
-        assert agent.resume("t").success
+        assert start(saver).resume("t").success
     assert caplog.messages == []
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, Namespace, is_address, out, parse_library, tell
+from hardwon.apps.shared.common import AsJson, Namespace, ServedLibrary, is_address, out, parse_library, tell
 from hardwon.apps.shared.trained import HELP, open_server_roles
 
 PROXY_PORT = 8430
@@ -41,15 +41,6 @@ HookTrust = Annotated[
 ]
 
 
-ServedLibrary = Annotated[
-    Path,
-    typer.Argument(
-        metavar="LIBRARY",
-        help="The library file, created if it does not exist, or postgresql://USER@HOST/DB.",
-        show_default=False,
-        parser=parse_library,
-    ),
-]
 ProxyGuardrails = Annotated[
     Literal["warn", "block", "off"],
     typer.Option(help="warn: put a warning below a bad call's answer. block: refuse the call."),

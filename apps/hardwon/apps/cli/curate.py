@@ -13,13 +13,13 @@ from hardwon.apps.shared.common import (
     ItemId,
     Library,
     Namespace,
+    ServedLibrary,
     as_text,
     is_address,
     library_name,
     must_exist,
     opened,
     out,
-    parse_library,
     say_json,
     table,
     tell,
@@ -270,15 +270,7 @@ LogFormat = Annotated[
 
 @app.command("import")
 def import_(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="LIBRARY",
-            help="The library file, made when new, or postgresql://USER@HOST/DB.",
-            show_default=False,
-            parser=parse_library,
-        ),
-    ],
+    path: ServedLibrary,
     source: Annotated[
         Path,
         typer.Argument(

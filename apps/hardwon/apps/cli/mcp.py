@@ -9,20 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from hardwon.apps.shared.common import Namespace, is_address, must_exist, parse_library, tell
+from hardwon.apps.shared.common import Namespace, ServedLibrary, is_address, must_exist, tell
 from hardwon.apps.shared.trained import HELP, Extractor, open_extractor, open_server_roles
 
 
 def mcp(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="LIBRARY",
-            help="The library file, created if it does not exist, or postgresql://USER@HOST/DB.",
-            show_default=False,
-            parser=parse_library,
-        ),
-    ],
+    path: ServedLibrary,
     http: Annotated[bool, typer.Option("--http", help="Listen on HTTP instead of stdin and stdout.")] = False,
     host: Annotated[str, typer.Option(help="With --http: a loopback address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="With --http: the port to listen on.")] = 8765,

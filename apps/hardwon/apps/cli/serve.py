@@ -16,11 +16,11 @@ from typer.core import TyperGroup
 from hardwon.apps.shared.common import (
     AsJson,
     Library,
+    ServedLibrary,
     is_address,
     library_name,
     must_exist,
     out,
-    parse_library,
     say_json,
     table,
     tell,
@@ -66,15 +66,7 @@ Roles = Annotated[
 
 @app.command()
 def start(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="LIBRARY",
-            help="The library file, created if it does not exist, or postgresql://USER@HOST/DB.",
-            show_default=False,
-            parser=parse_library,
-        ),
-    ],
+    path: ServedLibrary,
     host: Host = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PORT,
     runs: Annotated[Path, typer.Option(help="Folder with the training runs and experiments to show.")] = Path("runs"),

@@ -42,6 +42,15 @@ Library = Annotated[
         parser=parse_library,
     ),
 ]  # fmt: skip
+ServedLibrary = Annotated[
+    Path,
+    typer.Argument(
+        metavar="LIBRARY",
+        help="The library file, created if it does not exist, or postgresql://USER@HOST/DB.",
+        show_default=False,
+        parser=parse_library,
+    ),
+]
 ItemId = Annotated[
     str, typer.Argument(metavar="ID", help="The id of an item, or an unambiguous prefix.", show_default=False)
 ]

@@ -19,14 +19,10 @@ from typing import Any, Protocol
 from hardwon.memory.errors import EngineFailure
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout
-from hardwon.trainers.config.schema import TrainConfig
-from hardwon.trainers.engines.base import Engine
-from hardwon.trainers.gating.diversity import Diversity
-from hardwon.trainers.gating.gate import Gated
 from hardwon.trainers.rollouts.reporting import Reporting
 from hardwon.trainers.rollouts.rollout import Spec
 
-from .cast import Casting
+from .cast import Casting, Stage
 from .desk import Desk
 from .libraries import Libraries
 from .messages import Dispatch, Done, Event, Inquiry, Reply, SceneState, Setup
@@ -83,13 +79,8 @@ class Cluster(Protocol):
         ...
 
 
-class Host(Protocol):
+class Host(Stage, Protocol):
     """The session whose episodes are played."""
-
-    @property
-    def config(self) -> TrainConfig:
-        """Return the settings of the run."""
-        ...
 
     @property
     def out(self) -> Path:
@@ -97,43 +88,8 @@ class Host(Protocol):
         ...
 
     @property
-    def engine(self) -> Engine:
-        """Return the learner's engine."""
-        ...
-
-    @property
     def tokenizer(self) -> Any:
         """Return the tokenizer of the run."""
-        ...
-
-    @property
-    def context(self) -> int | None:
-        """Return the longest sequence that the policy's model reads."""
-        ...
-
-    @property
-    def library(self) -> Any:
-        """Return the library that learns."""
-        ...
-
-    @property
-    def start(self) -> Any:
-        """Return the library at the start of the run, or None."""
-        ...
-
-    @property
-    def environment(self) -> Any:
-        """Return the environment."""
-        ...
-
-    @property
-    def diversity(self) -> Diversity:
-        """Return the counts of the shown items."""
-        ...
-
-    @property
-    def gate(self) -> Gated | None:
-        """Return the gate of learned items, or None."""
         ...
 
 
