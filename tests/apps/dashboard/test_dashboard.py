@@ -150,6 +150,16 @@ def test_lessons_are_sorted_by_what_they_are_worth(tmp_path):
     assert page.index("Newest lessons") < page.index("Most useful") < page.index("Making things worse")
 
 
+def test_a_strategy_that_took_part_in_choices_is_not_called_unused(tmp_path, monkeypatch):
+    """It was never shown itself, but its steps stand behind an estimate; `memory ls` counts such uses, too."""
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        strategy = library.add(Item("strategy", "wait first")).item_id
+        assert lessons.find_lessons(library)["newest"][0]["words"] == "not used yet"
+        monkeypatch.setattr(lessons, "find_estimates", lambda library, items: {strategy: {"one", "two"}})
+        words = lessons.find_lessons(library)["newest"][0]["words"]
+    assert words == "decided a choice in 2 episodes, not compared yet"
+
+
 def test_a_guardrail_whose_refusals_were_wrong_makes_things_worse():
     wrong, _ = lessons._judge({"blocked": 9, "overridden": 6, "worked": 6})
     right, words = lessons._judge({"blocked": 9, "overridden": 6, "worked": 0})

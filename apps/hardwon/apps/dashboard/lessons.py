@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hardwon.apps.shared.lists import find_estimates
 from hardwon.memory import ExperienceLibrary, Item
 
 from .markup import Html, Link, join, linked, section, tag
@@ -20,7 +21,12 @@ def find_lessons(library: ExperienceLibrary) -> dict[str, list[dict[str, Any]]]:
     """
     items = library.items(status=None, sort="new")
     measured = library.measure_items()
-    lessons = [_describe_lesson(item, measured.get(item.id, {})) for item in items]
+    # Only of the lessons that may stand there without a comparison: counting reads the reasons of many steps.
+    chosen_by = find_estimates(library, [item for item in items if item.status == "active"][:SHOWN])
+    lessons = [
+        _describe_lesson(item, {**measured.get(item.id, {}), "decided": len(chosen_by.get(item.id, ()))})
+        for item in items
+    ]
     active = [lesson for lesson in lessons if lesson["status"] == "active"]
     return {
         "newest": active[:SHOWN],
@@ -58,8 +64,10 @@ def _judge(measured: Mapping[str, Any]) -> tuple[float, str]:
         return _judge_refusals(measured)
     difference = measured.get("difference")
     if difference is None:
-        episodes = measured.get("shown") or 0
-        return 0.0, f"shown in {episodes} episodes, not compared yet" if episodes else "not used yet"
+        shown, decided = measured.get("shown") or 0, measured.get("decided") or 0
+        counts = {"shown in": shown, "decided a choice in": decided}
+        uses = [f"{words} {count} episode{'s' if count > 1 else ''}" for words, count in counts.items() if count]
+        return 0.0, f"{', '.join(uses)}, not compared yet" if uses else "not used yet"
     is_clear = measured["low"] > 0 or measured["high"] < 0
     sure = "" if is_clear else ", not certain yet"
     counted = f"{measured['shown']} episodes with it, {measured['withheld']} without"
