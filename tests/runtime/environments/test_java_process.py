@@ -31,6 +31,12 @@ def gone(pid: int) -> bool:
     return False
 
 
+def stop(pid: int) -> None:
+    """Stop a child process, and wait until all of its threads stand still: a signal alone may come after the answer."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
 def python(code: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program of its own, every warning an error."""
     command = [sys.executable, "-X", "dev", "-W", "error", "-c", code]
@@ -128,7 +134,7 @@ def test_a_java_that_does_not_answer_is_a_hang_and_is_replaced():
     assert environment._engine is not None
     environment._engine._socket.settimeout(0.3)
     stopped = shared_process().pid
-    os.kill(stopped, signal.SIGSTOP)
+    stop(stopped)
     with pytest.raises(EnvironmentHung, match="gave no answer within"):
         environment.step("take coin")
     assert shared_process().pid != stopped
@@ -142,7 +148,7 @@ def test_a_watched_hang_does_not_wait_for_the_games_own_limit():
     state = watched.reset("train", 3)
     stopped = shared_process().pid
     watched._timeout_s = 0.2
-    os.kill(stopped, signal.SIGSTOP)
+    stop(stopped)
     with pytest.raises(EnvironmentHung, match=r"within 0\.2 s"):
         watched.step("take coin")
     assert TextWorldExpress("coin").reset("train", 3) == state

@@ -64,8 +64,7 @@ def _judge(measured: Mapping[str, Any]) -> tuple[float, str]:
         return _judge_refusals(measured)
     difference = measured.get("difference")
     if difference is None:
-        shown, decided = measured.get("shown") or 0, measured.get("decided") or 0
-        counts = {"shown in": shown, "decided a choice in": decided}
+        counts = {"shown in": measured.get("shown"), "decided a choice in": measured.get("decided")}
         uses = [f"{words} {count} episode{'s' if count > 1 else ''}" for words, count in counts.items() if count]
         return 0.0, f"{', '.join(uses)}, not compared yet" if uses else "not used yet"
     is_clear = measured["low"] > 0 or measured["high"] < 0
