@@ -240,6 +240,13 @@ def test_the_order_of_episodes_does_not_change_the_certainty(library):
         assert certainty(library, "put cup in rack") == certainty(other, "put cup in rack") > 0
 
 
+def test_a_new_episode_changes_a_certainty_that_was_asked_for_before(library):
+    library.record(episode(("put cup in rack", 1.0)))
+    before = certainty(library, "put cup in rack")
+    library.record(episode(("put cup in rack", 0.0)))
+    assert 0 < certainty(library, "put cup in rack") < before
+
+
 def test_what_was_right_for_one_recipe_is_not_certain_for_another(library):
     """The notes name the thing in another sentence, or not at all: then its rewards were under other conditions."""
     grill = ("Directions", "grill the carrot", "prepare meal")

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from hardwon.memory.records import Outcome, State
 from hardwon.memory.situations.actions import ParsedAction, parse_action
@@ -27,8 +28,11 @@ UNLISTED = 3
 """Largest number of actions that are not listed."""
 NEWEST = 16
 """First steps of an action per world whose context is compared with the current one."""
+CACHED = 4096
+"""Largest number of cached sums and certainties."""
 PRIOR = 2
 """Weight of the actions of the same template in `certainty`, in episodes."""
+_NOTHING = Outcome()
 _WORDS = re.compile(r"\w+")
 _SENTENCES = re.compile(r"[.!?]\s+|\n")
 _OF_ONE = re.compile(r"[\d@_]")
@@ -88,6 +92,10 @@ class ActionOutcomes:
         self._store, self._namespace = store, namespace
         self._last = 0
         self._outcomes: dict[str, dict[int, Outcome]] = {}
+        self._sums: dict[tuple[str, frozenset[int] | None], Outcome] = {}
+        """By action and worlds: the outcome over them, until steps are read."""
+        self._certainties: dict[tuple[Any, ...], float] = {}
+        """By action, worlds, task and notes: the certainty, until steps are read."""
         self._rewarded: dict[str, list[str]] = {}
         """By one word of what they name: the actions that were rewarded."""
         self._enablers: dict[str, tuple[tuple[int, ...], Counter[str]]] = {}
@@ -113,10 +121,13 @@ class ActionOutcomes:
             Outcomes by action; of actions that are not listed, at most UNLISTED, the most rewarded first.
         """
         self._read()
+        for cache in (self._sums, self._certainties):
+            if len(cache) > CACHED:
+                cache.clear()
         counts = {action: outcome for action in listed if (outcome := self._count(action, worlds)).n}
         for action, outcome in counts.items():
             if outcome.rewarded:
-                counts[action] = replace(outcome, certainty=self._compute_certainty(action, state, worlds))
+                counts[action] = replace(outcome, certainty=self._find_certainty(action, state, worlds))
         words, text = _split_words(state_text(state))
         candidates = {
             action: list_things(action)
@@ -134,7 +145,7 @@ class ActionOutcomes:
         return counts | {
             action: replace(
                 self._name_enabler(action, unlisted[action], listed),
-                certainty=self._compute_certainty(action, state, worlds),
+                certainty=self._find_certainty(action, state, worlds),
             )
             for action in best[:UNLISTED]
         }
@@ -150,8 +161,18 @@ class ActionOutcomes:
 
     def _count(self, action: str, worlds: frozenset[int] | None) -> Outcome:
         """Return the outcome of an action over some worlds."""
-        by_world = self._outcomes.get(action, {})
-        return sum((outcome for world, outcome in by_world.items() if worlds is None or world in worlds), Outcome())
+        if (outcome := self._sums.get((action, worlds))) is None:
+            by_world = self._outcomes.get(action, {})
+            applicable = (outcome for world, outcome in by_world.items() if worlds is None or world in worlds)
+            outcome = self._sums[action, worlds] = sum(applicable, _NOTHING)
+        return outcome
+
+    def _find_certainty(self, action: str, state: State, worlds: frozenset[int] | None) -> float:
+        """Return the certainty of an action, which holds for all steps of an episode with the same notes."""
+        key = (action, worlds, state.task, state.notes)
+        if (certainty := self._certainties.get(key)) is None:
+            certainty = self._certainties[key] = self._compute_certainty(action, state, worlds)
+        return certainty
 
     def _compute_certainty(self, action: str, state: State, worlds: frozenset[int] | None) -> float:
         """Return the probability that the action is rewarded at once the next time; see `Outcome.certainty`."""
@@ -201,6 +222,8 @@ class ActionOutcomes:
         self.unread = False
         for step, trajectory, action, world, reward, failure in self._store.rows(_NEW, (self._last, self._namespace)):
             self._last = step
+            self._sums.clear()
+            self._certainties.clear()
             if any(_OF_ONE.search(slot) for slot in parse_action(action).slots):
                 continue  # its outcome says nothing about the thing of that name elsewhere
             by_world = self._outcomes.setdefault(action, {})
@@ -208,7 +231,7 @@ class ActionOutcomes:
             bad = reward < 0 or failure != "none"
             self._add_first(action, world, trajectory, step, reward > 0)
             now = Outcome(1, int(reward > 0), int(bad), (step,))
-            by_world[world] = sum((by_world.get(world, Outcome()), now), Outcome())
+            by_world[world] = by_world.get(world, _NOTHING) + now
             if reward > 0 and not was_rewarded:
                 for word in _choose_word(action):
                     self._rewarded.setdefault(word, []).append(action)
