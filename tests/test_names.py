@@ -65,3 +65,63 @@ def find_assigned_name(node):
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         return node.attr, node.lineno
     return "", 0
+
+
+GAMES = re.compile(
+    r"\b(textworld|babyai|alfworld|scienceworld|miniwob|bfcl|cookingworld|mapreader|twc|gotolocal|pickuploc|minigrid"
+    r"|cookbook|microwave|fridge|countertop|sinkbasin|kitchen|stove|thermometer|recipe)\b",
+    re.IGNORECASE,
+)
+VERBS = re.compile(
+    r"\b(go to|go (?:north|south|east|west)|turn (?:left|right)|go forward|pick up|heat|cool|clean"
+    r"|slice|chop|dice|fry|roast|eat|cook|toggle|examine|prepare meal|pour|dunk)\b"
+    r"|^\W*(?:b|\?:)*(take|open|close|focus on)\b"
+)
+"""Verbs of the games. `put`, `drop`, `read`, `insert` and `pull` are also words of programs."""
+NO_COMMANDS = {
+    "memory/hardwon/memory/storage/database.py": ("hardwon run textworld",),
+    "memory/hardwon/memory/learning/curator.py": ("focus on the task", "take your time"),
+}
+"""Texts that are no commands of a game, by file: a message with an example to type, and empty phrases."""
+
+
+def find_compared_texts(tree):
+    """Yield the texts of a module that its code compares or matches with, with their lines."""
+    for node in ast.walk(tree):
+        is_pattern = isinstance(node, ast.Call) and ast.unparse(node.func).startswith("re.")
+        if is_pattern or isinstance(node, (ast.Compare, ast.Set, ast.Tuple, ast.List, ast.Dict)):
+            for inner in ast.walk(node):
+                if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
+                    yield inner.value, inner.lineno
+
+
+def find_game_words(source):
+    """Return the words of games in the code of a module, docstrings excepted."""
+    tree = ast.parse(source)
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in documented]
+    names = [(node.value, node.lineno) for node in constants if isinstance(node.value, str)]
+    return [
+        *((line, match[0]) for text, line in names for match in GAMES.finditer(text)),
+        *((line, match[0]) for text, line in find_compared_texts(tree) for match in VERBS.finditer(text)),
+    ]
+
+
+@pytest.mark.parametrize("package", ["memory", "runtime"])
+def test_no_game_is_named_outside_the_environments(package):
+    """What an agent learns comes from its experience: no module knows a game, its things or its verbs."""
+    places = []
+    for file in sorted((ROOT / package / "hardwon" / package).rglob("*.py")):
+        name, source = str(file.relative_to(ROOT)), file.read_text(encoding="utf-8")
+        if "environments" not in file.parts:
+            for text in NO_COMMANDS.get(name, ()):
+                source = source.replace(text, "")
+            places += [f"{name}:{line} {word}" for line, word in find_game_words(source)]
+    assert places == []
+
+
+def test_a_word_of_a_game_is_noticed():
+    assert find_game_words('if action.startswith("open fridge"): pass') == [(1, "fridge")]
+    assert find_game_words('re.compile(r"^(take|put) (.+) from")') == [(1, "^(take")]
+    assert find_game_words('MOVES = {"go north", "wait"}') == [(1, "go north")]
+    assert find_game_words('"""Open the fridge."""\nraise ValueError("close the file and try again")') == []

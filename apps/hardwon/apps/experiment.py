@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hardwon.apps.shared.beside import name_stores, open_beside
 from hardwon.apps.shared.common import ADDRESSES, library_name
 from hardwon.apps.shared.trained import FOLDER, Paced, open_policy, open_roles
 from hardwon.memory.errors import ConfigError, UnknownName
@@ -32,7 +33,7 @@ from hardwon.runtime.interfaces.arms import Arm
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent
-    from hardwon.runtime.interfaces.extension import Budget
+    from hardwon.runtime.interfaces.extension import Budget, Recaller
 
 Row = dict[str, Any]
 Report = Callable[[Row], None]
@@ -98,6 +99,8 @@ class Plan:
     """Export whose trained roles take part; empty for none."""
     budget: Literal["fixed", "learned"] = "fixed"
     """End of an episode: at `max_steps`, or by the lengths of the library's successes; see `LearnedBudget`."""
+    beside: tuple[str, ...] = ()
+    """Other libraries to recall from as well, as far as that pays; see `RoutedRecall`."""
 
     def __post_init__(self) -> None:
         for name in self.arms:
@@ -105,6 +108,7 @@ class Plan:
                 raise UnknownName.of("arm", name, SETUPS)
         if self.budget not in ("fixed", "learned"):
             raise UnknownName.of("budget", self.budget, ("fixed", "learned"))
+        name_stores(self.beside)
         if self.episodes < 0:
             raise ConfigError(f"episodes is {self.episodes}; use 0 or more.")
         if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
@@ -254,10 +258,11 @@ def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
         ConfigError: The folder holds the results of another plan.
     """
     # Through JSON, so that tuples compare equal to the lists in the file.
-    written = json.loads(json.dumps({**asdict(plan), "library": library_name(plan.library)}))
+    written = json.loads(json.dumps(_as_dict(plan)))
     config, episodes = out / "plan.json", out / "episodes.jsonl"
     # A plan of an earlier version has no field that came later.
-    if config.exists() and {"roles": "", "budget": "fixed"} | json.loads(config.read_text(encoding="utf-8")) != written:
+    later = {"roles": "", "budget": "fixed", "beside": []}
+    if config.exists() and later | json.loads(config.read_text(encoding="utf-8")) != written:
         raise ConfigError(f"{out} holds the results of another experiment. Give another --out, or remove the folder.")
     if not config.exists():
         for seed in plan.seeds:
@@ -273,6 +278,12 @@ def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
     if lines[-1]:  # the last line is incomplete: the process was killed while writing it
         episodes.write_bytes(b"\n".join(whole) + (b"\n" if whole else b""))
     return [json.loads(line) for line in whole]
+
+
+def _as_dict(plan: Plan) -> dict[str, Any]:
+    """Return the fields of a plan, without the passwords of addresses."""
+    beside = tuple(library_name(library) for library in plan.beside)
+    return {**asdict(plan), "library": library_name(plan.library), "beside": beside}
 
 
 def _row_key(row: Row) -> tuple[Any, ...]:
@@ -294,7 +305,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
     environment = open_environment(plan.environment, game=plan.game, params=plan.params)
     # A library file says itself how many training episodes are done. A shared one also holds those of others.
     learned = sum(key[0] == "learn" and key[2] == seed for key in finished)
-    with plan.open_library(seed) as library:
+    with plan.open_library(seed) as library, open_beside(plan.beside, library) as recaller:
         learner = Agent(
             _open_policy(plan, report),
             library,
@@ -305,6 +316,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
             guidance=open_roles(plan.roles).guidance,
             extractor=open_roles(plan.roles).extractor,
             recall_k=open_roles(plan.roles).recall_k,
+            recaller=recaller,
         )
         try:
             order = training_order(plan, seed)
@@ -314,7 +326,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
                     learned = max(learned, checkpoint)
                 for setup, at in plan.tests():
                     if at == checkpoint:
-                        _test(plan, setup, library, environment, checkpoint, seed, finished, report)
+                        _test(plan, setup, library, recaller, environment, checkpoint, seed, finished, report)
             if plan.learns:
                 library.index()
         finally:
@@ -363,6 +375,7 @@ def _test(
     plan: Plan,
     setup: ArmSetup,
     library: "ExperienceLibrary",
+    recaller: "Recaller | None",
     environment: Any,
     checkpoint: int,
     seed: int,
@@ -389,6 +402,7 @@ def _test(
         recall_k=open_roles(plan.roles).recall_k,
         max_steps=_make_budget(plan, consulted),
         seed=seed,
+        recaller=recaller if arm.has_memory else None,
     )
     try:
         for task in missing:

@@ -21,7 +21,7 @@ from hardwon.memory.learning.extraction import Extractor
 from .environments.timeout import Watched
 from .guidance.base import Guidance, RetrievalGuidance
 from .interfaces.arms import Arm
-from .interfaces.extension import Budget
+from .interfaces.extension import Budget, Recaller
 from .interfaces.types import Environment, Policy, Usage
 from .interfaces.working_memory import WorkingMemory
 from .loop.budgets import as_budget
@@ -122,6 +122,7 @@ class Agent:
         planner: "Planner | Literal['skills', 'demonstrations', 'search'] | None" = None,
         extractor: "Extractor | None" = None,
         withhold: bool | None = None,
+        recaller: Recaller | None = None,
     ) -> None:
         """Create an agent. It clones the environment as needed and leaves the library open.
 
@@ -148,6 +149,7 @@ class Agent:
             extractor: Reads every recorded episode and proposes items, in addition to the library's rules.
             withhold: Withhold some items and try some forbidden actions, at random, to measure their worth. None
                 does so if `learn` is set. Set it if you record the episodes of an agent that does not learn.
+            recaller: What answers recalls in place of the library: `RoutedRecall(library, stores)`, or your own.
 
         Raises:
             ConfigError: A number is out of range, or a chat model's settings are invalid.
@@ -160,7 +162,7 @@ class Agent:
         mode, budget = mode_of(guardrails), as_budget(max_steps)
         settings = Settings(Arm.of(arm), level, learn, mode, budget, recall_k, seed, withhold)
         planned = _resolve_planner(planner, library, environment)
-        nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), settings, {}, planned, extractor)
+        nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), settings, {}, planned, recaller, extractor)
         self._install(environment, nodes)
 
     def _install(self, environment: Environment, nodes: Nodes) -> None:

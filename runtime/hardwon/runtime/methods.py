@@ -3,6 +3,6 @@
 from .environments import thoughts as thoughts
 from .interfaces.methods import METHODS as METHODS, Method as Method
 from .llm import context_builders as context_builders
-from .loop import budgets as budgets
+from .loop import budgets as budgets, routed_recall as routed_recall
 from .planning import search as search
 from .policies import ranked as ranked

@@ -199,3 +199,25 @@ def test_a_wrong_call_says_what_there_is_and_exits_with_2(tmp_path, arguments, w
     result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code == 2
     assert words in result.output
+
+
+def test_another_library_is_recalled_from_beside_the_own_one(tmp_path):
+    """`--beside`: the records of the learner say in which episodes it was used, and it is only read."""
+    first = plan_in(tmp_path)
+    run_plan(first, tmp_path / "first", jobs=1)
+    size = (tmp_path / "library.db").stat().st_size
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        before = library.episodes
+    second = replace(first, library=str(tmp_path / "second.db"), beside=(str(tmp_path / "library.db"),))
+    run_plan(second, tmp_path / "out", jobs=1)
+    with ExperienceLibrary.open(tmp_path / "second.db", read_only=True) as library:
+        used = [row["meta"]["stores"]["library"] for row in library.trajectories()]
+    assert len(used) == 6
+    assert set(used) == {True, False}
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        assert library.episodes == before
+    assert size
+    with pytest.raises(ConfigError, match="called library"):
+        replace(first, beside=(str(tmp_path / "library.db"), str(tmp_path / "other" / "library.db")))
+    shown = CliRunner().invoke(app, ["run", "--help"]).output
+    assert "--beside" in shown

@@ -1,11 +1,21 @@
 """In which form a model reads the past turns: in full, actions alone, or as a report."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import ChatPolicy, Context
-from hardwon.runtime.llm.context_builders import LEFT_OUT, ActionsOnly, AllTurns, ReportContext, as_builder
+from hardwon.runtime.llm.context_builders import (
+    LEFT_OUT,
+    ActionsOnly,
+    AllTurns,
+    OmittingContext,
+    ReportContext,
+    as_builder,
+)
 from hardwon.runtime.llm.conversation import PromptBuilder
 
 PAST = [("a red room", "go north"), ("a blue room", "open door")]
@@ -65,13 +75,13 @@ def make_context(n):
     return Context(State(f"room {n}", task="t"), ("stay", "leave"), history=steps, forbidden={"leave": "it is locked"})
 
 
-@pytest.mark.parametrize("name", ["all", "actions", "report"])
+@pytest.mark.parametrize("name", ["all", "actions", "report", "omit"])
 def test_what_was_refused_is_always_shown(name):
     """The words of a guardrail are part of the open turn, whatever the past looks like."""
     messages = PromptBuilder(context=name).advance(None, make_context(3)).messages()
     assert "it is locked" in messages[-1][1]
     assert messages[0][0] == "system"
-    assert ("room 0" in str(messages)) is (name == "all")
+    assert ("room 0" in str(messages)) is (name in ("all", "omit"))
 
 
 def test_the_default_sends_the_same_bytes():
@@ -96,3 +106,55 @@ def test_unusable_settings_are_errors():
         ActionsOnly(last=-1)
     with pytest.raises(ConfigError):
         ReportContext(characters=0)
+
+
+def answer(action, *numbers):
+    return json.dumps({"action": action, "omit": list(numbers)})
+
+
+def test_an_omitted_observation_is_not_read_again():
+    """Worked example, row 8: the second answer omits message 1; messages 2 and 3 are sent in full."""
+    past = [("a red room", "go north"), ("a blue room", answer("open door", 1))]
+    messages = OmittingContext().build(past, "a green room")
+    assert messages == (
+        ("user", f"[1]\n{LEFT_OUT}"),
+        ("assistant", "go north"),
+        ("user", "[2]\na blue room"),
+        ("assistant", answer("open door", 1)),
+        ("user", "[3]\na green room"),
+    )
+
+
+@pytest.mark.parametrize("numbers", [(), (9,), (-1,), (0,)])
+def test_where_nothing_is_omitted_every_message_is_sent(numbers):
+    """Degenerate case, row 8: the bytes of all turns, after their numbers."""
+    past = [("a red room", "go north"), ("a blue room", answer("open door", *numbers))]
+    texts = [text.removeprefix(f"[{1 + n // 2}]\n") for n, (_, text) in enumerate(OmittingContext().build(past, "now"))]
+    assert texts == [text for _, text in AllTurns().build(past, "now")]
+
+
+def test_omitting_twice_is_omitting_once_and_numbers_never_shift():
+    """Invariance, row 8: also where the conversation no longer keeps its first turns."""
+    once = [("one", "a"), ("two", answer("b", 1)), ("three", "c")]
+    twice = [("one", "a"), ("two", answer("b", 1, 1)), ("three", answer("c", 1))]
+    users = [[text for role, text in OmittingContext().build(past, "now") if role == "user"] for past in (once, twice)]
+    assert users[0] == users[1] == [f"[1]\n{LEFT_OUT}", "[2]\ntwo", "[3]\nthree", "[4]\nnow"]
+    kept = OmittingContext().build_from([("nine", "a"), ("ten", answer("b", 9))], "now", 8)
+    assert [text for role, text in kept if role == "user"] == [f"[9]\n{LEFT_OUT}", "[10]\nten", "[11]\nnow"]
+
+
+def test_a_chat_policy_omits_what_its_model_names(scripted):
+    model = scripted(answer("stay", 1, 2), "stay")
+    policy = ChatPolicy(model, context="omit", history=4)
+    context = replace(make_context(3), thread="one")
+    assert policy.decide(context).action == "stay"
+    step = Step(context.state, "stay", State("room 9", task="t"), Diagnosis(True), t=3)
+    policy.decide(replace(context, state=step.post, history=(*context.history, step)))
+    first, second = model.seen
+    assert "begins with its number" in first[0].content
+    assert [message.content.splitlines()[1] for message in second[1:5:2]] == [LEFT_OUT, LEFT_OUT]
+    assert "room 2" in second[5].content
+    assert "it is locked" in second[-1].content
+    plain = scripted("stay")
+    ChatPolicy(plain).decide(context)
+    assert "begins with its number" not in plain.seen[0][0].content

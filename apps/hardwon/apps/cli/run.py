@@ -79,6 +79,14 @@ def run(
             parser=parse_library,
         ),
     ] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="LIBRARY",
+            help="Another library to recall from as well, while that improves outcomes; repeat it for several.",
+            parser=parse_library,
+        ),
+    ] = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", "-s", help="Agent seed; repeat it for several.")] = None,
     out: Annotated[
         Path, typer.Option(help="Folder for the results: episodes.jsonl, curve.png and result.json.")
@@ -106,6 +114,7 @@ def run(
         arms=tuple(part.strip() for part in arms.split(",") if part.strip()), policy=policy,
         roles=str(roles or ""), library=str(library or out / "library.db"),
         seeds=(*(seed or [0]), *(more_seeds or ())), max_steps=max_steps, budget=cast(Any, budget),
+        beside=tuple(map(str, beside or ())),
     )  # fmt: skip
     result = execute(plan, out, jobs=jobs)
     if as_json:

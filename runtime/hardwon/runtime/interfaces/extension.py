@@ -1,13 +1,14 @@
-"""Protocols of what an algorithm may replace: who proposes, who judges, who looks ahead, and how long an episode lasts.
+"""Protocols of what an algorithm may replace: who proposes, judges, looks ahead or recalls, and how long episodes last.
 
-Each has a default without a language model: `SampledActions`, `RecalledValue`, `CloneModel` and `StepLimit`.
+Each has a default without a language model: `SampledActions`, `RecalledValue`, `CloneModel`, the library itself, and
+`StepLimit`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
-from hardwon.memory import Estimate, State, Step
+from hardwon.memory import Estimate, Recollection, State, Step
 
 from .types import Context, Decision, Info
 
@@ -88,4 +89,41 @@ class Budget(Protocol):
 
     def describe(self, steps: Sequence[Step], state: State) -> str:
         """Return what a policy that reads text is told about the steps left; empty for nothing."""
+        ...
+
+
+@runtime_checkable
+class Recaller(Protocol):
+    """Recalls past experience for a state. A library is one."""
+
+    def recall(
+        self,
+        state_or_text: State,
+        *,
+        k: int = 5,
+        budget_tokens: int | None = None,
+        level: Literal["step", "task"] = "step",
+        actions: Mapping[str, str] | None = None,
+        after: str | None = None,
+    ) -> Recollection:
+        """Return the past experience that fits a state; see `ExperienceLibrary.recall`."""
+        ...
+
+
+@runtime_checkable
+class Router(Protocol):
+    """A recaller that decides in every episode from which stores it recalls."""
+
+    def choose(self, episode: str, environment: str, *, tries: bool) -> Mapping[str, bool]:
+        """Return for each store whether this episode recalls from it; the answer is recorded with the episode.
+
+        Args:
+            episode: The name of the episode, which seeds random choices.
+            environment: The name of the environment.
+            tries: Whether the episode may go without a store, at random, to measure its worth.
+        """
+        ...
+
+    def limit_to(self, chosen: Mapping[str, bool]) -> Recaller:
+        """Return a recaller of the chosen stores."""
         ...

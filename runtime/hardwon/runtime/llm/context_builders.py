@@ -6,6 +6,7 @@
 The open turn, which holds the observation, the refused actions, the notes and the plan, is always sent as it is.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +16,8 @@ from hardwon.runtime.interfaces.methods import METHODS
 from . import prompts
 
 LEFT_OUT = "(an earlier observation, left out)"
+OMIT = "omit"
+"""Key of an answer under which a model names the messages that it no longer needs."""
 REPORT = "What you did so far in this episode, oldest first:"
 
 Messages = tuple[tuple[str, str], ...]
@@ -33,6 +36,22 @@ class ContextBuilder(Protocol):
             past: The answered turns that the conversation keeps.
             current: The message of the open turn.
         """
+        ...
+
+
+@runtime_checkable
+class AnswersCount(Protocol):
+    """A context builder that reads the answers: it explains how, and says what of an answer is kept."""
+
+    rules: str
+    """Text for the system message."""
+
+    def build_from(self, past: Past, current: str, first: int) -> Messages:
+        """Return what `build` does, given the number of turns that are no longer kept before `past`."""
+        ...
+
+    def keep(self, answer: str, action: str) -> str | None:
+        """Return the text of an answer that the conversation keeps in place of the action; None for the action."""
         ...
 
 
@@ -114,9 +133,56 @@ class ReportContext:
         return (("user", f"{REPORT}\n{report}\n\n{current}"),)
 
 
-BUILDERS: Mapping[str, type[AllTurns | ActionsOnly | ReportContext]] = {
+@METHODS.add(
+    "Agent-Omit (omitted observations)",
+    "arXiv:2602.04284",
+    evidence="C A",
+    reach='`ChatPolicy(model, context="omit")`',
+    reading="the protocol: the model names numbers of messages, which it does not read again; omitted thoughts, and "
+    "training with a reward for what was left out, are not implemented",
+)
+class OmittingContext:
+    """Every kept turn, without the observations that the model chose to omit.
+
+    In Agent-Omit (arXiv:2602.04284) an answer may carry `omit_tool_response_N`. From then on, answer N is an empty tag
+    in the history. Here the answer is JSON with the numbers beside the action, and every message shows its number.
+    """
+
+    rules = (
+        "Every message of the environment begins with its number. If you will not need some of them again, answer with "
+        'JSON on one line: {"action": "YOUR ACTION", "omit": [NUMBERS]}. You will not see them again; notes, refused '
+        "actions and the plan stay."
+    )
+    """What the system message says about it."""
+
+    def build(self, past: Past, current: str) -> Messages:
+        """Return all turns that were not omitted, with their numbers."""
+        return self.build_from(past, current, 0)
+
+    def build_from(self, past: Past, current: str, first: int) -> Messages:
+        """Return all turns that were not omitted.
+
+        Args:
+            past: The answered turns that the conversation keeps.
+            current: The message of the open turn.
+            first: Number of turns before `past` that the conversation no longer keeps.
+        """
+        omitted = {number for _, answer in past for number in prompts.find_numbers(answer, OMIT)}
+        messages: list[tuple[str, str]] = []
+        for number, (user, answer) in enumerate(past, first + 1):
+            messages += [("user", f"[{number}]\n{LEFT_OUT if number in omitted else user}"), ("assistant", answer)]
+        return (*messages, ("user", f"[{first + len(past) + 1}]\n{current}"))
+
+    def keep(self, answer: str, action: str) -> str | None:
+        """Return the answer as the conversation keeps it: with its numbers; None if it names none."""
+        numbers = prompts.find_numbers(answer, OMIT)
+        return json.dumps({"action": action, OMIT: numbers}, ensure_ascii=False) if numbers else None
+
+
+BUILDERS: Mapping[str, type[AllTurns | ActionsOnly | OmittingContext | ReportContext]] = {
     "all": AllTurns,
     "actions": ActionsOnly,
+    "omit": OmittingContext,
     "report": ReportContext,
 }
 """The builders by name."""

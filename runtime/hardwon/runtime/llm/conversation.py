@@ -19,7 +19,7 @@ from hardwon.memory.records import State, Step
 from hardwon.runtime.interfaces.types import Context
 
 from . import prompts
-from .context_builders import AllTurns, ContextBuilder, as_builder
+from .context_builders import AllTurns, AnswersCount, ContextBuilder, as_builder
 
 MAX_OPEN = 1024
 """Conversations that are kept at once; the least recently used one is dropped and rebuilt when it is needed."""
@@ -65,7 +65,10 @@ class Conversation:
         if not self.turns or self.turns[-1].answer is not None:  # all turns are answered
             pairs = [pair for user, answer in past for pair in (("user", user), ("assistant", answer))]
             return (("system", self.system), *pairs)
-        return (("system", self.system), *self.builder.build(past, self.turns[-1].user))
+        current = self.turns[-1].user
+        if isinstance(self.builder, AnswersCount):
+            return (("system", self.system), *self.builder.build_from(past, current, self.omitted))
+        return (("system", self.system), *self.builder.build(past, current))
 
 
 class PromptBuilder:
@@ -86,10 +89,12 @@ class PromptBuilder:
             history: Past turns in the messages; None keeps all. Half of them are dropped at once when there are
                 more, so that a prefix cache rarely starts over.
             speech: Maximum number of tokens of a thought that stands before each action; 0 for none.
-            context: In which form the past turns are sent: `"all"`, `"actions"`, `"report"`, or a `ContextBuilder`.
+            context: In which form the past turns are sent: `"all"`, `"actions"`, `"report"`, `"omit"`, or a
+                `ContextBuilder`.
         """
         self._builder = as_builder(context)
-        self._instructions, self._history = instructions, history
+        rules = self._builder.rules if isinstance(self._builder, AnswersCount) else ""
+        self._instructions, self._history = "\n\n".join(filter(None, (rules, instructions))), history
         self.speech = speech
 
     def system(self, context: Context) -> str:
@@ -98,6 +103,10 @@ class PromptBuilder:
         return prompts.system_prompt(
             context.state.task, self._instructions, context.manual, calls=calls, speech=self.speech
         )
+
+    def keep(self, answer: str, action: str) -> str | None:
+        """Return the text of an answer that the conversation keeps in place of the action; None for the action."""
+        return self._builder.keep(answer, action) if isinstance(self._builder, AnswersCount) else None
 
     def turn(self, context: Context, *, remembered: bool = False) -> str:
         """Return the message of the current turn; see `prompts.turn_prompt`."""

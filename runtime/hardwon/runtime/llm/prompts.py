@@ -367,6 +367,13 @@ def find_call(text: str) -> str | None:
     )
 
 
+def find_numbers(text: str, key: str) -> list[int]:
+    """Return the whole numbers above 0 that a JSON object of an answer lists under a key, each once, in order."""
+    numbers = [value.get(key) for value in _find_objects(strip_reasoning(text)) if isinstance(value, Mapping)]
+    listed = next((value for value in numbers if isinstance(value, list)), [])
+    return sorted({number for number in listed if type(number) is int and number > 0})
+
+
 def strip_reasoning(text: str) -> str:
     """Return the answer without the reasoning before it."""
     return _THOUGHT.sub("", text).strip()

@@ -29,6 +29,7 @@ from .enforcement import Ruling, rule, settle
 from .extract import carry_out, read_episode
 from .holdout import is_forced
 from .nodes_advise import DEMONSTRATIONS, AdvisingNodes
+from .routed_recall import STORES
 from .starts import rebuild_hints, rebuild_memory, start_from
 from .state import EpisodeState, Update, build_cost_fields
 
@@ -62,6 +63,7 @@ class Nodes(AdvisingNodes):
             "success": False,
             "ending": "",
             "failed": "",
+            **self._choose_stores(episode),
         }
         try:
             if prefix:
@@ -108,7 +110,7 @@ class Nodes(AdvisingNodes):
         state, working = episode["state"], self.live[episode["thread"]].working
         counts = {action: working.counts(state, action) for action in episode["actions"]}
         values = self.policy.reads == "values"  # such a policy reads estimates only, so no items are searched
-        recollection = self.library.recall(
+        recollection = self._find_recaller(episode).recall(
             state,
             k=0 if values else self.settings.recall_k,
             budget_tokens=GUIDANCE_TOKENS,
@@ -298,6 +300,7 @@ class Nodes(AdvisingNodes):
             **self._name_trial(episode),
             **({"skills": skills} if (skills := episode.get("skills")) else {}),
             **({"guidance": guidance} if (guidance := _summarize_guidance(episode["steps"])) else {}),
+            **({STORES: stores} if (stores := episode.get("stores")) else {}),
             **build_cost_fields(episode.get("usage", Usage())),
         }
         trajectory = Trajectory(

@@ -14,6 +14,7 @@ from typing import Any
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.records import Kind
 from hardwon.runtime.guidance.base import Guidance, Occasion, find_occasion
+from hardwon.runtime.interfaces.extension import Recaller, Router
 from hardwon.runtime.interfaces.types import Context, Described, Environment, Policy, Tooled
 from hardwon.runtime.planning.plans import Following, Plan, Planner
 from hardwon.runtime.planning.progress import explain_dead_end, judge_skills
@@ -35,6 +36,20 @@ class AdvisingNodes:
     settings: Settings
     live: Mapping[str, Live]
     planner: Planner | None = None
+    recaller: Recaller | None = None
+
+    def _choose_stores(self, episode: EpisodeState) -> Update:
+        """Return from which stores the episode recalls, if the recaller decides so in every episode."""
+        if not isinstance(self.recaller, Router) or not self.settings.arm.has_memory:
+            return {}
+        name, environment = self._episode_name(episode), self._get_environment(episode).name
+        return {"stores": dict(self.recaller.choose(name, environment, tries=self._is_trying))}
+
+    def _find_recaller(self, episode: EpisodeState) -> Recaller:
+        """Return what answers the recalls of an episode: the library, unless the agent was given another recaller."""
+        if self.recaller is None or not self.settings.arm.has_memory:
+            return self.library
+        return self.recaller.limit_to(episode.get("stores", {})) if isinstance(self.recaller, Router) else self.recaller
 
     def guide(self, episode: EpisodeState) -> Update:
         """Propose a hint on the occasions for guidance, and repeat the situation's last hint otherwise."""

@@ -114,7 +114,8 @@ class ChatPolicy:
                 trains it (`roles.policy.settings.speech`). "none" asks for the action alone.
             speech_tokens: The length of such a thought, which the model is told in words.
             context: In which form past turns are sent: `"all"` in full, `"actions"` without their observations,
-                `"report"` as a short list of actions, or a `ContextBuilder`.
+                `"report"` as a short list of actions, `"omit"` without the observations that the model names, or a
+                `ContextBuilder`.
             sleep: Replaces the pauses after a provider's error.
             settings: Further settings of `init_chat_model`, for a model given by name.
 
@@ -186,6 +187,7 @@ class ChatPolicy:
             if action is not None:
                 # The conversation keeps a call, and the thought before it, in the form that the messages ask for.
                 text = prompts.find_call(answer) if context.tools and not context.actions else None
+                text = text or self._conversations.builder.keep(choice, action)
                 text = f"{thought}\n{text or action}" if thought else text
                 self._conversations.answer(chat, action, text=text)
                 return self._build_decision(action, answer, tally)

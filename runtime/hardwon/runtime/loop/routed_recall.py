@@ -1,0 +1,209 @@
+"""Recall from several libraries, of which each episode uses those that were worth it.
+
+    Agent(policy, library, environment, recaller=RoutedRecall(library, {"other": other}))
+
+The agent's own library always answers. Beside it stand other stores: the library of another game or team, or a served
+one. An episode that learns goes without a store at random, and its outcome is compared with those of episodes that used
+the store. The trajectory's metadata says which (`stores`).
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal
+
+from hardwon.memory import Estimate, ExperienceLibrary, Hit, Item, Outcome, Reasons, Recollection, State, Step
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.interfaces.extension import Recaller
+from hardwon.runtime.interfaces.methods import METHODS
+
+from .holdout import is_withheld
+
+Level = Literal["step", "task"]
+
+LEAST = 4
+"""Number of episodes with a store, and of those without, from which its worth decides."""
+STORES = "stores"
+"""Key of an episode's metadata: which stores it used (True) and which it went without."""
+
+
+@METHODS.add(
+    "R1-Router (routing among stores)",
+    "arXiv:2505.22095",
+    evidence="C",
+    reach='`Agent(..., recaller=RoutedRecall(library, {"other": other}))`, `hardwon run ... --beside OTHER.db`',
+    reading="a store is chosen for an episode by its measured worth; the trained router, which writes questions to "
+    "stores of three kinds and needs gold answers, is not implemented",
+)
+class RoutedRecall:
+    """Recalls from the agent's own library and from the other stores that improve outcomes.
+
+    R1-Router (arXiv:2505.22095) rewards the choice of a store by 0.5 cosine(question, gold) + 0.5 [store is gold]. Here
+    no gold is needed: the worth of a store is the mean outcome of the episodes that used it minus that of the episodes
+    that went without it at random. A store is used while its worth is positive or not known yet.
+    """
+
+    def __init__(self, library: ExperienceLibrary, stores: Mapping[str, Recaller]) -> None:
+        """Create a recaller.
+
+        Args:
+            library: The agent's own library, whose recorded episodes tell what the stores are worth.
+            stores: Other libraries by name.
+
+        Raises:
+            ConfigError: A name is empty or contains a colon, which separates it from the ids of its items.
+        """
+        for name in stores:
+            if not name or ":" in name:
+                raise ConfigError(f"the name of a store is {name!r}; use a name without a colon.")
+        self._library, self._stores = library, dict(stores)
+        self._read: tuple[int, dict[str, dict[str, dict[bool, list[float]]]]] = (-1, {})
+
+    def choose(self, episode: str, environment: str, *, tries: bool) -> dict[str, bool]:
+        """Return for each store whether this episode recalls from it.
+
+        While the worth of a store is not known, every second episode that measures goes without it. Afterwards one in
+        ten does the opposite of what the worth says, so that a change is noticed.
+        """
+        return {name: self._uses(name, episode, environment, tries=tries) for name in sorted(self._stores)}
+
+    def _uses(self, name: str, episode: str, environment: str, *, tries: bool) -> bool:
+        worth = self.measure_worth(name, environment)
+        if worth is None:
+            return not tries or random.Random(f"{episode}:store:{name}").random() < 0.5
+        return (worth > 0) != (tries and is_withheld(episode, f"store:{name}"))
+
+    def measure_worth(self, name: str, environment: str) -> float | None:
+        """Return the mean success with a store minus that without it; None while too few episodes tell."""
+        if self._read[0] != self._library.episodes:
+            self._read = self._library.episodes, self._read_outcomes()
+        outcomes = self._read[1].get(environment, {}).get(name, {})
+        used, unused = outcomes.get(True, []), outcomes.get(False, [])
+        return fmean(used) - fmean(unused) if min(len(used), len(unused)) >= LEAST else None
+
+    def _read_outcomes(self) -> dict[str, dict[str, dict[bool, list[float]]]]:
+        """Return the outcomes by environment, store, and whether it was used."""
+        outcomes: dict[str, dict[str, dict[bool, list[float]]]] = {}
+        for row in self._library.trajectories():
+            used = row["meta"].get(STORES)
+            if not isinstance(used, dict) or row["success"] is None or row["trust"] != "trusted":
+                continue
+            world = outcomes.setdefault(str(row["meta"].get("environment", "")), {})
+            for name, is_used in used.items():
+                world.setdefault(name, {}).setdefault(bool(is_used), []).append(float(row["success"]))
+        return outcomes
+
+    def limit_to(self, chosen: Mapping[str, bool]) -> Recaller:
+        """Return a recaller of the own library and the chosen stores."""
+        stores = {name: store for name, store in self._stores.items() if chosen.get(name)}
+        return MergedRecall(self._library, stores) if stores else self._library
+
+    def recall(
+        self,
+        state_or_text: State,
+        *,
+        k: int = 5,
+        budget_tokens: int | None = None,
+        level: Level = "step",
+        actions: Mapping[str, str] | None = None,
+        after: str | None = None,
+    ) -> Recollection:
+        """Return what all stores recall."""
+        every = self.limit_to(dict.fromkeys(self._stores, True))
+        return every.recall(
+            state_or_text, k=k, budget_tokens=budget_tokens, level=level, actions=actions, after=after
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRecall:
+    """Recalls from a library and some stores, and merges the answers."""
+
+    library: Recaller
+    stores: Mapping[str, Recaller]
+
+    def recall(
+        self,
+        state_or_text: State,
+        *,
+        k: int = 5,
+        budget_tokens: int | None = None,
+        level: Level = "step",
+        actions: Mapping[str, str] | None = None,
+        after: str | None = None,
+    ) -> Recollection:
+        """Return the merged answers. The budget of tokens is divided among the stores."""
+        share = None if budget_tokens is None else budget_tokens // (1 + len(self.stores))
+
+        def ask(recaller: Recaller) -> Recollection:
+            return recaller.recall(
+                state_or_text, k=k, budget_tokens=share, level=level, actions=actions, after=after
+            )  # fmt: skip
+
+        elsewhere = [_mark(ask(store), name) for name, store in sorted(self.stores.items())]
+        return merge_recollections(ask(self.library), elsewhere, k)
+
+
+def merge_recollections(own: Recollection, elsewhere: Sequence[Recollection], k: int) -> Recollection:
+    """Return one recollection: the k best hits of all, by similarity times utility, and combined estimates."""
+    everything = [own, *elsewhere]
+    estimates = {action: combine_estimates([part.estimates.get(action) for part in everything]) for action in
+                 dict.fromkeys(action for part in everything for action in part.estimates)}  # fmt: skip
+    outcomes: dict[str, Outcome] = {}
+    for part in reversed(everything):  # what the own library saw of an action stands above what others saw
+        outcomes.update(part.outcomes)
+    return replace(
+        own,
+        items=_select_best([hit for part in everything for hit in part.items], k),
+        steps=_select_best([hit for part in everything for hit in part.steps], k),
+        guardrails=tuple(item for part in everything for item in part.guardrails),
+        estimates=estimates,
+        path=own.path if own.path != "empty" else next((o.path for o in elsewhere if o.path != "empty"), "empty"),
+        tokens=sum(part.tokens for part in everything),
+        masked=tuple(ref for part in everything for ref in part.masked),
+        outcomes=outcomes,
+    )
+
+
+def combine_estimates(parts: Sequence[Estimate | None]) -> Estimate:
+    """Return the mean of the estimates, each weighted by its number of steps; the first one gives keys and examples.
+
+    The values of two libraries are on one scale only as far as their rewards are, so the larger evidence counts more.
+    """
+    given = [part for part in parts if part is not None]
+    counted = [part for part in given if part.n] or given
+    n = sum(part.n for part in counted)
+    value = sum(part.n * part.value for part in counted) / n if n else counted[0].value
+    tried = sum(part.tried for part in given)
+    return replace(counted[0], value=value, n=n, tried=tried, context=given[0].context)
+
+
+def _select_best(hits: Sequence[Hit], k: int) -> tuple[Hit, ...]:
+    def weigh(hit: Hit) -> tuple[float, str]:
+        utility = hit.what.score if isinstance(hit.what, Item) else 1.0
+        return -hit.similarity * utility, repr(hit.what)  # the words decide between equals, not the order of stores
+
+    return tuple(sorted(hits, key=weigh)[:k])
+
+
+def _mark(recollection: Recollection, store: str) -> Recollection:
+    """Return what a store recalled, with ids that name the store, and without ids of steps.
+
+    An id of another library must not get credit for an item or a step of this one.
+    """
+    return replace(
+        recollection,
+        items=tuple(replace(hit, what=_mark_origin(hit.what, store)) for hit in recollection.items),
+        steps=tuple(replace(hit, what=_mark_origin(hit.what, store)) for hit in recollection.steps),
+        guardrails=tuple(replace(item, id=f"{store}:{item.id}") for item in recollection.guardrails),
+        estimates={action: replace(estimate, steps=()) for action, estimate in recollection.estimates.items()},
+        outcomes={action: replace(outcome, steps=()) for action, outcome in recollection.outcomes.items()},
+        masked=(),
+    )
+
+
+def _mark_origin(what: Item | Step, store: str) -> Item | Step:
+    if isinstance(what, Item):
+        return replace(what, id=f"{store}:{what.id}")
+    return replace(what, id=None, why=Reasons())  # its reasons name ids as well

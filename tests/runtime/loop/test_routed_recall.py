@@ -1,0 +1,152 @@
+"""Recall from several libraries, each as far as it pays (R1-Router, arXiv:2505.22095): row 54."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hardwon.memory import Diagnosis, Estimate, ExperienceLibrary, Item, Outcome, Recollection, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import Hit
+from hardwon.runtime import Agent
+from hardwon.runtime.loop.routed_recall import STORES, RoutedRecall, combine_estimates, merge_recollections
+
+NOW = State("You stand at a door.", task="get out")
+
+
+def episodes(*groups: tuple[dict[str, bool], int, int], environment="house", trust="trusted") -> Any:
+    """A library with some episodes: for each group the stores used, the successes, and the episodes."""
+    rows = [
+        {"success": n < won, "trust": trust, "meta": {"environment": environment, STORES: used}}
+        for used, won, count in groups
+        for n in range(count)
+    ]
+    return SimpleNamespace(episodes=len(rows), trajectories=lambda: rows, recall=lambda *_, **__: Recollection())
+
+
+def remember(library, action, reward):
+    step = Step(NOW, action, NOW, Diagnosis(True), reward)
+    library.record(Trajectory(NOW.task, (step,), reward > 0, reward))
+
+
+def test_the_store_with_a_positive_worth_is_used():
+    """Worked example, row 54: A 8/10 with and 5/10 without, B 5/10 and 5/10: worth .3 and 0, so A alone."""
+    library = episodes(({"A": True}, 8, 10), ({"A": False}, 5, 10), ({"B": True}, 5, 10), ({"B": False}, 5, 10))
+    routed = RoutedRecall(library, {"A": library, "B": library})
+    assert routed.measure_worth("A", "house") == pytest.approx(0.3)
+    assert routed.measure_worth("B", "house") == 0
+    assert routed.choose("an episode", "house", tries=False) == {"A": True, "B": False}
+
+
+def test_no_store_is_used_where_none_helps():
+    library = episodes(({"A": True}, 2, 10), ({"A": False}, 5, 10))
+    routed = RoutedRecall(library, {"A": library})
+    assert routed.choose("x", "house", tries=False) == {"A": False}
+    assert routed.limit_to({"A": False}) is library
+
+
+def test_without_other_stores_the_own_library_answers_alone(tmp_path):
+    """Degenerate case, row 54: the same answer as that of the library."""
+    with ExperienceLibrary.open(tmp_path / "own.db") as library:
+        remember(library, "open door", 1.0)
+        actions = {"open door": "", "wait": ""}
+        routed = RoutedRecall(library, {})
+        library.recall(NOW, actions=actions)  # from now on the situation is a known one
+        assert routed.recall(NOW, actions=actions) == library.recall(NOW, actions=actions)
+        assert routed.recall(NOW, k=1, budget_tokens=99) == library.recall(NOW, k=1, budget_tokens=99)
+
+
+def test_the_order_of_stores_does_not_matter(tmp_path):
+    """Invariance, row 54."""
+    with (
+        ExperienceLibrary.open(tmp_path / "own.db") as own,
+        ExperienceLibrary.open(tmp_path / "a.db") as a,
+        ExperienceLibrary.open(tmp_path / "b.db") as b,
+    ):
+        remember(a, "open door", 1.0)
+        remember(b, "open door", 0.0)
+        remember(b, "break glass", 1.0)
+        actions = {"open door": "", "break glass": ""}
+        one = RoutedRecall(own, {"a": a, "b": b}).recall(NOW, actions=actions)
+        other = RoutedRecall(own, {"b": b, "a": a}).recall(NOW, actions=actions)
+        assert one == other
+        assert one.estimates["open door"].n == 2
+        assert one.estimates["open door"].value == 0.5
+
+
+def test_estimates_count_as_much_as_the_steps_behind_them():
+    """Worked example: 0 from 1 step and 1 from 3 steps is 0.75."""
+    merged = combine_estimates([Estimate(0.0, 1, "own"), None, Estimate(1.0, 3, "far")])
+    assert (merged.value, merged.n, merged.key) == (0.75, 4, "own")
+    assert combine_estimates([Estimate(0.0), Estimate(1.0, 3, "far")]).key == "far"
+
+
+def test_the_best_hits_of_all_stores_are_kept():
+    def hit(name, similarity, score):
+        return Hit(Item(id=name, kind="strategy", title=name, score=score), similarity, "")
+
+    own = Recollection(items=(hit("weak", 0.9, 0.1), hit("good", 0.8, 0.9)))
+    other = Recollection(items=(hit("fair", 0.9, 0.5),), outcomes={"go": Outcome(1)})
+    merged = merge_recollections(own, [other], 2)
+    assert [hit.what.id for hit in merged.items if isinstance(hit.what, Item)] == ["good", "fair"]
+    assert merge_recollections(Recollection(outcomes={"go": Outcome(9)}), [other], 2).outcomes["go"].n == 9
+
+
+def test_nothing_of_another_store_gets_credit_in_the_own_library(tmp_path):
+    """Ids of two libraries may be equal: those of another store name it, and its steps have none."""
+    with ExperienceLibrary.open(tmp_path / "own.db") as own, ExperienceLibrary.open(tmp_path / "far.db") as far:
+        remember(far, "open door", 1.0)
+        far.add(Item(kind="strategy", title="Open the door."))
+        found = RoutedRecall(own, {"far": far}).recall(NOW, actions={"open door": ""})
+        assert found.steps
+        assert found.items
+        assert all(hit.what.id is None for hit in found.steps)
+        assert all(str(hit.what.id).startswith("far:") for hit in found.items)
+        assert found.estimates["open door"].steps == ()
+
+
+def test_the_worth_of_another_environment_or_of_strangers_says_nothing():
+    known = ({"A": True}, 0, 9), ({"A": False}, 9, 9)
+    for library in (episodes(*known, environment="mine"), episodes(*known, trust="untrusted")):
+        assert RoutedRecall(library, {"A": library}).measure_worth("A", "house") is None
+
+
+def test_an_unknown_store_is_measured_by_episodes_that_go_without_it():
+    library = episodes()
+    routed = RoutedRecall(library, {"A": library})
+    drawn = [routed.choose(f"episode {n}", "house", tries=True)["A"] for n in range(200)]
+    assert 60 < sum(drawn) < 140
+    assert all(routed.choose(f"episode {n}", "house", tries=False)["A"] for n in range(20))
+    good = episodes(({"A": True}, 9, 9), ({"A": False}, 0, 9))
+    known = [RoutedRecall(good, {"A": good}).choose(f"episode {n}", "house", tries=True)["A"] for n in range(200)]
+    assert 160 < sum(known) < 200
+
+
+def test_an_agent_uses_a_store_and_records_that_it_did(workshop, tmp_path):
+    """What another library knows is done in the first episode, and the record says whence."""
+    with ExperienceLibrary.open(tmp_path / "far.db") as far, ExperienceLibrary.open(tmp_path / "own.db") as own:
+        teacher = Agent("episodic", far, workshop(goal="wood"), max_steps=20)
+        for seed in range(30):
+            teacher.run(seed=seed)
+
+        def count_steps(recaller, library=own):
+            agent = Agent("episodic", library, workshop(goal="wood"), max_steps=20, learn=False, recaller=recaller)
+            results = [agent.run(seed=seed) for seed in range(10)]
+            return sum(len(result.trajectory.steps) for result in results), results[0].trajectory
+
+        alone, _ = count_steps(None)
+        together, trajectory = count_steps(RoutedRecall(own, {"far": far}))
+        assert together == count_steps(None, far)[0]  # an empty library of one's own adds nothing
+        assert alone > together
+        assert trajectory.meta[STORES] == {"far": True}
+        learner = Agent("episodic", own, workshop(goal="wood"), recaller=RoutedRecall(own, {"far": far}))
+        for seed in range(12):
+            learner.run(seed=seed)
+        assert {row["meta"][STORES]["far"] for row in own.trajectories()} == {True, False}
+        assert RoutedRecall(own, {"far": far}).measure_worth("far", "workshop") is not None
+        assert own.verify() == []
+
+
+def test_a_name_with_a_colon_is_refused():
+    with pytest.raises(ConfigError, match="'a:b'"):
+        RoutedRecall(episodes(), {"a:b": episodes()})
