@@ -165,6 +165,34 @@ def fleet(
 
 
 @app.command()
+def scale(
+    figures: Annotated[
+        list[Path],
+        typer.Argument(help="Output of `hardwon bench fleet --json`; several files give medians.", show_default=False),
+    ],
+    steps: Annotated[int, typer.Option(min=1, help="Number of steps in the namespace.")] = 100_000_000,
+    cores: Annotated[int, typer.Option(min=1, help="Number of cores of the server.")] = 16,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate a shared library of many steps and hosts; refused unless the figures of 8 writers are reproduced."""
+    from .speed import scale as bench_scale
+
+    result = bench_scale.measure(figures, steps, cores)
+    if as_json:
+        say_json(result)
+    else:
+        for rows in filter(None, (result["check"], result["rows"])):
+            _print_rows(rows, False)
+    if not result["holds"]:
+        off = ", ".join(row["figure"] for row in result["check"] if not row["holds"])
+        tell(
+            f"The simulation misses the measured {off} by more than {bench_scale.MARGIN:.0%}, so nothing is "
+            "extrapolated. Measure again on a quieter machine, or give several measurements."
+        )
+        raise typer.Exit(1)
+
+
+@app.command()
 def workers(
     rounds: Annotated[int, typer.Option(min=1, help="Number of timed rounds.")] = 5,
     as_json: AsJson = False,

@@ -3,7 +3,7 @@
 import pytest
 from tests.memory.fleet.conftest import server, url
 
-from benchmarks.speed import fleet
+from benchmarks.speed import fleet, replicas, scale
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 
@@ -11,11 +11,20 @@ __all__ = ["server", "url"]
 
 
 def test_every_figure_is_measured(url, tmp_path, monkeypatch):
-    for name, value in (("WRITERS", (2,)), ("ROUNDS", 1), ("EACH", 5), ("LAGS", 3), ("RECALLS", 5)):
-        monkeypatch.setattr(fleet, name, value)
+    """Also those that the simulation needs."""
+    monkeypatch.setattr(fleet, "CYCLES", 2)
+    monkeypatch.setattr(fleet, "WRITERS", (1, 2))
+    monkeypatch.setattr(scale, "SOME", 2)
+    monkeypatch.setattr(scale, "MANY", 2)
+    for name, value in (("LOADS", 1), ("LOAD_S", 0.5), ("RECALLS", 5)):
+        monkeypatch.setattr(replicas, name, value)
     rows = fleet.measure(url, 200, lambda words: None)
-    assert len(rows) == 7
     assert all(row["value"] > 0 for row in rows)
+    assert {row["n"] for row in rows if row["what"] == "lag, median"} == {1, 2}
+    figures = scale.Figures([rows])
+    model = scale.calibrate(figures)
+    assert scale.check(model, figures)
+    assert scale.extrapolate(model, figures, 10**8, 16)
 
 
 def test_a_database_with_a_library_is_left_alone(url, tmp_path):

@@ -1,0 +1,144 @@
+"""The simulation of a shared library: its laws, its calibration, and what it refuses."""
+
+import json
+from functools import cache
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.speed.scale import Figures, calibrate, check, measure
+from benchmarks.speed.simulation import Costs, Following, fit_costs, simulate_appends, simulate_lag
+from hardwon.apps.cli.app import app
+from hardwon.memory.errors import ConfigError
+
+COSTS = Costs(cpu_s=0.0006, delay_s=0.001, flush_s=0.002, spread=0.4)
+BARE = Costs(cpu_s=0.0004, delay_s=0.001, flush_s=0.002, spread=0.4)
+FOLLOWING = Following(pause_s=0.02, look_s=0.005, step_s=0.00012)
+
+
+NAMES = ("appends", "bare INSERTs", "appends beside bare INSERTs", "appends, median time", "lag, median")
+
+
+@cache
+def make_rows():
+    """Return figures of a machine that behaves as the simulation says."""
+    figures = {("cores", 2): 2, ("steps of an entry", 50): 50, ("bootstrap from the log", 9): 1 / FOLLOWING.step_s}
+    figures |= {("bootstrap from a snapshot", 9): 50_000, ("CPU time of the server to send a step", 9): 0.001}
+    figures |= {
+        (f"bytes of a step {where}", 9): 1000
+        for where in ("in the log", "in the replica", "in the snapshot", "on the wire")
+    }
+    for writers in (1, 4, 8):
+        log, bare = (simulate_appends(writers, 2, costs, seed=writers) for costs in (COSTS, BARE))
+        figures["appends beside bare INSERTs", writers] = log.rate / bare.rate
+        figures["lag, median", writers] = simulate_lag(
+            375 * writers, FOLLOWING, steps_per_entry=50, load_s=3.0, turns=30, seed=9
+        ).median_ms
+        for name, done, costs in (("appends", log, COSTS), ("bare INSERTs", bare, BARE)):
+            figures[name, writers] = done.rate
+            figures[f"{name}, median time", writers] = done.median_ms
+            figures[f"{name}, 99th percentile", writers] = done.p99_ms
+            for who in ("client", "server"):
+                figures[f"{name}, CPU time of the {who}", writers] = 500 * costs.cpu_s
+    return [{"what": what, "n": n, "value": value} for (what, n), value in figures.items()]
+
+
+def change(rows, what, factor, n=8):
+    return [row | {"value": row["value"] * (factor if (row["what"], row["n"]) == (what, n) else 1)} for row in rows]
+
+
+def write(path, rows):
+    path.write_text(json.dumps({"rows": rows}))
+    return path
+
+
+def test_one_writer_takes_its_three_times_after_each_other():
+    rate = simulate_appends(1, 2, COSTS, appends=8000).rate
+    assert rate == pytest.approx(1 / (COSTS.cpu_s + COSTS.delay_s + COSTS.flush_s), rel=0.05)
+
+
+def test_commits_share_a_write_to_the_disk():
+    """Without other work, half of the writers wait for a write while the other half is written."""
+    disk = Costs(cpu_s=1e-7, delay_s=1e-6, flush_s=0.004, spread=0.0)
+    assert simulate_appends(1, 2, disk).rate == pytest.approx(250, rel=0.02)
+    assert simulate_appends(64, 64, disk).rate == pytest.approx(64 * 250 / 2, rel=0.1)
+
+
+def test_cores_bound_the_rate():
+    assert simulate_appends(200, 2, COSTS, appends=8000).rate == pytest.approx(2 / COSTS.cpu_s, rel=0.05)
+    assert simulate_appends(200, 4, COSTS, appends=8000).rate > 1.5 * 2 / COSTS.cpu_s
+
+
+def test_the_fit_finds_the_costs():
+    rate = simulate_appends(4, 2, COSTS, seed=5, appends=8000).rate
+    total_s = COSTS.cpu_s + COSTS.delay_s + COSTS.flush_s
+    fitted = fit_costs(COSTS.cpu_s, total_s, COSTS.spread, 4, 2, rate)
+    assert fitted.flush_s == pytest.approx(COSTS.flush_s, rel=0.2)
+    assert fitted.delay_s + fitted.flush_s == pytest.approx(COSTS.delay_s + COSTS.flush_s)
+
+
+def test_an_idle_replica_lags_by_its_pauses_and_one_entry():
+    lag = simulate_lag(5, FOLLOWING, steps_per_entry=50, load_s=500.0)
+    assert lag.median_ms == pytest.approx(2 * 20 + 5 + 50 * 0.12, rel=0.01)
+
+
+def test_a_replica_that_is_too_slow_falls_behind_as_long_as_the_load_lasts():
+    def lag(share, load_s):
+        return simulate_lag(share / FOLLOWING.step_s, FOLLOWING, steps_per_entry=50, load_s=load_s).p99_ms
+
+    assert lag(2, 20) > 1.8 * lag(2, 10) > 9000
+    assert lag(0.5, 60) < 200
+
+
+def test_figures_of_the_simulation_itself_are_reproduced():
+    figures = Figures([make_rows()])
+    assert all(each.holds for each in check(calibrate(figures), figures))
+
+
+def test_the_calibration_does_not_see_what_is_checked():
+    rows = make_rows()
+    other = [row | {"value": row["value"] * (7 if row["n"] == 8 else 1)} for row in rows]
+    assert calibrate(Figures([rows])) == calibrate(Figures([other]))
+
+
+@pytest.mark.parametrize("factor", [0.6, 1.6])
+def test_each_figure_of_eight_writers_is_checked(factor):
+    model = calibrate(Figures([make_rows()]))
+    for what in NAMES:
+        missed = [each for each in check(model, Figures([change(make_rows(), what, factor)])) if not each.holds]
+        assert len(missed) == 1, what
+
+
+def test_the_command_prints_checks_and_needs(tmp_path):
+    good = str(write(tmp_path / "good.json", make_rows()))
+    done = CliRunner().invoke(app, ["bench", "scale", good, "--json"])
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.stdout)
+    needs = {row["what"]: row["value"] for row in result["rows"]}
+    assert needs["100,000,000 steps in the log"] == 100
+    assert needs["4096 writers on other machines"] > needs["8 writers on other machines"]
+    bad = str(write(tmp_path / "bad.json", change(make_rows(), "appends", 2)))
+    done = CliRunner().invoke(app, ["bench", "scale", bad])
+    assert done.exit_code == 1
+    assert "appends per second" in done.output
+    assert "nothing is extrapolated" in " ".join(done.output.split())
+    refused = json.loads(CliRunner().invoke(app, ["bench", "scale", bad, "--json"]).stdout)
+    assert (refused["holds"], refused["rows"]) == (False, [])
+
+
+def test_several_measurements_give_medians(tmp_path):
+    rows = make_rows()
+    paths = [write(tmp_path / f"{n}.json", change(rows, "appends", factor)) for n, factor in enumerate((1, 5, 1))]
+    assert measure(paths, 1000, 2)["holds"]
+
+
+def test_figures_that_are_missing_or_no_figures_are_named(tmp_path):
+    rows = [row for row in make_rows() if row["what"] != "appends, CPU time of the server"]
+    with pytest.raises(ConfigError, match=r"CPU time of the server' for 1 writers.*bench fleet"):
+        measure([write(tmp_path / "x.json", rows)], 1000, 2)
+    for text in ("{}", "no", '{"rows": [{"what": "x"}]}', '{"rows": 3}'):
+        (tmp_path / "y.json").write_text(text)
+        with pytest.raises(ConfigError, match=r"y\.json holds no figures"):
+            measure([tmp_path / "y.json"], 1000, 2)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        measure([tmp_path / "none.json"], 1000, 2)
