@@ -97,7 +97,7 @@ smollm2: venv ## Write the pretrained model SmolLM2-135M-Instruct to models/smol
 	@$(call has,dev) || { $(call add,train,the training dependencies); }
 	@$(BIN)/hardwon model smollm2 models/smollm2
 
-test-pretrained: install smollm2 ## Test what needs a pretrained model (writes models/smollm2 if it is missing; a minute on one core)
+test-pretrained: install smollm2 ## Test what needs a pretrained model (writes models/smollm2 if it is missing; 4 minutes on one core)
 	$(BIN)/python -m pytest -m "pretrained and not slow"
 
 test-vllm: install ## Test the loop, the engines and the pretrained example against a real vLLM on the CPU (creates .venv-vllm: 5 minutes, 3.5 GB)
