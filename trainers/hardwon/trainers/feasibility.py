@@ -14,6 +14,7 @@ from .algorithms.composers import COMPOSERS
 from .algorithms.extras import ACTED
 from .algorithms.samples import Rollout
 from .config.kinds import READS, SHOWS_PATHS
+from .config.program import PROGRAM
 from .config.schema import TrainConfig
 from .roles.note_generators import lessons, offer
 from .rollouts.reporting import Reporting
@@ -120,7 +121,8 @@ def check_episodes(session: Session, rollouts: Sequence[Rollout]) -> None:
     """
     if rollouts and all(rollout.failed for rollout in rollouts):
         raise CannotLearn(_explain_failures(rollouts))
-    _check_answers(rollouts, name=session.config.environment.name, compact=session.config.model.is_compact)
+    if session.config.environment.name != PROGRAM:  # a program takes any words, not only actions
+        _check_answers(rollouts, name=session.config.environment.name, compact=session.config.model.is_compact)
     _check_outcomes(session)
     _check_readings(session, rollouts)
 

@@ -14,7 +14,9 @@ from .algorithms.composers import Composer
 from .algorithms.outcomes import Outcome
 from .algorithms.samples import Rollout
 from .config.kinds import RECALLS, TELLS
+from .config.program import PROGRAM
 from .console import EpisodeCount
+from .programs.player import PlaysPrograms, ProgramPlayer
 from .roles.base import TriesCandidates
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
@@ -45,6 +47,7 @@ class Player:
         """
         self._session, self._tell, self.pool = session, tell, pool
         self._cast = Cast(session)
+        self._programs = open_programs(session)
         self.snapshot = ""
         """Name of the library version in use; stored with every sample."""
 
@@ -90,6 +93,8 @@ class Player:
 
         async def collect_round(chosen: Sequence[Spec]) -> list[Rollout]:
             outcome = self._session.config.outcome
+            if self._programs is not None:
+                return await self._run_programs(self._programs, chosen, temperature, max_steps, snapshot)
             if self.pool is not None:
                 return await self._send(self.pool, castings, chosen, snapshot, iteration, together=composer is not None)
             self._cast.get_policy(temperature).snapshot = snapshot
@@ -138,6 +143,15 @@ class Player:
         for batch in self._split(specs):
             rollouts += await collect(agents, self._session.engine, batch, outcome=outcome, on_end=progress)
         return rollouts
+
+    async def _run_programs(
+        self, programs: PlaysPrograms, specs: Sequence[Spec], temperature: float, max_calls: int, snapshot: str
+    ) -> list[Rollout]:
+        """Let a program play the episodes, and tell how many have ended."""
+        progress = EpisodeCount(len(specs), self._tell) if self._tell is not None else None
+        return await programs.play(
+            specs, temperature=temperature, max_calls=max_calls, snapshot=snapshot, on_end=progress
+        )
 
     async def _send(
         self,
@@ -218,6 +232,14 @@ class Player:
     def set_iteration(self, iteration: int) -> None:
         """Tell the warm-up gates how many iterations the run has finished."""
         self._cast.set_iteration(iteration)
+
+
+def open_programs(session: Session) -> PlaysPrograms | None:
+    """Return what plays the episodes of a program; None if the run steps an environment itself."""
+    config = session.config
+    if config.environment.name != PROGRAM:
+        return None
+    return ProgramPlayer(config, session.engine, session.prompts, session.context)
 
 
 async def _read_nothing(rollouts: list[Rollout]) -> list[Rollout]:

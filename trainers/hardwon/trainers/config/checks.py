@@ -10,6 +10,7 @@ from hardwon.trainers.algorithms.samplers import SAMPLERS
 
 from .kinds import GUIDANCE, READS, RECALLS, TELLS, TRIALS
 from .parsing import nearest
+from .program import PROGRAM, check_program
 from .schedules import check_schedule
 from .sources import check_fed
 from .unused import check_unused
@@ -28,6 +29,7 @@ def check(config: "TrainConfig") -> None:
     _check_worlds(config)
     if "policy" not in config.roles:
         raise ConfigError(f"roles has no policy, only {', '.join(config.roles) or 'nothing'}; add roles.policy.")
+    check_program(config)
     _check_policy(config)
     _check_engine(config)
     _check_extractor(config)
@@ -273,7 +275,9 @@ def _check_arms(config: "TrainConfig") -> None:
 def _check_worlds(config: "TrainConfig") -> None:
     """Check that training and exploration share no task instance with evaluation."""
     held_out = set(config.tasks.eval.all)
-    seen = {"tasks.train": config.tasks.train, "explore.worlds": config.explore.worlds}
+    seen = {"tasks.train": config.tasks.train}
+    if config.environment.name != PROGRAM:  # a program explores nothing
+        seen["explore.worlds"] = config.explore.worlds
     seen |= {f"library.explored.{name}": worlds for name, worlds in config.library.explored.items()}
     for path, worlds in seen.items():
         if both := sorted(held_out & set(worlds.all)):

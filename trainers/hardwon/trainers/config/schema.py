@@ -24,6 +24,7 @@ from .checks import check
 from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, RECALLS as RECALLS, TELLS as TELLS
 from .parsing import as_dict as as_dict, as_yaml as as_yaml, differences as differences, parse as parse
 from .policy import PolicySettings as PolicySettings
+from .program import ProgramConfig as ProgramConfig
 from .roles import CreditConfig as CreditConfig, RoleConfig as RoleConfig
 from .schedules import look_up
 from .sources import check_call
@@ -34,14 +35,14 @@ class EnvironmentConfig:
     """The environment of a run."""
 
     name: str
-    """textworld, babyai, bfcl, alfworld, scienceworld, miniwob, or MODULE:CLASS of your own environment, in the
-    current folder or an installed module."""
+    """textworld, babyai, bfcl, alfworld, scienceworld, miniwob, MODULE:CLASS of your own environment, in the
+    current folder or an installed module, or program: an agent of your own, see the section program."""
     game: str | None = None
     """Name of one of the environment's games."""
     params: str = ""
     """Parameters of the game, as NAME=NUMBER, NAME=NUMBER."""
     max_steps: int = 50
-    """Maximum number of steps per episode."""
+    """Maximum number of steps per episode; of model calls for a program."""
 
     def __post_init__(self) -> None:
         _at_least(self, max_steps=1)
@@ -335,6 +336,8 @@ class TrainConfig:
 
     environment: EnvironmentConfig
     """The environment."""
+    program: ProgramConfig = field(default_factory=ProgramConfig)
+    """The program that plays the episodes of environment.name: program."""
     tasks: TasksConfig = field(default_factory=TasksConfig)
     """Task instances for training and for evaluation."""
     explore: ExploreConfig = field(default_factory=ExploreConfig)

@@ -92,6 +92,24 @@ class ChatTemplate:
         rest = [_message(role, text) for role, text in more]
         return self._render([*self._begin(system, user), *rest], answer=answer)
 
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), answer: bool = True
+    ) -> Ids:
+        """Return the tokens of the messages of a program, in the form of transformers.
+
+        Args:
+            messages: Messages with a role, content, and perhaps tool calls.
+            tools: Tools in OpenAI's form, for a template that shows them.
+            answer: Whether an answer is to follow.
+
+        Raises:
+            ConfigError: The template refuses the messages.
+        """
+        try:
+            return self._render(messages, answer=answer, **({"tools": list(tools)} if tools else {}))
+        except Exception as error:  # a template is a program: it may raise anything for messages that it does not take
+            raise ConfigError(f"the chat template of {self._name} refuses the messages: {error}") from error
+
     def encode(self, text: str) -> Ids:
         """Return the tokens of a plain text, in which control tokens are ordinary characters."""
         ids = tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
@@ -115,7 +133,7 @@ class ChatTemplate:
             return [_message("system", system), _message("user", user)]
         return [_message("user", f"{system}\n\n{user}")]
 
-    def _render(self, messages: Sequence[Mapping[str, str]], *, answer: bool = True, **extra: Any) -> Ids:
+    def _render(self, messages: Sequence[Mapping[str, Any]], *, answer: bool = True, **extra: Any) -> Ids:
         return tuple(
             self.tokenizer.apply_chat_template(
                 list(messages),

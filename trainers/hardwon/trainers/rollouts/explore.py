@@ -13,7 +13,9 @@ from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Environment, EpisodicPolicy, RandomPolicy, open_environment
 from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, select_best
 from hardwon.trainers.algorithms.samplers.shuffled import Task as Task
+from hardwon.trainers.config.program import PROGRAM
 from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, Worlds
+from hardwon.trainers.programs.environment import ProgramEnvironment
 from hardwon.trainers.prompting.compact import compact
 
 from .archive import Path, explore_archive
@@ -162,5 +164,7 @@ def words(trajectories: Iterable[Trajectory], more: Sequence[str] = ()) -> list[
 
 
 def open_world(config: EnvironmentConfig) -> Environment:
-    """Return the environment of the settings; `MODULE:CLASS` opens your own."""
+    """Return the environment of the settings; `MODULE:CLASS` opens your own, and a program stands for itself."""
+    if config.name == PROGRAM:
+        return ProgramEnvironment()
     return open_environment(config.name, game=config.game, params=config.params)

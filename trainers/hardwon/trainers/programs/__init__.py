@@ -1,0 +1,1 @@
+"""Episodes of a program that calls the policy as a model of the OpenAI API, as rollouts with exact tokens."""
