@@ -94,6 +94,19 @@ def test_a_turn_becomes_an_episode(tmp_path, monkeypatch, agent):
     assert episode.meta["cwd"] == "/project"
 
 
+def test_equal_commands_are_one_action_whatever_is_said_about_them(session):
+    """Claude Code describes every command, each time in other words; a description of anything else is kept."""
+    session.send("UserPromptSubmit", prompt="Test it.")
+    session.call("Bash", {"command": "make test", "description": "Run the tests", "timeout": 60_000}, {"stdout": "ok"})
+    session.call("Bash", {"command": "make test", "description": "Run tests again"}, {"stdout": "ok"})
+    session.call("Task", {"description": "Look for callers"}, {"content": "none"})
+    session.send("Stop")
+    (episode,) = session.episodes()
+    assert [step.action for step in episode.steps] == [
+        'Bash(command="make test")', 'Bash(command="make test")', 'Task(description="Look for callers")',
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("response", [{"exit_code": 1, "output": "1 failed"}, {"is_error": True, "content": "no"}])
 def test_a_response_that_reports_a_failure_is_one(session, response):
     """Codex has no hook for failures; the response of its shell has the exit code."""

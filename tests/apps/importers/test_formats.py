@@ -196,6 +196,18 @@ def test_a_transcript_of_claude_code_is_an_episode_a_request(library, file):
     assert (fixed.meta["trace"], told["find it"].meta["trace"]) == ("s-1", "s-1/ag-1")
 
 
+def test_a_command_in_a_transcript_is_the_action_that_the_hook_records(library, file):
+    remarked = {"command": "make test", "description": "Run the tests"}
+    lines = [
+        {"type": "user", "uuid": "u", "sessionId": "s", "message": {"role": "user", "content": "Test it."}},
+        {"type": "assistant", "uuid": "a", "sessionId": "s",
+         "message": {"role": "assistant", "content": [{"type": "text", "text": "Yes."}, use("t", "Bash", **remarked)]}},
+        {"type": "user", "uuid": "r", "sessionId": "s", "message": {"role": "user", "content": [result("t", "ok")]}},
+    ]  # fmt: skip
+    _, (episode,) = imported(library, file(*lines))
+    assert [step.action for step in episode.steps] == ['Bash(command="make test")']
+
+
 def test_a_session_that_goes_on_adds_what_is_new(library, file):
     """A transcript is appended to, and a resumed one repeats what was before."""
     imported(library, file(*TRANSCRIPT[:13]))

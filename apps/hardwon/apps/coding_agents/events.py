@@ -1,12 +1,14 @@
 """Read the hook input of coding agents as events, and write answers in the form that each agent documents.
 
-This module imports nothing but the standard library: it runs before every tool call.
+This module and what it imports need nothing but the standard library: it runs before every tool call.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from hardwon.apps.shared.remarks import drop_remarks
 
 Kind = Literal["session", "prompt", "before", "after", "failed", "stop", "other"]
 
@@ -81,7 +83,7 @@ def _read_arguments(value: Any) -> dict[str, Any]:
             value = json.loads(value)
         except ValueError:
             return {"input": value}
-    return value if isinstance(value, dict) else {} if value is None else {"input": value}
+    return drop_remarks(value) if isinstance(value, dict) else {} if value is None else {"input": value}
 
 
 def _read_result(kind: Kind, value: Mapping[str, Any]) -> tuple[str, str]:

@@ -8,6 +8,7 @@ identified by the id of its message, so a session that was resumed in another fi
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hardwon.apps.shared.remarks import drop_remarks
 from hardwon.runtime.integrations.tool_episode import iter_calls
 
 from .messages import Message, plain_messages
@@ -32,6 +33,19 @@ def is_line(value: Any) -> bool:
     if value["type"] in ("user", "assistant"):
         return isinstance(value.get("message"), Mapping) and bool(_MARKS & set(value))
     return bool(_MARKS & set(value)) and ("sessionId" in value or value["type"] in KINDS)
+
+
+def _drop_remarks(message: Mapping[str, Any]) -> Any:
+    """Return the content of a message, with the same arguments of calls that the hook records."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return content
+    return [
+        {**block, "input": drop_remarks(block["input"])}
+        if isinstance(block, Mapping) and block.get("type") == "tool_use" and isinstance(block.get("input"), Mapping)
+        else block
+        for block in content
+    ]
 
 
 class Transcripts:
@@ -64,7 +78,7 @@ class Transcripts:
             raise ValueError(f"a line of type {value['type']} without a message")
         # Text that the program inserted under the role `user`.
         hidden = bool(value.get("isMeta") or value.get("isCompactSummary") or value.get("isVisibleInTranscriptOnly"))
-        messages = list(plain_messages({"role": value["type"], **message}))
+        messages = list(plain_messages({"role": value["type"], **message, "content": _drop_remarks(message)}))
         self._spool.put(part, place, [uuid or place, hidden, messages])
 
     def _find_conversation(self, value: Mapping[str, Any]) -> str:
