@@ -22,6 +22,7 @@ from hardwon.trainers.models.adapters import parameters_of
 from .learner import Learner, LearnerSettings, LossSettings
 from .outcomes import Outcome, measure_outcome
 from .samples import PackedSequence, Sample, pack_samples
+from .settings import check_least, check_positive
 
 Render = Callable[[Trajectory, str | None], Sequence[Sample]]
 """Renders the samples of a trajectory's turns exactly as the policy would see them, with this memory or none."""
@@ -211,6 +212,9 @@ class WarmStart:
     def __post_init__(self) -> None:
         if self.updates < 1 or self.batch < 1:
             raise ConfigError(f"updates is {self.updates} and batch {self.batch}; use 1 or more.")
+        check_positive(self, "lr")
+        check_least(self, 0, "warmup", "weight_decay")
+        check_least(self, 1, "budget")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,20 @@ from typing import Any, Literal
 from hardwon.memory.errors import ConfigError
 
 
+def check_positive(section: Any, *names: str) -> None:
+    """Raise ConfigError if a field that is set is not above 0."""
+    for name in names:
+        if (value := getattr(section, name)) is not None and value <= 0:
+            raise ConfigError(f"{name} is {value}; use a value above 0.")
+
+
+def check_least(section: Any, least: int, *names: str) -> None:
+    """Raise ConfigError if a field that is set is below a bound."""
+    for name in names:
+        if (value := getattr(section, name)) is not None and value < least:
+            raise ConfigError(f"{name} is {value}; use {least} or more.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class LossSettings:
     """What a training step minimizes."""
@@ -48,6 +62,13 @@ class LossSettings:
             raise ConfigError(
                 f"temperature is {self.temperature}; it must be above 0. Use the temperature of sampling, usually 1."
             )
+        if not 0.0 <= self.low < 1.0:
+            raise ConfigError(f"low is {self.low}; use a value from 0 to below 1.")
+        if self.dual is not None and self.dual <= 1.0:
+            # a bound of |A| or less cuts tokens off at a ratio of 1, so no failure would be learned from
+            raise ConfigError(f"dual is {self.dual}; use a value above 1, such as 3, or null for no bound.")
+        check_least(self, 0, "high", "kl")
+        check_positive(self, "cap", "max_kl")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +76,7 @@ class LearnerSettings:
     """How a training step minimizes the loss."""
 
     lr: float = 3e-4
-    """Peak learning rate of AdamW."""
+    """Peak learning rate of AdamW. 0 freezes the role: it acts, and is not trained."""
     betas: tuple[float, float] = (0.9, 0.95)
     """Decay rates of AdamW's two averages."""
     weight_decay: float = 0.0
@@ -90,9 +111,11 @@ class LearnerSettings:
     """Seed of the assignment to minibatches."""
 
     def __post_init__(self) -> None:
-        for name in ("budget", "epochs", "minibatches", "constant"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
+        check_positive(self, "clip")
+        check_least(self, 0, "lr", "weight_decay", "warmup")
+        check_least(self, 1, "decay", "budget", "epochs", "minibatches", "constant")
+        if not all(0.0 <= beta < 1.0 for beta in self.betas):
+            raise ConfigError(f"betas is {self.betas}; use values from 0 to below 1.")
         if self.order == "reverse-turns" and self.epochs * self.minibatches > 1:
             raise ConfigError(
                 f"order is reverse-turns, which makes one update per turn, and epochs is {self.epochs} and minibatches "

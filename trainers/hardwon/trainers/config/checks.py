@@ -1,5 +1,6 @@
 """Checks across the sections of a run's settings: contradictions, and what could never learn, are refused."""
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hardwon.memory.errors import ConfigError
@@ -40,6 +41,7 @@ def check(config: "TrainConfig") -> None:
     _check_temperatures(config)
     _check_memory(config)
     _check_lag(config)
+    _check_length(config)
     check_unused(config)
 
 
@@ -102,6 +104,38 @@ def _check_lag(config: "TrainConfig") -> None:
             raise ConfigError(
                 f"rollouts.max_lag is {lag}, and {name} needs the rollouts of the current weights; remove one of them."
             )
+
+
+def _check_length(config: "TrainConfig") -> None:
+    """Check that some role is trained, and the run long enough for what begins after some of its iterations."""
+    iterations, library = config.run.iterations, config.library
+    if not iterations:
+        return
+    if not any(role.learner.lr for role in config.roles.values()) and not (config.uses_library and library.learn):
+        frozen = " and ".join(f"roles.{name}" for name in config.roles)
+        raise ConfigError(
+            f"learner.lr of {frozen} is 0, so nothing is trained; raise one, or set run.iterations=0 to only explore, "
+            "imitate and evaluate."
+        )
+    for arm in config.arms:
+        if config.get_guidance(arm) in RECALLS and library.warmup_iterations >= iterations:
+            raise ConfigError(
+                f"library.warmup_iterations is {library.warmup_iterations} and run.iterations {iterations}, so "
+                f"arms.{arm} never shows anything in training; lower library.warmup_iterations."
+            )
+    names = [*config.roles]
+    for name, after in pairwise(names):
+        if (phase := config.roles[name].phase) > 1 and phase >= iterations and config.roles[after].learner.lr:
+            raise ConfigError(
+                f"roles.{name}.phase is {phase} and run.iterations {iterations}, so roles.{after} never has a turn; "
+                f"lower roles.{name}.phase."
+            )
+    decay = config.roles["policy"].learner.decay
+    if len(names) == 1 and decay is not None and decay < iterations:
+        raise ConfigError(
+            f"roles.policy.learner.decay is {decay}, so the learning rate is 0 from update {decay} on, and "
+            f"run.iterations is {iterations}; raise decay to as many updates, or leave it out."
+        )
 
 
 def _check_extractor(config: "TrainConfig") -> None:

@@ -11,8 +11,10 @@ import ast
 import difflib
 import inspect
 import json
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from itertools import pairwise
 from types import NoneType, UnionType
@@ -90,18 +92,26 @@ def parse_value(kind: Any, given: Any, path: str) -> Any:
 
 def _parse_scalar(kind: type, given: Any, path: str) -> Any:
     """Return a scalar of the given type, or raise ConfigError."""
-    if kind is float and isinstance(given, str):  # YAML reads 1e-4, without a decimal point, as a string
-        try:
-            return float(given)
-        except ValueError:
-            pass
-    if kind is float and isinstance(given, int) and not isinstance(given, bool):
-        return float(given)
+    if kind is float:
+        given = _parse_float(given, path)
     # bool is a subclass of int in Python, but `true` is not a number in a settings file.
     if not isinstance(given, kind) or (kind is int and isinstance(given, bool)):
         descriptions = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
         raise ConfigError(f"{path} is {given!r}; it must be {descriptions.get(kind, kind.__name__)}.")
     return given
+
+
+def _parse_float(given: Any, path: str) -> Any:
+    """Return a number as a float where it is one; other values as they are."""
+    number = given
+    if isinstance(given, str):  # YAML reads 1e-4, without a decimal point, as a string
+        with suppress(ValueError):
+            number = float(given)
+    elif isinstance(given, int) and not isinstance(given, bool):
+        number = float(given)
+    if isinstance(number, float) and not math.isfinite(number):
+        raise ConfigError(f"{path} is {given!r}; it must be a finite number.")
+    return number
 
 
 def _field_names(kind: Any) -> list[str]:

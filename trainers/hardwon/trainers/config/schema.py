@@ -324,6 +324,8 @@ class RunConfig:
         _at_least(self, iterations=0, groups=1, rerolls=0, save_every=1, keep=1, history=0)
         if self.temperature <= 0:
             raise ConfigError(f"temperature is {self.temperature}; rollouts need a value above 0, such as 1.")
+        if self.threads is not None:
+            _at_least(self, threads=1)
 
 
 @dataclass(frozen=True, kw_only=True)

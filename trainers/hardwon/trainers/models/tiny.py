@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hardwon.memory.errors import ConfigError
+
 SPECIAL = ("<pad>", "<unk>", "<end>", "<task>", "<memory>", "<see>", "<at>", "<act>", "<item>", "<keep>", "<skip>")
 _PIECE = r"[a-z0-9'_-]+|[^\sa-z0-9]"
 
@@ -23,6 +25,15 @@ class TinyConfig:
     intermediate: int = 384
     context: int = 2048
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "layers", "heads", "kv_heads", "intermediate", "context"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
+        if self.heads % self.kv_heads:
+            raise ConfigError(f"heads is {self.heads} and kv_heads {self.kv_heads}; use a kv_heads that divides heads.")
+        if (size := self.hidden // self.heads) % 2 or not size:  # rotary positions turn pairs of numbers
+            raise ConfigError(f"hidden is {self.hidden} and heads {self.heads}; use an even hidden / heads.")
 
 
 def build_tokenizer(texts: Iterable[str], special: Sequence[str] = SPECIAL) -> Any:
