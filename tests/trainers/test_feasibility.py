@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from hardwon.runtime.interfaces.types import Info
 from hardwon.trainers import train
 from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.checkpoint import find
-from hardwon.trainers.feasibility import PATIENCE, ActionWatch, CannotLearn, SignalWatch, _check_answers
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.feasibility import (
+    PATIENCE,
+    ActionWatch,
+    CannotLearn,
+    SignalWatch,
+    _check_answers,
+    find_untrained_roles,
+)
 from hardwon.trainers.session import read_config
 
 REWARDED = {"policy": {"credit": {"outcome": "reward"}}}
@@ -358,3 +367,21 @@ def test_a_run_warns_in_its_log_and_its_metrics(corridor, capsys, tmp_path):
 
     line = [one for one in metrics.read(tmp_path / "run") if one["kind"] == "train"][-1]
     assert line["idle/roles.policy.shape.overlong"] == 1.0
+
+
+def test_a_role_that_was_never_trained_is_named(corridor):
+    """A guide that waits for more texts than the run writes; nothing else would tell."""
+    roles = {"policy": {}, "guide": {"settings": {"distil": 0, "ready": 10_000}}}
+    settings = corridor(arms={"control": 2, "guided": 2}, roles=roles, warmstart=None, run={"iterations": 2})
+    (warning,) = train(settings).warnings
+    assert warning.startswith("roles.guide was not trained in 2 iterations, so its weights are those of the start")
+
+
+def test_a_frozen_role_is_not_named():
+    config = of({"environment": {"name": "textworld"}, "tasks": {"train": {"fold": "train"}, "eval": {"fold": "dev"}}})
+    assert find_untrained_roles(config, {"policy": 1}, 3)
+    assert not find_untrained_roles(config, {"policy": 2}, 3)
+    assert not find_untrained_roles(config, {"policy": 1}, 0)
+    frozen = replace(config.roles["policy"], learner=replace(config.roles["policy"].learner, lr=0.0))
+    idle = replace(config, roles={"policy": frozen}, run=replace(config.run, iterations=0))
+    assert not find_untrained_roles(idle, {"policy": 1}, 3)

@@ -215,6 +215,29 @@ def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
             )
 
 
+# -- after the last iteration ---------------------------------------------------------------------
+
+
+def find_untrained_roles(config: TrainConfig, versions: Mapping[str, int], iterations: int) -> tuple[str, ...]:
+    """Return a warning for each role that no iteration trained.
+
+    Args:
+        config: Settings of the run.
+        versions: Versions of the weights by role; a run begins with 1.
+        iterations: Iterations so far.
+    """
+    untrained = [name for name, role in config.roles.items() if role.learner.lr and versions.get(name, 0) <= 1]
+    return tuple(
+        f"roles.{name} was not trained in {iterations} iterations, so its weights are those of the start: one role is "
+        "trained per iteration, and this one had no turn or too little to learn from. Raise run.iterations, or see "
+        f"roles.{name}.settings in --print-config."
+        for name in (untrained if iterations else ())
+    )
+
+
+# -- during the iterations ------------------------------------------------------------------------
+
+
 @dataclass(slots=True)
 class SignalWatch:
     """Warns when iteration after iteration gives no role anything to learn from."""

@@ -85,7 +85,7 @@ class TrainReport:
     rank: int = 0
     """Rank of this process in a multi-process run. Only rank 0 has results to report."""
     warnings: tuple[str, ...] = ()
-    """Roles that made episodes worse, with the next step."""
+    """Roles that made episodes worse or were never trained, with the next step."""
 
 
 def train(
@@ -136,7 +136,10 @@ def train(
             time.process_time() - cpu,
             time.perf_counter() - wall,
             exported,
-            warnings=find_harmful_guides(config, loop.session.out),
+            warnings=(
+                *find_harmful_guides(config, loop.session.out),
+                *feasibility.find_untrained_roles(config, loop.session.engine.versions(), loop.position.iteration),
+            ),
         )
 
 
