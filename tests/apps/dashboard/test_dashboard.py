@@ -17,7 +17,7 @@ from hypothesis import given, strategies as st
 from hardwon.apps.dashboard import charts, figures, frame, lessons, login, overview_page, places, search_page
 from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
-from hardwon.apps.dashboard.markup import linked, tag
+from hardwon.apps.dashboard.markup import linked, shorten, tag
 from hardwon.apps.dashboard.run_pages import experiment, training
 from hardwon.apps.http.access.auth import Caller, Tokens
 from hardwon.apps.http.state import runs
@@ -354,3 +354,9 @@ def test_a_visitor_who_may_not_write_changes_nothing_whatever_the_page_sends():
     assert asyncio.run(_write_as({"read", "log", "write"}, "library")) == "library"
     with pytest.raises(LibraryForbidden):
         asyncio.run(_write_as({"read", "log"}, "library"))
+
+
+def test_ids_made_at_the_same_time_are_told_apart():
+    refs = ["0192f0c1a2b37c4d8e5f0000000000a1", "0192f0c1a2b37c4d8e5f0000000000a2", "own-name", ""]
+    assert len({shorten(ref) for ref in refs}) == 4
+    assert shorten("own-name") == "own-name"

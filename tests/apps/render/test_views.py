@@ -133,3 +133,12 @@ def test_the_table_of_effects_is_printed(hardwon, path, episode):
     table = printed[printed.index("90% interval") :]
     row = next(line for line in table.splitlines() if "bake" in line)
     assert re.search(r"\b6 +6 +-0\.75 +-1\.00 to -0\.\d\d +masked: harmful here", row), row
+
+
+def test_many_situations_are_counted_instead_of_listed(hardwon, own):
+    names = tuple(f"situation{number}" for number in range(7))
+    with ExperienceLibrary.open(own) as library:
+        ref = library.add(Item("strategy", "Ask first", signatures=names)).item_id
+    page = " ".join(hardwon("memory", "show", own, ref).stdout.split())
+    assert "situation4 and 2 more" in page
+    assert "situation5" not in page

@@ -57,6 +57,8 @@ def test_every_form_of_key_is_told(key, words):
         ({"text": "is locked"}, 'the text says "is locked"'),
         ({"fact": {"front": "wall"}}, "front is wall"),
         ({"signature": "9f"}, "the situation is 9f"),
+        ({"any": [{"signature": "9f"}, {"signature": "a0"}]}, "the situation is one of 2 known ones"),
+        ({"any": [{"signature": "9f"}, {"text": "locked"}]}, '(the situation is 9f) or (the text says "locked")'),
         ({"all": [{"text": "a"}, {"not": {"text": "b"}}]}, '(the text says "a") and (not (the text says "b"))'),
     ],
 )

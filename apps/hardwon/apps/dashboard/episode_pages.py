@@ -21,7 +21,7 @@ from hardwon.runtime.interfaces.diagnosis import why_replan
 
 from . import figures
 from .frame import Room, framed, html, page
-from .markup import Html, Link, linked, pager, pairs, section, table, tag
+from .markup import Html, Link, linked, pager, pairs, section, shorten, table, tag
 from .search_page import add_forget_button
 
 PAGE = 25
@@ -42,7 +42,7 @@ def add(api: FastAPI) -> None:
     @page(api, "/episodes/{episode_id}")
     async def episode(room: Room, episode_id: str, t: Annotated[int, Query(ge=0, le=10**9)] = 0) -> None:
         explanation, replanned = await room.read(_load_replay, episode_id)
-        with framed(room, f"Episode {explanation['id'][:12]}", "/episodes"):
+        with framed(room, f"Episode {shorten(explanation['id'])}", "/episodes"):
             html(_render_head(explanation))
             if explanation["steps"]:
                 Replay(room, explanation, replanned).show(min(t, len(explanation["steps"]) - 1))
@@ -70,7 +70,7 @@ def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link) -> Html:
     head = ("episode", "ended", "score", "steps", "how it played", "seed", "recorded (UTC)", "task")
     rows = [
         (
-            tag("a", row["id"][:12], href=link(f"/episodes/{row['id']}"), class_="code"),
+            tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
             tag("span", row["ending"], class_={True: "good", False: "bad"}.get(row["success"], "soft")),
             row["score"],
             row["n_steps"],

@@ -27,7 +27,7 @@ from hardwon.memory.records import KINDS, SOURCES
 
 from . import figures
 from .frame import Room, framed, html, page, show_error
-from .markup import Html, Link, join, linked, pager, pairs, section, table, tag
+from .markup import Html, Link, join, linked, pager, pairs, section, shorten, table, tag
 
 PAGE = 25
 HITS = 50
@@ -178,7 +178,9 @@ def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
                 tag("span", step["happened"][:300], class_="says"),
                 tag("span", _format_failure(step), class_="says"),
                 step["return_to_go"],
-                tag("a", step["episode"][:8], href=link(f"/episodes/{step['episode']}", t=step["t"]), class_="code"),
+                tag(
+                    "a", shorten(step["episode"]), href=link(f"/episodes/{step['episode']}", t=step["t"]), class_="code"
+                ),
             )
             # The ten newest, newest first.
             for step in steps[:-11:-1]

@@ -13,7 +13,7 @@ from hardwon.apps.shared.common import library_name
 from . import charts, figures
 from .frame import Room, framed, html, page
 from .lessons import find_lessons, render_lessons
-from .markup import Html, Link, join, section, table, tag
+from .markup import Html, Link, join, section, shorten, table, tag
 
 
 def add(api: FastAPI) -> None:
@@ -210,7 +210,7 @@ def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
             *(
                 tag(
                     "li",
-                    tag("a", row["id"][:12], href=link(f"/episodes/{row['id']}"), class_="code"),
+                    tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
                     f" {format_success(None if row['success'] is None else bool(row['success']))}, "
                     f"{row['n_steps']} steps, {figures.name_group(row['arm'])}, "
                     f"{row['recorded_at'][:16].replace('T', ' ')}",

@@ -12,7 +12,7 @@ from hardwon.memory import ExperienceLibrary, Hit, Item
 from hardwon.memory.errors import HardwonError
 
 from .frame import Room, framed, html, page, show_error
-from .markup import Html, Link, linked, section, table, tag
+from .markup import Html, Link, linked, section, shorten, table, tag
 
 HITS = 25
 """Largest number of hits of each kind."""
@@ -71,7 +71,7 @@ def _render_items(hits: Sequence[Hit], link: Link) -> Html:
 def _render_episodes(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
     cells = [
         (
-            tag("a", row["id"][:12], href=link(f"/episodes/{row['id']}"), class_="code"),
+            tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
             row["ending"],
             row["recorded_at"][:16].replace("T", " "),
             tag("span", excerpt(row["task"], 110), class_="says soft"),

@@ -17,6 +17,8 @@ SHOWN = 3
 """Number of earlier steps described per step of an episode."""
 EVIDENCE = 5
 """Number of evidence steps described, newest first; the others are listed by id."""
+LISTED = 5
+"""Number of situations, places and tags of an item that are listed."""
 WHOLE = 10_000
 """Largest number of characters of a text on its own page; `--json` cuts nothing."""
 
@@ -213,10 +215,14 @@ def describe_item(item: Mapping[str, Any]) -> Iterator[Line]:
         yield "repairs", f"{item['repairs']}, in place of the {item['scope']}"
     for label, name in (("situations", "signatures"), ("places", "locations"), ("tags", "tags")):
         if item[name]:
-            yield label, ", ".join(item[name])
+            yield label, f"{', '.join(item[name][:LISTED])}{_count_rest(len(item[name]) - LISTED)}"
     yield "value", f"score {item['score']:.2f}, confidence {item['confidence']:.2f}, version {item['version']}"
     life = f"; lives {item['ttl']} episodes without new evidence" if item["ttl"] is not None else ""
     yield "source", f"{item['source']} ({item['trust']}), written by {item['writer']}{life}"
+
+
+def _count_rest(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
 
 
 def _render_evidence(item: Mapping[str, Any]) -> Iterator[RenderableType]:

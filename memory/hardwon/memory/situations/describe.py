@@ -72,6 +72,8 @@ def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> s
     names = parse_action(pattern).slots
     match operator:
         case "all" | "any":
+            if operator == "any" and len(operand) > 1 and all("signature" in part for part in operand):
+                return f"the situation is one of {len(operand)} known ones"
             joint = " and " if operator == "all" else " or "
             return joint.join(f"({condition_words(part, pattern)})" for part in operand)
         case "not":
