@@ -1,13 +1,5 @@
 """Run an experiment: arms on identical seeds that learn on one fold and are tested, frozen, on another.
 
-    random      any admissible action, no memory
-    empty       the same agent with an empty library, which measures the memory within an episode
-    task        the learned library, retrieved once per episode by the task
-    step        the learned library, recalled at every step: the learning agent
-    unguarded   as step, with guardrails disabled
-    skills      as step, following skills and remedies of the library where they apply
-    search      as step, looking ahead in a clone of the environment, so compare it with other agents that have one
-
 Each agent seed is one process. Every episode is a row of `episodes.jsonl`. An interrupted experiment continues from
 these rows and the library when you start it again in the same folder.
 """
@@ -20,153 +12,30 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from hardwon.apps.shared.beside import name_stores, open_beside
-from hardwon.apps.shared.common import ADDRESSES, library_name
+from hardwon.apps.shared.beside import open_beside
+from hardwon.apps.shared.common import library_name
+from hardwon.apps.shared.experiment_plan import (
+    BASELINE as BASELINE,
+    LEARNER as LEARNER,
+    SETUPS as SETUPS,
+    ArmSetup,
+    Plan as Plan,
+)
 from hardwon.apps.shared.trained import FOLDER, Paced, open_policy, open_roles
-from hardwon.memory.errors import ConfigError, UnknownName
-from hardwon.runtime.interfaces.arms import Arm
+from hardwon.memory.errors import ConfigError
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent
     from hardwon.runtime.interfaces.extension import Budget, Recaller
+    from hardwon.runtime.strategies.strategy import Strategy
 
 Row = dict[str, Any]
 Report = Callable[[Row], None]
-
-
-@dataclass(frozen=True, slots=True)
-class ArmSetup:
-    """An arm and how its agent plays the test episodes."""
-
-    arm: Arm
-    policy: str | None = None
-    """The policy to use instead of the plan's."""
-    guardrails: bool = True
-    planner: Literal["skills", "demonstrations", "search"] | None = None
-
-    @property
-    def level(self) -> Literal["task", "step"]:
-        """Return how often the agent recalls: once per task, or at every step."""
-        return "task" if self.arm.memory == "task" else "step"
-
-
-LEARNER = Arm("step", "step")
-"""The arm that learns; the others read its library."""
-BASELINE = Arm("empty")
-"""The arm that harm is measured against."""
-SETUPS = {
-    setup.arm.name: setup
-    for setup in (
-        ArmSetup(Arm("random"), policy="random"),
-        ArmSetup(BASELINE),
-        ArmSetup(Arm("task", "task")),
-        ArmSetup(LEARNER),
-        ArmSetup(Arm("unguarded", "step"), guardrails=False),
-        ArmSetup(Arm("skills", "step"), planner="skills"),
-        ArmSetup(Arm("demonstrations", "step"), planner="demonstrations"),
-        ArmSetup(Arm("search", "step"), planner="search"),
-    )
-}
-"""The arms that a plan may name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Definition of an experiment, stored beside the results so that two experiments never share a folder."""
-
-    environment: str
-    game: str | None
-    params: str
-    episodes: int
-    """Number of training episodes per agent seed."""
-    checkpoints: tuple[int, ...]
-    """Numbers of training episodes after which the frozen agent is tested."""
-    train_seeds: tuple[int, ...]
-    eval_fold: str
-    eval_seeds: tuple[int, ...]
-    arms: tuple[str, ...]
-    policy: str
-    library: str
-    seeds: tuple[int, ...]
-    """Agent seeds. Each learns on its own, with its own order of tasks and its own random choices."""
-    max_steps: int
-    roles: str = ""
-    """Export whose trained roles take part; empty for none."""
-    budget: Literal["fixed", "learned"] = "fixed"
-    """End of an episode: at `max_steps`, or by the lengths of the library's successes; see `LearnedBudget`."""
-    beside: tuple[str, ...] = ()
-    """Other libraries to recall from as well, as far as that pays; see `RoutedRecall`."""
-
-    def __post_init__(self) -> None:
-        for name in self.arms:
-            if name not in SETUPS:
-                raise UnknownName.of("arm", name, SETUPS)
-        if self.budget not in ("fixed", "learned"):
-            raise UnknownName.of("budget", self.budget, ("fixed", "learned"))
-        name_stores(self.beside)
-        if self.episodes < 0:
-            raise ConfigError(f"episodes is {self.episodes}; use 0 or more.")
-        if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
-            raise ConfigError(f"agent seeds are {list(self.seeds)}; give at least one, each once.")
-
-    def library_path(self, seed: int) -> Path:
-        """Return the library of an agent seed; seeds after the first have their number in the file name."""
-        path = Path(self.library)
-        return path if seed == self.seeds[0] else path.with_name(f"{path.stem}-seed{seed}{path.suffix}")
-
-    @property
-    def is_shared(self) -> bool:
-        """Return whether the library is shared: its name is the address of a database."""
-        return self.library.startswith(ADDRESSES)
-
-    def open_library(self, seed: int) -> "ExperienceLibrary":
-        """Open the library of an agent seed. In a shared library, seeds after the first have a namespace each."""
-        from hardwon.memory import ExperienceLibrary
-
-        if not self.learns:
-            return ExperienceLibrary.open(":memory:")
-        if self.is_shared:
-            return ExperienceLibrary.open(self.library, namespace=self._name_namespace(seed))
-        path = self.library_path(seed)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return ExperienceLibrary.open(path)
-
-    def _name_namespace(self, seed: int) -> str:
-        return "default" if seed == self.seeds[0] else f"seed{seed}"
-
-    def list_libraries(self) -> list[str]:
-        """Return the libraries of all agent seeds, for people: without the password of an address."""
-        if self.is_shared:
-            return [f"{library_name(self.library)} namespace {self._name_namespace(seed)}" for seed in self.seeds]
-        return [str(self.library_path(seed)) for seed in self.seeds]
-
-    @property
-    def setups(self) -> list[ArmSetup]:
-        """Return the arms of the plan and how they play."""
-        return [SETUPS[name] for name in self.arms]
-
-    def tests(self) -> list[tuple[ArmSetup, int]]:
-        """Return the arm and the checkpoint of every test; an arm without memory is tested once."""
-        return [
-            (setup, checkpoint)
-            for checkpoint in self.checkpoints
-            for setup in self.setups
-            if setup.arm.has_memory or checkpoint == self.checkpoints[0]
-        ]
-
-    def total(self) -> int:
-        """Return the number of training and test episodes over all agent seeds."""
-        return len(self.seeds) * (self.episodes * self.learns + len(self.tests()) * len(self.eval_seeds))
-
-    @property
-    def learns(self) -> bool:
-        """Return whether any arm needs a learned library."""
-        return any(setup.arm.has_memory for setup in self.setups)
 
 
 def run_plan(plan: Plan, out: Path, *, jobs: int | None = None, on_row: Report = lambda row: None) -> list[Row]:
@@ -261,7 +130,7 @@ def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
     written = json.loads(json.dumps(_as_dict(plan)))
     config, episodes = out / "plan.json", out / "episodes.jsonl"
     # A plan of an earlier version has no field that came later.
-    later = {"roles": "", "budget": "fixed", "beside": []}
+    later = {"roles": "", "budget": "fixed", "beside": [], "strategies": ""}
     if config.exists() and later | json.loads(config.read_text(encoding="utf-8")) != written:
         raise ConfigError(f"{out} holds the results of another experiment. Give another --out, or remove the folder.")
     if not config.exists():
@@ -317,6 +186,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
             extractor=open_roles(plan.roles).extractor,
             recall_k=open_roles(plan.roles).recall_k,
             recaller=recaller,
+            strategies=_read_strategies(plan),
         )
         try:
             order = training_order(plan, seed)
@@ -340,6 +210,14 @@ def _make_budget(plan: Plan, library: "ExperienceLibrary") -> "int | Budget":
     from hardwon.runtime.loop.budgets import LearnedBudget
 
     return LearnedBudget(library, most=plan.max_steps)
+
+
+def _read_strategies(plan: Plan) -> "tuple[Strategy, ...]":
+    if not plan.strategies:
+        return ()
+    from hardwon.runtime.strategies.strategy import load_strategies
+
+    return load_strategies(plan.strategies)
 
 
 def _open_policy(plan: Plan, report: Report) -> Any:
@@ -403,6 +281,7 @@ def _test(
         max_steps=_make_budget(plan, consulted),
         seed=seed,
         recaller=recaller if arm.has_memory else None,
+        strategies=_read_strategies(plan) if setup.has_strategies else (),
     )
     try:
         for task in missing:

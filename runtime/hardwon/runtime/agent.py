@@ -25,15 +25,16 @@ from .interfaces.extension import Budget, Recaller
 from .interfaces.types import Environment, Policy, Usage
 from .interfaces.working_memory import WorkingMemory
 from .loop.budgets import as_budget
-from .loop.clone_model import CloneModel
 from .loop.enforcement import mode_of
 from .loop.graph import build_graph
 from .loop.nodes import Nodes
 from .loop.starts import rebuild_memory, restore_environment
 from .loop.state import EpisodeState, Live, Settings
-from .planning.composer import DemonstrationPlanner
-from .planning.plans import Planner, SkillPlanner
-from .planning.search_planner import SearchPlanner
+from .planning.plans import Planner
+from .strategies.components import as_policy as as_policy, resolve_planner
+from .strategies.guide import StrategyGuide
+from .strategies.nodes import NodesByStrategy, build_nodes_by_strategy
+from .strategies.strategy import Strategy
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 NO_USAGE = Usage()
 NO_START: Mapping[str, Any] = {}
-RANKED = "ranked:"
-"""Before the name of a policy whose choices are ranked by the library's estimates."""
 RECURSION_LIMIT = 1_000_000
 """LangGraph's limit on stages, set out of reach: `max_steps` ends episodes instead."""
 
@@ -123,6 +122,7 @@ class Agent:
         extractor: "Extractor | None" = None,
         withhold: bool | None = None,
         recaller: Recaller | None = None,
+        strategies: StrategyGuide | Sequence[Strategy] = (),
     ) -> None:
         """Create an agent. It clones the environment as needed and leaves the library open.
 
@@ -150,6 +150,8 @@ class Agent:
             withhold: Withhold some items and try some forbidden actions, at random, to measure their worth. None
                 does so if `learn` is set. Set it if you record the episodes of an agent that does not learn.
             recaller: What answers recalls in place of the library: `RoutedRecall(library, stores)`, or your own.
+            strategies: Settings of which one is chosen for every episode, in place of `policy`, `planner`, `level`,
+                `recall_k` and `max_steps`; see `Strategy`.
 
         Raises:
             ConfigError: A number is out of range, or a chat model's settings are invalid.
@@ -161,18 +163,18 @@ class Agent:
         self._retries, self._step_timeout_s, self._checkpointer = retries, step_timeout_s, checkpointer
         mode, budget = mode_of(guardrails), as_budget(max_steps)
         settings = Settings(Arm.of(arm), level, learn, mode, budget, recall_k, seed, withhold)
-        planned = _resolve_planner(planner, library, environment)
+        planned = resolve_planner(planner, library, environment)
         nodes = Nodes(self.policy, library, guidance or RetrievalGuidance(), settings, {}, planned, recaller, extractor)
-        self._install(environment, nodes)
+        self._install(environment, build_nodes_by_strategy(nodes, strategies, environment) if strategies else nodes)
 
-    def _install(self, environment: Environment, nodes: Nodes) -> None:
+    def _install(self, environment: Environment, nodes: Nodes | NodesByStrategy) -> None:
         """Use these nodes for all episodes, each in an environment of its own that is cloned from this one."""
         self._environment = environment
         # Environments are expensive to start: episodes borrow one from this list and return it when they end.
         self._idle: list[Environment] = [_add_timeout(environment, self._step_timeout_s)]
         # The nodes find the environments of running episodes in this dictionary.
         self._live: dict[str, Live] = {}
-        self._nodes = replace(nodes, live=self._live)
+        self._nodes: Nodes | NodesByStrategy = nodes.with_live(self._live)
         self._graphs: dict[tuple[bool, bool], Any] = {}
 
     def run(self, task: str = "", seed: int = 0, *, thread_id: str | None = None) -> Result:
@@ -273,7 +275,12 @@ class Agent:
         Args:
             policy: The policy of the copy.
             around: Wraps a clone of this agent's environment.
+
+        Raises:
+            ConfigError: This agent has strategies, which would choose another policy.
         """
+        if isinstance(self._nodes, NodesByStrategy):
+            raise ConfigError("a member of a team has a policy of its own; give the team an agent without strategies.")
         twin = copy.copy(self)
         twin.policy = policy
         # The copy is shallow, so everything that holds environments must be replaced.
@@ -285,8 +292,7 @@ class Agent:
         for environment in self._idle:
             environment.close()
         self._idle.clear()
-        if isinstance(self._nodes.planner, SearchPlanner):
-            self._nodes.planner.close()
+        self._nodes.close()
 
     # ---- one body for the synchronous and the asynchronous methods
 
@@ -436,56 +442,6 @@ def _add_timeout(environment: Environment, timeout_s: float) -> Watched:
     costs more than a step.
     """
     return Watched(environment, timeout_s=None if getattr(environment, "keeps_time", False) else timeout_s)
-
-
-def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
-    """Return a policy for a policy, a chat model, or a name.
-
-    Args:
-        policy: A policy is returned unchanged. `"episodic"`, `"outlook"` and `"random"` name the built-in ones. A
-            LangChain chat model or its name, such as `"openai:gpt-5"`, becomes a `ChatPolicy`. `"ranked:NAME"` stands
-            for a `RankedPolicy` of the named one.
-
-    Raises:
-        UnknownName: The name is neither a built-in policy nor `PROVIDER:MODEL`.
-    """
-    from .policies.episodic import EpisodicPolicy, RandomPolicy
-    from .policies.outlook import OutlookPolicy
-
-    built_in: Mapping[str, Callable[[], Policy]] = {
-        kind.name: kind for kind in (EpisodicPolicy, OutlookPolicy, RandomPolicy)
-    }
-    if isinstance(policy, str) and policy in built_in:
-        return built_in[policy]()
-    if isinstance(policy, str) and policy.startswith(RANKED):
-        from .policies.ranked import RankedPolicy
-
-        return RankedPolicy(as_policy(policy.removeprefix(RANKED)))
-    if isinstance(policy, str) and policy.startswith("folder:"):
-        path = policy.removeprefix("folder:")
-        raise ConfigError(f"{policy} is a model in this process; pass hardwon.trainers.load_policy({path!r}).")
-    if isinstance(policy, str) and ":" not in policy:
-        raise UnknownName.of("policy", policy, [*built_in, "PROVIDER:MODEL such as openai:gpt-5"])
-    if isinstance(policy, Policy):
-        return policy
-    from .policies.chat import ChatPolicy
-
-    return ChatPolicy(policy)
-
-
-def _resolve_planner(
-    planner: "Planner | str | None", library: ExperienceLibrary, environment: Environment
-) -> Planner | None:
-    if isinstance(planner, str):
-        planners: dict[str, Callable[[], Planner]] = {
-            "skills": lambda: SkillPlanner(library),
-            "demonstrations": lambda: DemonstrationPlanner(library),
-            "search": lambda: SearchPlanner(library, CloneModel(environment)),
-        }
-        if planner not in planners:
-            raise UnknownName.of("planner", planner, planners)
-        return planners[planner]()
-    return planner
 
 
 def _build_thread_id(thread_id: str | None, attempt: int) -> str:

@@ -221,3 +221,16 @@ def test_another_library_is_recalled_from_beside_the_own_one(tmp_path):
         replace(first, beside=(str(tmp_path / "library.db"), str(tmp_path / "other" / "library.db")))
     shown = CliRunner().invoke(app, ["run", "--help"]).output
     assert "--beside" in shown
+
+
+def test_the_arm_strategies_plays_with_the_best_strategy_of_the_file(tmp_path):
+    file = tmp_path / "strategies.toml"
+    file.write_text('[plain]\n[short]\nmax_steps = 1\n[blind]\npolicy = "random"\n')
+    plan = replace(plan_in(tmp_path), arms=("step", "strategies"), strategies=str(file), checkpoints=(6,))
+    rows = run_plan(plan, tmp_path / "out", jobs=1)
+    assert {row["arm"] for row in rows if row["phase"] == "test"} == {"step", "strategies"}
+    with ExperienceLibrary.open(tmp_path / "library.db", read_only=True) as library:
+        assert {row["meta"]["strategy"] for row in library.trajectories()} == {"plain", "short", "blind"}
+    for changes in ({"strategies": ""}, {"arms": ("step",)}):
+        with pytest.raises(ConfigError, match="--strategies"):
+            replace(plan, **changes)

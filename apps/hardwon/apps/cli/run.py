@@ -66,7 +66,10 @@ def run(
         str, typer.Option(help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4.")
     ] = "",
     arms: Annotated[
-        str, typer.Option(help="Arms to compare, of random,empty,task,step,unguarded,skills,demonstrations,search.")
+        str,
+        typer.Option(
+            help="Arms to compare, of random,empty,task,step,unguarded,skills,demonstrations,search,strategies."
+        ),
     ] = ("random,empty,task,step"),
     policy: PolicyName = "episodic",
     roles: RolesFolder = None,
@@ -85,6 +88,13 @@ def run(
             metavar="LIBRARY",
             help="Another library to recall from as well, while that improves outcomes; repeat it for several.",
             parser=parse_library,
+        ),
+    ] = None,
+    strategies: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with a table of settings for each strategy; the learner and the arm strategies choose one "
+            "for every episode by its successes and its cost.",
         ),
     ] = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", "-s", help="Agent seed; repeat it for several.")] = None,
@@ -114,7 +124,7 @@ def run(
         arms=tuple(part.strip() for part in arms.split(",") if part.strip()), policy=policy,
         roles=str(roles or ""), library=str(library or out / "library.db"),
         seeds=(*(seed or [0]), *(more_seeds or ())), max_steps=max_steps, budget=cast(Any, budget),
-        beside=tuple(map(str, beside or ())),
+        beside=tuple(map(str, beside or ())), strategies=str(strategies or ""),
     )  # fmt: skip
     result = execute(plan, out, jobs=jobs)
     if as_json:

@@ -110,7 +110,7 @@ def open_policy(name: str) -> "Policy":
         MissingExtra: A package of the extra `train` is missing.
         UnknownName: There is no policy of this name.
     """
-    from hardwon.runtime.agent import RANKED, as_policy
+    from hardwon.runtime.strategies.components import RANKED, as_policy
 
     if name.startswith(RANKED):
         from hardwon.runtime.policies.ranked import RankedPolicy

@@ -26,7 +26,7 @@ from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Decision, Usage
 from hardwon.runtime.planning.plans import Plan, PlannedStep
 
-from .nodes import ROUTES, TARGETS, Nodes
+from .nodes import ROUTES, TARGETS
 from .state import EpisodeState, Update
 
 FORMER_MODULE = "hardwon.memory.records"
@@ -84,11 +84,11 @@ RECORDS = (
 """The record types that occur in an `EpisodeState`."""
 
 
-def build_graph(nodes: Nodes, *, fused: bool, asynchronous: bool = False, checkpointer: Any = None) -> Any:
+def build_graph(nodes: Any, *, fused: bool, asynchronous: bool = False, checkpointer: Any = None) -> Any:
     """Return a compiled graph over the nodes, from `begin` to `finish`.
 
     Args:
-        nodes: The nodes of one agent.
+        nodes: The nodes of one agent: `Nodes`, or an object with the same stages.
         fused: Run all steps of the episode in one node.
         asynchronous: Await the stages that may wait.
         checkpointer: A LangGraph checkpointer, or None.
@@ -135,7 +135,7 @@ def _allow_records(checkpointer: Any) -> Any:
     return checkpointer
 
 
-def _build_steps(nodes: Nodes) -> Callable[[EpisodeState], Update]:
+def _build_steps(nodes: Any) -> Callable[[EpisodeState], Update]:
     stages = {stage: getattr(nodes, stage) for stage in STAGES}
 
     def steps(episode: EpisodeState) -> Update:
@@ -150,7 +150,7 @@ def _build_steps(nodes: Nodes) -> Callable[[EpisodeState], Update]:
     return steps
 
 
-def _build_async_steps(nodes: Nodes) -> Callable[[EpisodeState], Awaitable[Update]]:
+def _build_async_steps(nodes: Any) -> Callable[[EpisodeState], Awaitable[Update]]:
     stages = {stage: getattr(nodes, stage) for stage in STAGES}
     awaited = {stage: getattr(nodes, f"a{stage}") for stage in AWAITED}
 

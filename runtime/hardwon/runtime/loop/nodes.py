@@ -13,7 +13,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 from hardwon.memory import Diagnosis, Failure, Reasons, Step, Trajectory, Verdict
 from hardwon.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailure
@@ -31,12 +31,23 @@ from .holdout import is_forced
 from .nodes_advise import DEMONSTRATIONS, AdvisingNodes
 from .routed_recall import STORES
 from .starts import rebuild_hints, rebuild_memory, start_from
-from .state import EpisodeState, Update, build_cost_fields
+from .state import EpisodeState, Live, Update, build_cost_fields
 
 MAX_REPLANS = 2
 """How often the policy may choose again after a forbidden action; the last time it gets the full list."""
 MAX_POLICY_FAILURES = 3
 """Consecutive policy failures that end an episode."""
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """A component that holds something open."""
+
+    def close(self) -> None:
+        """Release all resources. You can call this more than once."""
+        ...
+
+
 GUIDANCE_TOKENS = 512
 """Budget of a recall, in tokens of the recalled text."""
 
@@ -46,6 +57,15 @@ class Nodes(AdvisingNodes):
     """All nodes of one agent's loop, with the components that they use."""
 
     extractor: Extractor | None = None
+
+    def with_live(self, live: Mapping[str, Live]) -> "Nodes":
+        """Return these nodes for the episodes of another dictionary."""
+        return replace(self, live=live)
+
+    def close(self) -> None:
+        """Close what the planner opened, if it opened anything."""
+        if isinstance(self.planner, Closable):
+            self.planner.close()
 
     def begin(self, episode: EpisodeState) -> Update:
         """Reset the environment and the episode's state, and repeat the prefix if there is one."""
@@ -300,6 +320,7 @@ class Nodes(AdvisingNodes):
             **self._name_trial(episode),
             **({"skills": skills} if (skills := episode.get("skills")) else {}),
             **({"guidance": guidance} if (guidance := _summarize_guidance(episode["steps"])) else {}),
+            **({"strategy": episode["strategy"]} if episode.get("strategy") else {}),
             **({STORES: stores} if (stores := episode.get("stores")) else {}),
             **build_cost_fields(episode.get("usage", Usage())),
         }

@@ -38,6 +38,8 @@ class EpisodeState(TypedDict, total=False):
     """The hint of each situation of the episode, by signature; None if guidance abstained."""
     guided: dict[str, Any] | None
     """A record of this step's guidance: the occasion, the result and the cost; None if it did not run."""
+    strategy: str
+    """Name of the strategy of the episode; missing without strategies."""
     stores: dict[str, bool]
     """Whether the episode recalls from each store of a routed recall; missing without one."""
     withheld: dict[str, tuple[str, ...]]

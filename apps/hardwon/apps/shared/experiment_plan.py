@@ -1,0 +1,163 @@
+"""The plan of an experiment: its arms, its seeds, and the settings of its agents.
+
+random      any admissible action, no memory
+empty       the same agent with an empty library, which measures the memory within an episode
+task        the learned library, retrieved once per episode by the task
+step        the learned library, recalled at every step: the learning agent
+unguarded   as step, with guardrails disabled
+skills      as step, following skills and remedies of the library where they apply
+strategies  as step, with the strategy of --strategies that did best so far
+search      as step, looking ahead in a clone of the environment, so compare it with other agents that have one
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime.interfaces.arms import Arm
+
+from .beside import name_stores
+from .common import ADDRESSES, library_name
+
+if TYPE_CHECKING:
+    from hardwon.memory import ExperienceLibrary
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSetup:
+    """An arm and how its agent plays the test episodes."""
+
+    arm: Arm
+    policy: str | None = None
+    """The policy to use instead of the plan's."""
+    guardrails: bool = True
+    planner: Literal["skills", "demonstrations", "search"] | None = None
+    has_strategies: bool = False
+
+    @property
+    def level(self) -> Literal["task", "step"]:
+        """Return how often the agent recalls: once per task, or at every step."""
+        return "task" if self.arm.memory == "task" else "step"
+
+
+LEARNER = Arm("step", "step")
+"""The arm that learns; the others read its library."""
+BASELINE = Arm("empty")
+"""The arm that harm is measured against."""
+SETUPS = {
+    setup.arm.name: setup
+    for setup in (
+        ArmSetup(Arm("random"), policy="random"),
+        ArmSetup(BASELINE),
+        ArmSetup(Arm("task", "task")),
+        ArmSetup(LEARNER),
+        ArmSetup(Arm("unguarded", "step"), guardrails=False),
+        ArmSetup(Arm("skills", "step"), planner="skills"),
+        ArmSetup(Arm("demonstrations", "step"), planner="demonstrations"),
+        ArmSetup(Arm("search", "step"), planner="search"),
+        ArmSetup(Arm("strategies", "step"), has_strategies=True),
+    )
+}
+"""The arms that a plan may name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Definition of an experiment, stored beside the results so that two experiments never share a folder."""
+
+    environment: str
+    game: str | None
+    params: str
+    episodes: int
+    """Number of training episodes per agent seed."""
+    checkpoints: tuple[int, ...]
+    """Numbers of training episodes after which the frozen agent is tested."""
+    train_seeds: tuple[int, ...]
+    eval_fold: str
+    eval_seeds: tuple[int, ...]
+    arms: tuple[str, ...]
+    policy: str
+    library: str
+    seeds: tuple[int, ...]
+    """Agent seeds. Each learns on its own, with its own order of tasks and its own random choices."""
+    max_steps: int
+    roles: str = ""
+    """Export whose trained roles take part; empty for none."""
+    budget: Literal["fixed", "learned"] = "fixed"
+    """End of an episode: at `max_steps`, or by the lengths of the library's successes; see `LearnedBudget`."""
+    beside: tuple[str, ...] = ()
+    """Other libraries to recall from as well, as far as that pays; see `RoutedRecall`."""
+    strategies: str = ""
+    """File of strategies, among which the learner and the arm `strategies` choose; empty for none."""
+
+    def __post_init__(self) -> None:
+        for name in self.arms:
+            if name not in SETUPS:
+                raise UnknownName.of("arm", name, SETUPS)
+        if self.budget not in ("fixed", "learned"):
+            raise UnknownName.of("budget", self.budget, ("fixed", "learned"))
+        name_stores(self.beside)
+        if any(SETUPS[name].has_strategies for name in self.arms) != bool(self.strategies):
+            raise ConfigError(
+                f"the arms are {', '.join(self.arms)} and the file of strategies is {self.strategies or 'missing'}; "
+                "give both --strategies FILE and the arm strategies, or none of them."
+            )
+        if self.episodes < 0:
+            raise ConfigError(f"episodes is {self.episodes}; use 0 or more.")
+        if len(set(self.seeds)) != len(self.seeds) or not self.seeds:
+            raise ConfigError(f"agent seeds are {list(self.seeds)}; give at least one, each once.")
+
+    def library_path(self, seed: int) -> Path:
+        """Return the library of an agent seed; seeds after the first have their number in the file name."""
+        path = Path(self.library)
+        return path if seed == self.seeds[0] else path.with_name(f"{path.stem}-seed{seed}{path.suffix}")
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether the library is shared: its name is the address of a database."""
+        return self.library.startswith(ADDRESSES)
+
+    def open_library(self, seed: int) -> "ExperienceLibrary":
+        """Open the library of an agent seed. In a shared library, seeds after the first have a namespace each."""
+        from hardwon.memory import ExperienceLibrary
+
+        if not self.learns:
+            return ExperienceLibrary.open(":memory:")
+        if self.is_shared:
+            return ExperienceLibrary.open(self.library, namespace=self._name_namespace(seed))
+        path = self.library_path(seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return ExperienceLibrary.open(path)
+
+    def _name_namespace(self, seed: int) -> str:
+        return "default" if seed == self.seeds[0] else f"seed{seed}"
+
+    def list_libraries(self) -> list[str]:
+        """Return the libraries of all agent seeds, for people: without the password of an address."""
+        if self.is_shared:
+            return [f"{library_name(self.library)} namespace {self._name_namespace(seed)}" for seed in self.seeds]
+        return [str(self.library_path(seed)) for seed in self.seeds]
+
+    @property
+    def setups(self) -> list[ArmSetup]:
+        """Return the arms of the plan and how they play."""
+        return [SETUPS[name] for name in self.arms]
+
+    def tests(self) -> list[tuple[ArmSetup, int]]:
+        """Return the arm and the checkpoint of every test; an arm without memory is tested once."""
+        return [
+            (setup, checkpoint)
+            for checkpoint in self.checkpoints
+            for setup in self.setups
+            if setup.arm.has_memory or checkpoint == self.checkpoints[0]
+        ]
+
+    def total(self) -> int:
+        """Return the number of training and test episodes over all agent seeds."""
+        return len(self.seeds) * (self.episodes * self.learns + len(self.tests()) * len(self.eval_seeds))
+
+    @property
+    def learns(self) -> bool:
+        """Return whether any arm needs a learned library."""
+        return any(setup.arm.has_memory for setup in self.setups)

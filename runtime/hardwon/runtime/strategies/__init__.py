@@ -1,0 +1,1 @@
+"""Strategies: whole settings of an agent, chosen for every episode by what they achieved and what they cost."""

@@ -1,0 +1,73 @@
+"""The components of an agent by their names: policies and planners."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime.interfaces.types import Environment, Policy
+from hardwon.runtime.loop.clone_model import CloneModel
+from hardwon.runtime.planning.composer import DemonstrationPlanner
+from hardwon.runtime.planning.plans import Planner, SkillPlanner
+from hardwon.runtime.planning.search_planner import SearchPlanner
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
+
+RANKED = "ranked:"
+"""Before the name of a policy whose choices are ranked by the library's estimates."""
+
+
+def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
+    """Return a policy for a policy, a chat model, or a name.
+
+    Args:
+        policy: A policy is returned unchanged. `"episodic"`, `"outlook"` and `"random"` name the built-in ones. A
+            LangChain chat model or its name, such as `"openai:gpt-5"`, becomes a `ChatPolicy`. `"ranked:NAME"` stands
+            for a `RankedPolicy` of the named one.
+
+    Raises:
+        UnknownName: The name is neither a built-in policy nor `PROVIDER:MODEL`.
+    """
+    from hardwon.runtime.policies.episodic import EpisodicPolicy, RandomPolicy
+    from hardwon.runtime.policies.outlook import OutlookPolicy
+
+    built_in: Mapping[str, Callable[[], Policy]] = {
+        kind.name: kind for kind in (EpisodicPolicy, OutlookPolicy, RandomPolicy)
+    }
+    if isinstance(policy, str) and policy in built_in:
+        return built_in[policy]()
+    if isinstance(policy, str) and policy.startswith(RANKED):
+        from hardwon.runtime.policies.ranked import RankedPolicy
+
+        return RankedPolicy(as_policy(policy.removeprefix(RANKED)))
+    if isinstance(policy, str) and policy.startswith("folder:"):
+        path = policy.removeprefix("folder:")
+        raise ConfigError(f"{policy} is a model in this process; pass hardwon.trainers.load_policy({path!r}).")
+    if isinstance(policy, str) and ":" not in policy:
+        raise UnknownName.of("policy", policy, [*built_in, "PROVIDER:MODEL such as openai:gpt-5"])
+    if isinstance(policy, Policy):
+        return policy
+    from hardwon.runtime.policies.chat import ChatPolicy
+
+    return ChatPolicy(policy)
+
+
+def resolve_planner(
+    planner: "Planner | str | None", library: ExperienceLibrary, environment: Environment
+) -> Planner | None:
+    """Return a planner for a planner or its name; None for None.
+
+    Raises:
+        UnknownName: There is no planner of this name.
+    """
+    if isinstance(planner, str):
+        planners: dict[str, Callable[[], Planner]] = {
+            "skills": lambda: SkillPlanner(library),
+            "demonstrations": lambda: DemonstrationPlanner(library),
+            "search": lambda: SearchPlanner(library, CloneModel(environment)),
+        }
+        if planner not in planners:
+            raise UnknownName.of("planner", planner, planners)
+        return planners[planner]()
+    return planner

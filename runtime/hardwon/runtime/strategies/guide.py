@@ -1,0 +1,129 @@
+"""The guide of strategies: it chooses one for every episode by what the library's episodes achieved, and at what cost.
+
+Agent("episodic", library, environment, strategies=StrategyGuide([Strategy(name="plain"), ...]))
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError
+from hardwon.runtime.interfaces.methods import METHODS
+
+from .strategy import Strategy
+
+LEAST = 5
+"""Number of episodes of a task, with any strategy, from which they alone decide about that task."""
+STRATEGY = "strategy"
+"""Key of an episode's metadata: the name of its strategy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One recorded episode of a strategy."""
+
+    strategy: str
+    task: str
+    success: float
+    tokens: int
+
+
+@METHODS.add(
+    "EGuR (guide of strategies)",
+    "arXiv:2511.11519",
+    evidence="A P",
+    reach="`Agent(..., strategies=[Strategy(name=...), ...])`, `hardwon run ... --strategies FILE.toml --arms "
+    "step,strategies`",
+    reading="strategies are records of settings and not generated code; one is run for a task, chosen by a bound on "
+    "its mean success less its cost, in place of k that a model proposes; the memory is the recorded episodes",
+)
+class StrategyGuide:
+    """Chooses the strategy with the best record: success minus the price of its tokens.
+
+    EGuR (arXiv:2511.11519) proposes k strategies for a problem, runs all, and keeps what outcome and cost say about
+    them. Its formulas could not be read; the score here is the mean of success - price * tokens / 1000.
+    """
+
+    def __init__(self, strategies: Sequence[Strategy], *, price: float = 0.05, explore: float = 0.5) -> None:
+        """Create a guide.
+
+        Args:
+            strategies: The strategies; the first one is used until there are records.
+            price: Cost of 1,000 tokens, in units of success.
+            explore: While the agent learns, weight of the bonus sqrt(ln N / n) for strategies with few episodes.
+
+        Raises:
+            ConfigError: There is no strategy, two have the same name, or a number is negative.
+        """
+        names = [strategy.name for strategy in strategies]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"the strategies are {names}; give at least one, each with its own name.")
+        if price < 0 or explore < 0:
+            raise ConfigError(f"price is {price} and explore is {explore}; use 0 or more.")
+        self.strategies = tuple(strategies)
+        self._price, self._explore = price, explore
+        self._read: tuple[int, list[Trial]] = (-1, [])
+
+    def choose(self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False) -> str:
+        """Return the name of the strategy for a task.
+
+        Args:
+            task: The task, in the words of its first state.
+            library: The library with the recorded episodes.
+            environment: Name of the environment; only its episodes count.
+            learns: Whether to try strategies with few episodes.
+        """
+        if len(self.strategies) == 1:
+            return self.strategies[0].name
+        trials = self._select_trials(task, library, environment)
+        names = [strategy.name for strategy in self.strategies]
+        counts = {name: sum(trial.strategy == name for trial in trials) for name in names}
+        if learns and (untried := [name for name in names if not counts[name]]):
+            return untried[0]
+        scores = self.score(trials)
+        bonus = self._explore if learns else 0.0
+        total = max(1, len(trials))
+
+        def rate(name: str) -> float:
+            return scores[name] + bonus * math.sqrt(math.log(total) / counts[name])
+
+        tried = [name for name in names if name in scores]
+        return max(tried, key=rate) if tried else names[0]
+
+    def score(self, trials: Sequence[Trial]) -> dict[str, float]:
+        """Return the mean of success - price * tokens / 1000 of every strategy with episodes."""
+        gains: dict[str, list[float]] = {}
+        for trial in trials:
+            gains.setdefault(trial.strategy, []).append(trial.success - self._price * trial.tokens / 1000)
+        return {name: fmean(values) for name, values in gains.items()}
+
+    def _select_trials(self, task: str, library: ExperienceLibrary, environment: str) -> list[Trial]:
+        """Return the episodes of the task if there are enough, or else those of all tasks of the environment."""
+        if self._read[0] != library.episodes:
+            self._read = library.episodes, read_trials(library, environment)
+        names = {strategy.name for strategy in self.strategies}
+        trials = [trial for trial in self._read[1] if trial.strategy in names]
+        same = [trial for trial in trials if trial.task == task]
+        return same if len(same) >= max(LEAST, len(names)) else trials
+
+
+def read_trials(library: ExperienceLibrary, environment: str = "") -> list[Trial]:
+    """Return the trusted episodes of a library that were played with a strategy.
+
+    Args:
+        library: The library.
+        environment: Name of the environment; empty for all.
+    """
+    rows = [row for row in library.trajectories() if row["success"] is not None and row["trust"] == "trusted"]
+    return [
+        Trial(
+            meta[STRATEGY],
+            row["task"],
+            float(row["success"]),
+            int(meta.get("prompt_tokens", 0)) + int(meta.get("completion_tokens", 0)),
+        )
+        for row in rows
+        if STRATEGY in (meta := row["meta"]) and environment in ("", meta.get("environment", ""))
+    ]

@@ -1,0 +1,149 @@
+"""Strategies: whole settings, of which one is chosen for every episode (EGuR, arXiv:2511.11519): row 35."""
+
+import asyncio
+
+import pytest
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.runtime import Agent
+from hardwon.runtime.strategies.guide import StrategyGuide, Trial, read_trials
+from hardwon.runtime.strategies.strategy import Strategy, load_strategies
+
+A, B = Strategy(name="A"), Strategy(name="B")
+NOW = State("now", task="bake")
+
+
+def remember(library, strategy, successes, n, tokens=0, task="bake", environment="house"):
+    step = Step(NOW, "wait", NOW, Diagnosis(True))
+    for at in range(n):
+        meta = {"strategy": strategy, "prompt_tokens": tokens, "environment": environment, "calls": 1}
+        library.record(Trajectory(task, (step,), at < successes, float(at < successes), meta=meta))
+
+
+@pytest.fixture
+def library():
+    with ExperienceLibrary.open(":memory:") as opened:
+        yield opened
+
+
+def test_success_less_the_price_of_tokens_decides(library):
+    """Worked example, row 35: A 8/10 at 1,000 tokens, B 9/10 at 10,000, price .05: 0.75 and 0.4, so A."""
+    remember(library, "A", 8, 10, tokens=1000)
+    remember(library, "B", 9, 10, tokens=10_000)
+    guide = StrategyGuide([B, A], price=0.05)
+    assert guide.score(read_trials(library)) == pytest.approx({"A": 0.75, "B": 0.4})
+    assert guide.choose("bake", library) == "A"
+    assert StrategyGuide([B, A], price=0).choose("bake", library) == "B"
+
+
+def test_one_strategy_is_the_agent_with_its_settings(library, workshop):
+    """Degenerate case, row 35: the same actions as those of an agent without strategies."""
+
+    def play(**settings):
+        agent = Agent("episodic", library, workshop(), learn=False, max_steps=15, **settings)
+        return [step.action for step in agent.run(seed=3).trajectory.steps]
+
+    assert play(strategies=[A]) == play()
+    assert StrategyGuide([A]).choose("bake", library, learns=True) == "A"
+
+
+def test_episodes_of_another_task_do_not_move_the_choice(library):
+    """Invariance, row 35: as soon as there are enough episodes of the task itself."""
+    remember(library, "A", 4, 4)
+    remember(library, "B", 0, 4)
+    remember(library, "B", 50, 50, task="brew")
+    guide = StrategyGuide([A, B])
+    assert guide.choose("bake", library) == "A"
+    assert guide.choose("brew", library) == "B"
+    assert guide.choose("a new one", library) == "A"  # 4 of 4 in all; B is 50 of 54
+
+
+def test_episodes_of_another_environment_and_of_strangers_do_not_count(library):
+    remember(library, "B", 9, 9, environment="elsewhere")
+    guide = StrategyGuide([A, B])
+    assert guide.choose("bake", library, "house") == "A"
+    assert guide.choose("bake", library, "house", learns=True) == "A"  # neither was tried
+
+
+def test_a_learning_agent_tries_all_and_settles_on_the_best(library, workshop):
+    """Fed by the agent's own episodes; with a step too few, the goal cannot be reached."""
+    strategies = [
+        Strategy(name="short", max_steps=1),
+        Strategy(name="long", planner="skills"),
+        Strategy(name="blind", policy="random", max_steps=2),
+    ]
+    agent = Agent("episodic", library, workshop(goal="table"), strategies=strategies, max_steps=30)
+    for seed in range(25):
+        agent.run(seed=seed)
+    played = [trial.strategy for trial in read_trials(library, "workshop")]
+    assert {*played} == {"short", "long", "blind"}
+    assert played.count("long") > 15
+    frozen = Agent("episodic", library, workshop(goal="table"), strategies=strategies, learn=False)
+    result = asyncio.run(frozen.arun(seed=99))
+    assert result.trajectory.meta["strategy"] == "long"
+    assert result.success
+    policies = {row["meta"]["strategy"]: row["meta"]["policy"] for row in library.trajectories()}
+    assert policies["blind"] == "random"
+    assert policies["long"] == "episodic"
+    agent.close()
+
+
+def test_an_interrupted_episode_goes_on_with_its_strategy(library, workshop):
+    from langgraph.checkpoint.memory import InMemorySaver
+
+    world = workshop(goal="table")
+    agent = Agent(
+        "episodic", library, world, strategies=[A, Strategy(name="B", policy="random")], checkpointer=InMemorySaver(),
+        max_steps=6, learn=False,
+    )  # fmt: skip
+    for event in agent.stream(seed=1, thread_id="t"):
+        if event.stage == "act":
+            break
+    assert agent.resume("t").trajectory.meta["strategy"] == "A"
+
+
+def test_a_chat_model_gets_the_settings_of_its_strategy(library, workshop, scripted, monkeypatch):
+    from hardwon.runtime.policies import chat
+
+    model = scripted(*["gather wood"] * 9)
+    monkeypatch.setattr(chat, "open_model", lambda *_, **__: model)
+    careful = Strategy(name="careful", policy="openai:any", instructions="Check twice.", context="report", best_of=2)
+    result = Agent("random", library, workshop(goal="wood"), strategies=[careful], learn=False).run()
+    assert result.success
+    assert "Check twice." in model.seen[0][0].content
+
+
+def test_strategies_are_read_from_a_file(tmp_path):
+    file = tmp_path / "strategies.toml"
+    file.write_text('[plain]\n[far]\npolicy = "outlook"\nmax_steps = 30\n')
+    assert load_strategies(file) == (Strategy(name="plain"), Strategy(name="far", policy="outlook", max_steps=30))
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "match"),
+    [
+        ("", ConfigError, "no strategies"),
+        ("x = 1", ConfigError, "table"),
+        ("[a\n", ConfigError, "TOML"),
+        ("[a]\nmost = 1", UnknownName, "most"),
+        ('[a]\nrecall_k = "5"', ConfigError, "number"),
+        ("[a]\nrecall_k = true", ConfigError, "number"),
+        ("[a]\nrecall_k = 0", ConfigError, "1 or more"),
+        ('[a]\nplanner = "none"', UnknownName, "planner"),
+        ('[a]\ninstructions = "Hurry."', ConfigError, "chat model"),
+    ],
+)
+def test_a_file_that_cannot_be_meant_is_refused(tmp_path, text, error, match):
+    file = tmp_path / "strategies.toml"
+    file.write_text(text)
+    with pytest.raises(error, match=match):
+        load_strategies(file)
+
+
+def test_names_are_unique_and_a_team_needs_an_agent_without_strategies(library, workshop):
+    with pytest.raises(ConfigError, match="own name"):
+        StrategyGuide([A, A])
+    with pytest.raises(ConfigError, match="team"):
+        Agent("episodic", library, workshop(), strategies=[A, B]).joined(None, lambda world: world)  # type: ignore[arg-type]
+    assert Trial("A", "bake", 1.0, 0) == Trial("A", "bake", 1.0, 0)
