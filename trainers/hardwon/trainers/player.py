@@ -17,6 +17,7 @@ from .config.kinds import RECALLS, TELLS
 from .config.program import PROGRAM
 from .console import EpisodeCount
 from .programs.player import PlaysPrograms, ProgramPlayer
+from .programs.recorded import RecordedPlayer
 from .roles.base import TriesCandidates
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
@@ -239,6 +240,8 @@ def open_programs(session: Session) -> PlaysPrograms | None:
     config = session.config
     if config.environment.name != PROGRAM:
         return None
+    if config.program.recorded:
+        return RecordedPlayer(config, session.engine, session.prompts)
     return ProgramPlayer(config, session.engine, session.prompts, session.context)
 
 
