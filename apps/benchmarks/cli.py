@@ -260,6 +260,33 @@ def retrieval(
 
 
 @app.command()
+def memory(
+    data: Annotated[
+        Path | None,
+        typer.Option(envvar="HARDWON_MEMORY_DATA", help="Folder of the downloaded data sets; see docs/comparison.md."),
+    ] = None,
+    only: Annotated[str, typer.Option(help="Systems to run, separated by semicolons: BM25; hardwon; mem0; ...")] = "",
+    embedder: Annotated[str, typer.Option(help="Use only this embedder, for all systems: hashing or MiniLM.")] = "",
+    first: Annotated[int, typer.Option(min=0, help="Number of queries per data set; 0 takes all.")] = 0,
+    cache: Annotated[Path, typer.Option(help="Folder of the peers' virtual environments.")] = Path(
+        "~/.cache/hardwon/peers"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Measure retrieval from LoCoMo, LongMemEval, BFCL and tau-bench, beside BM25, mem0 and LangMem."""
+    from .memory import measure as bench_memory
+
+    systems = bench_memory.parse_systems(only)
+    rows = bench_memory.measure(data, systems, cache, tell, embedder=embedder, first=first)
+    if as_json:
+        say_json({"rows": rows})
+        return
+    for head, lines in bench_memory.format_tables(rows):
+        out().print(f"\n{head}")
+        _print_rows(lines, False)
+
+
+@app.command()
 def train(
     rounds: Annotated[int, typer.Option(min=1, help="Number of passes of each system over the batch.")] = 20,
     trl: Annotated[

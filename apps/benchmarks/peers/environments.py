@@ -23,6 +23,14 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     ),
     "chromadb": ("chromadb==1.5.9", "numpy"),
     "mem0": ("mem0ai==2.2.1", "faiss-cpu==1.15.1", "qdrant-client==1.20.0", "numpy"),
+    "mem0-hybrid": (
+        "mem0ai==2.2.1",
+        "faiss-cpu==1.15.1",
+        "qdrant-client==1.20.0",
+        "fastembed==0.9.1",
+        "numpy",
+    ),
+    "langmem": ("langmem==0.0.30", "numpy"),
     "trl": ("torch==2.13.0", "transformers==5.23.0", "trl==1.16.0", "numpy"),
 }
 """Requirements of each environment."""
@@ -32,6 +40,23 @@ _STAMP = "requirements.txt"
 
 class NotInstalled(HardwonError, RuntimeError):
     """An environment could not be created; the message quotes the installer's last error."""
+
+
+def find_python(name: str, cache: Path) -> Path | None:
+    """Return the Python of an environment that is already there, or None. Nothing is installed."""
+    python = _locate_python(cache.expanduser() / name)
+    return python if python.exists() else None
+
+
+def format_install(name: str, cache: Path) -> str:
+    """Return the shell line that creates an environment."""
+    folder = cache.expanduser() / name
+    requirements = " ".join(REQUIREMENTS[name])
+    return f"python -m venv {folder} && {_locate_python(folder)} -m pip install {requirements}"
+
+
+def _locate_python(folder: Path) -> Path:
+    return folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
 
 
 def python_of(name: str, cache: Path, tell: Callable[[str], None]) -> Path:
@@ -51,7 +76,7 @@ def python_of(name: str, cache: Path, tell: Callable[[str], None]) -> Path:
     if not name:
         return Path(sys.executable)
     folder = cache.expanduser() / name
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+    python = _locate_python(folder)
     wanted = f"# Python {sys.version.split()[0]}\n" + "\n".join(REQUIREMENTS[name]) + "\n"
     stamp = folder / _STAMP
     if python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:

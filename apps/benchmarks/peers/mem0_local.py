@@ -2,6 +2,9 @@
 
 Each tenant is a mem0 user. The constructor of mem0 builds an OpenAI client, so it gets an invalid API key. `add`
 accepts a list of messages and stores them one by one, the closest that mem0 has to a batch call.
+
+The variant `qdrant-keywords` adds mem0's keyword search, which needs fastembed. fastembed would download a list of stop
+words for it; here it runs without this list, and the weights of Qdrant's inverse document frequency remain.
 """
 
 import os
@@ -37,7 +40,7 @@ class Mem0Embedder:
 class Mem0:
     """A mem0 memory with default settings, except for file locations and vector size."""
 
-    def __init__(self, folder: Path, look_up: LookUp, store: str) -> None:
+    def __init__(self, folder: Path, look_up: LookUp, store: str, *, keywords: bool = False) -> None:
         config: dict[str, Any] = {"path": str(folder / store), "embedding_model_dims": look_up.dim}
         if store == "faiss":
             config["distance_strategy"] = "cosine"
@@ -48,6 +51,12 @@ class Mem0:
             }
         )
         self._memory.embedding_model = Mem0Embedder(look_up)
+        if keywords:
+            from fastembed.sparse.bm25 import Bm25
+
+            words = folder / "bm25"
+            words.mkdir(exist_ok=True)
+            self._memory.vector_store._bm25_encoder = Bm25("Qdrant/bm25", specific_model_path=str(words))
 
     def add(self, tenant: str, text: str) -> None:
         """Store one text as one message."""
@@ -71,5 +80,6 @@ class Mem0:
 
 
 def open_memory(folder: Path, look_up: LookUp, variant: str) -> Mem0:
-    """Open mem0 with its files in `folder`; `variant` names the vector store."""
-    return Mem0(folder, look_up, variant)
+    """Open mem0 with its files in `folder`; `variant` names the vector store, with `-keywords` for keyword search."""
+    store, _, keywords = variant.partition("-")
+    return Mem0(folder, look_up, store, keywords=bool(keywords))

@@ -86,7 +86,7 @@ def run(phase: str, opener: Opener, variant: str, folder: Path, data: Path, rest
     """Open the memory in `folder` and run one phase.
 
     Args:
-        phase: "single", "load", "tenants", "adding" or "find".
+        phase: "single", "load", "tenants", "adding", "find" or "rank".
         opener: Opens the system under test.
         variant: Passed to `opener`.
         folder: Holds the files of the memory.
@@ -104,6 +104,7 @@ def run(phase: str, opener: Opener, variant: str, folder: Path, data: Path, rest
         "tenants": search_tenants,
         "adding": add_and_acknowledge,
         "find": find_rows,
+        "rank": rank_texts,
     }
     phases[phase](memory, look_up, [json.loads(word) for word in rest], tell)
     memory.close()
@@ -171,6 +172,18 @@ def find_rows(memory: MemoryAdapter, look_up: LookUp, rest: Sequence[Any], tell:
     """Report which of the given rows are found by a search for their own text. `rest` is [rows]."""
     rows = [row for row in rest[0] if row in look_up.find_rows(memory.search(ONE, look_up.texts[row], K))]
     tell({"found": rows})
+
+
+def rank_texts(memory: MemoryAdapter, look_up: LookUp, rest: Sequence[Any], tell: Tell) -> None:
+    """Add the notes of each tenant, and report the best rows for each of its queries.
+
+    `rest` is [file, k]. The file holds a list of [tenant, rows of the notes, rows of the queries] as JSON; it is a file
+    because a command line is too short. The rows of each tenant are reported as one event.
+    """
+    path, k = rest
+    for tenant, notes, queries in json.loads(Path(path).read_text(encoding="utf-8")):
+        memory.add_batch(tenant, [look_up.texts[row] for row in notes])
+        tell({"found": [look_up.find_rows(memory.search(tenant, look_up.texts[row], k)) for row in queries]})
 
 
 def _add_slices(add: Callable[[Sequence[str]], None], look_up: LookUp, tell: Tell) -> None:

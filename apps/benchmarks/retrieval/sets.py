@@ -87,7 +87,7 @@ def measure(
     """
     rows: list[Row] = []
     for path in _find_sets(folder):
-        split = _split_set(path.name, read(path), tuning)
+        split = split_set(path.name, read(path), tuning=tuning)
         tell(f"{split.name}: {len(split.recorded)} recorded steps, {len(split.queries)} queries")
         questions = _write_questions(split)
         texts = [step.observation for step in (*split.recorded, *split.queries)]
@@ -112,8 +112,14 @@ def _find_sets(folder: Path) -> list[Path]:
     return folders
 
 
-def _split_set(name: str, steps: Sequence[RecordedStep], tuning: bool) -> Split:
-    """Split the tasks of a set into a recorded half and a query half."""
+def split_set(name: str, steps: Sequence[RecordedStep], *, tuning: bool = False) -> Split:
+    """Split the tasks of a set into a recorded half and a query half.
+
+    Args:
+        name: name of the set.
+        steps: steps of all tasks.
+        tuning: whether to split only the first half of the tasks.
+    """
     tasks = sorted({step.task for step in steps})
     if tuning:
         tasks = tasks[: len(tasks) // 2]
@@ -156,13 +162,13 @@ class Bm25:
         self._connection.execute(f"CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='{tokenizer}')")
         self._connection.executemany("INSERT INTO texts(rowid, text) VALUES (?, ?)", enumerate(texts))
 
-    def search(self, text: str) -> list[int]:
-        """Return the numbers of the K best texts, best first."""
+    def search(self, text: str, k: int = K) -> list[int]:
+        """Return the numbers of the k best texts, best first."""
         terms = " OR ".join(f'"{word}"' for word in sorted(set(_WORD.findall(text.lower()))))
         if not terms:
             return []
         query = "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY rank, rowid LIMIT ?"
-        return [row[0] for row in self._connection.execute(query, (terms, K))]
+        return [row[0] for row in self._connection.execute(query, (terms, k))]
 
 
 def _format_query(step: RecordedStep) -> str:

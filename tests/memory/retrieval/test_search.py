@@ -3,8 +3,9 @@ import threading
 import pytest
 from hypothesis import given, strategies as st
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, State, Step, Trajectory
 from hardwon.memory.retrieval.candidates import RRF, fuse
+from hardwon.memory.retrieval.recall import _interleave
 
 
 @pytest.fixture
@@ -191,3 +192,23 @@ def test_of_texts_with_all_the_words_the_one_that_says_little_else_comes_first()
         found = library.search("kettles and spoons", 1)[0].what
         assert isinstance(found, Step)
         assert found.pre.observation == "A kettle, a spoon."
+
+
+def test_short_text_about_the_words_comes_before_a_long_one_that_mentions_more_of_them(library, episode):
+    """The order is that of BM25 and cosine, not of the share of words alone, which the similarity shows."""
+    rest = " ".join(f"The guide describes room {name} of the museum." for name in ("amber", "beige", "coral", "denim"))
+    library.record(episode("leave", see=f"{rest} A cello stood in the hall of the concert house. {rest}"))
+    library.record(episode("listen", see="Ben plays the cello. His cello is old."))
+    library.record(episode("wait", see="A concert in the open."))
+    hits = library.search("cello concert")
+    assert [hit.what.action for hit in hits][:2] == ["listen", "wait"]
+    assert hits[0].similarity < max(hit.similarity for hit in hits)
+
+
+def test_items_and_steps_are_merged_by_similarity_and_keep_their_own_order():
+    def ranked(*similarities):
+        return [Hit(Item("insight", str(value)), value, "words") for value in similarities]
+
+    merged = _interleave(ranked(0.5, 0.9), ranked(0.7, 0.2))
+    assert [hit.similarity for hit in merged] == [0.7, 0.5, 0.9, 0.2]
+    assert _interleave([], merged) == merged

@@ -5,6 +5,7 @@ to the cluster. Results are ranked by similarity and learned utility and cut to 
 enough, recall returns nothing. `candidates` has the sources.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Literal
@@ -293,8 +294,20 @@ def search(
     hits = [
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers
     ]
-    hits.extend(_search_steps(store, index, text, k, options))
-    return sorted(hits, key=lambda hit: -hit.similarity)[:k]
+    return _interleave(hits, _search_steps(store, index, text, k, options))[:k]
+
+
+def _interleave(first: Sequence[Hit], second: Sequence[Hit]) -> list[Hit]:
+    """Merge two rankings by the similarity of their next hits; each ranking keeps its own order.
+
+    The order of a ranking also depends on how often and how densely a text contains the words, which its similarity
+    does not show. Sorting all hits by similarity would discard that.
+    """
+    merged: list[Hit] = []
+    left, right = deque(first), deque(second)
+    while left and right:
+        merged.append((left if left[0].similarity >= right[0].similarity else right).popleft())
+    return [*merged, *left, *right]
 
 
 def _search_steps(store: Store, index: Search, text: str, k: int, options: Mapping[str, Any]) -> list[Hit]:
