@@ -75,7 +75,7 @@ def test_a_signal_that_no_source_gives_is_refused(name, batch):
 @given(batch=batches)
 def test_turns_about_which_nothing_is_known_change_nobody_else(name, batch):
     """None leaves every mean: a trace with nothing known moves only the comparison of outcomes."""
-    if name in ("empg", "rlvmr", "decs", "checklist", "spae", "igpo", "preference"):
+    if name in ("empg", "rlvmr", "decs", "checklist", "spae", "igpo", "preference", "hae"):
         return  # EMPG and SPAE take a last mean over all turns, preferences one over pairs; others have no None
     silent = replace(strip(batch[0], *ESTIMATORS.get_needs(name)), id="silent")
     other = replace(silent, turns=silent.turns[:1], signals={k: v[:1] for k, v in silent.signals.items()})

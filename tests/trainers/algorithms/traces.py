@@ -21,6 +21,7 @@ FIGURES = (
     "prm",
     "critic",
     "retrospection",
+    "part",
 )
 SCORES = ("answer", "quality", "entities", "verdict", "arena", "prediction", "budget")
 few = settings(max_examples=20, deadline=None)

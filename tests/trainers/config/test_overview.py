@@ -50,6 +50,7 @@ def test_an_example_uses_what_it_is_named_after(path, root):
         "step",
         "seeupo",
         "go-explore",
+        "hi-agent",
     )
     assert config.run.out == f"runs/{path.stem}"
 

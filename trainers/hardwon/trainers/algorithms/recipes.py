@@ -98,3 +98,12 @@ _add(
     evidence="C",
     reading="the state chosen least often is next, without a model; what is found serves warm start and demonstrations",
 )
+_add(
+    {"credit": {"name": "dr-grpo"}},
+    "Hi-Agent (foresight)",
+    "arXiv:2510.14388",
+    name="hi-agent",
+    evidence="A",
+    reading="minimal reading: `roles.guide.settings.credit: foresight` credits a text by the next action's reward and "
+    "the change of the state's value, the mean outcome of the siblings that came there",
+)

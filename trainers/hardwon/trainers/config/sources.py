@@ -150,6 +150,12 @@ class EntitiesSettings:
     """Share of the reference's entities that a trace named: the words of the actions of an explored success."""
 
 
+@SOURCES.add("Verified part of a reference (LearNAT)", gives=("part",), name="part", example="learnat")
+@dataclass(frozen=True, kw_only=True)
+class PartSettings:
+    """Share of a reference's actions that the episode contains in order, after every turn."""
+
+
 @SOURCES.add("Contribution head (SPA-RL)", gives=("contribution",), name="contribution", example="redistribute")
 @dataclass(frozen=True, kw_only=True)
 class ContributionSettings:

@@ -13,7 +13,7 @@ import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from hardwon.memory import Trajectory
 from hardwon.memory.errors import ConfigError
@@ -33,7 +33,7 @@ from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .base import Parts, load_weights, weights_of
-from .guide_credit import LEAST, Branch, GuideCredit, guide_credit
+from .guide_credit import LEAST, Branch, GuideCredit, credit_blueprints, credit_foresight, guide_credit
 from .guide_speech import GuideQuery, GuideReply, Speaker, query_of
 from .item_reward import row_of
 from .note_generators import format_path
@@ -61,13 +61,23 @@ class GuideSettings:
     """Updates of stage 1 (imitation), if there are lessons; 0 skips it."""
     distil_lr: float = 1e-3
     """Peak learning rate of stage 1."""
+    credit: Literal["mem-pi", "himac", "foresight", "rlad"] = "mem-pi"
+    """mem-pi: whether to speak, and what, against the control arm. himac: a text is a blueprint, which several episodes
+    execute. foresight: a text is a subgoal for the next action. rlad: a text is an abstraction of the task. The last
+    three compare the texts of a group alone."""
+    executions: int = 1
+    """Episodes of an arm in a row that are shown the same text, for himac."""
+    reads: Literal["recalled", "task"] = "recalled"
+    """task: nothing but the first state, for which `free` is needed."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "ready"):
+        for name in ("length", "ready", "executions"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
         if self.distil < 0:
             raise ConfigError(f"distil is {self.distil}; use 0 to skip stage 1, or more.")
+        if self.reads == "task" and not self.free:
+            raise ConfigError("reads is task, where no texts are on offer; set free: true.")
 
 
 class GuideRole:
@@ -137,7 +147,7 @@ class GuideRole:
             ConfigError: `frozen` is set and `begin` was not called.
         """
         if not frozen:
-            replies = await self._say(specs, speaks=True)
+            replies = await self._say(specs, speaks=True, executions=self.settings.executions)
             self._replies.update({name: reply for name, reply in replies.items() if reply.text})
             return _fill_specs(specs, replies)
         engine, version = self._parts.engine, self._parts.engine.versions()[self.name]
@@ -159,9 +169,20 @@ class GuideRole:
         """Return the greedy reply for each episode, by session; `speaks` overrides the decision."""
         return await self._say(specs, speaks=speaks, greedy=True)
 
-    async def _say(self, specs: Sequence[Spec], *, speaks: bool | None, greedy: bool = False) -> dict[str, GuideReply]:
-        """Return the replies by session. Episodes with equal queries share one decision, seeded by the first."""
-        queries = {spec.session: query for spec in specs if (query := self._source(spec)) is not None}
+    async def _say(
+        self, specs: Sequence[Spec], *, speaks: bool | None, greedy: bool = False, executions: int = 1
+    ) -> dict[str, GuideReply]:
+        """Return the replies by session. Episodes with equal queries share one decision, seeded by the first.
+
+        With `executions`, so many episodes of a task instance and arm share one reply, that of the first of them.
+        """
+        leaders = share_replies(specs, executions)
+        said = await self._reply([spec for spec in specs if leaders[spec.session] == spec.session], speaks, greedy)
+        return {name: said[leader] for name, leader in leaders.items() if leader in said}
+
+    async def _reply(self, specs: Sequence[Spec], speaks: bool | None, greedy: bool) -> dict[str, GuideReply]:
+        """Return the replies to episodes of which each is asked about."""
+        queries = {spec.session: query for spec in specs if (query := self._ask(spec)) is not None}
         # reversed, so that the first episode with a prompt names its decision
         firsts = {self.speaker.prompt(request): name for name, request in reversed(queries.items())}
         chosen = await asyncio.gather(
@@ -177,6 +198,11 @@ class GuideRole:
             )
         )
         return dict(zip(queries, replies, strict=True))
+
+    def _ask(self, spec: Spec) -> GuideQuery | None:
+        """Return what the guide is asked before an episode."""
+        query = self._source(spec)
+        return query if query is None or self.settings.reads == "recalled" else GuideQuery(query.state, ())
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
         """Return whether the group has both kinds of branches and different outcomes."""
@@ -206,16 +232,20 @@ class GuideRole:
         """Return a group's replies and advantages, or None without an abstaining and two speaking branches."""
         counted = _select_counted(rollouts)
         silent = tuple(_outcome(rollout) for rollout in counted if rollout.trajectory.arm == CONTROL)
-        spoken = [
-            (self._replies[rollout.trajectory.id], _outcome(rollout))
-            for rollout in counted
-            if rollout.trajectory.id in self._replies
-        ]
-        if not silent or len(spoken) < LEAST:
+        spoken: dict[int, tuple[GuideReply, list[Rollout]]] = {}
+        for rollout in counted:
+            if (reply := self._replies.get(rollout.trajectory.id)) is not None:
+                spoken.setdefault(id(reply), (reply, []))[1].append(rollout)
+        credit = self.settings.credit
+        if len(spoken) < LEAST or (credit == "mem-pi" and not silent):
             return None
-        branches = [Branch((outcome,), reply.tokens) for reply, outcome in spoken]
-        credit = guide_credit(Branch(silent), branches, cost=self.settings.cost, length=self.settings.length)
-        return [reply for reply, _ in spoken], credit
+        replies = [reply for reply, _ in spoken.values()]
+        branches = [Branch(tuple(map(_outcome, shown)), reply.tokens) for reply, shown in spoken.values()]
+        if credit == "foresight":
+            return replies, credit_foresight(measure_gains([shown for _, shown in spoken.values()]))
+        if credit in ("himac", "rlad"):
+            return replies, credit_blueprints(branches)
+        return replies, guide_credit(Branch(silent), branches, cost=self.settings.cost, length=self.settings.length)
 
     def ready(self) -> bool:
         """Return whether there are enough groups for an update."""
@@ -353,6 +383,42 @@ def build_lessons(episodes: Iterable[Trajectory]) -> list[Lesson]:
 def _fill_specs(specs: Sequence[Spec], replies: Mapping[str, GuideReply]) -> list[Spec]:
     """Return the episodes with the replies as memory; without a reply, an episode shows nothing."""
     return [replace(spec, memory=replies[spec.session].text if spec.session in replies else None) for spec in specs]
+
+
+def share_replies(specs: Sequence[Spec], executions: int) -> dict[str, str]:
+    """Return for every episode the one whose reply it is shown: the first of so many of its task instance and arm."""
+    leaders: dict[str, str] = {}
+    counts: dict[tuple[str, str], list[str]] = {}
+    for spec in specs:
+        own = counts.setdefault((spec.group, spec.arm), [])
+        own.append(spec.session)
+        leaders[spec.session] = own[(len(own) - 1) // executions * executions]
+    return leaders
+
+
+def measure_gains(groups: Sequence[Sequence[Rollout]]) -> list[float]:
+    """Return for every text the mean of the next action's reward plus the change of the state's value.
+
+    The value of a state is the mean outcome of the episodes that came to it after one action; the value before is the
+    mean of all.
+    """
+    every = [rollout for group in groups for rollout in group]
+    reached: dict[str, list[float]] = {}
+    for rollout in every:
+        reached.setdefault(_read_next(rollout), []).append(_outcome(rollout))
+    before = fmean(map(_outcome, every))
+
+    def measure(rollout: Rollout) -> float:
+        reward = rollout.trajectory.steps[rollout.start].reward if _read_next(rollout) else 0.0
+        return reward + fmean(reached[_read_next(rollout)]) - before
+
+    return [fmean(map(measure, group)) for group in groups]
+
+
+def _read_next(rollout: Rollout) -> str:
+    """Return the signature of the state after the first own action; empty if there was none."""
+    steps = rollout.trajectory.steps
+    return steps[rollout.start].post.signature if len(steps) > rollout.start else ""
 
 
 def _select_counted(rollouts: Sequence[Rollout]) -> list[Rollout]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from hardwon.trainers.algorithms.advantages import standardize
+from hardwon.trainers.algorithms.advantages import center, standardize
 
 LEAST = 2
 """Minimum number of branches that speak: one alone has nothing to compare its content with."""
@@ -68,3 +68,30 @@ def guide_credit(
     decision = fmean(rewards) - abstained.reward(cost, length)
     content = standardize(rewards) if decision > 0 else [0.0] * len(rewards)
     return GuideCredit(decision, tuple(content), fmean(rewards))
+
+
+WELL_FORMED = 0.1
+"""Share of a subgoal's reward for being well-formed (Hi-Agent)."""
+
+
+def credit_blueprints(blueprints: Sequence[Branch]) -> GuideCredit:
+    """Return the advantages of blueprints: the centered mean outcome of their executions (HiMAC, arXiv:2603.00977).
+
+    Minimal reading: the formulas could not be read. RLAD (arXiv:2510.02263) rewards an abstraction in the same way, by
+    the mean success of the solvers that were shown it. Whether to speak gets no credit.
+    """
+    rewards = [fmean(blueprint.outcomes) for blueprint in blueprints]
+    return GuideCredit(0.0, tuple(center(rewards)), fmean(rewards))
+
+
+def credit_foresight(gains: Sequence[float]) -> GuideCredit:
+    """Return the advantages of subgoals: 0.1 for being well-formed + 0.9 q, centered (Hi-Agent, arXiv:2510.14388).
+
+    Minimal reading: q is the reward of the low level's next action plus the change of the state's value. Every text of
+    the guide is well-formed: an offer, or words that are not empty.
+
+    Args:
+        gains: q of every subgoal.
+    """
+    rewards = [WELL_FORMED + (1 - WELL_FORMED) * gain for gain in gains]
+    return GuideCredit(0.0, tuple(center(rewards)), fmean(rewards))

@@ -1,4 +1,4 @@
-"""Sources that read only what the world and the loop recorded: progress, and needless turns."""
+"""Sources that read only what the world and the loop recorded: progress, needless turns, parts of a reference."""
 
 import math
 import re
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from hardwon.memory.learning.skill_mining import without_circles
+from hardwon.runtime.environments.calls import parse_call
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.algorithms.signals import Signals, Values
 from hardwon.trainers.config.sources import AnswersSettings, ProgressSettings
@@ -98,6 +99,61 @@ def find_answer(pattern: re.Pattern[str], actions: Sequence[str]) -> str:
             text = next((group for group in match.groups() if group), match.group())
             return " ".join(text.lower().split())
     return ""
+
+
+@register_source("part")
+class PartSource(Untrained):
+    """Gives the verified part of a reference after every turn; None without a reference (LearNAT).
+
+    The reference is an explored success of the task instance.
+    """
+
+    gives = ("part",)
+
+    def __init__(self, parts: SourceParts) -> None:
+        self._reference = parts.reference
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return the verified part after every turn."""
+        return {
+            rollout.trajectory.id: Signals({"part": self._measure(rollout)}) for group in groups for rollout in group
+        }
+
+    def _measure(self, rollout: Rollout) -> Values:
+        task, _, seed = rollout.group.rpartition("#")
+        best, turns = self._reference(task, int(seed)), list_turns(rollout)
+        if best is None:
+            return (None,) * len(turns)
+        reference = [step.action for step in without_circles(best.steps)]
+        actions = [step.action for step in rollout.trajectory.steps]
+        return tuple(measure_part(actions[: t + 1], reference) for t in turns)
+
+
+def measure_part(actions: Sequence[str], reference: Sequence[str]) -> float:
+    """Return the share of the reference's actions that some actions contain in order; 0 with one that is not in it.
+
+    Worked example (row 53): of the reference c1, c2, c3, the actions c1, c3 are 2/3, and c1, x are closed: 0. The order
+    of the arguments of a call does not matter.
+    """
+    wanted, done = [_normalize(action) for action in reference], [_normalize(action) for action in actions]
+    if not wanted or any(action not in wanted for action in done):
+        return 0.0
+    longest = [0] * (len(wanted) + 1)  # the longest common subsequence, row by row
+    for action in done:
+        diagonal = 0
+        for n, expected in enumerate(wanted, 1):
+            above = longest[n]
+            longest[n] = diagonal + 1 if action == expected else max(above, longest[n - 1])
+            diagonal = above
+    return longest[-1] / len(wanted)
+
+
+def _normalize(action: str) -> object:
+    """Return an action without the order of its named arguments."""
+    if (call := parse_call(action)) is None:
+        return " ".join(action.split())
+    name, positional, named = call
+    return name, repr(positional), repr(sorted(named.items()))
 
 
 _WORD = re.compile(r"[a-z0-9]+")

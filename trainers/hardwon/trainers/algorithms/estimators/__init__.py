@@ -7,8 +7,10 @@ from . import (
     certainty as certainty,
     gains as gains,
     judged as judged,
+    pairs as pairs,
     preferences as preferences,
     reasoning as reasoning,
     retries as retries,
+    segments as segments,
     trees as trees,
 )
