@@ -1,11 +1,15 @@
 from dataclasses import replace
 
 import pytest
+from tests.runtime.conftest import Workshop
+from typer.testing import CliRunner
 
-from hardwon.apps.render.views import format_failures, format_probation
+from hardwon.apps.cli.app import app
+from hardwon.apps.render.views import describe_step, format_failures, format_probation
 from hardwon.apps.shared.explain import describe_effect, describe_outcome, explain, resolve, summarize_blocks
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import UnknownName
+from hardwon.runtime import Agent
 
 
 @pytest.fixture
@@ -161,3 +165,27 @@ def test_a_step_that_was_not_run_does_not_read_as_happened(episode):
     assert describe_outcome(step) == "not run: a guardrail refused it (no reason is given)"
     (step,) = episode("shake drawer", failure=Failure.REJECTED).steps
     assert describe_outcome(step) == "not run: a person refused it (no reason is given)"
+
+
+def test_a_step_of_a_skill_names_its_chain_and_the_skill(tmp_path):
+    """`hardwon memory show` says of which chain an action is the first link, and which skill it came from."""
+    path = tmp_path / "library.db"
+    with ExperienceLibrary.open(path) as opened:
+        skill = Item("skill", "Make a table.", steps=("gather wood", "craft table"))
+        opened.add(skill)
+        agent = Agent("episodic", opened, Workshop(goal="table"), planner="skills")
+        # in some episodes the skill is withheld at random
+        results = [agent.run(seed=seed) for seed in range(4)]
+        followed = next(result for result in results if result.trajectory.steps[0].why.skills)
+        assert followed.trajectory.steps[0].why.extra["plan"] == "gather wood, then craft table"
+        first, second = explain(opened, followed.trajectory.id)["episode"]["steps"]
+        title = opened.get(first["why"]["skills"][0]["id"]).title
+        assert first["why"]["skills"][0]["says"] == title
+        lines = dict(describe_step(first, None))
+        assert lines["plan"] == "gather wood, then craft table"
+        assert lines["followed"].startswith("skill ")
+        assert title in lines["followed"]
+        assert second["why"]["policy"]["plan"] == "craft table"
+    shown = CliRunner().invoke(app, ["memory", "show", str(path), f"step:{first['id']}"]).output
+    assert "gather wood, then craft table" in " ".join(shown.split())
+    assert title in " ".join(shown.split())

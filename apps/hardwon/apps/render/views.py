@@ -131,6 +131,8 @@ def describe_step(step: Mapping[str, Any], seen_count: int | None) -> Iterator[L
         yield "", f"and {', '.join(rest)}"
     for item in why["recalled"]:
         yield "was shown", f"{item['kind'] or 'item'} {item['id']}: {excerpt(item['says'], 300)}"
+    for item in why["skills"]:
+        yield "followed", f"{item['kind'] or 'item'} {item['id']}: {excerpt(item['says'], 300)}"
     for item in why["blocked"]:
         yield "blocked", f"by {item['id']}: {excerpt(item['says'], 300)}"
     blocked = step["diagnosis"]["failure"] in ("blocked", "rejected")

@@ -195,7 +195,9 @@ def explain_steps(library: ExperienceLibrary, steps: Sequence[Step]) -> list[dic
     # Two queries for all steps, instead of two for each.
     referred = {ref for step in steps for ref in step.why.similar or ()}
     past = {step["id"]: step for step in load_past_steps(library, sorted(referred))}
-    named = {ref for step in steps for ids in (step.why.blocked, step.why.recalled) for ref in ids or ()}
+    named = {
+        ref for step in steps for ids in (step.why.blocked, step.why.recalled, step.why.skills) for ref in ids or ()
+    }
     items = {item.id: item for item in library.items(status=None) if item.id in named} if named else {}
     return [_explain_step(step, past, items) for step in steps]
 
@@ -225,6 +227,7 @@ def _explain_step(step: Step, past: Mapping[int, dict[str, Any]], items: Mapping
             "rests_on": [past[ref] for ref in why.similar or () if ref in past],
             "blocked": [_describe_item(ref, items) for ref in dict.fromkeys(why.blocked or ())],
             "recalled": [_describe_item(ref, items) for ref in dict.fromkeys(why.recalled or ())],
+            "skills": [_describe_item(ref, items) for ref in dict.fromkeys(why.skills or ())],
             "policy": _list_other_reasons(why),
         },
     }

@@ -245,7 +245,7 @@ class Nodes(AdvisingNodes):
         planned = find_followed_step(episode.get("plan"), step.action) if episode["outcome"] is not None else None
         if planned is not None and planned.item_id:
             step = replace(step, why=step.why.updated(skills=(planned.item_id,)))
-        if planned is not None and planned.source:
+        if planned is not None:
             step = replace(step, why=step.why.merged(Reasons(extra=explain_plan(episode["plan"]))))
         steps = (*episode["steps"], step)
         ending = (

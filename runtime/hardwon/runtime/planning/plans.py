@@ -269,10 +269,11 @@ def realize_actions(steps: Sequence[PlannedStep], context: Context) -> list[str]
 
 
 def explain_plan(plan: Plan | None) -> dict[str, str]:
-    """Return which chain of steps the next one is the first link of, and which demonstration it came from."""
-    if plan is None or not plan.source:
+    """Return which chain of steps the next one is the first link of, and which demonstration it came from, if any."""
+    if plan is None:
         return {}
-    return {"plan": ", then ".join(step.action for step in plan.open), "demonstration": f"episode:{plan.source}"}
+    chain = {"plan": ", then ".join(step.action for step in plan.open)}
+    return {**chain, "demonstration": f"episode:{plan.source}"} if plan.source else chain
 
 
 def find_planned_action(context: Context) -> str | None:
