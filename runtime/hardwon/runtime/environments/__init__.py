@@ -61,6 +61,17 @@ def _open_miniwob(game: str | None, params: str) -> Environment:
     return MiniWob(game or "click-button")
 
 
+def _open_wiki(game: str | None, params: str) -> Environment:
+    from .wiki import ENTITIES, HOPS, Wiki
+
+    if (game or "2") not in HOPS:
+        raise UnknownName.of("game of wiki", str(game), HOPS)
+    entities = _get_parameter("wiki", params, "entities") or str(ENTITIES)
+    if not entities.isdigit():
+        raise ConfigError(f"entities is {entities!r}; use a whole number, such as entities=120.")
+    return Wiki(int(game or "2"), entities=int(entities))
+
+
 def _get_parameter(environment: str, params: str, name: str) -> str:
     """Return the value of an environment's only parameter; "" if it is missing."""
     key, _, value = params.partition("=")
@@ -76,6 +87,7 @@ _OPENERS: dict[str, Callable[[str | None, str], Environment]] = {
     "alfworld": _open_alfworld,
     "scienceworld": _open_scienceworld,
     "miniwob": _open_miniwob,
+    "wiki": _open_wiki,
 }
 _ALIASES = {"textworldexpress": "textworld", "twx": "textworld", "minigrid": "babyai"}
 
@@ -111,11 +123,12 @@ def count_seeds(environment: Environment, fold: str) -> int | None:
 
 def describe_environments() -> dict[str, list[str]]:
     """Return the games of every environment by name; an empty list if its package is not installed."""
-    from . import alfworld, babyai, bfcl, miniwob, textworld
+    from . import alfworld, babyai, bfcl, miniwob, textworld, wiki
 
     games = {name: list[str]() for name in _OPENERS}
     games["textworld"] = textworld.games() if find_spec("textworld_express") else []
     games["bfcl"] = list(bfcl.CATEGORIES) if find_spec("bfcl_eval") else []
+    games["wiki"] = list(wiki.HOPS)
     games["alfworld"] = list(alfworld.KINDS) if find_spec("alfworld") else []
     for name, list_games in (("babyai", babyai.levels), ("miniwob", miniwob.tasks)):
         with suppress(MissingExtra):

@@ -19,8 +19,8 @@ from hardwon.trainers.algorithms.advantages import (
     evidence="C",
     name="epo-strategy",
     needs=("steps",),
-    reading="the strategy is the thought before each action (`speech: free`), so one model writes and follows it; the "
-    "mean of the group is subtracted, because weights of 0 and more imitate every strategy",
+    reading="the strategy is what the policy says before each action (`speech`), so one model writes and follows it; "
+    "the mean of the group is subtracted, because weights of 0 and more imitate every strategy",
 )
 def epo_strategy(traces: Sequence[Trace], *, discount: float = 0.99) -> Advantages:
     """Compute the return of process scores divided by its largest absolute value, less the group's mean (EPO).
