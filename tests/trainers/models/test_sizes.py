@@ -5,14 +5,23 @@ from pathlib import Path
 import pytest
 
 from hardwon.trainers.models.adapters import add_adapter
-from hardwon.trainers.models.sizes import BASES, Shape, format_table
+from hardwon.trainers.models.gpus import GPUS, USABLE, estimate, find_budget, format_recipes
+from hardwon.trainers.models.sizes import BASES, BUDGET, GIB, Shape, format_table
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 
 DOCS = Path(__file__).parents[3] / "docs" / "training.md"
 
 
 @pytest.mark.parametrize(
-    ("name", "parameters"), [("SmolLM2-135M", 134_515_008), ("Qwen3-0.6B", 596_049_920), ("Qwen3-8B", 8_190_735_360)]
+    ("name", "parameters"),
+    [
+        ("SmolLM2-135M", 134_515_008),
+        ("Qwen3-0.6B", 596_049_920),
+        ("Qwen3-8B", 8_190_735_360),
+        ("Qwen2.5-0.5B", 494_032_768),
+        ("Qwen2.5-1.5B", 1_543_714_304),
+        ("Qwen2.5-7B", 7_615_616_512),
+    ],
 )
 def test_the_parameters_are_those_of_the_published_models(name, parameters):
     (base,) = [each for each in BASES if each.name == name]
@@ -33,3 +42,14 @@ def test_the_cache_of_a_token_is_its_keys_and_values():
 
 def test_the_docs_show_the_table():
     assert format_table() in DOCS.read_text(encoding="utf-8")
+    assert format_recipes() in DOCS.with_name("recipes.md").read_text(encoding="utf-8")
+
+
+def test_a_recipe_fits_its_gpu():
+    """The budget that is named fits, and the next larger one does not, unless it is the default."""
+    for base in BASES:
+        for gpu in GPUS:
+            budget, most = find_budget(base, gpu), USABLE * gpu.memory * GIB
+            fixed = estimate(base, gpu).memory - BUDGET * base.compute_activations(2)
+            assert not budget or fixed + budget * base.compute_activations(2) <= most
+            assert budget == BUDGET or fixed + (budget + 1024) * base.compute_activations(2) > most

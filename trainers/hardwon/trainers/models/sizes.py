@@ -35,6 +35,8 @@ class Shape:
     tied: bool = True
     norms: int = 0
     """Parameters of the norms of queries and keys, per layer."""
+    biased: bool = False
+    """Whether queries, keys and values have biases."""
 
     @property
     def linears(self) -> tuple[tuple[int, int], ...]:
@@ -47,6 +49,7 @@ class Shape:
     def parameters(self) -> int:
         """Return the number of parameters."""
         block = sum(inside * outside for inside, outside in self.linears) + 2 * self.hidden + self.norms
+        block += (self.heads + 2 * self.kv_heads) * self.head if self.biased else 0
         tables = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return self.layers * block + tables + self.hidden
 
@@ -71,9 +74,12 @@ class Shape:
 
 BASES = (
     Shape("SmolLM2-135M", 576, 30, 9, 3, 64, 1536, 49_152),
+    Shape("Qwen2.5-0.5B", 896, 24, 14, 2, 64, 4864, 151_936, biased=True),
     Shape("Qwen3-0.6B", 1024, 28, 16, 8, 128, 3072, 151_936, norms=256),
+    Shape("Qwen2.5-1.5B", 1536, 28, 12, 2, 128, 8960, 151_936, biased=True),
     Shape("Qwen3-1.7B", 2048, 28, 16, 8, 128, 6144, 151_936, norms=256),
     Shape("Qwen3-4B", 2560, 36, 32, 8, 128, 9728, 151_936, norms=256),
+    Shape("Qwen2.5-7B", 3584, 28, 28, 4, 128, 18_944, 152_064, tied=False, biased=True),
     Shape("Qwen3-8B", 4096, 36, 32, 8, 128, 12_288, 151_936, tied=False, norms=256),
 )
 """Shapes from the published configurations."""
