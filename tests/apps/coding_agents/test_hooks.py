@@ -87,7 +87,8 @@ def test_a_turn_becomes_an_episode(tmp_path, monkeypatch, agent):
     assert episode.task == "Fix the tests."
     assert [step.diagnosis.success for step in episode.steps] == [False, True, True]
     assert episode.steps[0].action == 'Bash(command="make test")'
-    assert "1 failed" in episode.steps[0].diagnosis.evidence
+    assert episode.steps[0].diagnosis.failure == "tool_error"
+    assert "1 failed" not in repr(episode), "by default no word of a result is recorded"
     assert episode.success is True
     assert episode.writer == f"hook:{agent}"
     assert episode.meta["environment"] == agent
@@ -226,6 +227,14 @@ def test_a_turn_that_could_not_be_recorded_is_recorded_later(session, monkeypatc
     monkeypatch.setattr(ExperienceLibrary, "receive", broken)
     session.play("Fix the tests again.")
     assert sorted(episode.task for episode in session.episodes()) == ["Fix the tests again.", "Fix the tests."]
+
+
+def test_words_of_results_are_recorded_where_the_user_says_so(tmp_path, monkeypatch):
+    session = Session(tmp_path, monkeypatch, "codex")
+    session.options.trust = "trusted"
+    session.play("Fix the tests.")
+    (episode,) = session.episodes()
+    assert "1 failed" in episode.steps[0].diagnosis.evidence
 
 
 def test_sessions_side_by_side_stay_apart(tmp_path, monkeypatch):

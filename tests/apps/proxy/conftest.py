@@ -132,7 +132,7 @@ def proxied(tmp_path, upstream):
             *, opener=None, tokens=None, extra_body=None, url=None, timeout_s=200.0, patience_s=200.0, **settings
         ):
             access = LibraryAccess(opener or (lambda: ExperienceLibrary.open(tmp_path / "work.db")))
-            options: Any = {"trust": "trusted", **settings}
+            options: Any = settings
             app = create_proxy(
                 access,
                 url or f"{upstream.url}/v1",

@@ -36,8 +36,11 @@ HookGuardrails = Annotated[
     Literal["warn", "block", "off"], typer.Option(help="warn the model of a call that kept failing, or refuse it.")
 ]
 HookTrust = Annotated[
-    Literal["trusted", "untrusted"],
-    typer.Option(help="untrusted: recall no text of a turn, only forms of actions and their outcomes."),
+    Literal["own", "trusted", "untrusted"],
+    typer.Option(
+        help="own: record requests, calls and their outcomes, and no words of results. trusted: also the words "
+        "of results. untrusted: recall only forms of calls and their outcomes."
+    ),
 ]
 
 
@@ -53,8 +56,11 @@ RunOutcome = Annotated[
     ),
 ]
 ClientTrust = Annotated[
-    Literal["trusted", "untrusted"],
-    typer.Option(help="untrusted: clients of other people; recall no text of a run, only forms of actions."),
+    Literal["own", "trusted", "untrusted"],
+    typer.Option(
+        help="own: record requests, calls and their outcomes, and no words of results. trusted: also the words of "
+        "results. untrusted: clients of other people; recall only forms of calls."
+    ),
 ]
 HintPlace = Annotated[
     Literal["message", "system"],
@@ -81,7 +87,7 @@ def proxy(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PROXY_PORT,
     guardrails: ProxyGuardrails = "warn",
     outcome: RunOutcome = "calls",
-    trust: ClientTrust = "trusted",
+    trust: ClientTrust = "own",
     place: HintPlace = "message",
     tokens: TokenFile = None,
     extra_body: Annotated[
@@ -133,7 +139,7 @@ def hook_install(
     library: HookLibrary = "",
     project: InProject = False,
     guardrails: HookGuardrails = "warn",
-    trust: HookTrust = "trusted",
+    trust: HookTrust = "own",
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -171,7 +177,7 @@ def hook_run(
     agent: AgentName,
     library: HookLibrary = "",
     guardrails: HookGuardrails = "warn",
-    trust: HookTrust = "trusted",
+    trust: HookTrust = "own",
     namespace: Namespace = "default",
 ) -> None:
     """Answer one call of a hook: the agent's JSON on stdin, the answer on stdout. It always exits with 0."""

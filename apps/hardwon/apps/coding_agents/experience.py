@@ -14,6 +14,7 @@ from hardwon.apps.shared.common import is_address, parse_library
 from hardwon.memory import ExperienceLibrary, Reasons, Verdict
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.rendering import Visible, render_item
+from hardwon.runtime.integrations.own_words import to_trust
 from hardwon.runtime.integrations.recording import begin_run, infer_success, record_run
 from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS
 from hardwon.runtime.integrations.tool_run import HEADING, ToolRun, format_hint, format_refusal, format_warning
@@ -66,7 +67,7 @@ def find_hint(options: argparse.Namespace, task: str) -> tuple[str, dict[str, li
     with open_library(options) as library:
         if library is None:
             return "", {}
-        run = begin_run(library, task)
+        run = begin_run(library, task, hides_results=options.trust == "own")
         hint = run.find_hint(run.get_state())
         text, why = format_hint(hint), run.why
     return (text, {"items": list(why.recalled or ()), "steps": list(why.similar or ())}) if text else ("", {})
@@ -79,7 +80,7 @@ def rule_on(options: argparse.Namespace, entries: Sequence[Mapping[str, Any]], e
     with open_library(options, write=mode == "block") as library:
         if library is None:
             return "", ""
-        run = build_run(library, entries, mode)
+        run = build_run(library, entries, mode, hides_results=options.trust == "own")
         ruling = run.rule_on({"id": event.call_id, "name": event.tool, "args": event.arguments})
         if not ruling.verdict.items:
             return "", ""
@@ -87,9 +88,16 @@ def rule_on(options: argparse.Namespace, entries: Sequence[Mapping[str, Any]], e
         return ("", format_warning(ruling.verdict)) if ruling.runs else (format_refusal(action, ruling.verdict), "")
 
 
-def build_run(library: ExperienceLibrary, entries: Sequence[Mapping[str, Any]], mode: Mode | None = None) -> ToolRun:
+def build_run(
+    library: ExperienceLibrary,
+    entries: Sequence[Mapping[str, Any]],
+    mode: Mode | None = None,
+    *,
+    hides_results: bool = False,
+) -> ToolRun:
     """Return the run of a turn, from the entries of its journal."""
-    run = begin_run(library, next((str(entry["text"]) for entry in entries if entry.get("kind") == "prompt"), ""))
+    task = next((str(entry["text"]) for entry in entries if entry.get("kind") == "prompt"), "")
+    run = begin_run(library, task, hides_results=hides_results)
     run.mode = mode
     for entry in entries:
         kind = entry.get("kind")
@@ -131,14 +139,14 @@ def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namesp
     entries = list(read_entries(path))
     prompt: Mapping[str, Any] = next((entry for entry in entries if entry.get("kind") == "prompt"), {})
     uuid = complete_from_transcript(entries, prompt)
-    run = build_run(library, entries)
+    run = build_run(library, entries, hides_results=options.trust == "own")
     session, task = str(prompt.get("session", "")), str(prompt.get("text", ""))
     # Ids that are the same at every attempt, so that two recorders at once write one episode; if possible, the
     # id that an import of the transcript gives the same request.
     ref = LoggedEpisode(f"{session} {uuid}", ((task, ()),)) if uuid else None
     return record_run(
         run, success=infer_success(run), environment=options.agent, writer=f"hook:{options.agent}",
-        trust=options.trust, meta={"cwd": prompt.get("cwd", "")},
+        trust=to_trust(options.trust), meta={"cwd": prompt.get("cwd", "")},
         episode=episode_id(ref, options.agent) if ref else f"hook-{path.stem}",
     )  # fmt: skip
 

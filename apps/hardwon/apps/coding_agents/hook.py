@@ -40,7 +40,7 @@ def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--library", default="")
     parser.add_argument("--namespace", default="default")
     parser.add_argument("--guardrails", choices=("warn", "block", "off"), default="warn")
-    parser.add_argument("--trust", choices=("trusted", "untrusted"), default="trusted")
+    parser.add_argument("--trust", choices=("own", "trusted", "untrusted"), default="own")
     options = parser.parse_args(arguments)
     options.library = options.library or default_library()
     return options

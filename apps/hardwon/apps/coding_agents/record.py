@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--library", required=True)
     parser.add_argument("--session", required=True)
     parser.add_argument("--namespace", default="default")
-    parser.add_argument("--trust", choices=("trusted", "untrusted"), default="trusted")
+    parser.add_argument("--trust", choices=("own", "trusted", "untrusted"), default="own")
     try:
         from .experience import record_pending
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from hardwon.apps.importers.messages import Message, plain_messages
 from hardwon.memory.learning.extraction import Extractor
-from hardwon.memory.records import Trust
 from hardwon.runtime.guidance.base import Guidance
+from hardwon.runtime.integrations.own_words import RecordedTrust, to_trust
 from hardwon.runtime.integrations.recording import begin_run, infer_success, record_run
 from hardwon.runtime.integrations.tool_episode import iter_calls, split_at_request
 from hardwon.runtime.integrations.tool_run import ToolRun, append_warning, format_hint, format_warning
@@ -43,7 +43,9 @@ class ProxySettings:
     """How guardrails are enforced; None turns them off."""
     outcome: str = "calls"
     """"calls": a run succeeds if the last call of every tool worked. "unknown": a person grades it later."""
-    trust: Trust = "trusted"
+    trust: RecordedTrust = "own"
+    """"own": calls and outcomes are recorded, and no word of a result. "trusted": results, too. "untrusted": only the
+    forms of actions are recalled."""
     place: str = "message"
     """Where the hint stands: "message" or "system"."""
     recall_k: int = 5
@@ -89,6 +91,10 @@ class ConversationLog:
         """
         messages = tuple(plain for message in body["messages"] for plain in plain_messages(message))
         task, after = split_at_request(messages)
+        at = len(messages) - len(after) - 1
+        # Some frameworks send results as messages of the user; such a message is no request of a person.
+        if 0 < at < len(messages) and messages[at - 1]["calls"]:
+            task = next(message["text"] for message in messages if message["role"] == "user")
         conversation = self._take(messages, len(after)) or self._begin(task, after)
         run = conversation.run
         with run.lock:
@@ -184,8 +190,9 @@ class ConversationLog:
     def _begin(self, task: str, after: Sequence[Mapping[str, Any]]) -> Conversation:
         settings = self._settings
         run = begin_run(
-            self._access.get(), task, mode=settings.mode, guidance=settings.guidance, recall_k=settings.recall_k
-        )
+            self._access.get(), task, mode=settings.mode, guidance=settings.guidance, recall_k=settings.recall_k,
+            hides_results=settings.trust == "own",
+        )  # fmt: skip
         calls = list(iter_calls(after))
         run.episode.replay(calls)
         run.calls = tuple(calls)
@@ -232,7 +239,7 @@ class ConversationLog:
             ending="success" if success else ending,
             episode=conversation.episode,
             writer="proxy",
-            trust=settings.trust,
+            trust=to_trust(settings.trust),
             extractor=settings.extractor,
         )
 

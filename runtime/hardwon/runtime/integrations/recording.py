@@ -26,6 +26,7 @@ def begin_run(
     guidance: Guidance | None = None,
     recall_k: int = 5,
     seed: int | None = None,
+    hides_results: bool = False,
 ) -> ToolRun:
     """Begin a run for a request.
 
@@ -36,12 +37,15 @@ def begin_run(
         guidance: Turns recalled experience into a hint. None uses `RetrievalGuidance`.
         recall_k: Number of similar steps and items to recall.
         seed: Seeds the random holdout of items. None draws a seed.
+        hides_results: Whether the words of tool results are kept out of states and steps.
     """
     draw = random.getrandbits(32) if seed is None else seed
     learns = not library.read_only
     name = f"{draw}:{task}:{library.episodes}"
     advisor = Advisor(library, guidance or RetrievalGuidance(), learns)
-    return ToolRun(library, ToolEpisode(library, task), name, advisor, mode, learns, recall_k)
+    return ToolRun(
+        library, ToolEpisode(library, task, hides_results=hides_results), name, advisor, mode, learns, recall_k
+    )
 
 
 def infer_success(run: ToolRun) -> bool | None:

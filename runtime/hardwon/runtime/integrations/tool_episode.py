@@ -17,6 +17,8 @@ from hardwon.runtime.interfaces.diagnosis import diagnose
 from hardwon.runtime.interfaces.types import Info
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 
+from .own_words import hide_results
+
 SHOWN_CHARS = 2000
 """Maximum number of characters of a result that a step keeps."""
 WARNED = "Experience warns of this call:"
@@ -28,8 +30,12 @@ REFUSED = "Not run: experience forbids"
 class ToolEpisode:
     """The steps of one request, in the order in which its calls were answered."""
 
-    def __init__(self, library: ExperienceLibrary, task: str) -> None:
-        """Begin an episode for the request `task`; `library` computes the keys of steps."""
+    def __init__(self, library: ExperienceLibrary, task: str, *, hides_results: bool = False) -> None:
+        """Begin an episode for the request `task`; `library` computes the keys of steps.
+
+        With `hides_results`, steps have the calls and their outcomes, and no word of a result.
+        """
+        self._hides_results = hides_results
         self.task = self._request = task
         self.steps: list[Step] = []
         self._library = library
@@ -56,6 +62,7 @@ class ToolEpisode:
 
     def state(self, calls: Sequence[Call]) -> State:
         """Return the state after these calls."""
+        calls = hide_results(calls) if self._hides_results else calls
         return self.working.annotate(build_state(self._request, calls, calls[-1].result if calls else ""))
 
     def add_answer(
@@ -83,9 +90,13 @@ class ToolEpisode:
         info = Info() if not call.error else Info(invalid=call.error) if invalid else Info(error=call.error)
         if outage and call.error:
             info["unavailable"] = True
+        # The words of the result decide how the call failed, also where they are not kept.
         diagnosis = diagnose(pre, call.text, post, 0.0, info, self.steps, self.working)
-        keys = self._library.keys(pre, call.text, self.working.counts(pre, call.text))
-        step = Step(pre, call.text, post, diagnosis, 0.0, len(self.steps), keys, Reasons.of(why))
+        action = call.text
+        if self._hides_results:
+            action, diagnosis = hide_results(calls)[-1].text, replace(diagnosis, evidence="")
+        keys = self._library.keys(pre, action, self.working.counts(pre, action))
+        step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, Reasons.of(why))
         self.working.add(step)
         self._broken[call.name] = bool(call.error)
         self.steps.append(step)
@@ -94,9 +105,10 @@ class ToolEpisode:
     def add_rejection(self, pre: State, calls: Sequence[Call], *, why: Reasons = NO_REASONS) -> Step:
         """Add a step for the last of these calls, which a person rejected with a reason, so it did not run."""
         call, post = calls[-1], self.state(calls)
-        diagnosis = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence=call.error)
-        keys = self._library.keys(pre, call.text, self.working.counts(pre, call.text))
-        step = Step(pre, call.text, post, diagnosis, 0.0, len(self.steps), keys, why)
+        action = hide_results(calls)[-1].text if self._hides_results else call.text
+        diagnosis = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence="" if self._hides_results else call.error)
+        keys = self._library.keys(pre, action, self.working.counts(pre, action))
+        step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, why)
         self.working.add(step)
         self._broken[call.name] = True
         self.steps.append(step)

@@ -1,0 +1,60 @@
+"""Keep the words of tool results out of recorded episodes: pages, mails and files are written by anybody.
+
+The request is the user's and the calls are the agent's, so they stay, with their outcomes. An argument into which the
+agent copied a passage of an earlier result is replaced, because its words are not the agent's.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from hardwon.memory.records import Trust
+from hardwon.runtime.environments.calls import Call
+
+RecordedTrust = Literal["own", "trusted", "untrusted"]
+"""What is kept of a recorded run. own: the request, the calls and their outcomes. trusted: also the words of results.
+untrusted: the run of somebody else, of which only the forms of calls are recalled."""
+DONE, FAILED = "done", "failed"
+"""What takes the place of a result."""
+COPIED = "[copied from a result]"
+PASSAGE = 5
+"""Words in a row that make a copied passage. Names and ids are shorter, and the agent needs them in its calls."""
+LONG_WORD = 40
+"""Characters of a single word that count as a passage: text without spaces, such as Chinese, or an encoded one."""
+_WORD = re.compile(r"\w+")
+
+
+def to_trust(trust: RecordedTrust) -> Trust:
+    """Return the trust of an episode in the library; what is left of an own one is trusted."""
+    return "untrusted" if trust == "untrusted" else "trusted"
+
+
+def hide_results(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls of an episode without the words of their results."""
+    hidden, passages = list[Call](), set[str]()
+    for call in calls:
+        arguments = {name: _replace_copied(value, passages) for name, value in call.arguments.items()}
+        outcome = FAILED if call.error else DONE
+        words = _replace_copied(call.words, passages) if call.words else ""
+        error = FAILED if call.error else ""
+        hidden.append(replace(call, arguments=arguments, result=outcome, error=error, words=words))
+        passages |= _list_passages(f"{call.result}\n{call.error}")
+    return hidden
+
+
+def _replace_copied(value: Any, passages: set[str]) -> Any:
+    """Return a value in which texts with a passage are replaced, at any depth."""
+    if isinstance(value, str):
+        return COPIED if passages and not passages.isdisjoint(_list_passages(value)) else value
+    if isinstance(value, Mapping):
+        return {_replace_copied(name, passages): _replace_copied(part, passages) for name, part in value.items()}
+    return [_replace_copied(part, passages) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _list_passages(text: str) -> set[str]:
+    """Return all passages of a text, without case and punctuation."""
+    words = _WORD.findall(text.lower())
+    runs = {" ".join(words[at : at + PASSAGE]) for at in range(len(words) - PASSAGE + 1)}
+    long = {word[at : at + LONG_WORD] for word in words for at in range(len(word) - LONG_WORD + 1)}
+    return runs | long
