@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from tests.trainers.corridor import Corridor
@@ -153,7 +154,8 @@ def test_verifiers_plays_our_environment(tmp_path, monkeypatch):
 
     interaction = Interaction()
     agents = type("Agents", (), {"player": type("P", (), {"interaction": lambda self, task: interaction})()})()
-    asyncio.run(HardwonVerifiersEnv.run(None, tasks[1], agents))
+    environment: Any = None
+    asyncio.run(HardwonVerifiersEnv.run(environment, tasks[1], agents))
     assert interaction.rewards == {"score": 1.0}
     assert len(interaction.turns) == 2
     assert issubclass(HardwonVerifiersEnv, vf.Env)

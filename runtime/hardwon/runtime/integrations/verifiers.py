@@ -1,3 +1,4 @@
+# mypy: disable-error-code="misc"
 """Environments of hardwon as a taskset of verifiers 0.4 or newer.
 
     from hardwon.runtime.integrations.verifiers import HardwonTaskset, HardwonVerifiersEnv     # in games.py
@@ -5,6 +6,8 @@
 
 The task is the first turn of an episode. The environment is stepped beside the harness: each answer of the model is an
 action, and the next observation comes back as the turn of the user. The score is the reward.
+
+The package is optional, so type checkers see its classes as Any.
 """
 
 from collections.abc import Iterator
