@@ -11,7 +11,14 @@ SECTIONS = dict(re.findall(r"^## (.*?)\n.*?^```py\n(.*?)^```$", PAGE.read_text(e
 
 @pytest.mark.parametrize(
     ("section", "package"),
-    [("OpenAI Agents SDK", "agents"), ("PydanticAI", "pydantic_ai"), ("smolagents", "smolagents")],
+    [
+        ("OpenAI Agents SDK", "agents"),
+        ("PydanticAI", "pydantic_ai"),
+        ("smolagents", "smolagents"),
+        ("LlamaIndex", "llama_index.core"),
+        ("Google ADK", "google.adk"),
+        ("CrewAI", "crewai"),
+    ],
 )
 @pytest.mark.filterwarnings("ignore:asynchronous generator")  # PydanticAI leaves one to the garbage collector
 @pytest.mark.filterwarnings("ignore:Function 'refund' has decorators")

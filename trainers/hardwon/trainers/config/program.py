@@ -103,7 +103,7 @@ def _check_parts(config: "TrainConfig") -> None:
     more = [name for name in config.roles if name != "policy"]
     guided = [arm for arm in config.arms if config.get_guidance(arm) != NO_MEMORY]
     answers = config.policy
-    asked = {
+    demands = {
         f"roles.{''.join(more[:1])}": bool(more),
         "warmstart": config.warmstart is not None,
         "tasks.compose": bool(config.tasks.compose),
@@ -112,7 +112,7 @@ def _check_parts(config: "TrainConfig") -> None:
         "roles.policy.settings.speech": answers.speech != "none",
         "roles.policy.settings.history": answers.history is not None,
     }
-    for name, is_asked in asked.items():
+    for name, is_asked in demands.items():
         if is_asked:
             raise ConfigError(
                 f"{name} needs an environment that the run steps, and a program plays by itself; remove it."

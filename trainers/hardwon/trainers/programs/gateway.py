@@ -209,7 +209,7 @@ class Gateway:
         choice, form = body.get("tool_choice"), body.get("response_format") or {}
         functions = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
         if isinstance(choice, Mapping):
-            name = (choice.get("function") or {}).get("name")
+            name = str((choice.get("function") or {}).get("name") or "")
             functions = {name: functions[name]} if name in functions else {}
         try:
             if functions and (choice == "required" or isinstance(choice, Mapping)):

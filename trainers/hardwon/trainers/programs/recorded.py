@@ -130,7 +130,8 @@ class RecordedPlayer:
             ConfigError: The file cannot be used, or there is no task for a seed.
             LibraryMissing: The library does not exist.
         """
-        self._engine, self._outcome = engine, config.outcome
+        self._engine = engine
+        self._outcome: Outcome = config.outcome
         self._reward: Reward | None = open_reward(config.program.reward) if config.program.reward else None
         log = read_token_log(Path(config.program.recorded))
         _check_ids(log, len(prompts.tokenizer), config)
