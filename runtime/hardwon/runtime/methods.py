@@ -6,4 +6,4 @@ from .llm import context_builders as context_builders
 from .loop import budgets as budgets, routed_recall as routed_recall
 from .planning import search as search
 from .policies import ranked as ranked
-from .strategies import guide as guide
+from .strategies import guide as guide, scaffold as scaffold

@@ -16,7 +16,7 @@ from hardwon.trainers.__main__ import train
 from . import bench, connect, curate, doctor, memory, review, serve
 from .eval import evaluate
 from .mcp import mcp
-from .model import model
+from .model import model, scaffold
 from .run import run
 from .team import team
 
@@ -94,6 +94,7 @@ app.command()(team)
 app.command()(train)
 app.command("eval")(evaluate)
 app.command()(model)
+app.command()(scaffold)
 app.command()(mcp)
 app.command()(connect.proxy)
 app.add_typer(connect.hook_app, name="hook")

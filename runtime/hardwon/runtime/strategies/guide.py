@@ -4,7 +4,7 @@ Agent("episodic", library, environment, strategies=StrategyGuide([Strategy(name=
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -82,6 +82,8 @@ class StrategyGuide:
         counts = {name: sum(trial.strategy == name for trial in trials) for name in names}
         if learns and (untried := [name for name in names if not counts[name]]):
             return untried[0]
+        if learns and (waiting := find_waiting(names, counts)):
+            return waiting
         scores = self.score(trials)
         bonus = self._explore if learns else 0.0
         total = max(1, len(trials))
@@ -107,6 +109,17 @@ class StrategyGuide:
         trials = [trial for trial in self._read[1] if trial.strategy in names]
         same = [trial for trial in trials if trial.task == task]
         return same if len(same) >= max(LEAST, len(names)) else trials
+
+
+def find_waiting(names: Sequence[str], counts: Mapping[str, int]) -> str | None:
+    """Return the strategy with fewer episodes of two that are on trial, `NAME` and `NAME-next`; None without a trial.
+
+    A trial is paired: both play half of the episodes, whatever their record.
+    """
+    for name in names:
+        if f"{name}-next" in names:
+            return min((name, f"{name}-next"), key=lambda each: counts[each])
+    return None
 
 
 def read_trials(library: ExperienceLibrary, environment: str = "") -> list[Trial]:

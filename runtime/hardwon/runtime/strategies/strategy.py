@@ -7,7 +7,9 @@
 `load_strategies` reads several of them from a TOML file with one table for each.
 """
 
+import json
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -67,6 +69,19 @@ def load_strategies(path: str | Path) -> tuple[Strategy, ...]:
     if not strategies:
         raise ConfigError(f'{path} has no strategies; write one as [plain] and a line policy = "episodic".')
     return strategies
+
+
+def save_strategies(path: str | Path, strategies: Sequence[Strategy]) -> None:
+    """Write strategies to a TOML file; fields with their default are left out."""
+    tables = []
+    for strategy in strategies:
+        changed = {field.name: getattr(strategy, field.name) for field in fields(strategy) if field.name != "name"}
+        lines = [f"[{json.dumps(strategy.name)}]"]
+        # a string or a number of JSON is one of TOML
+        defaults = Strategy(name=strategy.name)
+        lines += [f"{key} = {json.dumps(value)}" for key, value in changed.items() if value != getattr(defaults, key)]
+        tables.append("\n".join(lines))
+    Path(path).write_text("\n\n".join(tables) + "\n", encoding="utf-8")
 
 
 def _parse_strategy(name: str, table: Any, path: str | Path) -> Strategy:
