@@ -57,6 +57,8 @@ def test_what_cannot_be_done_says_so():
     world.reset()
     assert world.step("dance")[3]["invalid"]
     assert world.step("open Nowhere")[3]["error"]
+    unlisted = next(name for name in build_pages() if name not in world.reset().task)
+    assert world.step(f"open {unlisted}")[3]["error"]  # a page must be found before it is opened
     assert world.step("search qqqq")[0].observation == "Found: nothing."
     _, reward, done, info = world.step("answer Nowhere")
     assert (reward, done, info["success"], info["lost"]) == (0.0, True, False, True)
