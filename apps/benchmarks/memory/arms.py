@@ -178,11 +178,11 @@ def _write_data(folder: Path, collection: Collection, texts: Sequence[str], embe
     notes = collection.group_notes()
     plan: list[Any] = [
         [
-            tenant,
+            f"tenant{place}",  # mem0 refuses names with spaces
             [rows[collection.notes[number].text] for number in notes[tenant]],
             [rows[collection.queries[number].text] for number in queries],
         ]
-        for tenant, queries in collection.group_queries().items()
+        for place, (tenant, queries) in enumerate(collection.group_queries().items())
     ]
     path = folder / "plan.json"
     path.write_text(json.dumps(plan), encoding="utf-8")

@@ -233,6 +233,13 @@ def test_peer_ranks_the_same_texts_in_its_own_process(folder, tmp_path, monkeypa
     ]
 
 
+def test_names_of_tenants_suit_every_peer(tmp_path):
+    """A user of mem0 cannot have a space in its name."""
+    collection = Collection("c", (Note("BFCL multi-turn", "s", "note"),), (Query("BFCL multi-turn", "note", "k"),))
+    path = arms._write_data(tmp_path, collection, collection.list_texts(), open_embedder("hashing"))
+    assert json.loads(path.read_text(encoding="utf-8")) == [["tenant0", [0], [0]]]
+
+
 def test_peer_that_fails_is_reported_and_the_others_go_on(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(arms, "PEERS", {"LangMem": arms.Peer("no_such_script", "", "langmem")})
     monkeypatch.setattr(environments, "find_python", lambda name, cache: Path(sys.executable))
