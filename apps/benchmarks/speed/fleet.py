@@ -20,7 +20,7 @@ import psycopg
 
 from benchmarks.fixtures import EPISODE
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.fleet.log import list_namespaces
+from hardwon.memory.fleet.places import list_namespaces
 
 from .replicas import Filled, Loads, measure_filling, measure_loads, percentile
 from .writers import How, Turns, measure_turns

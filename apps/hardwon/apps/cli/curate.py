@@ -327,7 +327,7 @@ def _count_new(path: Path, namespace: str, source: Path, source_format: Any, log
     from hardwon.memory.upkeep import file_queries
 
     if is_address(path):
-        from hardwon.memory.fleet.log import list_namespaces
+        from hardwon.memory.fleet.places import list_namespaces
 
         exists = namespace in list_namespaces(str(path))
     else:

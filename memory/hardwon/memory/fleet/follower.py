@@ -6,8 +6,11 @@ server, and says how old the replica is. It also sends the outbox, and stores th
 """
 
 import logging
+import os
+import select
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from hardwon.memory.errors import HardwonError, LibraryError, LibraryUnreachable, LibraryUnwritable, OtherReplica
@@ -18,7 +21,6 @@ from . import snapshots
 from .log import PAGE, Log
 from .outbox import Outbox
 from .replica import EntryErased, Replica
-from .waker import Waker
 
 SOON_S, LATE_S = 0.02, 1.0
 """Shortest time between two looks at the log in seconds, and the longest one, after which a follower looks uncalled."""
@@ -32,9 +34,16 @@ class Follower:
     """Keeps a replica close to its log. Safe to use from several threads."""
 
     def __init__(
-        self, log: Log, path: Path, namespace: int, outbox: Outbox | None = None, *, tends: bool = True
+        self,
+        log: Log,
+        path: Path,
+        namespace: int,
+        outbox: Outbox | None = None,
+        *,
+        tends: bool = True,
+        age_s: float = 0.0,
     ) -> None:
-        """Bind the replica to the log, and apply everything that is in the log.
+        """Bind the replica to the log, and apply everything that is in the log if the server answered.
 
         Args:
             log: The log.
@@ -42,6 +51,7 @@ class Follower:
             namespace: Number of the namespace in the file.
             outbox: Episodes to send whenever the server answers.
             tends: Finish what a killed process left half forgotten. A handle that only reads does not.
+            age_s: Seconds since the replica last held everything that was in the log, if the server did not answer.
 
         Raises:
             OtherReplica: The file follows another log, or the log is not the one that it followed.
@@ -52,19 +62,26 @@ class Follower:
         self._stopping = threading.Event()
         self._outbox, self._waker = outbox, Waker()
         self._is_snapshot_due, self._is_half_forgotten = False, tends
-        self._contact = time.monotonic()
+        self._contact = time.monotonic() - age_s
+        self._is_joined = False
         self._thread: threading.Thread | None = None
         try:
             self._replica = Replica(self._store, namespace)
             self._replica.adopt(log.database, log.namespace)
-            self._check_same_log()
-            if (snapshot := snapshots.is_worth_loading(log, self._replica.position)) is not None:
-                snapshots.load(log, self._store, snapshot)
-            self.catch_up()
+            if log.is_attached:
+                self.catch_up()
         except BaseException:
             self._store.close()
             self._waker.close()
             raise
+
+    def _join(self) -> None:
+        """Check that the log is the one that the replica followed, and begin from a snapshot if that is faster."""
+        self._log.attach()
+        self._check_same_log()
+        if (snapshot := snapshots.is_worth_loading(self._log, self._replica.position)) is not None:
+            snapshots.load(self._log, self._store, snapshot)
+        self._is_joined = True
 
     def _check_same_log(self) -> None:
         """Check that the log holds what the replica applied last: a restored copy may end earlier."""
@@ -100,6 +117,8 @@ class Follower:
             LibraryError: An entry cannot be applied.
         """
         with self._lock:
+            if not self._is_joined:
+                self._join()
             contact = time.monotonic()
             head, position = self._log.assign(), self._replica.position
             if head < position:
@@ -197,3 +216,33 @@ class Follower:
         self._store.close()
         if self._thread is None or not self._thread.is_alive():
             self._waker.close()
+
+
+class Waker:
+    """Lets one thread sleep until something happens. `wake` may be called by any thread."""
+
+    def __init__(self) -> None:
+        self._reads, self._writes = os.pipe()
+        os.set_blocking(self._reads, False)
+        os.set_blocking(self._writes, False)
+
+    def wake(self) -> None:
+        """End the current wait, or the next one."""
+        with suppress(BlockingIOError, OSError):  # full: it wakes anyway; closed: nobody waits any more
+            os.write(self._writes, b"x")
+
+    def wait(self, seconds: float, descriptor: int | None) -> None:
+        """Sleep until `wake` is called, the descriptor can be read, or the time is over."""
+        poll = select.poll()
+        poll.register(self._reads, select.POLLIN)
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1000)
+        with suppress(BlockingIOError):
+            while os.read(self._reads, 4096):
+                pass
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        os.close(self._reads)
+        os.close(self._writes)

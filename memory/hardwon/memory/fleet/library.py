@@ -14,7 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
@@ -27,14 +27,13 @@ from hardwon.memory.errors import (
     LibraryError,
     LibraryReadOnly,
     LibraryUnreachable,
-    LibraryUnwritable,
 )
-from hardwon.memory.privacy.private_files import FOLDER_MODE
 from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.records import EvolutionReport, Problem, State, Trajectory, Verdict
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.situations.keys import KEYS_VERSION
+from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
 from hardwon.memory.upkeep import forgetting, integrity
 from hardwon.memory.upkeep.rekeying import rekey
@@ -43,16 +42,23 @@ from hardwon.memory.upkeep.write_buffer import redact_and_pack
 from hardwon.memory.validation import check_episodes, check_id, check_text
 from hardwon.memory.values import opinions
 
+from . import places
 from .bank import SharedBank
 from .entries import is_same_episode, locate_steps, pack_episode_entry
 from .follower import Follower
-from .log import Directory, Log, list_namespaces
+from .log import Log
 from .outbox import FILE, Outbox
+from .places import list_namespaces
 from .replica import Capture
+from .session import Session
 from .upkeep import TendedReplica, Undo
 from .vectors import share
 
 logger = logging.getLogger("hardwon.memory")
+
+
+FILE_NAME = f"library-k{KEYS_VERSION}.db"
+"""Name of the replica's file in its folder."""
 
 
 class FleetLibrary(TendedReplica):
@@ -92,20 +98,21 @@ class FleetLibrary(TendedReplica):
     ) -> "FleetLibrary":
         """Open a shared library; see `ExperienceLibrary.open`, which calls this for the address of a database."""
         check_id("namespace", namespace)
-        log = Log(url, namespace, create=not read_only)
+        log, folder = _open_log(url, namespace, Path(replica) if replica is not None else None, not read_only)
+        age_s = 0.0 if log.is_attached else places.read_age_s(folder)
         try:
-            folder = Path(replica) if replica is not None else find_folder(log)
-            path = _create_folder(folder) / f"library-k{KEYS_VERSION}.db"
+            path = places.create_folder(folder) / FILE_NAME
             with closing(Store(path)) as store:
-                chosen = agree_on_embedder(store, embedder or log.embedder)
-                log.agree_on_embedder(chosen.name, chosen.fingerprint)
+                chosen = agree_on_embedder(store, embedder or (log.embedder if log.is_attached else None))
+                if log.is_attached:
+                    log.agree_on_embedder(chosen.name, chosen.fingerprint)
                 integrity.rebuild_tiers(store)
                 rekey(store)
                 forgetting.finish(store)
                 number = namespace_number(store, namespace)
             # Also without the option: an earlier process may have left episodes.
             waiting = Outbox(folder) if not read_only and (outbox or (folder / FILE).exists()) else None
-            follower = Follower(log, path, number, waiting, tends=not read_only)
+            follower = Follower(log, path, number, waiting, tends=not read_only, age_s=age_s)
 
             def reopen(name: str) -> FleetLibrary:
                 other = (
@@ -122,8 +129,20 @@ class FleetLibrary(TendedReplica):
         except BaseException:
             log.close()
             raise
+        library._note_contact()
+        if not log.is_attached:
+            logger.warning(
+                "%s does not answer. Reading goes on from the replica %s, at position %d, %.0f s old; writes %s.",
+                log.name, path, library.position, age_s, "wait in the outbox" if outbox else "fail",
+            )  # fmt: skip
         follower.start()
         return library
+
+    def _note_contact(self) -> None:
+        """Note in the replica's folder when it last held everything that was in the log."""
+        if self._log.is_attached:
+            note = places.Note(self._log.identity, self._log.database, self.namespace)
+            places.write_note(Path(self.replica).parent, note, age_s=self.staleness_s)
 
     @property
     def path(self) -> str:
@@ -238,7 +257,7 @@ class FleetLibrary(TendedReplica):
             return
         self._check_writable()
         values = None
-        with self._lock, self._appending("items", lambda: values) as term:
+        with self._lock, self._appending("items", lambda: values) as term, self._use_server_clock():
             if self._term not in (None, term):
                 raise LeaseLost(
                     f"{self.path}: another process took over learning (term {term}, this process had "
@@ -281,7 +300,13 @@ class FleetLibrary(TendedReplica):
 
         The outcome of a trial is recorded with its episode, so all hosts learn it.
         """
-        return super().enforce(state, action, again=again, keep=False, by_hours=by_hours)
+        with self._use_server_clock():  # the times of trials and items are those of the server
+            return super().enforce(state, action, again=again, keep=False, by_hours=by_hours)
+
+    def _use_server_clock(self) -> AbstractContextManager[None]:
+        """Let the body compute with the time of the server: the clock of this host may be wrong."""
+        at = self._log.read_clock()
+        return nullcontext() if at is None else fix_time(at)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -306,8 +331,9 @@ class FleetLibrary(TendedReplica):
         """Stop following the log, give the lease back, and close the replica. Closing twice is allowed."""
         if not self._closed:
             self._is_behind = False  # closing reads, and the follower is gone
+            self._note_contact()
             self._follower.close()
-            if not self.read_only:
+            if not self.read_only and self._log.is_attached:
                 with suppress(LibraryError):  # it expires by itself
                     self._log.give_lease(self._holder)
         super().close()
@@ -332,33 +358,23 @@ def inspect_library(url: str) -> Iterator[tuple[str, dict[str, Any], list[Proble
             yield namespace, figures, library.verify()
 
 
-def find_folder(log: Log) -> Path:
-    """Return the default folder of a replica: in the user's cache, named after the database and the namespace."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "hardwon" / f"{log.database}-{quote(log.namespace, safe='')}"
+def _open_log(url: str, namespace: str, replica: Path | None, create: bool) -> tuple[Log, Path]:
+    """Return the log and the folder of its replica; while the server is down, of the one that this host has.
 
-
-def find_access_file(url: str) -> Path:
-    """Return a library file of this user in which a server of a shared library keeps who may call it; created if new.
-
-    It is not in the cache, which may be deleted.
-
-    Args:
-        url: Address of the database.
+    Raises:
+        LibraryUnreachable: The server does not answer, and this host has no replica of the namespace.
     """
-    directory = Directory(url)
-    directory.close()
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
-    path = _create_folder(data / "hardwon" / directory.database) / "access.db"
-    Store(path).close()
-    return path
-
-
-def _create_folder(folder: Path) -> Path:
     try:
-        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    except OSError as error:
-        raise LibraryUnwritable(
-            f"the folder {folder} cannot be created ({error.strerror}). Give another one, or check its rights."
-        ) from error
-    return folder
+        log = Log(url, namespace, create=create)
+        return log, replica or places.find_folder(log.database, namespace)
+    except LibraryUnreachable as error:
+        identity = Session(url).identity
+        note = places.find_notes(identity).get(namespace) if replica is None else places.read_note(replica)
+        where = "This host has no replica of it" if replica is None else f"The folder {replica} has no replica of it"
+        if note is not None and (note.identity, note.namespace) == (identity, namespace):
+            folder = replica or places.find_folder(note.database, namespace)
+            if (folder / FILE_NAME).exists():
+                return Log(url, namespace, create=create, database=note.database), folder
+        raise LibraryUnreachable(
+            f"{error} {where} in the namespace {namespace!r} that could be read until then."
+        ) from None

@@ -5,23 +5,23 @@ connection is written once. Places in the order are given afterwards; see `fleet
 """
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from hardwon.memory.errors import (
     EmbedderMismatch,
     KeyTaken,
     LibraryForbidden,
-    LibraryUnreachable,
-    NewerSchema,
-    NotALibrary,
+    OtherReplica,
     UnknownName,
 )
-from hardwon.memory.storage.migrations import APPLICATION_ID
 
 from .entries import FORMAT, LogEntry, is_equal, unpack
-from .schema import GRANTS, MANAGE_GRANTS, MIGRATIONS, SCHEMA_VERSION, WRITE_GRANTS
+from .schema import GRANTS, MANAGE_GRANTS, WRITE_GRANTS, install
 from .session import Session
 
 LEASE_S = 10.0
@@ -71,13 +71,14 @@ class LogStatus(NamedTuple):
 class Log:
     """The log of one namespace. Safe to use from several threads."""
 
-    def __init__(self, url: str, namespace: str, *, create: bool = True) -> None:
+    def __init__(self, url: str, namespace: str, *, create: bool = True, database: str | None = None) -> None:
         """Connect, and install the schema or the namespace if they are missing.
 
         Args:
             url: Address of the database, as libpq reads it.
             namespace: Name of the namespace.
             create: Install what is missing.
+            database: Id of the database, if the server did not answer. Then connect as soon as it does.
 
         Raises:
             LibraryUnreachable: The server does not answer.
@@ -87,14 +88,52 @@ class Log:
             UnknownName: The namespace does not exist, and the role may not create it.
         """
         self._reader, self._writer = Session(url), Session(url)
-        self.name, self.namespace = self._reader.name, namespace
-        try:
-            _install(self._reader, create)
-            self.database = self._read_meta("database") or ""
-            self.number = self._find_namespace(create)
-        except BaseException:
-            self.close()
-            raise
+        self.name, self.namespace, self.database = self._reader.name, namespace, database or ""
+        self.identity = self._reader.identity
+        self._create = create
+        self._number: int | None = None
+        self._lead_s: float | None = None
+        """Seconds by which the clock of the server is ahead of `time.monotonic`."""
+        self._attaching = threading.Lock()
+        self._on_wake: Callable[[], None] | None = None
+        if database is None:
+            try:
+                self.attach()
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def is_attached(self) -> bool:
+        """Return whether the server has answered and the database is the expected one."""
+        return self._number is not None
+
+    @property
+    def number(self) -> int:
+        """Return the number of the namespace in the database, connecting if the server has not answered yet."""
+        return self.attach()
+
+    def attach(self) -> int:
+        """Find the namespace in the database, if that is not done yet; return its number.
+
+        Raises:
+            OtherReplica: Another database answers at the address than the one of the replica.
+            LibraryUnreachable: The server does not answer.
+        """
+        with self._attaching:
+            if self._number is None:
+                install(self._reader, self._create)
+                database = self._read_meta("database") or ""
+                if self.database not in ("", database):
+                    raise OtherReplica(
+                        f"{self.name} is another database ({database}) than the one that this host has a replica of "
+                        f"({self.database}). Check the address; to use the new database, open the library again."
+                    )
+                number = self._find_namespace(self._create)
+                if self._on_wake is not None:
+                    self._reader.listen(f"hardwon_{number}", self._on_wake)
+                self.database, self._number = database, number
+            return self._number
 
     def _read_meta(self, name: str) -> str | None:
         rows = self._reader.run("SELECT value FROM hardwon.meta WHERE name = %(name)s", {"name": name})
@@ -226,6 +265,7 @@ class Log:
             LeaseLost: The body took too long.
             LibraryUnwritable: Another process did not end its change in time.
         """
+        self.attach()
         with self._writer.transaction():
             self._writer.run(f"SET LOCAL idle_in_transaction_session_timeout = '{LEASE_S:.0f}s'")
             self._writer.run(f"SET LOCAL lock_timeout = '{2 * LEASE_S:.0f}s'")
@@ -234,6 +274,7 @@ class Log:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Commit all calls of `write` inside together, or none."""
+        self.attach()
         with self._writer.transaction():
             yield
 
@@ -245,7 +286,19 @@ class Log:
 
     def assign(self) -> int:
         """Give every committed entry its position, and return the last position."""
-        return int(self._reader.run("SELECT hardwon.assign_positions(%(namespace)s)", self._by())[0][0])
+        query = "SELECT hardwon.assign_positions(%(namespace)s), extract(epoch FROM clock_timestamp())"
+        ((head, seconds),) = self._reader.run(query, self._by())
+        self._lead_s = float(seconds) - time.monotonic()
+        return int(head)
+
+    def read_clock(self) -> str | None:
+        """Return the time of the server in the stored format; None if the server has not answered yet.
+
+        Hosts must agree on the time, and the clock of a host may be wrong by hours.
+        """
+        if self._lead_s is None:
+            return None
+        return datetime.fromtimestamp(int(time.monotonic() + self._lead_s), UTC).isoformat()
 
     def fetch(self, after: int, limit: int = PAGE) -> list[LogEntry]:
         """Return the next entries, in order.
@@ -270,7 +323,9 @@ class Log:
         Args:
             on_wake: Called in any thread that uses the connection, for positions that another session gave.
         """
-        self._reader.listen(f"hardwon_{self.number}", on_wake)
+        self._on_wake = on_wake
+        if self.is_attached:
+            self._reader.listen(f"hardwon_{self.number}", on_wake)
 
     def fileno(self) -> int | None:
         """Return the descriptor that becomes readable when the server reports; None while it is not connected."""
@@ -333,55 +388,6 @@ SELECT (SELECT coalesce(max(pos), 0) FROM hardwon.positions WHERE namespace = %(
 """
 
 
-def list_namespaces(url: str) -> list[str]:
-    """Return the namespaces that the role may read, sorted.
-
-    Args:
-        url: Address of the database.
-    """
-    directory = Directory(url)
-    try:
-        return directory.names()
-    finally:
-        directory.close()
-
-
-class Directory:
-    """The namespaces of a database that the role may read. Safe to use from several threads."""
-
-    def __init__(self, url: str, *, create: bool = False) -> None:
-        """Connect, and install the schema if it is missing and `create` is set.
-
-        Raises:
-            LibraryUnreachable: The server does not answer.
-            NotALibrary: There is no schema, and `create` is not set.
-        """
-        self._session = Session(url)
-        self.name = self._session.name
-        try:
-            _install(self._session, create)
-            self.database = str(self._session.run("SELECT value FROM hardwon.meta WHERE name = 'database'")[0][0])
-            self._names = self._read()
-        except BaseException:
-            self.close()
-            raise
-
-    def _read(self) -> list[str]:
-        return [name for (name,) in self._session.run("SELECT name FROM hardwon.namespaces ORDER BY name")]
-
-    def names(self) -> list[str]:
-        """Return the namespaces, sorted: those of the last call while the server does not answer."""
-        try:
-            self._names = self._read()
-        except LibraryUnreachable as error:
-            logger.info("the list of namespaces may be old: %s", error)
-        return self._names
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._session.close()
-
-
 def grant(url: str, role: str, namespace: str, *, write: bool, manage: bool = False) -> None:
     """Let a role of the database read one namespace, and write to it if `write` is set. The owner calls this.
 
@@ -417,35 +423,3 @@ def grant(url: str, role: str, namespace: str, *, write: bool, manage: bool = Fa
             )
     finally:
         log.close()
-
-
-def _install(session: Session, create: bool) -> None:
-    """Create or migrate the schema, or check that it can be used."""
-    version = _read_version(session)
-    if version < SCHEMA_VERSION and create:
-        with session.transaction():
-            session.run(f"SELECT pg_advisory_xact_lock({APPLICATION_ID})")  # only one process installs
-            for number, statements in enumerate(MIGRATIONS[_read_version(session) :], _read_version(session) + 1):
-                session.run(statements)
-                session.run(
-                    "INSERT INTO hardwon.meta VALUES ('schema', %(number)s) ON CONFLICT (name) DO UPDATE SET "
-                    "value = excluded.value",
-                    {"number": str(number)},
-                )
-            session.run("INSERT INTO hardwon.meta VALUES ('database', gen_random_uuid()) ON CONFLICT DO NOTHING")
-        version = _read_version(session)
-    if version > SCHEMA_VERSION:
-        raise NewerSchema(
-            f"{session.name} has schema {version}, but this version of hardwon supports up to {SCHEMA_VERSION}. "
-            "Update your clone of hardwon, then run: pip install ."
-        )
-    if version < SCHEMA_VERSION:
-        raise NotALibrary(f"{session.name} holds no library. Open it once with a role that may create the schema.")
-
-
-def _read_version(session: Session) -> int:
-    """Return the number of the last migration of the schema; 0 if there is none."""
-    if not session.run("SELECT 1 FROM pg_namespace WHERE nspname = 'hardwon'"):
-        return 0
-    rows = session.run("SELECT value FROM hardwon.meta WHERE name = 'schema'")
-    return int(rows[0][0]) if rows else 0

@@ -8,6 +8,14 @@ Roles other than the owner see and write only the namespaces in `members`. They 
 functions alone, and insert only the columns that a writer decides.
 """
 
+from typing import TYPE_CHECKING
+
+from hardwon.memory.errors import NewerSchema, NotALibrary
+from hardwon.memory.storage.migrations import APPLICATION_ID
+
+if TYPE_CHECKING:
+    from .session import Session
+
 MIN_SERVER = 140000
 """Oldest server that the log is made for, as PostgreSQL numbers its versions."""
 
@@ -246,3 +254,35 @@ GRANT USAGE ON SEQUENCE hardwon.snapshots_id_seq TO {role};
 GRANT EXECUTE ON FUNCTION hardwon.erase TO {role};
 """
 """Rights of a role that manages a namespace, beside those of one that writes: it forgets, and stores snapshots."""
+
+
+def install(session: "Session", create: bool) -> None:
+    """Create or migrate the schema, or check that it can be used."""
+    version = read_version(session)
+    if version < SCHEMA_VERSION and create:
+        with session.transaction():
+            session.run(f"SELECT pg_advisory_xact_lock({APPLICATION_ID})")  # only one process installs
+            for number, statements in enumerate(MIGRATIONS[read_version(session) :], read_version(session) + 1):
+                session.run(statements)
+                session.run(
+                    "INSERT INTO hardwon.meta VALUES ('schema', %(number)s) ON CONFLICT (name) DO UPDATE SET "
+                    "value = excluded.value",
+                    {"number": str(number)},
+                )
+            session.run("INSERT INTO hardwon.meta VALUES ('database', gen_random_uuid()) ON CONFLICT DO NOTHING")
+        version = read_version(session)
+    if version > SCHEMA_VERSION:
+        raise NewerSchema(
+            f"{session.name} has schema {version}, but this version of hardwon supports up to {SCHEMA_VERSION}. "
+            "Update your clone of hardwon, then run: pip install ."
+        )
+    if version < SCHEMA_VERSION:
+        raise NotALibrary(f"{session.name} holds no library. Open it once with a role that may create the schema.")
+
+
+def read_version(session: "Session") -> int:
+    """Return the number of the last migration of the schema; 0 if there is none."""
+    if not session.run("SELECT 1 FROM pg_namespace WHERE nspname = 'hardwon'"):
+        return 0
+    rows = session.run("SELECT value FROM hardwon.meta WHERE name = 'schema'")
+    return int(rows[0][0]) if rows else 0

@@ -83,11 +83,19 @@ class Session:
         self._settings: dict[str, Any] = {**_DEFAULTS, **given}
         self.name = name_server(given)
         """The address without the password."""
+        self.identity = self._identify(given)
+        """The same with what libpq adds from the environment; equal for two addresses of one user and database."""
         self._lock = threading.RLock()
         self._patience = Patience(ANSWER_S)
         self._connection: Any = None
         self._channel = ""
         self._on_wake: Callable[[], None] | None = None
+
+    def _identify(self, given: Mapping[str, Any]) -> str:
+        names = ("service", "host", "hostaddr", "port", "user", "dbname")
+        defaults = {one.keyword.decode(): one.val for one in self._psycopg.pq.Conninfo.get_defaults()}
+        values = [given.get(name) or (defaults.get(name) or b"").decode(errors="replace") for name in names]
+        return hide_password(" ".join(f"{name}={value}" for name, value in zip(names, values, strict=True)), given)
 
     def listen(self, channel: str, on_wake: Callable[[], None]) -> None:
         """Listen to a channel of the server, on this connection and on those that replace it.

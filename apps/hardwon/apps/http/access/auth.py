@@ -143,7 +143,7 @@ class Tokens:
         """Return the tokens of a library: beside its file, or for a shared one in the user's data on this machine."""
         if isinstance(library, Path):
             return cls.beside(library)
-        from hardwon.memory.fleet.library import find_access_file
+        from hardwon.memory.fleet.places import find_access_file
 
         return cls.beside(find_access_file(library))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, LibraryReadOnly, UnknownName
-from hardwon.memory.fleet.log import Directory
+from hardwon.memory.fleet.places import Directory
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.upkeep.damage import UNREADABLE
 from hardwon.memory.upkeep.file_queries import list_namespaces
@@ -57,7 +57,7 @@ class Shelf:
         self._open: OrderedDict[str, ExperienceLibrary] = OrderedDict()
         self._users: dict[str, int] = {}
         if isinstance(path, str):
-            self._directory = Directory(path, create=not read_only)
+            self._directory = Directory(path, create=not read_only, offline=True)
             self.name = self._directory.name
             if not self._directory.names() and not read_only:
                 ExperienceLibrary.open(path, embedder).close()
