@@ -320,7 +320,9 @@ def test_the_learner_stores_snapshots_and_keeps_one(connect, episode, monkeypatc
         one.record_many([episode(f"open drawer {n}", id=f"{round}-{n}") for n in range(8)])
         one.evolve()
         one._follower._work()
-    found = snapshots.find(one._log)
+    until = time.monotonic() + 60  # the follower may be storing it in its thread
+    while ((found := snapshots.find(one._log)) is None or found.position < 24) and time.monotonic() < until:
+        time.sleep(0.05)
     assert found is not None
     assert found.position >= 24
     assert one._log.read("SELECT count(*) FROM hardwon.snapshots") == [(1,)]

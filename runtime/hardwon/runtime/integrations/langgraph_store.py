@@ -38,6 +38,7 @@ from langgraph.store.base import (
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, LibraryError
+from hardwon.memory.fleet.session import is_address
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.storage.database import Store
 
@@ -97,9 +98,14 @@ class HardwonStore(BaseStore):
                 is False.
 
         Raises:
-            ConfigError: The index settings are invalid.
+            ConfigError: The index settings are invalid, or the library is shared: it has no file that lasts.
             LibraryError: The file cannot be opened; see `ExperienceLibrary.open`.
         """
+        if is_address(library.path):
+            raise ConfigError(
+                f"{library.path} is a shared library, and a store needs a library file. Open one for the store: "
+                'HardwonStore(ExperienceLibrary.open("store.db")). Other hosts do not see its values.'
+            )
         has_embedder = index is not None and set(index) != {"fields"}
         embedder: Embedder = GivenEmbedder(index or {}) if has_embedder else library.embedder
         self._store = Store(library.path, read_only=library.read_only)
