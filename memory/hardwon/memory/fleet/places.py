@@ -109,8 +109,8 @@ def find_notes(identity: str) -> dict[str, Note]:
     """
     folders = [path.parent for path in find_cache().glob(f"*/{NOTE}")]
     notes = [(read_age_s(folder), note) for folder in folders if (note := read_note(folder)) is not None]
-    known = sorted(pair for pair in notes if pair[1].identity == identity)
-    return {note.namespace: note for _, note in known if note.database == known[0][1].database}
+    matching = sorted(pair for pair in notes if pair[1].identity == identity)
+    return {note.namespace: note for _, note in matching if note.database == matching[0][1].database}
 
 
 # -- the namespaces of a database -----------------------------------------------------------------

@@ -93,7 +93,7 @@ class Session:
 
     def _identify(self, given: Mapping[str, Any]) -> str:
         names = ("service", "host", "hostaddr", "port", "user", "dbname")
-        defaults = {one.keyword.decode(): one.val for one in self._psycopg.pq.Conninfo.get_defaults()}
+        defaults = {option.keyword.decode(): option.val for option in self._psycopg.pq.Conninfo.get_defaults()}
         values = [given.get(name) or (defaults.get(name) or b"").decode(errors="replace") for name in names]
         return hide_password(" ".join(f"{name}={value}" for name, value in zip(names, values, strict=True)), given)
 

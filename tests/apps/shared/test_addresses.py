@@ -1,6 +1,6 @@
 """An address of a shared library works wherever a path does, also while its server is down.
 
-The tests of single commands are in `test_shared_library.py`.
+The tests of single commands are in `tests/apps/cli/test_shared_library.py`.
 """
 
 import asyncio
