@@ -9,6 +9,7 @@ from tests.memory.fleet.test_trouble import DRAWER, connect, own_server
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import EmbedderMismatch, LibraryUnreachable, NewerSchema, OtherReplica
 from hardwon.memory.fleet import places
+from hardwon.memory.fleet.library import FleetLibrary
 
 __all__ = ["own_server"]
 
@@ -119,6 +120,7 @@ def test_another_database_at_the_address_gets_nothing(own_server, tmp_path, cach
         library.sync()
     own_server.kill()
     with ExperienceLibrary.open(own_server.url(), outbox=True) as library:
+        assert isinstance(library, FleetLibrary)
         library.record(episode("open drawer", id="e2"))
         own_server.remove_data()
         own_server.create()
