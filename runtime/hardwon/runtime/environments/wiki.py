@@ -168,8 +168,8 @@ class Wiki:
         if verb == "open":
             return self._open(argument)
         success = argument.lower() == self._question.answer.lower()
-        told = "That is right." if success else "That is wrong."
-        return self._describe(told), float(success), True, {"success": success, "lost": not success}
+        message = "That is right." if success else "That is wrong."
+        return self._describe(message), float(success), True, {"success": success, "lost": not success}
 
     def _open(self, name: str) -> tuple[State, float, bool, Info]:
         page = self._pages.get(name.capitalize())
@@ -202,5 +202,5 @@ class Wiki:
     def close(self) -> None:
         """Release nothing."""
 
-    def _describe(self, told: str) -> State:
-        return State(told, {"results": ", ".join(self._results)}, self._page, self._question.text)
+    def _describe(self, message: str) -> State:
+        return State(message, {"results": ", ".join(self._results)}, self._page, self._question.text)

@@ -188,10 +188,10 @@ def read_edit(answer: Mapping[str, Any], strategy: Strategy, step_ids: set[int])
 
 def _build_question(strategy: Strategy, episodes: Sequence[Trajectory]) -> str:
     lines = "\n".join(f"{n}. {line}" for n, line in enumerate(strategy.instructions.splitlines(), 1)) or "(none)"
-    told = "\n\n".join(_describe(episode) for episode in episodes)
+    described = "\n\n".join(_describe(episode) for episode in episodes)
     return (
         f"The instructions:\n{prompts.block('manual', lines)}\n\nEpisodes, newest first:\n"
-        f"{prompts.block('experience', told)}\n\nWhich edit helps?"
+        f"{prompts.block('experience', described)}\n\nWhich edit helps?"
     )
 
 

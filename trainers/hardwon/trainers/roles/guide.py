@@ -177,8 +177,8 @@ class GuideRole:
         With `executions`, so many episodes of a task instance and arm share one reply, that of the first of them.
         """
         leaders = share_replies(specs, executions)
-        said = await self._reply([spec for spec in specs if leaders[spec.session] == spec.session], speaks, greedy)
-        return {name: said[leader] for name, leader in leaders.items() if leader in said}
+        replies = await self._reply([spec for spec in specs if leaders[spec.session] == spec.session], speaks, greedy)
+        return {name: replies[leader] for name, leader in leaders.items() if leader in replies}
 
     async def _reply(self, specs: Sequence[Spec], speaks: bool | None, greedy: bool) -> dict[str, GuideReply]:
         """Return the replies to episodes of which each is asked about."""
@@ -240,9 +240,9 @@ class GuideRole:
         if len(spoken) < LEAST or (credit == "mem-pi" and not silent):
             return None
         replies = [reply for reply, _ in spoken.values()]
-        branches = [Branch(tuple(map(_outcome, shown)), reply.tokens) for reply, shown in spoken.values()]
+        branches = [Branch(tuple(map(_outcome, episodes)), reply.tokens) for reply, episodes in spoken.values()]
         if credit == "foresight":
-            return replies, credit_foresight(measure_gains([shown for _, shown in spoken.values()]))
+            return replies, credit_foresight(measure_gains([episodes for _, episodes in spoken.values()]))
         if credit in ("himac", "rlad"):
             return replies, credit_blueprints(branches)
         return replies, guide_credit(Branch(silent), branches, cost=self.settings.cost, length=self.settings.length)

@@ -85,7 +85,7 @@ def learnat(traces: Sequence[Trace], *, beta: float = 0.1, alpha: float = 1.0) -
     parts = {trace.id: trace.read_signal("part") for trace in traces}
 
     def judge(group: Sequence[Trace]) -> dict[tuple[str, int], float]:
-        return {(one.id, t): part for one in group for t, part in enumerate(parts[one.id]) if part is not None}
+        return {(trace.id, t): part for trace in group for t, part in enumerate(parts[trace.id]) if part is not None}
 
     return _weigh_pairs(traces, beta, judge, lambda better, worse: alpha * math.log(better - worse))
 

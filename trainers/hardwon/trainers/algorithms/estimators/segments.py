@@ -81,7 +81,7 @@ def himac(traces: Sequence[Trace]) -> Advantages:
         for trace in group:
             blueprints.setdefault(trace.turns[0].anchor if trace.turns else "", []).append(trace)
         for executions in blueprints.values():
-            for trace, value in zip(executions, center([one.outcome for one in executions]), strict=True):
+            for trace, value in zip(executions, center([execution.outcome for execution in executions]), strict=True):
                 advantages[trace.id] = [value] * len(trace.turns)
     return advantages
 
