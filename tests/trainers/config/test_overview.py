@@ -51,6 +51,7 @@ def test_an_example_uses_what_it_is_named_after(path, root):
         "seeupo",
         "go-explore",
         "hi-agent",
+        "echotrail",
     )
     assert config.run.out == f"runs/{path.stem}"
 

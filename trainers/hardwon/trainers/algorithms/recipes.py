@@ -91,6 +91,15 @@ _add(
     "episode, where the reproduction's balancing of the batch mixes rows",
 )
 _add(
+    {"explore": {"policy": "curious"}},
+    "EchoTrail (exploration)",
+    "EchoTrail: exploration by curiosity with a critic and a memory",
+    name="echotrail",
+    evidence="A N",
+    reading="the rarest action of a state; the critic is the diagnosis: successes without circles and failed steps are "
+    "kept. When it turns to a target was not seen, so exploration ends at the first success",
+)
+_add(
     {"explore": {"policy": "archive", "tries": 125}},
     "Go-Explore (intelligent)",
     "arXiv:2405.15143",

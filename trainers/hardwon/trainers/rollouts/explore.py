@@ -19,6 +19,7 @@ from hardwon.trainers.programs.environment import ProgramEnvironment
 from hardwon.trainers.prompting.compact import compact
 
 from .archive import Path, explore_archive
+from .curiosity import CuriousPolicy
 from .paths import Demonstrations
 
 
@@ -31,9 +32,10 @@ class Explorer:
         self._environment = environment
         self._library = ExperienceLibrary.open(":memory:")
         learns = config.policy == "episodic"
+        self._curious = CuriousPolicy() if config.policy == "curious" else None
         self._agents = [
             Agent(
-                EpisodicPolicy() if learns else RandomPolicy(),
+                EpisodicPolicy() if learns else self._curious or RandomPolicy(),
                 self._library,
                 environment.clone(),
                 arm="step" if learns else "control",
@@ -64,6 +66,8 @@ class Explorer:
             self._episodes[world] = self._search(world)
         if world not in self._episodes:
             episodes: list[Trajectory] = []
+            if self._curious is not None:  # what was tried in another instance depends on the order of asking
+                self._curious.forget()
             for number, agent in enumerate(self._agents):
                 fold, seed = world
                 episodes.append(agent.run(fold, seed, thread_id=f"explore/{fold}#{seed}/{number}").trajectory)
