@@ -64,10 +64,10 @@ def build_chat_model(tokenizer: Any, *, hidden: int = 32, layers: int = 2, seed:
     return LlamaForCausalLM(config).eval()
 
 
-def save_base(folder: Path) -> Path:
-    """Write the base as a folder, as `model.base` takes it."""
+def save_base(folder: Path, *, hidden: int = 32) -> Path:
+    """Write the base as a folder, as `model.base` takes it; it has four heads."""
     tokenizer = build_chat_tokenizer()
-    build_chat_model(tokenizer).save_pretrained(str(folder))
+    build_chat_model(tokenizer, hidden=hidden).save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     return folder
 

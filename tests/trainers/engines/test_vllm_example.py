@@ -101,7 +101,8 @@ def served(tmp_path_factory):
         pytest.skip("no .venv-vllm; make it with: bash tests/vllm/setup.sh")
     folder = tmp_path_factory.mktemp("vllm")
     pretrained = ROOT / "models" / "smollm2"
-    base = pretrained if (pretrained / "config.json").is_file() else save_base(folder / "base")
+    # vLLM's attention on the CPU has no kernel for heads of less than 32 numbers
+    base = pretrained if (pretrained / "config.json").is_file() else save_base(folder / "base", hidden=128)
     log, port = folder / "server.log", free_port()
     options = (
         f"--model {base} --host 127.0.0.1 --port {port} --max-model-len 4096 --dtype float32 --enforce-eager "
