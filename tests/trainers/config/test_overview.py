@@ -52,6 +52,7 @@ def test_an_example_uses_what_it_is_named_after(path, root):
         "go-explore",
         "hi-agent",
         "echotrail",
+        "b-star",
     )
     assert config.run.out == f"runs/{path.stem}"
 

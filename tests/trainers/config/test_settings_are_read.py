@@ -34,6 +34,8 @@ SECTIONS: list[Any] = [
 """The classes of all sections of the settings."""
 ELSEWHERE = ("config/parsing.py", "config/checks.py", "/dataclasses.py", "/copy.py", "<string>")
 """Files that copy, print, compare or check settings: what only they read changes nothing."""
+CHECKS = ("__post_init__", "_at_least", "check_least", "check_positive")
+"""Functions that do so in other files."""
 SETTINGS: dict[str, Any] = {
     "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
     "tasks": {"train": {"seeds": "0-5"}, "eval": {"seeds": "100-101"}},
@@ -68,7 +70,7 @@ def reads(monkeypatch):
         def get(self, name, kind=kind, names=names):
             if name in names:
                 code = sys._getframe(1).f_code
-                if not code.co_filename.endswith(ELSEWHERE) and code.co_name not in ("__post_init__", "_at_least"):
+                if not code.co_filename.endswith(ELSEWHERE) and code.co_name not in CHECKS:
                     seen.add((kind, name))
             return object.__getattribute__(self, name)
 

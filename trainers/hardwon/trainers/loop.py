@@ -22,14 +22,15 @@ from hardwon.runtime.interfaces.arms import CONTROL
 from . import feasibility, learning
 from .algorithms import parallel
 from .algorithms.composers import Composer, ComposerParts, open_composer
-from .algorithms.outcomes import Outcome, measure_outcome
 from .algorithms.samplers import TaskSampler, open_sampler
+from .algorithms.samplers.balance import Balance
 from .algorithms.samples import Rollout
 from .checkpoint import HISTORY, Checkpoints, keep_weights, random_states
+from .config.schema import TrainConfig
 from .console import Screen
 from .engines.factory import get_tokens_read
 from .evaluate import collect_episodes, flatten_report, summarise
-from .metrics import Metrics
+from .metrics import Metrics, summarize_composed, summarize_episodes
 from .player import Player
 from .roles.base import PolicyRole, Role
 from .rollouts.explore import Task
@@ -48,6 +49,8 @@ class Position:
     """State of another sampler, if the settings name one."""
     composer: dict[str, Any] = field(default_factory=dict)
     """State of the composer, if the settings name one."""
+    balance: dict[str, Any] = field(default_factory=dict)
+    """State of the choice of temperatures, if the settings have one."""
     turn: int = 0
     """Index of the role whose turn it is."""
     in_turn: int = 0
@@ -75,6 +78,7 @@ class TrainingLoop:
         self.composer = open_composer_of(session)
         if self.composer is not None and position.composer:
             self.composer.load_state_dict(position.composer)
+        self.balance = open_balance_of(self.config, position.balance)
         self.saved = -1
         """Iteration of the newest checkpoint, or -1."""
         self.stopping = False
@@ -157,8 +161,8 @@ class TrainingLoop:
         rollout_seconds = time.perf_counter() - began
         learning.distribute(self.session, learnable)
         metrics = {
-            **_summarize_episodes(played, list(self.config.arms), self.config.outcome),
-            **_summarize_composed(composed),
+            **summarize_episodes(played, list(self.config.arms), self.config.outcome),
+            **summarize_composed(composed),
             **group_counts,
             **learning.log_gate(self.session, number),
         }
@@ -218,14 +222,20 @@ class TrainingLoop:
 
     def _follow_schedule(self) -> None:
         """Give the policy the loss of this iteration."""
-        if not self.config.schedule:
+        if not self.config.schedule and self.balance is None:
             return
         policy, iteration = self.session.roles["policy"], self.position.iteration
         if isinstance(policy, PolicyRole):
             policy.change_loss(
                 entropy=self.config.get_scheduled("roles.policy.loss.entropy", iteration),
-                temperature=self.config.get_scheduled("run.temperature", iteration),
+                temperature=self._get_temperature(),
             )
+
+    def _get_temperature(self) -> float:
+        """Return the temperature of the rollouts of this iteration."""
+        if self.balance is not None:
+            return self.balance.temperature
+        return self.config.get_scheduled("run.temperature", self.position.iteration)
 
     def _start_workers(self) -> None:
         """Have the other processes, if any, load the current checkpoint and join the updates."""
@@ -279,7 +289,7 @@ class TrainingLoop:
             worlds,
             self.config.list_arms(),
             salt=salt,
-            temperature=self.config.get_scheduled("run.temperature", self.position.iteration),
+            temperature=self._get_temperature(),
             learning=True,
             max_steps=int(self.config.get_scheduled("environment.max_steps", self.position.iteration)),
             composer=self.composer,
@@ -301,6 +311,9 @@ class TrainingLoop:
     def _observe(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Show the sampler and the composer the groups of an iteration, and keep their states in the position."""
         metrics = dict(self.worlds.observe(group_by_world(list_plain(rollouts))))
+        if self.balance is not None:
+            metrics.update(self.balance.observe([*group_by_world(list_plain(rollouts)).values()]))
+            self.position.balance = self.balance.state_dict()
         if self.composer is not None:
             self.composer.observe(rollouts)
             self.position.composer = self.composer.state_dict()
@@ -413,6 +426,16 @@ def open_composer_of(session: Session) -> Composer | None:
     return open_composer(session.config.tasks.compose, parts)
 
 
+def open_balance_of(config: TrainConfig, state: Mapping[str, Any]) -> Balance | None:
+    """Return the choice of temperatures of a run, at a state of it; None keeps that of the settings."""
+    if config.run.balance is None:
+        return None
+    balance = Balance(config.run.balance, start=config.run.temperature)
+    if state:
+        balance.load_state_dict(state)
+    return balance
+
+
 def list_plain(rollouts: Sequence[Rollout]) -> list[Rollout]:
     """Return the rollouts of episodes that a composer did not begin in another way.
 
@@ -420,32 +443,3 @@ def list_plain(rollouts: Sequence[Rollout]) -> list[Rollout]:
     began near its goal says nothing about the task as it is.
     """
     return [rollout for rollout in rollouts if rollout.is_plain]
-
-
-def _summarize_composed(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return the success of episodes that a composer began in another way, and counts of those that failed."""
-    failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
-    counted = [rollout for rollout in rollouts if not rollout.failed]
-    metrics = {f"compose/failed/{why}": float(number) for why, number in sorted(failures.items())}
-    if counted:
-        metrics["compose/success"] = fmean(bool(rollout.trajectory.success) for rollout in counted)
-        metrics["compose/prefix_steps_mean"] = fmean(rollout.start for rollout in counted)
-    return metrics
-
-
-def _summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str], measure: Outcome) -> dict[str, float]:
-    """Return success, the outcome if it is another figure, and steps by arm, mean reward, and counts of failures."""
-    failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
-    counted = [rollout.trajectory for rollout in rollouts if not rollout.failed]
-    metrics: dict[str, float] = {f"failed/{why}": float(number) for why, number in sorted(failures.items())}
-    for arm in arms:
-        of_arm = [trajectory for trajectory in counted if trajectory.arm == arm]
-        if of_arm:
-            metrics[f"success/{arm}"] = fmean(bool(trajectory.success) for trajectory in of_arm)
-            if measure != "success":
-                metrics[f"{measure}/{arm}"] = fmean(measure_outcome(episode, measure) or 0.0 for episode in of_arm)
-            metrics[f"steps/{arm}"] = fmean(len(trajectory.steps) for trajectory in of_arm)
-    if counted:
-        metrics["reward"] = fmean(trajectory.total_reward for trajectory in counted)
-    metrics["episodes"] = float(len(counted))
-    return metrics

@@ -91,6 +91,15 @@ _add(
     "episode, where the reproduction's balancing of the batch mixes rows",
 )
 _add(
+    {"run": {"balance": {"low": 0.5, "high": 1.2, "step": 0.05, "right": 8}}},
+    "B-STaR (temperature)",
+    "arXiv:2412.17256",
+    name="b-star",
+    evidence="C",
+    reading="temperatures are compared by the rollouts of two iterations in a row, in place of a search over 64 "
+    "samples of many queries; no bound on rewards, because rollouts are credited and not selected",
+)
+_add(
     {"explore": {"policy": "curious"}},
     "EchoTrail (exploration)",
     "EchoTrail: exploration by curiosity with a critic and a memory",

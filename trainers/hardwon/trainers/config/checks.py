@@ -261,6 +261,15 @@ def _check_schedule(config: "TrainConfig") -> None:
             f"schedule.environment.max_steps ends with {entries[-1][1]}, and environment.max_steps, with which "
             f"evaluations play, is {horizon}; make them equal, in whole steps from 1 on."
         )
+    if config.run.balance is not None:
+        others = {
+            "schedule.run.temperature": "run.temperature" in config.schedule,
+            "roles.policy.sources": bool(config.roles["policy"].sources),
+            "rollouts.max_lag": bool(config.rollouts.max_lag),
+        }
+        for name, is_set in others.items():
+            if is_set:
+                raise ConfigError(f"run.balance changes the temperature, and {name} depends on it; remove one of them.")
     if "run.temperature" in config.schedule and config.roles["policy"].sources:
         raise ConfigError("schedule.run.temperature changes what the sources of signals measure; remove one of them.")
 
