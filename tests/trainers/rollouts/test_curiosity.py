@@ -20,7 +20,7 @@ HALL, YARD = State("You are in the hall."), State("You are in the yard.")
 def taking(policy, counts, state=HALL):
     """Count actions of a state as if they had been taken."""
     for action, times in counts.items():
-        policy._taken[state.signature, action] = times
+        policy._counts[state.signature, action] = times
     return policy
 
 
@@ -60,7 +60,7 @@ def test_the_order_of_the_actions_does_not_change_which_are_rare():
         assert chosen == {"west", "wait"}
 
 
-def test_a_forbidden_action_is_not_taken():
+def test_a_forbidden_action_is_not_counts():
     assert decide(taking(CuriousPolicy(), {"west": 5}), ("east", "west"), forbidden=("east",)) == "west"
 
 

@@ -262,12 +262,12 @@ def _check_schedule(config: "TrainConfig") -> None:
             f"evaluations play, is {horizon}; make them equal, in whole steps from 1 on."
         )
     if config.run.balance is not None:
-        others = {
+        dependents = {
             "schedule.run.temperature": "run.temperature" in config.schedule,
             "roles.policy.sources": bool(config.roles["policy"].sources),
             "rollouts.max_lag": bool(config.rollouts.max_lag),
         }
-        for name, is_set in others.items():
+        for name, is_set in dependents.items():
             if is_set:
                 raise ConfigError(f"run.balance changes the temperature, and {name} depends on it; remove one of them.")
     if "run.temperature" in config.schedule and config.roles["policy"].sources:

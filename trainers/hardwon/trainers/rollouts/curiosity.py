@@ -19,11 +19,11 @@ class CuriousPolicy:
     reads: Literal["values", "text"] = "values"
 
     def __init__(self) -> None:
-        self._taken = Counter[tuple[str, str]]()
+        self._counts = Counter[tuple[str, str]]()
 
     def forget(self) -> None:
         """Forget all counts."""
-        self._taken.clear()
+        self._counts.clear()
 
     def decide(self, context: Context) -> Decision:
         """Return an action that is not forbidden, and count it.
@@ -34,9 +34,9 @@ class CuriousPolicy:
         if not context.actions:
             raise PolicyFailure("CuriousPolicy needs an environment that lists admissible actions.")
         state, actions = context.state.signature, list_allowed(context)
-        least = min(self._taken[state, action] for action in actions)
-        action = context.rng.choice([action for action in actions if self._taken[state, action] == least])
-        self._taken[state, action] += 1
+        least = min(self._counts[state, action] for action in actions)
+        action = context.rng.choice([action for action in actions if self._counts[state, action] == least])
+        self._counts[state, action] += 1
         return Decision(action)
 
     async def adecide(self, context: Context) -> Decision:

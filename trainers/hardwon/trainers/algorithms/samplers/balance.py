@@ -46,10 +46,10 @@ def score_balance(groups: Sequence[Sequence[Rollout]], right: int) -> float:
     """
     scores = []
     for group in groups:
-        finished = [rollout for rollout in group if not rollout.failed]
-        successes = [rollout.trajectory for rollout in finished if rollout.trajectory.success]
+        episodes = [rollout for rollout in group if not rollout.failed]
+        successes = [rollout.trajectory for rollout in episodes if rollout.trajectory.success]
         k = len({tuple(step.action for step in trajectory.steps) for trajectory in successes})
-        scores.append(min(k / right, 1.0) * k / len(finished) if finished else 0.0)
+        scores.append(min(k / right, 1.0) * k / len(episodes) if episodes else 0.0)
     return fmean(scores) if scores else 0.0
 
 
@@ -78,16 +78,16 @@ class Balance:
 
     def observe(self, groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
         """Take in the episodes of an iteration, by task instance; return its temperature and score."""
-        played, score = self.temperature, score_balance(groups, self._settings.right)
+        temperature, score = self.temperature, score_balance(groups, self._settings.right)
         if self._score is None:
             self._score = score
         else:
             if score > self._score:
-                self._kept = played
+                self._kept = temperature
             else:
                 self._upward = not self._upward
             self._score = None
-        return {"balance/temperature": played, "balance/score": score, "balance/kept": self._kept}
+        return {"balance/temperature": temperature, "balance/score": score, "balance/kept": self._kept}
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
@@ -100,8 +100,8 @@ class Balance:
     def _neighbor(self) -> float:
         """Return the temperature that is compared with the kept one: a step on, or back where that is out of bounds."""
         settings, sign = self._settings, 1.0 if self._upward else -1.0
-        stepped = self._kept + sign * settings.step
+        neighbor = self._kept + sign * settings.step
         # half a step of tolerance: the bounds are reached in spite of rounding
-        if not settings.low - settings.step / 2 <= stepped <= settings.high + settings.step / 2:
-            stepped = self._kept - sign * settings.step
-        return round(min(max(stepped, settings.low), settings.high), 6)
+        if not settings.low - settings.step / 2 <= neighbor <= settings.high + settings.step / 2:
+            neighbor = self._kept - sign * settings.step
+        return round(min(max(neighbor, settings.low), settings.high), 6)
