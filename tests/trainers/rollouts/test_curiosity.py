@@ -1,6 +1,7 @@
 """Exploration that prefers what it has not tried."""
 
 import random
+from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
@@ -90,7 +91,7 @@ class Levers(Corridor):
         return State(f"You are in the {'abcdefghijklmnopqrstuvwxyzäöü'[self.at] * 3} room.", task="go on")
 
 
-def visited(policy, worlds=range(6)):
+def visited(policy, worlds: Sequence[int] = range(6)):
     """Return the rooms that an explorer saw in each of some worlds."""
     config = ExploreConfig(policy=policy, steps=20, tries=1)
     with closing(Explorer(Levers(), config)) as explorer:

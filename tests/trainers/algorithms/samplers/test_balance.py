@@ -16,7 +16,7 @@ HERE = State("x")
 BASE = {"environment": {"name": "textworld"}, "tasks": {"train": {"fold": "train"}, "eval": {"fold": "dev"}}}
 
 
-def played(*actions, success=True, failed=None):
+def played(*actions, success=True, failed=""):
     steps = tuple(Step(HERE, action, HERE, Diagnosis(True)) for action in actions)
     return Rollout(Trajectory("x", steps, success), (), "x#1", failed)
 
