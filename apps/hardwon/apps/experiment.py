@@ -16,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardwon.apps.shared.beside import open_beside
 from hardwon.apps.shared.common import library_name
 from hardwon.apps.shared.experiment_plan import (
     BASELINE as BASELINE,
@@ -24,6 +23,7 @@ from hardwon.apps.shared.experiment_plan import (
     SETUPS as SETUPS,
     ArmSetup,
     Plan as Plan,
+    open_beside,
 )
 from hardwon.apps.shared.trained import FOLDER, Paced, open_policy, open_roles
 from hardwon.memory.errors import ConfigError

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.trainers.roles.test_guide import guide
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
@@ -11,8 +12,6 @@ from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.roles.guide import GuideSettings, measure_gains, rows_of, share_replies
 from hardwon.trainers.roles.guide_credit import Branch, credit_blueprints, credit_foresight
 from hardwon.trainers.rollouts.rollout import Spec
-
-from .test_guide import guide
 
 
 def test_a_blueprint_earns_the_centered_mean_of_its_executions():
