@@ -11,6 +11,7 @@ of the same instance and copy succeeded. An evaluation changes neither weights n
 import math
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -314,3 +315,32 @@ def _play_policy(
                 played.append(_to_episode(result.trajectory, f"{fold}#{seed}", copy, failed=failed))
             agent.close()
     return played
+
+
+def summarize_composed(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Return the success of episodes that a composer began in another way, and counts of those that failed."""
+    failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
+    counted = [rollout for rollout in rollouts if not rollout.failed]
+    metrics = {f"compose/failed/{why}": float(number) for why, number in sorted(failures.items())}
+    if counted:
+        metrics["compose/success"] = fmean(bool(rollout.trajectory.success) for rollout in counted)
+        metrics["compose/prefix_steps_mean"] = fmean(rollout.start for rollout in counted)
+    return metrics
+
+
+def summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str], measure: Outcome) -> dict[str, float]:
+    """Return success, the outcome if it is another figure, and steps by arm, mean reward, and counts of failures."""
+    failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
+    counted = [rollout.trajectory for rollout in rollouts if not rollout.failed]
+    metrics: dict[str, float] = {f"failed/{why}": float(number) for why, number in sorted(failures.items())}
+    for arm in arms:
+        of_arm = [trajectory for trajectory in counted if trajectory.arm == arm]
+        if of_arm:
+            metrics[f"success/{arm}"] = fmean(bool(trajectory.success) for trajectory in of_arm)
+            if measure != "success":
+                metrics[f"{measure}/{arm}"] = fmean(measure_outcome(episode, measure) or 0.0 for episode in of_arm)
+            metrics[f"steps/{arm}"] = fmean(len(trajectory.steps) for trajectory in of_arm)
+    if counted:
+        metrics["reward"] = fmean(trajectory.total_reward for trajectory in counted)
+    metrics["episodes"] = float(len(counted))
+    return metrics

@@ -29,8 +29,8 @@ from .checkpoint import HISTORY, Checkpoints, keep_weights, random_states
 from .config.schema import TrainConfig
 from .console import Screen
 from .engines.factory import get_tokens_read
-from .evaluate import collect_episodes, flatten_report, summarise
-from .metrics import Metrics, summarize_composed, summarize_episodes
+from .evaluate import collect_episodes, flatten_report, summarise, summarize_composed, summarize_episodes
+from .metrics import Metrics
 from .player import Player
 from .roles.base import PolicyRole, Role
 from .rollouts.explore import Task

@@ -7,17 +7,12 @@ appears twice.
 import json
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from types import TracebackType
 from typing import Any, Self
 
 from hardwon.memory.errors import MissingExtra
-
-from .algorithms.outcomes import Outcome, measure_outcome
-from .algorithms.samples import Rollout
 
 FILE = "metrics.jsonl"
 FEWEST = 5
@@ -138,32 +133,3 @@ def _open_wandb(project: str, out: Path, config: Any) -> Any:
     run: Any = wandb.init(project=project, id=run_id, resume="allow", dir=str(out), config=config)
     id_file.write_text(f"{run.id}\n", encoding="utf-8")
     return run
-
-
-def summarize_composed(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Return the success of episodes that a composer began in another way, and counts of those that failed."""
-    failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
-    counted = [rollout for rollout in rollouts if not rollout.failed]
-    metrics = {f"compose/failed/{why}": float(number) for why, number in sorted(failures.items())}
-    if counted:
-        metrics["compose/success"] = fmean(bool(rollout.trajectory.success) for rollout in counted)
-        metrics["compose/prefix_steps_mean"] = fmean(rollout.start for rollout in counted)
-    return metrics
-
-
-def summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str], measure: Outcome) -> dict[str, float]:
-    """Return success, the outcome if it is another figure, and steps by arm, mean reward, and counts of failures."""
-    failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
-    counted = [rollout.trajectory for rollout in rollouts if not rollout.failed]
-    metrics: dict[str, float] = {f"failed/{why}": float(number) for why, number in sorted(failures.items())}
-    for arm in arms:
-        of_arm = [trajectory for trajectory in counted if trajectory.arm == arm]
-        if of_arm:
-            metrics[f"success/{arm}"] = fmean(bool(trajectory.success) for trajectory in of_arm)
-            if measure != "success":
-                metrics[f"{measure}/{arm}"] = fmean(measure_outcome(episode, measure) or 0.0 for episode in of_arm)
-            metrics[f"steps/{arm}"] = fmean(len(trajectory.steps) for trajectory in of_arm)
-    if counted:
-        metrics["reward"] = fmean(trajectory.total_reward for trajectory in counted)
-    metrics["episodes"] = float(len(counted))
-    return metrics
