@@ -73,7 +73,7 @@ def test_mcp(url, home, other, episode):
             return recalled, recorded
 
     recalled, recorded = asyncio.run(talk())
-    assert "wash the carrot first" in recalled.structured_content["advice"]
+    assert "wash the carrot first" in (recalled.structured_content or {})["advice"]
     assert not recorded.is_error, recorded.content
     other.sync()
     assert other.episodes == 2
@@ -119,7 +119,7 @@ def test_middleware(url, home, other, monkeypatch):
         chat = model(invoke("book", table=4), AIMessage("It is taken."))
         agent = create_agent(chat, [book], middleware=[ExperienceMiddleware(library)])
         agent.invoke({"messages": [("user", "Book a table.")]})
-        return chat.metadata["seen"]
+        return (chat.metadata or {})["seen"]
 
     with ExperienceLibrary.open(url) as library:
         play(library)

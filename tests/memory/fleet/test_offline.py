@@ -2,6 +2,7 @@
 
 import logging
 import time
+from typing import Any
 
 import pytest
 from tests.memory.fleet.test_trouble import DRAWER, connect, own_server
@@ -80,7 +81,8 @@ def test_episodes_wait_in_the_outbox_and_arrive_once(own_server, tmp_path, cache
 def test_without_a_replica_the_error_names_the_address_and_the_next_step(own_server, tmp_path, cache):
     url = own_server.url().replace("@", ":hunter2@")
     own_server.kill()
-    for options in ({}, {"replica": tmp_path / "empty"}, {"namespace": "other"}):
+    choices: tuple[dict[str, Any], ...] = ({}, {"replica": tmp_path / "empty"}, {"namespace": "other"})
+    for options in choices:
         with pytest.raises(LibraryUnreachable) as caught:
             ExperienceLibrary.open(url, **options)
         assert str(own_server.folder) in str(caught.value)
