@@ -158,3 +158,15 @@ def test_a_retired_guardrail_comes_back_when_its_call_fails_again(library):
     assert library.add(rule("put cup in table", provenance=(2, newest + 1))).status == "added"
     assert library.add(rule("put cup in shelf", provenance=(2, newest + 1))).status == "rejected"
     assert library.get(old).status == "active"
+
+
+@pytest.mark.parametrize(("source", "status"), [("experience", "added"), ("person", "rejected")])
+def test_a_guardrail_from_elsewhere_covers_only_if_a_person_wrote_it(library, source, status):
+    """Experience of another environment says nothing here, whatever its pattern; a person's word holds everywhere."""
+    for environment in ("here", "elsewhere"):
+        step = Step(STATE, "put cup in table", STATE, Diagnosis(False, Failure.INVALID_ACTION))
+        library.record(Trajectory(STATE.task, (step,), False, id=environment, meta={"environment": environment}))
+    here, elsewhere = (library.trajectory(name).steps[0].id for name in ("here", "elsewhere"))
+    wide = library.add(rule("put {1} in {2}", source=source, provenance=(elsewhere,)))
+    assert wide.status == "added"
+    assert library.add(rule("put cup in table", source="experience", provenance=(here,))).status == status

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -5,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
-from hardwon.memory.learning.item_credit import CAUTION, OVERRIDES, SCORE_RATE, shared_error
+from hardwon.memory.learning.item_credit import CAUTION, OVERRIDES, SCORE_RATE, estimate_difference, shared_error
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -304,3 +305,13 @@ def test_an_outcome_is_bounded_and_success_unless_the_episode_says_otherwise(epi
     assert replace(made, meta={"outcome": "score"}, score=7.0).outcome == 1.0
     assert replace(made, meta={"outcome": "anything"}, success=False).outcome == 0.0
     assert replace(made, meta={"outcome": "score"}, success=None).outcome is None
+
+
+def test_the_interval_of_a_difference_in_unequal_arms():
+    """Worked example: 3 of 4 with the item, 2 of 10 without; smoothed shares 4/6 and 3/12."""
+    known = estimate_difference((4, 0.75), (10, 0.2))
+    margin = 1.96 * math.sqrt(4 / 6 * 2 / 6 / 4 + 1 / 4 * 3 / 4 / 10)
+    assert known["difference"] == pytest.approx(0.55)
+    assert known["low"] == pytest.approx(0.55 - margin)
+    assert known["high"] == 1.0
+    assert estimate_difference((10, 0.2), (4, 0.75))["high"] == pytest.approx(margin - 0.55)

@@ -1,6 +1,7 @@
 """Redaction: what is a secret goes, what an environment shows stays, and no text takes long."""
 
 import json
+import re
 import time
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from hardwon.memory import Diagnosis, Item, State, Step, Trajectory
 from hardwon.memory.privacy.redaction import (
+    _replaced,
     may_hold_secrets,
     redact,
     redact_item,
@@ -327,3 +329,10 @@ def test_any_plain_value_of_a_meta_is_redacted_once_for_all(value):
     once = redact_trajectory(episode)
     assert redact_trajectory(once) == once
     assert replace(once, meta={}) == replace(episode, meta={})
+
+
+def test_a_match_that_is_no_secret_does_not_hide_a_later_one():
+    def judge(match):
+        return (match.start(), match.end(), "_") if match.start() else None
+
+    assert _replaced("XaXbX", re.compile("X"), judge) == "Xa_b_"

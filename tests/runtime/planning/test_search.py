@@ -202,3 +202,10 @@ def test_an_environment_that_does_not_repeat_itself_is_not_planned_in(workshop: 
 def test_an_unknown_planner_is_named():
     with ExperienceLibrary.open(":memory:") as library, pytest.raises(UnknownName, match="search"):
         Agent("episodic", library, None, planner="serach")  # type: ignore[arg-type]
+
+
+def test_the_search_ends_with_an_exact_solution():
+    """Of the 39 paths that there are, the rest is not looked at."""
+    tree = Tree()
+    assert Searcher(simulations=200).search(tree).solved
+    assert len(tree.looks) < 39

@@ -257,6 +257,7 @@ def test_a_tool_that_takes_too_long_is_an_error_and_the_next_call_works(asynchro
     begun = time.monotonic()
     _, _, done, info = environment.step("asleep()" if asynchronous else "stuck()")
     assert info["error"].endswith("gave no answer within 0.05 s; it may still have taken effect.")
+    assert info["unavailable"]  # an outage, which is no fault of the call
     assert not done
     assert time.monotonic() - begun < 30
     environment._timeout_s = 5.0
