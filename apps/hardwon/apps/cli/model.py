@@ -1,8 +1,8 @@
 """Define `hardwon model`, which writes a pretrained model, and `hardwon scaffold`, which edits instructions."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,6 +42,7 @@ def scaffold(
     strategies: Annotated[Path, typer.Option(help="TOML file of strategies; it is written.", exists=True)],
     name: Annotated[str, typer.Option(help="Strategy whose instructions are edited.")],
     editor: Annotated[str, typer.Option(help="Chat model that proposes the edit, such as openai:gpt-5.")] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Propose an edit of a strategy's instructions, or decide about the one that is on trial.
 
@@ -62,17 +63,27 @@ def scaffold(
                 raise ConfigError("no edit is on trial; name a chat model with --editor, which proposes one.")
             edit = ScaffoldEditor(editor).propose(table[name], opened)
             if edit is None:
-                print("no edit was proposed")
+                _say({"edit": None}, "no edit was proposed", as_json=as_json)
                 return
             save_strategies(strategies, [*table.values(), apply_edit(table[name], edit)])
             steps = ", ".join(f"step:{ref}" for ref in edit.evidence)
-            print(f"{edit.kind} {f'line {edit.line}' if edit.line else 'a line'}: {edit.text} ({steps})")
-            print(f"Play both: hardwon run ENVIRONMENT --strategies {strategies} --arms step,strategies")
+            words = f"{edit.kind} {f'line {edit.line}' if edit.line else 'a line'}: {edit.text} ({steps})"
+            _say({"edit": asdict(edit)}, words, as_json=as_json)
+            tell(f"Play both: hardwon run ENVIRONMENT --strategies {strategies} --arms step,strategies")
             return
         counts = count_trial(name, opened)
     verdict = decide_trial(counts)
-    print(f"{verdict}: {counts.new[0]} of {counts.new[1]} with the edit, {counts.old[0]} of {counts.old[1]} without")
+    words = f"{verdict}: {counts.new[0]} of {counts.new[1]} with the edit, {counts.old[0]} of {counts.old[1]} without"
+    _say({"verdict": verdict, "with": counts.new, "without": counts.old}, words, as_json=as_json)
     if verdict != "undecided":
         final = replace(candidate, name=name) if verdict == "kept" else table[name]
         rest = [strategy for strategy in table.values() if strategy.name not in (name, candidate.name)]
         save_strategies(strategies, [final, *rest])
+
+
+def _say(value: dict[str, Any], words: str, *, as_json: bool) -> None:
+    """Print a result, as JSON or in words."""
+    if as_json:
+        say_json(value)
+    else:
+        typer.echo(words)
