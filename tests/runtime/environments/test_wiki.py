@@ -24,7 +24,7 @@ def test_the_path_of_a_question_leads_to_its_answer(hops):
         assert (reward, done, info) == (0.0, False, {})
     assert solution[-1] in world.admissible(state)
     _, reward, done, info = world.step(solution[-1])
-    assert (reward, done, info["success"]) == (1.0, True, True)
+    assert (reward, done, info["success"], info["score"]) == (1.0, True, True, 1.0)
 
 
 def test_every_question_can_be_answered_by_search():

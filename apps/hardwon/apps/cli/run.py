@@ -331,7 +331,8 @@ def print_result(result: dict[str, Any], out: Path) -> None:
     console = Console()
     last = result["eval"]["seeds"]
     table = Table(
-        title=f"{result['game'] or result['environment']}: {result['eval']['fold']} seeds {last[0]}-{last[1]}, "
+        title=f"{result['environment']} {result['game']}".rstrip()
+        + f": {result['eval']['fold']} seeds {last[0]}-{last[1]}, "
         f"agent seeds {', '.join(map(str, result['seeds']))}, after {result['episodes']} episodes",
         title_justify="left",
     )

@@ -169,7 +169,12 @@ class Wiki:
             return self._open(argument)
         success = argument.lower() == self._question.answer.lower()
         message = "That is right." if success else "That is wrong."
-        return self._describe(message), float(success), True, {"success": success, "lost": not success}
+        return (
+            self._describe(message),
+            float(success),
+            True,
+            {"success": success, "lost": not success, "score": float(success)},
+        )
 
     def _open(self, name: str) -> tuple[State, float, bool, Info]:
         page = self._pages.get(name.capitalize())
