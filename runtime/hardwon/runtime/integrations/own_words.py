@@ -30,31 +30,52 @@ def to_trust(trust: RecordedTrust) -> Trust:
     return "untrusted" if trust == "untrusted" else "trusted"
 
 
+class ResultHider:
+    """Hides the results of a growing list of calls; calls that were hidden before are not read again."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+        self._hidden: list[Call] = []
+        self._passages: set[int] = set()
+        """Hashes of the passages of all results."""
+
+    def hide(self, calls: Sequence[Call]) -> list[Call]:
+        """Return the calls of an episode without the words of their results."""
+        if self._calls[: len(calls)] == list(calls):
+            return self._hidden[: len(calls)]
+        if self._calls != list(calls[: len(self._calls)]):  # another list, such as one with a corrected result
+            self._calls, self._hidden, self._passages = [], [], set()
+        for call in calls[len(self._calls) :]:
+            self._add(call)
+        return list(self._hidden)
+
+    def _add(self, call: Call) -> None:
+        arguments = {name: _replace_copied(value, self._passages) for name, value in call.arguments.items()}
+        outcome = FAILED if call.error else DONE
+        words = _replace_copied(call.words, self._passages) if call.words else ""
+        error = FAILED if call.error else ""
+        self._hidden.append(replace(call, arguments=arguments, result=outcome, error=error, words=words))
+        self._calls.append(call)
+        self._passages |= _hash_passages(f"{call.result}\n{call.error}")
+
+
 def hide_results(calls: Sequence[Call]) -> list[Call]:
     """Return the calls of an episode without the words of their results."""
-    hidden, passages = list[Call](), set[str]()
-    for call in calls:
-        arguments = {name: _replace_copied(value, passages) for name, value in call.arguments.items()}
-        outcome = FAILED if call.error else DONE
-        words = _replace_copied(call.words, passages) if call.words else ""
-        error = FAILED if call.error else ""
-        hidden.append(replace(call, arguments=arguments, result=outcome, error=error, words=words))
-        passages |= _list_passages(f"{call.result}\n{call.error}")
-    return hidden
+    return ResultHider().hide(calls)
 
 
-def _replace_copied(value: Any, passages: set[str]) -> Any:
+def _replace_copied(value: Any, passages: set[int]) -> Any:
     """Return a value in which texts with a passage are replaced, at any depth."""
     if isinstance(value, str):
-        return COPIED if passages and not passages.isdisjoint(_list_passages(value)) else value
+        return COPIED if passages and not passages.isdisjoint(_hash_passages(value)) else value
     if isinstance(value, Mapping):
         return {_replace_copied(name, passages): _replace_copied(part, passages) for name, part in value.items()}
     return [_replace_copied(part, passages) for part in value] if isinstance(value, list | tuple) else value
 
 
-def _list_passages(text: str) -> set[str]:
-    """Return all passages of a text, without case and punctuation."""
+def _hash_passages(text: str) -> set[int]:
+    """Return the hashes of all passages of a text, without case and punctuation."""
     words = _WORD.findall(text.lower())
-    runs = {" ".join(words[at : at + PASSAGE]) for at in range(len(words) - PASSAGE + 1)}
-    long = {word[at : at + LONG_WORD] for word in words for at in range(len(word) - LONG_WORD + 1)}
+    runs = {hash(tuple(words[at : at + PASSAGE])) for at in range(len(words) - PASSAGE + 1)}
+    long = {hash(word[at : at + LONG_WORD]) for word in words for at in range(len(word) - LONG_WORD + 1)}
     return runs | long

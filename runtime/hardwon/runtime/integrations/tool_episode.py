@@ -17,7 +17,7 @@ from hardwon.runtime.interfaces.diagnosis import diagnose
 from hardwon.runtime.interfaces.types import Info
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 
-from .own_words import hide_results
+from .own_words import ResultHider
 
 SHOWN_CHARS = 2000
 """Maximum number of characters of a result that a step keeps."""
@@ -35,7 +35,7 @@ class ToolEpisode:
 
         With `hides_results`, steps have the calls and their outcomes, and no word of a result.
         """
-        self._hides_results = hides_results
+        self._hider = ResultHider() if hides_results else None
         self.task = self._request = task
         self.steps: list[Step] = []
         self._library = library
@@ -62,7 +62,7 @@ class ToolEpisode:
 
     def state(self, calls: Sequence[Call]) -> State:
         """Return the state after these calls."""
-        calls = hide_results(calls) if self._hides_results else calls
+        calls = self._hider.hide(calls) if self._hider else calls
         return self.working.annotate(build_state(self._request, calls, calls[-1].result if calls else ""))
 
     def add_answer(
@@ -93,8 +93,8 @@ class ToolEpisode:
         # The words of the result decide how the call failed, also where they are not kept.
         diagnosis = diagnose(pre, call.text, post, 0.0, info, self.steps, self.working)
         action = call.text
-        if self._hides_results:
-            action, diagnosis = hide_results(calls)[-1].text, replace(diagnosis, evidence="")
+        if self._hider:
+            action, diagnosis = self._hider.hide(calls)[-1].text, replace(diagnosis, evidence="")
         keys = self._library.keys(pre, action, self.working.counts(pre, action))
         step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, Reasons.of(why))
         self.working.add(step)
@@ -105,8 +105,8 @@ class ToolEpisode:
     def add_rejection(self, pre: State, calls: Sequence[Call], *, why: Reasons = NO_REASONS) -> Step:
         """Add a step for the last of these calls, which a person rejected with a reason, so it did not run."""
         call, post = calls[-1], self.state(calls)
-        action = hide_results(calls)[-1].text if self._hides_results else call.text
-        diagnosis = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence="" if self._hides_results else call.error)
+        action = self._hider.hide(calls)[-1].text if self._hider else call.text
+        diagnosis = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence="" if self._hider else call.error)
         keys = self._library.keys(pre, action, self.working.counts(pre, action))
         step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, why)
         self.working.add(step)
