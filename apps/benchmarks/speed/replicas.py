@@ -4,14 +4,12 @@ The load comes from processes that offer a fixed number of steps per second, at 
 writing host, each one gives its entries their positions a moment after it wrote them.
 """
 
-import multiprocessing
 import random
 import statistics
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,7 +25,7 @@ from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log
 
 from .simulation import LOAD_S, OFFER
-from .writers import DISTINCT, START_S, make_payloads, read_cpu_s
+from .writers import DISTINCT, make_payloads, read_cpu_s, start_processes
 
 LOADS = 3
 """Turns of load with each number of writers."""
@@ -43,7 +41,7 @@ _SIZE = "SELECT pg_total_relation_size('hardwon.log') + pg_total_relation_size('
 
 @dataclass
 class Filled:
-    """How new replicas were filled."""
+    """Times and rates of filling a new replica."""
 
     log_s: float
     """Seconds from the log."""
@@ -62,7 +60,7 @@ class Filled:
 
 @dataclass
 class Loads:
-    """What was measured while writers offered steps."""
+    """Figures of a replica while writers offer steps."""
 
     lags_ms: dict[int, list[float]] = field(default_factory=dict)
     """Time of each entry from its commit until the replica held it, by the number of writers."""
@@ -106,7 +104,7 @@ def measure_filling(url: str, folder: Path, steps: int) -> Filled:
 def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
     """Measure lag and recall of a replica while writers offer steps; the numbers of writers take turns."""
     loads, rooms = Loads({count: [] for count in counts}), Rooms(2)
-    with connect(url, folder / "reader") as reader, _start_offering(url, max(counts)) as pipes:
+    with connect(url, folder / "reader") as reader, start_processes(_offer, url, max(counts)) as pipes:
         for _ in range(LOADS):
             # Other states each time: the result of a state that was asked before is kept.
             loads.idle_ms.append(_time_recall(reader, rooms))
@@ -171,29 +169,6 @@ class _Watch:
             raise TimeoutError(f"the replica did not hold everything {SETTLE_S:.0f} s after the writers ended")
         reached = [self._moments[bisect_left(self._positions, places[ref])] for ref, _ in commits]
         return [1000 * max(0.0, at - moment) for at, (_, moment) in zip(reached, commits, strict=True)]
-
-
-@contextmanager
-def _start_offering(url: str, count: int) -> Iterator[list[Connection]]:
-    """Start processes that offer steps on request, and end them afterwards."""
-    context = multiprocessing.get_context("spawn")
-    ends = [context.Pipe() for _ in range(count)]
-    processes = [context.Process(target=_offer, args=(url, who, end)) for who, (_, end) in enumerate(ends)]
-    pipes = [pipe for pipe, _ in ends]
-    try:
-        for process in processes:
-            process.start()
-        for pipe in pipes:
-            if not pipe.poll(START_S):
-                raise TimeoutError(f"a writing process did not start within {START_S:.0f} s")
-            pipe.recv()
-        yield pipes
-    finally:
-        for process, pipe in zip(processes, pipes, strict=True):
-            if process.is_alive():
-                pipe.send(None)
-        for process in processes:
-            process.join(30)
 
 
 def _offer(url: str, who: int, pipe: Any) -> None:

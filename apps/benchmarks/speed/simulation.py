@@ -47,7 +47,7 @@ class Clock:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What one append takes."""
+    """Times of one append."""
 
     cpu_s: float
     """Time on a core."""
@@ -60,7 +60,7 @@ class Costs:
 
 
 class Appends(NamedTuple):
-    """What the simulated writers did."""
+    """Figures of the simulated writers."""
 
     rate: float
     """Appends per second."""
@@ -168,7 +168,7 @@ def fit_costs(cpu_s: float, time_s: float, spread: float, writers: int, cores: i
 
 
 class Lag(NamedTuple):
-    """How long entries waited until a replica held them."""
+    """Lags of entries until a replica holds them."""
 
     median_ms: float
     p99_ms: float
@@ -176,7 +176,7 @@ class Lag(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Following:
-    """What following the log takes."""
+    """Times of following the log."""
 
     pause_s: float
     """Pause before each look at the log: of the writer's host, which reports new entries, and of the replica."""

@@ -8,7 +8,7 @@ import multiprocessing
 import random
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -36,7 +36,7 @@ START_S = 120.0
 
 @dataclass
 class Turns:
-    """What was measured with one number of writers and one way to write."""
+    """Figures of one number of writers and one way to write."""
 
     rates: list[float] = field(default_factory=list)
     """Writes per second in each turn."""
@@ -92,7 +92,10 @@ def measure_turns(url: str, counts: Sequence[int], cycles: int) -> dict[tuple[Ho
     plan: list[tuple[How, int]] = [(how, count) for count in counts for how in HOWS]
     measured = {turn: Turns() for turn in plan}
     chance = random.Random(0)
-    with _start_writers(url, max(counts)) as pipes:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS bare (id bigserial PRIMARY KEY, key text UNIQUE, payload bytea)")
+    Log(url, NAMESPACE).close()
+    with start_processes(_write, url, max(counts)) as pipes:
         for _ in range(cycles):
             for how, count in chance.sample(plan, len(plan)):
                 for pipe in pipes[:count]:
@@ -110,14 +113,18 @@ def _add(turns: Turns, answers: list[tuple[list[float], float, float, float | No
 
 
 @contextmanager
-def _start_writers(url: str, count: int) -> Iterator[list[Connection]]:
-    """Start processes that write on request, and end them afterwards."""
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE IF NOT EXISTS bare (id bigserial PRIMARY KEY, key text UNIQUE, payload bytea)")
-    Log(url, NAMESPACE).close()
+def start_processes(target: Callable[[str, int, Any], None], url: str, count: int) -> Iterator[list[Connection]]:
+    """Start processes that work on request, yield a pipe to each, and end them afterwards.
+
+    Args:
+        target: Function of the address, the number of the process and its pipe. It sends None when it is ready, and
+            ends when it receives None.
+        url: Address of the database.
+        count: Number of processes.
+    """
     context = multiprocessing.get_context("spawn")
     ends = [context.Pipe() for _ in range(count)]
-    processes = [context.Process(target=_write, args=(url, who, end)) for who, (_, end) in enumerate(ends)]
+    processes = [context.Process(target=target, args=(url, who, end)) for who, (_, end) in enumerate(ends)]
     pipes = [pipe for pipe, _ in ends]
     try:
         for process in processes:

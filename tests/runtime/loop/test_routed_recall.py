@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hardwon.memory import Diagnosis, Estimate, ExperienceLibrary, Item, Outcome, Recollection, State, Step, Trajectory
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, LibraryUnreachable
 from hardwon.memory.records import Hit
 from hardwon.runtime import Agent
 from hardwon.runtime.loop.routed_recall import STORES, RoutedRecall, combine_estimates, merge_recollections
@@ -150,3 +150,20 @@ def test_an_agent_uses_a_store_and_records_that_it_did(workshop, tmp_path):
 def test_a_name_with_a_colon_is_refused():
     with pytest.raises(ConfigError, match="'a:b'"):
         RoutedRecall(episodes(), {"a:b": episodes()})
+
+
+def test_a_store_that_is_down_does_not_stop_the_own_library(tmp_path, caplog):
+    def fail(*_, **__):
+        raise LibraryUnreachable("the server does not answer")
+
+    actions = {"open door": "", "wait": ""}
+    with ExperienceLibrary.open(tmp_path / "own.db") as library:
+        remember(library, "open door", 1.0)
+        library.recall(NOW, actions=actions)
+        down: Any = SimpleNamespace(recall=fail)
+        found = RoutedRecall(library, {"down": down}).recall(NOW, actions=actions)
+        assert found.estimates == library.recall(NOW, actions=actions).estimates
+        assert found.estimates["open door"].n
+        assert "nothing is recalled from down: the server does not answer" in caplog.text
+        with pytest.raises(LibraryUnreachable):
+            RoutedRecall(down, {"down": library}).recall(NOW, actions=actions)

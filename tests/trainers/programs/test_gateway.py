@@ -252,3 +252,32 @@ def test_a_header_grades(tokenizer):
         )
 
     assert serve(Scripted(tokenizer, "go"), tokenizer, talk).reported == 0.5
+
+
+def test_an_answer_whose_client_is_gone_is_no_decision_of_the_episode(tokenizer):
+    """The client gave up and asks again; only the second answer is trained."""
+
+    class Slow(Scripted):
+        async def generate(self, request):
+            if not self.requests:
+                await asyncio.sleep(0.5)
+            return await super().generate(request)
+
+    async def talk(client, run, gateway):
+        with pytest.raises(openai.APITimeoutError):
+            await client.chat.completions.create(model="m", messages=[say("go east")], timeout=0.2)
+        answer = await client.chat.completions.create(model="m", messages=[say("go east")])
+        assert answer.choices[0].message.content == "second"
+
+    run = serve(Slow(tokenizer, "first", "second"), tokenizer, talk)
+    assert [call.answer["text"] for call in run.calls] == ["second"]
+
+
+def test_an_episode_that_has_ended_is_not_kept_in_memory(tokenizer):
+    async def talk(client, run, gateway):
+        await client.chat.completions.create(model="m", messages=[say("go east")])
+        await gateway.close(run)
+        assert run.calls
+        assert gateway._runs == {}
+
+    serve(Scripted(tokenizer, "first"), tokenizer, talk)

@@ -1,4 +1,4 @@
-"""Where this host keeps its files of shared libraries, and what it knows of them while their server is down.
+"""Places of the files of shared libraries on this host, and notes about them for when their server is down.
 
 The folder of a replica has a note that names the database it was filled from. So the replica is found again by the
 address alone, and a replica of another database is never read in its place.

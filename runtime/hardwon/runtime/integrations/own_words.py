@@ -16,7 +16,7 @@ RecordedTrust = Literal["own", "trusted", "untrusted"]
 """What is kept of a recorded run. own: the request, the calls and their outcomes. trusted: also the words of results.
 untrusted: the run of somebody else, of which only the forms of calls are recalled."""
 DONE, FAILED = "done", "failed"
-"""What takes the place of a result."""
+"""Words in place of a result."""
 COPIED = "[copied from a result]"
 PASSAGE = 5
 """Words in a row that make a copied passage. Names and ids are shorter, and the agent needs them in its calls."""

@@ -7,6 +7,7 @@ one. An episode that learns goes without a store at random, and its outcome is c
 the store. The trajectory's metadata says which (`stores`).
 """
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,13 @@ from statistics import fmean
 from typing import Literal
 
 from hardwon.memory import Estimate, ExperienceLibrary, Hit, Item, Outcome, Reasons, Recollection, State, Step
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, HardwonError
 from hardwon.runtime.interfaces.extension import Recaller
 from hardwon.runtime.interfaces.methods import METHODS
 
 from .holdout import is_withheld
+
+logger = logging.getLogger(__name__)
 
 Level = Literal["step", "task"]
 
@@ -118,7 +121,7 @@ class RoutedRecall:
 
 @dataclass(frozen=True, slots=True)
 class MergedRecall:
-    """Recalls from a library and some stores, and merges the answers."""
+    """Recalls from a library and some stores, and merges the answers. A store that raises an error says nothing."""
 
     library: Recaller
     stores: Mapping[str, Recaller]
@@ -141,7 +144,12 @@ class MergedRecall:
                 state_or_text, k=k, budget_tokens=share, level=level, actions=actions, after=after
             )  # fmt: skip
 
-        elsewhere = [_mark(ask(store), name) for name, store in sorted(self.stores.items())]
+        elsewhere = []
+        for name, store in sorted(self.stores.items()):
+            try:
+                elsewhere.append(_mark(ask(store), name))
+            except HardwonError as error:  # the agent's own library answers also while another one is down
+                logger.warning("nothing is recalled from %s: %s", name, error)
         return merge_recollections(ask(self.library), elsewhere, k)
 
 

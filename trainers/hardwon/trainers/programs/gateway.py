@@ -75,6 +75,9 @@ class Gateway:
         self._engine, self._prompts = engine, prompts
         self._max_tokens, self._context, self._port = max_tokens, context, port
         self._runs: dict[str, ProgramRun] = {}
+        """The open episodes by key."""
+        self._ended: set[str] = set()
+        """Keys of the episodes that have ended."""
         self.url = ""
         """Base URL for clients, with its /v1, while the gateway listens."""
         routes = [
@@ -120,6 +123,8 @@ class Gateway:
     async def close(self, run: ProgramRun) -> None:
         """Refuse further requests of an episode, and drop what the engine keeps of it."""
         run.is_open = False
+        self._runs.pop(run.key, None)  # its messages and tokens are not needed here any more
+        self._ended.add(run.key)
         async with run.lock:
             await self._engine.end(run.spec.session)
 
@@ -161,12 +166,12 @@ class Gateway:
 
     def _find(self, request: Request) -> ProgramRun:
         key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        if key in self._ended:
+            raise _refuse_ended()
         run = self._runs.get(key)
         if run is None:
             text = "this API key names no episode; use OPENAI_API_KEY of the program's environment."
             raise RequestRefused(text, "invalid_api_key", 401)
-        if not run.is_open:
-            raise _refuse_ended()
         return run
 
     async def _answer(
