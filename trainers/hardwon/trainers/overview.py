@@ -85,7 +85,8 @@ def is_fed(card: Card) -> bool:
 
 
 def _format_row(card: Card) -> str:
-    needs = ", ".join(f"`{signal}` ({_list_givers(signal)})" for signal in card.needs) or "-"
+    own = [f"`{signal}` ({_list_givers(signal)})" for signal in card.needs]
+    needs = ", ".join([*own, *(["solutions (`tasks.demonstrations`)"] if card.demonstrations else [])]) or "-"
     state, example = ("works", f"`{card.example}`") if is_fed(card) else ("needs your own source", "-")
     cells = (f"`{card.name}`", card.title, card.paper, card.evidence or "-", state, needs, example)
     return f"| {' | '.join(cells)} | {card.reading or '-'} |"

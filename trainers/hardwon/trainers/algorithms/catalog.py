@@ -47,6 +47,8 @@ class Card:
     tree: bool = False
     """Whether it plays, or credits, episodes that share their first turns. Such composers and estimators go together.
     """
+    demonstrations: bool = False
+    """Whether it needs successes of the training instances, from `tasks.demonstrations`."""
 
 
 class Registry(dict[str, T], Generic[T]):
@@ -69,6 +71,7 @@ class Registry(dict[str, T], Generic[T]):
         gives: tuple[str, ...] = (),
         example: str = "",
         tree: bool = False,
+        demonstrations: bool = False,
     ) -> Callable[[T], T]:
         """Return a decorator that registers an implementation; see `Card` for the arguments.
 
@@ -89,6 +92,7 @@ class Registry(dict[str, T], Generic[T]):
                 gives=gives,
                 example=example or key,
                 tree=tree,
+                demonstrations=demonstrations,
             )
             return implementation
 

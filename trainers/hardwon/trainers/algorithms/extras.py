@@ -27,6 +27,7 @@ ACTED = {"gate": "sft_share"}
     evidence="C",
     name="gate",
     example="hpt",
+    demonstrations=True,
     reading="the demonstration is the explored success of the task instance, with the loss kind imitation for both",
 )
 def gate_groups(

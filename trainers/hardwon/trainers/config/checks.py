@@ -11,6 +11,7 @@ from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
 from hardwon.trainers.algorithms.composers import COMPOSERS
 from hardwon.trainers.algorithms.estimators import ESTIMATORS
+from hardwon.trainers.algorithms.extras import EXTRAS
 from hardwon.trainers.algorithms.samplers import SAMPLERS
 
 from .bounds import check_bounds
@@ -43,6 +44,7 @@ def check(config: "TrainConfig") -> None:
     _check_extractor(config)
     _check_signal(config)
     _check_sources(config)
+    _check_demonstrations(config)
     _check_trees(config)
     _check_schedule(config)
     _check_temperatures(config)
@@ -230,6 +232,19 @@ def _check_sources(config: "TrainConfig") -> None:
             raise ConfigError(
                 f"roles.{name} has sources, shapers, extra or loss terms; only the policy is credited by turns."
             )
+
+
+def _check_demonstrations(config: "TrainConfig") -> None:
+    """Check that whatever needs successes of the training instances has an origin of them."""
+    users = [f"tasks.compose.{name}" for name in config.tasks.compose if COMPOSERS.cards[name].demonstrations]
+    users += [
+        f"roles.policy.extra.{name}" for name in config.roles["policy"].extra if EXTRAS.cards[name].demonstrations
+    ]
+    if users and not config.tasks.demonstrations:
+        raise CannotLearn(
+            f"{users[0]} needs successes of the training instances, which nothing feeds: tasks.demonstrations is "
+            "empty. Add explored, gold, or a JSON file."
+        )
 
 
 def _check_trees(config: "TrainConfig") -> None:

@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, get_type_hints
 
 from hardwon.memory.errors import CannotLearn, ConfigError, UnknownName
@@ -266,10 +266,21 @@ def import_source(name: str) -> Any:
 
 
 def parse_source(name: str, settings: Mapping[str, Any]) -> Any:
-    """Return the settings of a source as its dataclass; those of your own class are returned as they are."""
+    """Return the settings of a source as its dataclass; those of your own class are returned as they are.
+
+    Raises:
+        ConfigError: A setting is unknown, missing or of a wrong type, or names no judge.
+    """
     if ":" in name:
         return dict(settings)
-    return parse(SOURCES[name], settings, f"sources.{name}")
+    parsed: Any = parse(SOURCES[name], settings, f"sources.{name}")
+    judge = getattr(parsed, "judge", LOCAL[0])
+    if judge not in LOCAL and ":" not in judge:
+        raise ConfigError(
+            f"sources.{name}.judge is {judge!r}; give policy, base, chat:PROVIDER:MODEL such as chat:openai:gpt-5, or "
+            "MODULE:CLASS of your judge."
+        )
+    return parsed
 
 
 def check_call(function: Callable[..., Any], settings: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -298,6 +309,12 @@ def check_call(function: Callable[..., Any], settings: Mapping[str, Any], path: 
     return checked
 
 
+def _name_settings(name: str) -> str:
+    """Return the settings that a source must be given, as `{judge: ...}`."""
+    required = [field.name for field in fields(SOURCES[name]) if field.default is MISSING]
+    return f"{{{', '.join(f'{own}: ...' for own in required)}}}"
+
+
 def check_fed(needs: Mapping[str, Sequence[str]], sources: Sequence[str], path: str) -> None:
     """Check that every signal that is needed has a source, and that every source is used.
 
@@ -316,7 +333,7 @@ def check_fed(needs: Mapping[str, Sequence[str]], sources: Sequence[str], path: 
             if signal not in given:
                 givers = SOURCES.find_givers(signal)
                 advice = (
-                    f"add {' or '.join(f'{path}.{name}={{}}' for name in givers)}"
+                    f"add {' or '.join(f'{path}.{name}={_name_settings(name)}' for name in givers)}"
                     if givers
                     else f"no source of this project gives it; add your own under {path} as MODULE:CLASS"
                 )

@@ -46,6 +46,7 @@ def _name_place(step: Step) -> str:
     evidence="C",
     name="hinted",
     example="ghpo",
+    demonstrations=True,
     reading="the reference is a demonstration, and a hint tells the first ceil(f n) of its actions; told and not done",
 )
 class Hinted(Composer):
@@ -303,6 +304,7 @@ class Reflected(Composer):
     "arXiv:2602.24110",
     evidence="A N",
     name="repair",
+    demonstrations=True,
     example="repair",
     needs=("steps",),
     reading="the bound 0.5 was not seen; the corrected step is a demonstration's in that situation, and not trained",

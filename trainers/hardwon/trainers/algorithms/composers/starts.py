@@ -57,6 +57,7 @@ def give_prefixes(specs: Sequence[Spec], choose: Callable[[str, str, Spec], Pref
     "arXiv:2601.18795",
     evidence="N P",
     name="prefixed",
+    demonstrations=True,
     reading="the share of the demonstration is that of the grid whose newest success rate is nearest to a half",
 )
 class Prefixed(Composer):
