@@ -131,6 +131,7 @@ PUBLIC = {
         "evaluate_checkpoint",
         "evaluate_policy",
         "load_policy",
+        "load_ranker",
         "load_roles",
         "train",
     },

@@ -10,6 +10,7 @@ import pytest
 from tests.trainers.corridor import Corridor, Walks
 from tests.trainers.folder_base import keep_requests, save_base
 
+from hardwon.apps.shared.trained import check_policy, open_policy
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent
@@ -99,6 +100,26 @@ def test_an_export_has_every_role_and_an_agent_runs_with_them(exported):
         agent.close()
         assert library.episodes == before + 2
     assert all(step.action for step in result.trajectory.steps)
+
+
+def test_an_export_ranks_the_choices_of_another_policy(exported):
+    """By the name that commands take; before any update nothing is likelier than for the base."""
+    folder, _, _ = exported
+    policy = open_policy(f"ranked@{folder}:random")
+    check_policy(f"ranked@{folder}:random")
+    with ExperienceLibrary.open(":memory:") as library:
+        agent = Agent(policy, library, Corridor(), learn=False, max_steps=3)
+        (step, *_) = agent.run("", 7).trajectory.steps
+        agent.close()
+    assert step.why.value == pytest.approx(0.0, abs=1e-4)
+    assert step.why.count == 3
+    assert step.action in step.why.extra["proposals"]
+    for wrong, match in (
+        (f"ranked@{folder}", "no policy to rank"),
+        (f"ranked@{folder.parent}:random", "not an export"),
+    ):
+        with pytest.raises(ConfigError, match=match):
+            check_policy(wrong)
 
 
 def test_the_policy_reads_what_it_read_in_a_rollout(exported, requests):

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from .roles.base import PolicyRole as PolicyRole, Role as Role
     from .roles.guide_speech import TrainedGuidance as TrainedGuidance
     from .rollouts.rollout import TokenPolicy as TokenPolicy
-    from .serving import Roles as Roles, load_policy as load_policy, load_roles as load_roles
+    from .serving import (
+        Roles as Roles,
+        load_policy as load_policy,
+        load_ranker as load_ranker,
+        load_roles as load_roles,
+    )
     from .trainer import TrainReport as TrainReport, train as train
 
 __all__, __getattr__, __dir__ = attach_names(__name__)

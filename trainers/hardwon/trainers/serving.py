@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from hardwon.memory import Item, Trajectory
+from hardwon.memory import Estimate, Item, Trajectory
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.memory.learning.extraction import MAX_OPERATIONS
 from hardwon.memory.records import Operation, Return
@@ -45,6 +45,7 @@ from .rollouts.rollout import Spec, TokenPolicy, enter_episode
 
 if TYPE_CHECKING:
     from .engines.local import LocalEngine
+    from .gating.ranking import PreferenceValue
     from .roles.note_generators import Written
 
 T = TypeVar("T")
@@ -145,6 +146,41 @@ def load_policy(folder: str | Path, *, device: str = "auto", temperature: float 
     return ServedPolicy(inner, engine)
 
 
+def load_ranker(folder: str | Path, *, base: str | Path | None = None, device: str = "cpu") -> "ServedValue":
+    """Load the policy of an export as the judge of another policy's proposals.
+
+    Pass it as `RankedPolicy(policy, value=...)`. An action is worth what training made it more likely than it is for
+    the base, so a warm start counts as well as what came after it.
+
+    Args:
+        folder: Folder that `hardwon train --export` wrote.
+        base: Folder or hub name of the base, if it is elsewhere now.
+        device: Device of the model.
+
+    Raises:
+        ConfigError: The folder is not an export, has no policy, or has whole models instead of adapters.
+        MissingExtra: A package of the extra `train` is missing.
+    """
+    place = Path(folder)
+    manifest = read_manifest(place)
+    if manifest.model.adapter is None:
+        raise ConfigError(
+            f"{place} has whole models, and a ranker is compared with its base, so train with model.adapter."
+        )
+    if not (place / "policy").is_dir():
+        raise ConfigError(
+            f"{place} has the roles {', '.join(manifest.roles)}; a ranker is a policy, so train roles.policy."
+        )
+    tokenizer = load_tokenizer(place / "policy")
+    engine = _load_engines(place, ["policy"], manifest, tokenizer, base, device)["policy"]
+    from .gating.ranking import PreferenceValue
+
+    builder = parse_settings(PolicySettings, dict(manifest.roles.get("policy", {}))).build_prompts()
+    return ServedValue(
+        PreferenceValue(engine, open_format(manifest.model, tokenizer, builder=builder), builder=builder)
+    )
+
+
 def parse_settings(kind: type[T], settings: dict[str, Any]) -> T:
     """Return the settings of a role from their saved values."""
     from .config.parsing import parse
@@ -184,6 +220,17 @@ class ServedPolicy:
             _, (oldest, _) = self._open.popitem(last=False)
             await self._engine.end(oldest.session)
         return decision
+
+
+class ServedValue:
+    """A trained ranker: judges the actions that another policy proposes."""
+
+    def __init__(self, inner: "PreferenceValue") -> None:
+        self._inner = inner
+
+    def judge(self, context: Context, action: str = "") -> Estimate:
+        """Return the worth of a listed action, or that of the best one."""
+        return _wait(self._inner.judge(context, action))
 
 
 class ServedGuidance:

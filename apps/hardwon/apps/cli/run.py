@@ -42,7 +42,7 @@ PolicyName = Annotated[
     typer.Option(
         help="episodic, outlook, a chat model such as openai:gpt-5, or folder:PATH, a chat model that runs in this "
         "process: no key, server or GPU; see `hardwon model`. ranked:NAME asks it several times and takes the action "
-        "that the library's estimates like best."
+        "that the library's estimates like best; ranked@EXPORT:NAME, the one that a trained ranker likes best."
     ),
 ]
 RolesFolder = Annotated[

@@ -14,7 +14,7 @@ from hardwon.memory.errors import ConfigError, require_extra
 if TYPE_CHECKING:
     from hardwon.memory.learning.extraction import Extractor as ReadsEpisodes
     from hardwon.runtime.interfaces.types import Context, Decision, Policy
-    from hardwon.trainers.serving import Roles
+    from hardwon.trainers.serving import Roles, ServedValue
 
 HELP = "Folder of trained roles, written by `hardwon train --export`."
 """Help of the option `--roles`, which several commands have."""
@@ -29,6 +29,8 @@ Extractor = Annotated[
 """The option `--extractor`, which several commands have."""
 FOLDER = "folder:"
 """Before the path of a model that plays in this process, as the value of `--policy`."""
+RANKED, TRAINED = "ranked:", "ranked@"
+"""Before the name of a policy whose choices are ranked: by the library's estimates, or by a trained export."""
 PULSE_S = 2.0
 """Seconds between two reports within an episode."""
 
@@ -101,36 +103,65 @@ def open_extractor(name: str | None, trained: "ReadsEpisodes | None" = None) -> 
 
 
 def open_policy(name: str) -> "Policy":
-    """Return the policy that a command names: a built-in one, a chat model, `folder:PATH`, or `ranked:NAME`.
+    """Return the policy that a command names: a built-in one, a chat model, `folder:PATH`, or a ranked one.
 
-    A model in a folder is loaded once per process; every agent shares it.
+    `ranked:NAME` ranks the choices of another policy by the library's estimates, `ranked@EXPORT:NAME` by a trained
+    ranker. A model in a folder is loaded once per process; every agent shares it.
 
     Raises:
         ConfigError: The folder holds no model that can be used.
         MissingExtra: A package of the extra `train` is missing.
         UnknownName: There is no policy of this name.
     """
-    from hardwon.runtime.strategies.components import RANKED, as_policy
+    from hardwon.runtime.strategies.components import as_policy
 
-    if name.startswith(RANKED):
+    if name.startswith((RANKED, TRAINED)):
         from hardwon.runtime.policies.ranked import RankedPolicy
 
-        return RankedPolicy(open_policy(name.removeprefix(RANKED)))
+        folder, inner = split_ranked(name)
+        return RankedPolicy(open_policy(inner), value=_load_ranker(folder) if folder else None)
     return _load_folder(name.removeprefix(FOLDER)) if name.startswith(FOLDER) else as_policy(name)
 
 
 def check_policy(name: str) -> None:
-    """Check `folder:PATH` without loading the model; other names are checked where they are opened.
+    """Check `folder:PATH` and `ranked@EXPORT:NAME` without loading a model; other names are checked when opened.
 
     Raises:
-        ConfigError: The folder holds no model.
+        ConfigError: A folder holds no model, or is no export.
         MissingExtra: A package of the extra `train` is missing.
     """
-    name = name.removeprefix("ranked:")
-    if name.startswith(FOLDER):
+    if name.startswith((RANKED, TRAINED)):
+        folder, name = split_ranked(name)
+        if folder:
+            with require_extra("train"):
+                from hardwon.trainers.exports import read_manifest
+
+                read_manifest(Path(folder))
+        check_policy(name)
+    elif name.startswith(FOLDER):
         from hardwon.trainers.models.pretrained import check_folder
 
         check_folder(name.removeprefix(FOLDER))
+
+
+def split_ranked(name: str) -> tuple[str, str]:
+    """Return the folder of the ranker, empty for the library's estimates, and the name of the policy that is ranked.
+
+    Raises:
+        ConfigError: There is no name of a policy.
+    """
+    folder, _, inner = name.removeprefix(TRAINED if name.startswith(TRAINED) else RANKED[:-1]).partition(":")
+    if not inner:
+        raise ConfigError(f"{name} names no policy to rank. Write {TRAINED}EXPORT:NAME, or {RANKED}NAME.")
+    return folder, inner
+
+
+@lru_cache(maxsize=1)
+def _load_ranker(folder: str) -> "ServedValue":
+    with require_extra("train"):
+        from hardwon.trainers.serving import load_ranker
+
+        return load_ranker(folder)
 
 
 @lru_cache(maxsize=1)

@@ -71,8 +71,10 @@ def merge_samples(samples: Sequence[Decision]) -> tuple[Decision, ...]:
     "Step-level Q models",
     "arXiv:2409.09345",
     evidence="C",
-    reach='`RankedPolicy(policy)`, `Agent("ranked:openai:MODEL", ...)`, `--policy ranked:NAME`',
-    reading="the library's estimates stand for the trained model of values; an action needs 3 similar steps",
+    reach='`RankedPolicy(policy)`, `Agent("ranked:openai:MODEL", ...)`, `--policy ranked:NAME`, '
+    "`--policy ranked@EXPORT:NAME`",
+    reading="the library's estimates, where an action has 3 similar steps; or a policy trained with the credit "
+    "`step-q`, whose log-ratio to its base is the value of a listed action",
 )
 class RankedPolicy:
     """Asks another policy several times, and takes the answer after which similar steps earned most."""

@@ -1,4 +1,4 @@
-"""Preferences between actions in one situation: Step-APO (row 24) and LearNAT (row 53)."""
+"""Preferences between actions in one situation: step-level Q models (row 31), Step-APO (row 24), LearNAT (row 53)."""
 
 import math
 from dataclasses import replace
@@ -52,6 +52,33 @@ def test_adding_a_constant_to_all_values_changes_nothing():
     before, after = ESTIMATORS["step-apo"](FOUR), ESTIMATORS["step-apo"](shifted)
     for name, values in before.items():
         assert after[name] == pytest.approx(values)
+
+
+def test_the_best_and_the_worst_action_along_the_best_trace_make_a_pair():
+    """Worked example, row 31: in `door`, `go` has .9 and `wait` .3; in `hall` there is one action, so one pair."""
+    weights = ESTIMATORS["step-q"](FOUR, beta=0.1)
+    force = 0.1 * 0.5 * 4  # plain DPO; the learner divides by the four traces
+    assert weights["a"] == weights["b"] == pytest.approx([force / 2, 0.0])
+    assert weights["c"] == weights["d"] == pytest.approx([-force / 2])
+
+
+def test_single_visits_small_gaps_and_situations_beside_the_best_trace_make_no_pair():
+    """Degenerate cases, row 31."""
+    quiet = {trace.id: [0.0] * len(trace.turns) for trace in FOUR}
+    assert ESTIMATORS["step-q"](FOUR, gap=0.7) == quiet
+    assert ESTIMATORS["step-q"](FOUR, visits=3) == quiet
+    assert ESTIMATORS["step-q"]([replace(trace, outcome=1.0) for trace in FOUR]) == quiet
+    beside = [
+        walk(name, outcome, ("yard", act)) for name, outcome, act in zip("efgh", (0.5, 0.5, 0, 0), "xxyy", strict=True)
+    ]
+    assert not any(map(any, (ESTIMATORS["step-q"]([*FOUR, *beside])[name] for name in "efgh")))
+
+
+def test_the_order_of_traces_and_a_constant_change_no_pair():
+    """Invariance, row 31."""
+    shifted = [replace(trace, outcome=trace.outcome + 5) for trace in reversed(FOUR)]
+    before, after = ESTIMATORS["step-q"](FOUR), ESTIMATORS["step-q"](shifted)
+    assert {name: pytest.approx(values) for name, values in before.items()} == after
 
 
 def test_the_margin_is_the_logarithm_of_the_difference_of_the_parts():

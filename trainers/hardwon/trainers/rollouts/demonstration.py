@@ -8,7 +8,7 @@ same messages, the hints that the library gives at each step, and the same liste
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from hardwon.memory.errors import EnvironmentFailure, PolicyFailure
 from hardwon.memory.reasons import Reasons
@@ -66,28 +66,42 @@ class DemonstrationPolicy:
         action, chat = path[turn], self._log.advance(context)
         rename = self._rename(episode.spec)
         prompt = self._prompts.open_prompt(rename_conversation(chat, rename), context)
-        tokens, allowed = self._encode(rename(action), [*map(rename, choices)])
-        opening = self._prompts.opening
-        tokens, allowed = (*opening, *tokens), (*((token,) for token in opening), *allowed)
-        Conversations.answer(chat, action, tokens)
-        n = len(tokens)
-        mask = (*(False for _ in opening), *(True for _ in range(n - len(opening))))
         fields = (self._role, 0, episode.spec.arm, "", "", episode.spec.session, turn)
-        episode.keep(turn, action, Sample(prompt, tokens, (0.0,) * n, mask, allowed, *fields))
-        return Decision(action, Reasons(tokens=tokens, memory=chat.turns[-1].hint))
+        sample = build_sample(self._prompts, prompt, rename(action), [*map(rename, choices)], *fields)
+        Conversations.answer(chat, action, sample.completion)
+        episode.keep(turn, action, sample)
+        return Decision(action, Reasons(tokens=sample.completion, memory=chat.turns[-1].hint))
 
     def decide(self, context: Context) -> Decision:
         """Run `adecide` for a loop without asyncio."""
         return asyncio.run(self.adecide(context))
 
-    def _encode(self, action: str, choices: Sequence[str]) -> tuple[Ids, tuple[Allowed, ...]]:
-        """Return the tokens of an action and the tokens that were possible at each position."""
-        if not choices:
-            tokens = self._prompts.text(action)
-            return tokens, (None,) * len(tokens)
-        trie, actions = self._prompts.actions(choices)
-        tokens = next(tokens for tokens, listed in actions.items() if listed == action)
-        return tokens, _list_allowed(trie, tokens)
+
+def build_sample(prompts: PromptFormat, prompt: Ids, action: str, choices: Sequence[str], *fields: Any) -> Sample:
+    """Return an action that was given, not sampled, as a sample.
+
+    Args:
+        prompts: Encodes the action.
+        prompt: The tokens up to the action.
+        action: The action, one of the choices.
+        choices: The actions that were possible; none for free text.
+        fields: The fields of the sample from `role` on.
+    """
+    opening = prompts.opening
+    tokens, allowed = _encode(prompts, action, choices)
+    tokens, allowed = (*opening, *tokens), (*((token,) for token in opening), *allowed)
+    mask = tuple(at >= len(opening) for at in range(len(tokens)))
+    return Sample(prompt, tokens, (0.0,) * len(tokens), mask, allowed, *fields)
+
+
+def _encode(prompts: PromptFormat, action: str, choices: Sequence[str]) -> tuple[Ids, tuple[Allowed, ...]]:
+    """Return the tokens of an action and the tokens that were possible at each position."""
+    if not choices:
+        tokens = prompts.text(action)
+        return tokens, (None,) * len(tokens)
+    trie, actions = prompts.actions(choices)
+    tokens = next(tokens for tokens, listed in actions.items() if listed == action)
+    return tokens, _list_allowed(trie, tokens)
 
 
 def shorten_path(environment: Environment, world: Task, path: Sequence[str]) -> tuple[str, ...]:

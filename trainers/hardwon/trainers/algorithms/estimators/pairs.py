@@ -8,7 +8,7 @@ beta sigmoid(margin), every turn of a rejected one the negative. This is the exa
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 from statistics import fmean
 
@@ -16,8 +16,10 @@ from hardwon.trainers.algorithms.advantages import ESTIMATORS, Advantages, Trace
 
 Place = tuple[str, int]
 """A turn: id of the trace and number."""
-Judge = Callable[[Sequence[Trace]], Mapping[Place, float]]
-"""Returns what the turns of a group are worth; a turn that is left out makes no pair."""
+_Pair = tuple[Sequence[Place], Sequence[Place], tuple[float, float]]
+"""The turns of the better and of the worse action of a situation, and the worth of both."""
+Select = Callable[[Sequence[Trace]], Iterable[_Pair]]
+"""Returns the pairs of a group."""
 Margin = Callable[[float, float], float]
 """Returns the margin of a pair from the worth of the better and of the worse action."""
 
@@ -57,7 +59,46 @@ def step_apo(traces: Sequence[Trace], *, beta: float = 0.1) -> Advantages:
     Returns:
         One weight per turn, by trace id.
     """
-    return _weigh_pairs(traces, beta, _mean_outcomes, lambda better, worse: better - worse)
+    return _weigh_pairs(traces, beta, lambda group: _list_pairs(group, _mean_outcomes(group)), lambda a, b: a - b)
+
+
+@ESTIMATORS.add(
+    "Step-level Q models (training)",
+    "arXiv:2409.09345",
+    evidence="C",
+    name="step-q",
+    reading="siblings of a situation in place of a search tree; at least two visits of both actions and a gap of 0.1 "
+    "(own), because the order of single visits is noise",
+)
+def step_q(traces: Sequence[Trace], *, beta: float = 0.1, visits: int = 2, gap: float = 0.1) -> Advantages:
+    """Compute weights of plain DPO over the best and the worst action along the best trace (arXiv:2409.09345).
+
+    In every situation of the group's best trace, the action with the highest mean outcome is preferred to the one with
+    the lowest. The trained policy ranks the proposals of another one: Q(s, a) = beta (log pi(a | s) - log ref(a | s)).
+
+    Args:
+        traces: Traces of any number of groups.
+        beta: Scale of the log-ratios.
+        visits: Number of siblings that must have taken an action in a situation.
+        gap: Least difference of the mean outcomes of a pair.
+
+    Returns:
+        One weight per turn, by trace id.
+    """
+
+    def select(group: Sequence[Trace]) -> Iterator[_Pair]:
+        best = max(group, key=lambda trace: (trace.outcome, trace.id))
+        situations = {turn.anchor for turn in best.turns}
+        worth = _mean_outcomes(group)
+        for actions in _list_situations(group, worth, situations):
+            tried = {name: places for name, places in actions.items() if len({t for t, _ in places}) >= visits}
+            means = {action: fmean(worth[place] for place in places) for action, places in sorted(tried.items())}
+            if len(means) > 1:
+                better, worse = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+                if means[better] - means[worse] >= gap and means[better] > means[worse]:
+                    yield tried[better], tried[worse], (means[better], means[worse])
+
+    return _weigh_pairs(traces, beta, select, lambda better, worse: 0.0)
 
 
 @ESTIMATORS.add(
@@ -84,10 +125,13 @@ def learnat(traces: Sequence[Trace], *, beta: float = 0.1, alpha: float = 1.0) -
     """
     parts = {trace.id: trace.read_signal("part") for trace in traces}
 
-    def judge(group: Sequence[Trace]) -> dict[tuple[str, int], float]:
-        return {(trace.id, t): part for trace in group for t, part in enumerate(parts[trace.id]) if part is not None}
+    def select(group: Sequence[Trace]) -> Iterator[_Pair]:
+        verified = {
+            (trace.id, t): part for trace in group for t, part in enumerate(parts[trace.id]) if part is not None
+        }
+        return _list_pairs(group, verified)
 
-    return _weigh_pairs(traces, beta, judge, lambda better, worse: alpha * math.log(better - worse))
+    return _weigh_pairs(traces, beta, select, lambda better, worse: alpha * math.log(better - worse))
 
 
 def _mean_outcomes(group: Sequence[Trace]) -> dict[tuple[str, int], float]:
@@ -104,11 +148,11 @@ def _mean_outcomes(group: Sequence[Trace]) -> dict[tuple[str, int], float]:
     }
 
 
-def _weigh_pairs(traces: Sequence[Trace], beta: float, judge: Judge, measure_margin: Margin) -> Advantages:
-    """Return the weight of every turn from all pairs of actions in one situation, normalized by group."""
+def _weigh_pairs(traces: Sequence[Trace], beta: float, select: Select, measure_margin: Margin) -> Advantages:
+    """Return the weight of every turn from the pairs of each group, normalized by group."""
     weights: Advantages = {trace.id: [0.0] * len(trace.turns) for trace in traces}
     for group in group_siblings(traces):
-        pairs = list(_list_pairs(group, judge(group)))
+        pairs = list(select(group))
         for better, worse, gap in pairs:
             # the learner divides by the number of traces, so the weights are multiplied by it
             force = beta * compute_pair_force(measure_margin(*gap)) * len(group) / len(pairs)
@@ -118,16 +162,21 @@ def _weigh_pairs(traces: Sequence[Trace], beta: float, judge: Judge, measure_mar
     return weights
 
 
-def _list_pairs(
-    group: Sequence[Trace], values: Mapping[Place, float]
-) -> Iterator[tuple[Sequence[Place], Sequence[Place], tuple[float, float]]]:
-    """Yield the turns of the better and of the worse action of a situation, and the values of both."""
+def _list_situations(
+    group: Sequence[Trace], values: Mapping[Place, float], among: Container[str] | None = None
+) -> list[dict[str, list[Place]]]:
+    """Return the turns that have a value, by action, for each situation or for some of them."""
     situations: dict[str, dict[str, list[Place]]] = {}
     for trace in group:
         for t, turn in enumerate(trace.turns):
-            if (trace.id, t) in values:
+            if (trace.id, t) in values and (among is None or turn.anchor in among):
                 situations.setdefault(turn.anchor, {}).setdefault(turn.action, []).append((trace.id, t))
-    for actions in situations.values():
+    return list(situations.values())
+
+
+def _list_pairs(group: Sequence[Trace], values: Mapping[Place, float]) -> Iterator[_Pair]:
+    """Yield all pairs of actions in one situation whose values differ."""
+    for actions in _list_situations(group, values):
         worth = {action: fmean(values[place] for place in places) for action, places in actions.items()}
         for better, worse in permutations(sorted(actions), 2):
             takers = {name for name, _ in (*actions[better], *actions[worse])}
