@@ -127,9 +127,9 @@ def test_the_tests_are_mapped_folder_by_folder():
     assert ("tests/memory/values",) in places
     assert ("tests/apps/http/test_remote.py",) in places
     assert any("tests/memory/test_bank.py" in place for place in places)
-    modules = ["trainers/hardwon/trainers/roles/guide.py", "memory/hardwon/memory/bank.py"]
+    modules = ["trainers/hardwon/trainers/roles/guides/role.py", "memory/hardwon/memory/bank.py"]
     near = mutant_map.find_places(mutants.ROOT, ["trainers"], modules)
-    assert near[0] == ("tests/trainers/roles",)
+    assert near[0] == ("tests/trainers/roles/guides",)
     assert "tests/memory/test_bank.py" in near[1]
 
 

@@ -36,8 +36,9 @@ from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import CONTROL, RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.roles.base import Parts
-from hardwon.trainers.roles.guide import GuideRole, Lesson
-from hardwon.trainers.roles.guide_speech import GuideReply
+from hardwon.trainers.roles.guides.lessons import Lesson
+from hardwon.trainers.roles.guides.role import GuideRole
+from hardwon.trainers.roles.guides.speech import GuideReply
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .guide_houses import (

@@ -25,7 +25,7 @@ from hardwon.runtime.teams.sharing_policy import Candidate, Choice
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.admission import EngineAdmission, Member
-from hardwon.trainers.roles.guide_speech import query_of
+from hardwon.trainers.roles.guides.speech import query_of
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, enter_episode
 from hardwon.trainers.serving import load_roles
 from hardwon.trainers.session import Session

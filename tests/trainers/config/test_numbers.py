@@ -20,7 +20,7 @@ from hardwon.trainers.config.schema import TrainConfig, of
 from hardwon.trainers.config.sources import SOURCES
 from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.extractor import ExtractorSettings
-from hardwon.trainers.roles.guide import GuideSettings
+from hardwon.trainers.roles.guides.role import GuideSettings
 
 ROLES = {
     "policy": PolicySettings,

@@ -17,7 +17,7 @@ from hardwon.trainers.engines import factory, server, vllm
 from hardwon.trainers.models.tiny import TinyConfig
 from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.extractor import ExtractorSettings
-from hardwon.trainers.roles.guide import GuideSettings
+from hardwon.trainers.roles.guides.role import GuideSettings
 from hardwon.trainers.trainer import train
 from hardwon.trainers.workers import opening, ray_cluster
 

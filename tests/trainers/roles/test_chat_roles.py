@@ -14,7 +14,7 @@ from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.prompting.instructions import INSTRUCTIONS
 from hardwon.trainers.roles.admission import EngineAdmission
-from hardwon.trainers.roles.guide_speech import GuideQuery, Speaker
+from hardwon.trainers.roles.guides.speech import GuideQuery, Speaker
 from hardwon.trainers.roles.note_generators import Candidate, KeepOrSkip, Writes, parse_lines
 
 TOKENIZER = build_chat_tokenizer()

@@ -14,9 +14,9 @@ from hardwon.runtime.teams.sharing import Desk
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, to_trace
 from hardwon.trainers.models.tiny import TinyConfig, build_model
-from hardwon.trainers.roles.guide import rows_of, to_streams
-from hardwon.trainers.roles.guide_credit import Branch, guide_credit
-from hardwon.trainers.roles.guide_speech import GuideReply
+from hardwon.trainers.roles.guides.credit import Branch, guide_credit
+from hardwon.trainers.roles.guides.role import rows_of, to_streams
+from hardwon.trainers.roles.guides.speech import GuideReply
 from hardwon.trainers.roles.item_reward import Buffer, Use, worth
 
 from .test_admission import made, send

@@ -35,8 +35,8 @@ from hardwon.trainers.roles.admission_learning import Decided, Episode
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.decisions import PURPOSES, Look, look
 from hardwon.trainers.roles.extractor import ExtractorRole
-from hardwon.trainers.roles.guide import GuideRole
-from hardwon.trainers.roles.guide_speech import GuideQuery
+from hardwon.trainers.roles.guides.role import GuideRole
+from hardwon.trainers.roles.guides.speech import GuideQuery
 from hardwon.trainers.roles.note_generators import KeepOrSkip, lessons
 from hardwon.trainers.roles.proposals import Reading
 from hardwon.trainers.rollouts.rollout import Spec

@@ -22,8 +22,8 @@ from hardwon.trainers.models.tiny import build_model
 from hardwon.trainers.roles import base
 from hardwon.trainers.roles.admission_learning import AdmissionTrainer, Decided, Episode
 from hardwon.trainers.roles.base import Parts, PolicyRole
-from hardwon.trainers.roles.guide import explored
-from hardwon.trainers.roles.guide_speech import TrainedGuidance, query_of
+from hardwon.trainers.roles.guides.lessons import explored
+from hardwon.trainers.roles.guides.speech import TrainedGuidance, query_of
 from hardwon.trainers.roles.note_generators import KeepOrSkip
 from hardwon.trainers.rollouts.rollout import Spec
 

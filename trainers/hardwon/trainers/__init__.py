@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .engines.vllm import VllmEngine as VllmEngine
     from .evaluate import evaluate_checkpoint as evaluate_checkpoint, evaluate_policy as evaluate_policy
     from .roles.base import PolicyRole as PolicyRole, Role as Role
-    from .roles.guide_speech import TrainedGuidance as TrainedGuidance
+    from .roles.guides.speech import TrainedGuidance as TrainedGuidance
     from .rollouts.rollout import TokenPolicy as TokenPolicy
     from .serving import (
         Roles as Roles,

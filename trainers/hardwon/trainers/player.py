@@ -13,7 +13,7 @@ from hardwon.runtime.interfaces.arms import Arm
 from .algorithms.composers import Composer
 from .algorithms.outcomes import Outcome
 from .algorithms.samples import Rollout
-from .config.kinds import RECALLS, TELLS
+from .config.kinds import TELLS, TRIES
 from .config.program import PROGRAM
 from .console import EpisodeCount
 from .programs.player import PlaysPrograms, ProgramPlayer
@@ -215,8 +215,8 @@ class Player:
         return [prepared[at] for at in range(len(specs))]
 
     def _assign_candidates(self, specs: Sequence[Spec], arms: Mapping[Arm, int]) -> list[Spec]:
-        """Let the roles that try candidates assign them to episodes of the arms that recall."""
-        recalling = {arm.name for arm in arms if arm.memory in RECALLS and not arm.frozen}
+        """Let the roles that try candidates assign them to episodes of the arms that show all that is recalled."""
+        recalling = {arm.name for arm in arms if arm.memory in TRIES and not arm.frozen}
         assigned = dict(enumerate(specs))
         for role in self._session.roles.values():
             if isinstance(role, TriesCandidates):

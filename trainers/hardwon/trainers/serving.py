@@ -24,7 +24,7 @@ from hardwon.memory import Estimate, Item, Trajectory
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.memory.learning.extraction import MAX_OPERATIONS
 from hardwon.memory.records import Operation, Return
-from hardwon.runtime.guidance.base import Hint
+from hardwon.runtime.guidance.base import AwaitedGuidance, Hint, RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.llm.chat_model import in_own_loop
 from hardwon.runtime.teams.sharing_policy import Candidate, Choice
@@ -34,13 +34,14 @@ from .config.schema import ModelConfig
 from .engines.base import Engine
 from .engines.base_models import BASE, load_base, load_tokenizer, read_context
 from .exports import MANIFEST, Manifest, compute_fingerprint, read_manifest
+from .gating.consulting import ConsultedGuidance
 from .models.pretrained import check_folder
 from .prompting.base import PromptFormat
 from .prompting.chat import ChatFormat
 from .prompting.factory import open_format
 from .roles.extractor import ExtractorSettings, build_writer
-from .roles.guide import GuideSettings
-from .roles.guide_speech import TrainedGuidance
+from .roles.guides.role import RECALLED, GuideSettings
+from .roles.guides.speech import TrainedGuidance
 from .rollouts.rollout import Spec, TokenPolicy, enter_episode
 
 if TYPE_CHECKING:
@@ -110,8 +111,7 @@ def load_roles(
             roles["policy"] = ServedPolicy(inner, engines[name])
         elif name == "guide":
             guide = parse_settings(GuideSettings, settings)
-            inner_guide = TrainedGuidance(engines[name], prompts, free=guide.free, most=guide.length)
-            roles["guidance"] = ServedGuidance(inner_guide)
+            roles["guidance"] = ServedGuidance(_open_guidance(guide, engines[name], prompts))
         elif name == "extractor":
             roles["extractor"] = ServedExtractor(engines[name], prompts, parse_settings(ExtractorSettings, settings))
         elif name == "admission":
@@ -233,10 +233,17 @@ class ServedValue:
         return _wait(self._inner.judge(context, action))
 
 
-class ServedGuidance:
-    """A trained guide, which chooses among the recalled lines or writes a hint."""
+def _open_guidance(settings: GuideSettings, engine: Engine, prompts: PromptFormat) -> AwaitedGuidance:
+    """Return the guidance by a guide that decides about the recollection, or says a text."""
+    if settings.says == RECALLED:
+        return ConsultedGuidance(RetrievalGuidance(), engine, prompts)
+    return TrainedGuidance(engine, prompts, free=settings.says == "words", most=settings.length)
 
-    def __init__(self, inner: TrainedGuidance) -> None:
+
+class ServedGuidance:
+    """A trained guide, which decides about the recollection, chooses one of its lines, or writes a hint."""
+
+    def __init__(self, inner: AwaitedGuidance) -> None:
         self._inner = inner
 
     def propose(self, context: Context) -> Hint | None:

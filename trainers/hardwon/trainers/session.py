@@ -132,7 +132,7 @@ class Session:
                 _follow_sampling(name, config), models[name], prompts, engine, library, config.run.seed,
                 explorer.source, demonstrations.find, gate,
                 explored=lambda task, seed: explorer.explored((task, seed)),
-                episodes=lambda: explorer.trajectories(config.explore.worlds),
+                episodes=lambda: explorer.trajectories(config.explore.worlds), instances=config.explore.worlds.all,
                 recall=config.library.recall, environment=environment, outcome=config.outcome, policy=config.policy,
             )  # fmt: skip
             return _build_role(name, parts)

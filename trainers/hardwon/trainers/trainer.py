@@ -25,6 +25,7 @@ from . import checkpoint as checkpoints, feasibility
 from .algorithms import parallel
 from .checkpoint import Checkpoints, restore_random_states
 from .config import schema
+from .config.kinds import ASKS, TELLS, TRIES
 from .config.schema import TrainConfig
 from .console import Screen
 from .engines import base_models
@@ -33,6 +34,7 @@ from .learning import GATE_LOG
 from .loop import Position, TrainingLoop
 from .metrics import Metrics, is_worse, keep_until, read as read_metrics
 from .player import Player
+from .roles.base import LooksBack
 from .roles.decisions import PURPOSES, look
 from .session import Session, read_config
 from .warmstart import updates
@@ -322,8 +324,10 @@ def _begin(loop: TrainingLoop) -> bool:
             return False
         feasibility.check_prompts(session)  # its demonstrations may be longer
     for name, role in session.roles.items():
-        role.begin()
+        role.begin(loop.screen.tell)
         session.engine.load_adapter(name, 1, role.weights())
+        if isinstance(role, LooksBack) and (text := asyncio.run(role.look_back())):
+            loop.screen.tell(text)
     _warn_of_verdicts(session, loop.screen)
     if warmstart is not None:
         updates.finish(loop)  # a kill in the first evaluation must not lose the warm start
@@ -346,7 +350,7 @@ def find_harmful_guides(config: TrainConfig, out: Path) -> tuple[str, ...]:
     """Return a warning if the guide's hints did clearly worse than the recalled text that it makes them of."""
     rows = read_metrics(out)
     guided, recalled = (
-        [arm for arm in config.arms if config.get_guidance(arm) == kind] for kind in ("role", "library")
+        [arm for arm in config.arms if config.get_guidance(arm) in kinds] for kinds in (TELLS | ASKS, TRIES - TELLS)
     )
     return tuple(
         f"{arm} solves fewer tasks than {reference} (success/{arm} and success/{reference} in metrics.jsonl). Train "

@@ -58,6 +58,19 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Consultation:
+    """One question to the guide within an episode: whether what the library recalls is shown."""
+
+    prompt: Ids
+    p_speaks: float
+    """Probability of the word that agrees, among both."""
+    version: int
+    """Version of the guide's adapter."""
+    tokens: int
+    """Length of what the library recalls."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """One episode with the samples of its turns. `failed` is the reason for an exclusion, or empty."""
 
@@ -83,6 +96,8 @@ class Rollout:
     """What a composer distinguishes the episode by."""
     bonus: float = 0.0
     """What a composer adds to the outcome for the policy's credit."""
+    consulted: tuple[Consultation, ...] = ()
+    """The questions to the guide after which the recollection was shown."""
 
     @property
     def is_plain(self) -> bool:

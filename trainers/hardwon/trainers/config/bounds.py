@@ -48,7 +48,8 @@ _NAMES: dict[Bounds, str] = {
     """,
     SIZE: """
         arms hidden layers heads kv_heads intermediate adapter width minibatches threads groups votes attempts
-        beam depth nearest buffer executions teams runs worlds at_once right run.keep repair.copies density.k
+        beam depth nearest buffer distil_batch executions teams runs worlds at_once right run.keep repair.copies
+        density.k
     """,
     OUTCOME: "gate.floor broken",
     (0, 10): "cost",

@@ -15,7 +15,7 @@ from hardwon.trainers.algorithms.extras import EXTRAS
 from hardwon.trainers.algorithms.samplers import SAMPLERS
 
 from .bounds import check_bounds
-from .kinds import GUIDANCE, READS, RECALLS, TELLS, TRIALS
+from .kinds import ASKS, GUIDANCE, READS, RECALLS, TELLS, TRIALS, TRIES
 from .parsing import nearest
 from .program import PROGRAM, check_program
 from .schedules import check_schedule
@@ -152,7 +152,7 @@ def _check_extractor(config: "TrainConfig") -> None:
     if (extractor := config.roles.get("extractor")) is None:
         return
     reads = extractor.settings.get("reads", READS)
-    needed, shows = ("library", RECALLS) if reads == "rollouts" else ("role", TELLS)
+    needed, shows = ("library", TRIES) if reads == "rollouts" else ("role", TELLS)
     if shows.isdisjoint(config.get_guidance(arm) for arm in config.arms):
         raise CannotLearn(
             f"roles.extractor reads {reads}, and no arm shows its items; "
@@ -197,11 +197,11 @@ def _check_signal(config: "TrainConfig") -> None:
     if TELLS & kinds and "guide" not in config.roles and not _writes_for_episodes(config):
         arm = next(arm for arm in config.arms if config.get_guidance(arm) in TELLS)
         raise CannotLearn(f"arms.{arm} shows the text of a role, and no role writes one; add roles.guide.")
-    if "guide" in config.roles and sum(n for arm, n in config.arms.items() if config.get_guidance(arm) in TELLS) < 2:
-        raise CannotLearn(
-            "roles.guide compares at least two of its texts in a group; add an arm that shows them, such as "
-            "arms.guided=4."
-        )
+    if "guide" in config.roles:
+        _check_guide(config)
+    elif ASKS & kinds:
+        arm = next(arm for arm in config.arms if config.get_guidance(arm) in ASKS)
+        raise CannotLearn(f"arms.{arm} asks the guide, and there is none; add roles.guide.settings.says=recalled.")
     for name in ("guide", "extractor", "admission"):
         if name in config.roles and config.roles[name].credit != type(config.roles[name].credit)():
             raise ConfigError(f"roles.{name}.credit has no use: only the policy is credited by turns. Remove it.")
@@ -209,6 +209,24 @@ def _check_signal(config: "TrainConfig") -> None:
         raise ConfigError("library.path is set, and no arm shows the library; add one, such as arms.retrieved=4.")
     if config.gate.kind != "none" and not config.uses_library:
         raise ConfigError(f"gate.kind is {config.gate.kind}, and no arm shows anything that it could judge.")
+
+
+def _check_guide(config: "TrainConfig") -> None:
+    """Check that a group has two episodes or more in which the guide speaks."""
+    decides = config.roles["guide"].settings.get("says") == "recalled"
+    kinds, kind = (ASKS, "guide") if decides else (TELLS, "role")
+    if sum(copies for arm, copies in config.arms.items() if config.get_guidance(arm) in kinds) < 2:
+        what = "two episodes that show what is recalled" if decides else "two of its texts"
+        raise CannotLearn(
+            f"roles.guide compares at least {what} in a group; add an arm that shows them, such as arms.guided=4 "
+            f"guidance.guided={kind}."
+        )
+    for arm in config.arms:
+        if not decides and config.get_guidance(arm) in ASKS:
+            raise ConfigError(
+                f"guidance.{arm} is guide, and roles.guide says texts of its own; set "
+                f"roles.guide.settings.says=recalled, or guidance.{arm}=role."
+            )
 
 
 def _check_sources(config: "TrainConfig") -> None:

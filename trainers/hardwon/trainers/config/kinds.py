@@ -8,12 +8,17 @@ GUIDANCE = {
     "experience": "The path of an exploring episode of the same task instance, at the start.",
     "another": "The path of an exploring episode of another instance: a control for unrelated memory.",
     "role": "The text of a role (extractor or guide), at the start.",
+    "guide": "What the library recalls, in the situations in which the guide says that it helps.",
     "all": "Both: what the library recalls and, at the start, the text of a role.",
 }
 """Kinds of guidance that an arm can show, by name."""
 ARM_GUIDANCE = {"control": "none", "retrieved": "library", "guided": "role"}
 """Guidance of the arms with these names, unless the settings name another."""
-RECALLS, TELLS = frozenset({"library", "all"}), frozenset({"role", "all"})
+ASKS = frozenset({"guide"})
+"""Guidance that the guide is asked about, in every situation."""
+TRIES = frozenset({"library", "all"})
+"""Guidance that is recalled and always shown, beside which candidates for the library can be tried."""
+RECALLS, TELLS = TRIES | ASKS, frozenset({"role", "all"})
 """Guidance that is recalled from the library, and guidance that a role writes."""
 SHOWS_PATHS = frozenset({"experience", "another"})
 """Guidance that is the path of an exploring episode."""

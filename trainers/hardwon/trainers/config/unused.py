@@ -116,6 +116,8 @@ def _list_own_settings(config: "TrainConfig") -> Iterator[Group]:
         yield Group(path, extractor, ("max_tokens",), extractor.get("writes") == "text", f"{path}.writes=text")
     if (guide := roles.get("guide")) is not None:
         path = "roles.guide.settings"
-        yield Group(path, guide, ("distil",), config.model.is_compact, "a base that is made here (model.base=tiny)")
-        distils = config.model.is_compact and guide.get("distil") != 0
-        yield Group(path, guide, ("distil_lr",), distils, f"{path}.distil above 0 with model.base=tiny")
+        distils = config.model.is_compact or guide.get("says") == "recalled"
+        base = f"a base that is made here (model.base=tiny), or {path}.says=recalled"
+        yield Group(path, guide, ("distil",), distils, base)
+        distils = distils and guide.get("distil") != 0
+        yield Group(path, guide, ("distil_lr", "distil_batch"), distils, f"{path}.distil above 0 with {base}")

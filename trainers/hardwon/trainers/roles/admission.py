@@ -9,7 +9,7 @@ is played several times, and the runs are compared with each other. Only the ada
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -173,7 +173,7 @@ class AdmissionRole:
         self._groups: list[list[tuple[Episode, list[Sample]]]] = []
         self._sent = 0
 
-    def begin(self) -> None:
+    def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Check that there is an environment to play in.
 
         Raises:

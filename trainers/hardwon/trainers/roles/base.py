@@ -33,8 +33,12 @@ class Role(Protocol):
     model: Any
     """The model that it trains: its own copy of the base, or the base with its adapter."""
 
-    def begin(self) -> None:
-        """Prepare for training after the warm start, such as by freezing a reference model."""
+    def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        """Prepare for training after the warm start, such as by freezing a reference model.
+
+        Args:
+            tell: Receives a line of progress now and then.
+        """
         ...
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
@@ -120,6 +124,15 @@ class TriesCandidates(Protocol):
         ...
 
 
+@runtime_checkable
+class LooksBack(Protocol):
+    """A role that can tell how well it begins."""
+
+    async def look_back(self) -> str:
+        """Return what the preparation has reached, in words; empty if there is nothing to tell."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The objects that a role is built from."""
@@ -141,6 +154,8 @@ class Parts:
     """Returns all exploring episodes of a task instance, by split and seed, whatever their outcome."""
     episodes: Callable[[], Sequence[Trajectory]] = lambda: ()
     """Returns the exploring episodes that are played before training."""
+    instances: Sequence[tuple[str, int]] = ()
+    """Split and seed of the task instances that are explored before training."""
     recall: int = 5
     """Maximum number of items, and of similar steps, that a recall shows."""
     environment: Environment | None = None
@@ -170,7 +185,7 @@ class PolicyRole:
         """Change the coefficients of the loss that follow a schedule."""
         self._loss = replace(self._loss, entropy=entropy, temperature=temperature)
 
-    def begin(self) -> None:
+    def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Freeze a copy of the model as the reference if the loss has a KL term and there are no adapters."""
         if self._config.loss.kl and not has_adapters(self.model):
             self._learner.reference = freeze_copy(self.model)
@@ -298,7 +313,7 @@ def _build_extractor(parts: Parts) -> Role:
 
 
 def _build_guide(parts: Parts) -> Role:
-    from .guide import GuideRole
+    from .guides.role import GuideRole
 
     return GuideRole(parts)
 

@@ -154,7 +154,7 @@ class ExtractorRole:
         self.stats: dict[str, float] = {}
         """Figures of the last batch: share of kept candidates, and share of groups with a text to show."""
 
-    def begin(self) -> None:
+    def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Copy the current weights, which `frozen` refers to."""
         self._first = _copy_weights(self.weights())
 

@@ -22,7 +22,7 @@ from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.composers.spec import Spec as Spec
 from hardwon.trainers.algorithms.outcomes import Outcome
-from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, Tried, compute_anchor
+from hardwon.trainers.algorithms.samples import Consultation, Ids, Rollout, Sample, Tried, compute_anchor
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.prompting.base import PromptFormat
@@ -43,6 +43,8 @@ class _Episode:
     outgrown: bool = False
     tried: Tried = ""
     """Whether the candidate of the spec was shown."""
+    consulted: list[Consultation] = field(default_factory=list)
+    """The questions to the guide so far."""
 
     def keep(self, turn: int, action: str, sample: Sample) -> None:
         """Keep the sample of a turn, in place of those of superseded attempts at it and at later turns."""
@@ -318,7 +320,7 @@ async def _run(
         nothing = Trajectory(
             spec.task, (), None, arm=spec.arm, seed=spec.seed, ending=NO_START, meta=failure, id=spec.session
         )
-        return _to_rollout(spec, nothing, (), NO_START, outcome, "")
+        return _to_rollout(episode, nothing, (), NO_START, outcome)
     finally:
         # in any case: a session that never ends would block every round of a local engine
         await engine.end(spec.session)
@@ -333,13 +335,14 @@ async def _run(
         answered = len(trajectory.steps) - 1 in episode.rows
         failed = OUTGROWN if episode.outgrown else "" if answered else trajectory.ending
     rows = () if failed else episode.collect(trajectory.steps)
-    return _to_rollout(spec, trajectory, rows, failed, outcome, episode.tried)
+    return _to_rollout(episode, trajectory, rows, failed, outcome)
 
 
 def _to_rollout(
-    spec: Spec, trajectory: Trajectory, rows: tuple[Sample, ...], failed: str, outcome: Outcome, tried: Tried
+    episode: _Episode, trajectory: Trajectory, rows: tuple[Sample, ...], failed: str, outcome: Outcome
 ) -> Rollout:
     """Return a rollout that says how its episode began."""
+    spec = episode.spec
     path = tuple(step.action for step in spec.prefix)
     return Rollout(
         trajectory,
@@ -347,9 +350,10 @@ def _to_rollout(
         spec.group,
         failed,
         outcome,
-        tried=tried,
+        tried=episode.tried,
         start=len(path),
         parent=spec.parent,
         root=spec.root,
         label=spec.label,
+        consulted=tuple(episode.consulted),
     )

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.trainers.algorithms.imitation import Examples, build_examples, clean_trajectory, restrict
@@ -45,7 +46,8 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
         path = shorten_path(environment, world, [step.action for step in steps])
         if path and (config.max_turns is None or len(path) <= config.max_turns):
             paths[world] = path
-    recalling = [arm for arm in loop.config.list_arms() if arm.memory in RECALLS]
+    # with all that is recalled, also where the guide is to be asked later: it has learned nothing yet
+    recalling = [replace(arm, memory="library") for arm in loop.config.list_arms() if arm.memory in RECALLS]
     in_library = {world for worlds in loop.config.library.explored.values() for world in worlds.all} & {*paths}
     if recalling and in_library:
         loop.screen.warn(

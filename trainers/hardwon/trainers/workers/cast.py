@@ -13,9 +13,10 @@ from hardwon.runtime import Agent, Environment
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGuidance
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Policy
-from hardwon.trainers.config.kinds import RECALLS, TELLS
+from hardwon.trainers.config.kinds import ASKS, RECALLS, TELLS
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
+from hardwon.trainers.gating.consulting import ConsultedGuidance
 from hardwon.trainers.gating.diversity import DiverseLibrary
 from hardwon.trainers.gating.gate import GatedGuidance
 from hardwon.trainers.gating.other_worlds import OtherWorlds
@@ -127,7 +128,7 @@ class Cast:
             arm=arm,
             learn=False,
             guardrails=recalls and config.guardrails,
-            guidance=self._build_retrieval(arm, library) if recalls else GivenGuidance(),
+            guidance=self._build_retrieval(arm, library, learning) if recalls else GivenGuidance(),
             max_steps=max_steps or stage.config.environment.max_steps,
             recall_k=config.recall if recalls else 0,
             retries=0,
@@ -145,12 +146,17 @@ class Cast:
         source: Any = OtherWorlds(library)
         return DiverseLibrary(source, stage.diversity) if learning and stage.config.library.diverse else source
 
-    def _build_retrieval(self, arm: Arm, library: Any) -> Guidance:
-        """Return the guidance of an arm that recalls. Frozen arms pass no gate: it has learned since the start."""
+    def _build_retrieval(self, arm: Arm, library: Any, learning: bool) -> Guidance:
+        """Return the guidance of an arm that recalls.
+
+        Frozen arms pass no gate and ask no guide: both have learned since the start.
+        """
         gate, config = self._stage.gate, self._stage.config.library
         guidance: Guidance = CandidateGuidance(RetrievalGuidance())
         if gate is not None and not arm.frozen:
             guidance = GatedGuidance(guidance, gate)
+        if arm.memory in ASKS and not arm.frozen:
+            guidance = ConsultedGuidance(guidance, self._stage.engine, self._stage.prompts, always=learning)
         if arm.memory in TELLS:
             guidance = GivenAndRecalled(guidance)
         if config.warmup_items or config.warmup_iterations:

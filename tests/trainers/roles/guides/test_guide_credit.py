@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hardwon.trainers.algorithms.advantages import standardize
-from hardwon.trainers.roles.guide_credit import Branch, guide_credit
+from hardwon.trainers.roles.guides.credit import Branch, guide_credit
 
 
 def branches(*outcomes, tokens=0):

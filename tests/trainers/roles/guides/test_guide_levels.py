@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.trainers.roles.test_guide import guide
+from tests.trainers.roles.guides.test_guide import guide
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Rollout
-from hardwon.trainers.roles.guide import GuideSettings, measure_gains, rows_of, share_replies
-from hardwon.trainers.roles.guide_credit import Branch, credit_blueprints, credit_foresight
+from hardwon.trainers.roles.guides.credit import Branch, credit_blueprints, credit_foresight
+from hardwon.trainers.roles.guides.role import GuideSettings, measure_gains, share_replies
 from hardwon.trainers.rollouts.rollout import Spec
 
 
@@ -71,17 +71,16 @@ def test_a_guide_learns_from_blueprints_without_a_control_arm():
     rollouts = [play(spec.session, "hall", won) for spec, won in zip(specs, outcomes, strict=True)]
     found = role._credit(rollouts)
     assert found is not None
-    replies, credit = found
-    assert len(replies) == 2
-    assert credit.content == (0.5, -0.5)
-    rows, advantages = rows_of(replies, credit)
+    assert len(found.speaks) == 2
+    assert found.credit.content == (0.5, -0.5)
+    rows, advantages = found.rows
     assert {value for row in rows for value in advantages[row.trace]} == {0.0, 0.5, -0.5}
     assert role.wants(rollouts)
     assert guide(settings={"credit": "mem-pi"})._credit(rollouts) is None
 
 
 def test_an_abstraction_is_written_from_the_task_alone():
-    role = guide(settings={"credit": "rlad", "reads": "task", "free": True})
+    role = guide(settings={"credit": "rlad", "reads": "task", "says": "words"})
     query = role._ask(Spec("", 0))
     assert query is not None
     assert query.recalled == query.offers == ()
@@ -91,7 +90,7 @@ def test_an_abstraction_is_written_from_the_task_alone():
 
 
 def test_settings_that_cannot_work_are_refused():
-    with pytest.raises(ConfigError, match="free"):
+    with pytest.raises(ConfigError, match="says: words"):
         GuideSettings(reads="task")
     with pytest.raises(ConfigError, match="executions"):
         GuideSettings(executions=0)

@@ -1,48 +1,43 @@
 """The guide role: before an episode, gives a hint or none, and learns when a hint helps (Mem-π).
 
-The guide reads the situation and the recalled texts, and decides with one token whether to speak. It then says
-a free text or one of the texts on offer. Stage 1 imitates guidance from successful episodes. Stage 2 plays
-structured groups: in the guide's arms it must speak, and the control arm serves as the abstaining branch;
-`guide_credit` computes the advantages. The policy is not trained by this role.
+The guide reads the situation and the recalled texts, and decides with one token whether to speak. It then shows
+everything that was recalled, one line of it, or words of its own. Stage 1 imitates guidance from successful episodes,
+or decisions about recollections that fit and that do not. Stage 2 plays structured groups: in the guide's arms it must
+speak, and the control arm serves as the abstaining branch; `credit` computes the advantages. The policy is not trained
+by this role.
 
-`guide_speech.TrainedGuidance` serves a trained guide in the runtime's loop.
+`speech.TrainedGuidance` and `gating.consulting` serve a trained guide in the runtime's loop.
 """
 
 import asyncio
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
-from hardwon.memory import Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.learning.skill_mining import without_circles
-from hardwon.runtime.interfaces.types import Context
-from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.loop.nodes import GUIDANCE_TOKENS
 from hardwon.trainers.algorithms.imitation import Report, WarmStart, warm_start
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import CONTROL, parse
 from hardwon.trainers.engines.base import Weights
-from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.models.adapters import activate, has_adapters, parameters_of
 from hardwon.trainers.prompting.compact import CompactFormat
-from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 
-from .base import Parts, load_weights, weights_of
-from .guide_credit import LEAST, Branch, GuideCredit, credit_blueprints, credit_foresight, guide_credit
-from .guide_speech import GuideQuery, GuideReply, Speaker, query_of
-from .item_reward import row_of
-from .note_generators import format_path
-from .verdicts import weigh
+from ..base import Parts, load_weights, weights_of
+from ..item_reward import row_of
+from ..verdicts import weigh
+from .credit import LEAST, Branch, GuideCredit, credit_blueprints, credit_foresight, guide_credit
+from .lessons import Judged, Lesson, Recollections, build_lessons, explored, judge_recollections, split_judged
+from .speech import GuideQuery, GuideReply, Speaker
 
 Source = Callable[[Spec], GuideQuery | None]
 """Returns what the guide sees before an episode, or None to stay silent."""
-Lesson = tuple[GuideQuery, str]
-"""A query and the guidance to imitate."""
+RECALLED = "recalled"
+"""The setting of a guide that only decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +50,15 @@ class GuideSettings:
     """Number of tokens that cost `cost`, and the maximum length of a text."""
     ready: int = 8
     """Groups per update."""
-    free: bool = False
-    """Generate free text; otherwise choose one of the texts on offer."""
+    says: Literal["line", "words", "recalled"] = "line"
+    """line: it says one of the texts on offer. words: it says free text. recalled: everything that the library recalls
+    is shown, and it decides only whether, in each situation of an episode; for arms whose guidance is `guide`."""
     distil: int = 100
     """Updates of stage 1 (imitation), if there are lessons; 0 skips it."""
     distil_lr: float = 1e-3
-    """Peak learning rate of stage 1."""
+    """Peak learning rate of stage 1; for an adapter of a pretrained base, a fifth of this or less."""
+    distil_batch: int = 16
+    """Lessons of an update of stage 1."""
     credit: Literal["mem-pi", "himac", "foresight", "rlad"] = "mem-pi"
     """mem-pi: whether to speak, and what, against the control arm. himac: a text is a blueprint, which several episodes
     execute. foresight: a text is a subgoal for the next action. rlad: a text is an abstraction of the task. The last
@@ -71,13 +69,29 @@ class GuideSettings:
     """task: nothing but the first state, for which `free` is needed."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "ready", "executions"):
+        for name in ("length", "ready", "executions", "distil_batch"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
         if self.distil < 0:
             raise ConfigError(f"distil is {self.distil}; use 0 to skip stage 1, or more.")
-        if self.reads == "task" and not self.free:
-            raise ConfigError("reads is task, where no texts are on offer; set free: true.")
+        if self.reads == "task" and self.says != "words":
+            raise ConfigError(f"reads is task, where no texts are on offer, and says is {self.says}; set says: words.")
+        if self.says == RECALLED and (self.credit != "mem-pi" or self.executions > 1):
+            raise ConfigError(
+                f"says is recalled, so there are no texts to compare, and credit is {self.credit} with executions "
+                f"{self.executions}; leave both out."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Credited:
+    """The credit of a group, and what is learned from it."""
+
+    credit: GuideCredit
+    speaks: tuple[float, ...]
+    """The probability of speaking of each decision."""
+    rows: tuple[list[Sample], dict[str, list[float]]]
+    """The samples, and their advantages by trace."""
 
 
 class GuideRole:
@@ -103,14 +117,14 @@ class GuideRole:
         self.name, self.model = name, parts.model
         self._parts = parts
         is_compact = isinstance(parts.prompts, CompactFormat)
-        recollections = Recollections(parts)
-        self._source = source or ((lambda spec: explored(spec, parts)) if is_compact else recollections.ask)
-        # A recollection has no right answer to imitate, so a chat model begins with stage 2.
-        self._lessons = lessons or (lambda: build_lessons(parts.episodes()) if is_compact else [])
+        self._recollections = Recollections(parts)
+        self._source = source or ((lambda spec: explored(spec, parts)) if is_compact else self._recollections.ask)
         self.settings = parse(GuideSettings, parts.config.settings, f"roles.{name}.settings")
-        self.speaker = Speaker(
-            parts.engine, parts.prompts, role=name, free=self.settings.free, most=self.settings.length
-        )
+        # There is no right text to say about a recollection, so a chat model that says one begins with stage 2.
+        self._lessons = lessons or (lambda: build_lessons(parts.episodes()) if is_compact else [])
+        self._held_out: Sequence[Judged] = ()
+        free = self.settings.says == "words"
+        self.speaker = Speaker(parts.engine, parts.prompts, role=name, free=free, most=self.settings.length)
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._first: Weights | None = None
@@ -121,20 +135,55 @@ class GuideRole:
 
     # -- stage 1 --------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Run stage 1 if there are lessons, then copy the weights as the reference and for `frozen`."""
-        if self.settings.distil and (lessons := list(self._lessons())):
-            self.distil(lessons)
+        if self.settings.says == RECALLED:
+            self._learn_to_judge(tell)
+        elif self.settings.distil and (lessons := list(self._lessons())):
+            self.distil(lessons, tell)
         self._first = _copy_weights(self.weights())
         if self._parts.config.loss.kl:
             self._learner.reference = _copy_reference(self.model, self.name)
 
-    def distil(self, lessons: Sequence[Lesson]) -> Report:
+    def distil(self, lessons: Sequence[Lesson], tell: Callable[[str], None] = lambda _: None) -> Report:
         """Imitate the texts of the lessons. Whether to speak is learned from outcomes in stage 2."""
         rows = [self.speaker.lesson(query, text, f"lesson/{n}") for n, (query, text) in enumerate(lessons)]
+        return self._imitate(rows, tell)
+
+    def _learn_to_judge(self, tell: Callable[[str], None]) -> None:
+        """Imitate decisions about recollections of explored task instances, and hold out a part to measure them."""
+        updates, batch = self.settings.distil, self.settings.distil_batch
+        judged = judge_recollections(self._recollections, self._parts, most=updates * batch) if updates else []
+        learned, self._held_out = split_judged(judged)
+        rows = [self.speaker.judge(each.query, each.fits, f"lesson/{n}") for n, each in enumerate(learned)]
+        if rows:
+            fitting = sum(each.fits for each in learned)
+            tell(f"{self.name}: {len(rows)} recollections of explored task instances, {fitting} of which fit")
+            self._imitate(rows, tell)
+
+    def _imitate(self, rows: Sequence[Sample], tell: Callable[[str], None]) -> Report:
         examples = pack_samples(rows, {row.trace: [1.0] for row in rows})
-        learning = WarmStart(updates=self.settings.distil, lr=self.settings.distil_lr, seed=self._parts.seed)
-        return warm_start(self.model, examples, learning, role=self.name if has_adapters(self.model) else "")
+        how = self.settings
+        learning = WarmStart(updates=how.distil, batch=how.distil_batch, lr=how.distil_lr, seed=self._parts.seed)
+        role = self.name if has_adapters(self.model) else ""
+        return warm_start(self.model, examples, learning, lambda line: tell(f"{self.name}: {line}"), role=role)
+
+    async def look_back(self) -> str:
+        """Return in words how well the guide decides about the recollections that it did not learn from."""
+        if self.settings.says != RECALLED or not self.settings.distil:
+            return ""
+        if not self._held_out:
+            return (
+                f"WARNING: {self.name} was not measured: there are fewer than two explored situations with a known "
+                f"solution in which the library recalls something. Explore more task instances, or set "
+                f"roles.{self.name}.settings.distil=0."
+            )
+        right = await self.speaker.measure([(each.query, each.fits) for each in self._held_out])
+        self.stats["right"] = right
+        return (
+            f"{self.name}: P(right) is {right:.2f} on {len(self._held_out)} recollections that it did not learn from, "
+            f"{sum(each.fits for each in self._held_out)} of which fit."
+        )
 
     # -- stage 2 --------------------------------------------------------------------------------------
 
@@ -146,6 +195,8 @@ class GuideRole:
         Raises:
             ConfigError: `frozen` is set and `begin` was not called.
         """
+        if self.settings.says == RECALLED:
+            return specs
         if not frozen:
             replies = await self._say(specs, speaks=True, executions=self.settings.executions)
             self._replies.update({name: reply for name, reply in replies.items() if reply.text})
@@ -163,6 +214,8 @@ class GuideRole:
 
     async def choose(self, specs: Sequence[Spec], *, speaks: bool | None = None) -> Sequence[Spec]:
         """Return the episodes with greedy hints and store nothing; `speaks` overrides the decision."""
+        if self.settings.says == RECALLED:
+            return specs
         return _fill_specs(specs, await self._say(specs, speaks=speaks, greedy=True))
 
     async def ask(self, specs: Sequence[Spec], *, speaks: bool | None = None) -> dict[str, GuideReply]:
@@ -215,23 +268,22 @@ class GuideRole:
         groups: dict[str, list[Rollout]] = {}
         for rollout in rollouts:
             groups.setdefault(rollout.group, []).append(rollout)
-        credited_groups = [credited for group in groups.values() if (credited := self._credit(group)) is not None]
-        for replies, credit in credited_groups:
-            self._groups.append(rows_of(replies, credit))
+        credited = [credit for group in groups.values() if (credit := self._credit(group)) is not None]
+        self._groups += [group.rows for group in credited]
         self._replies = {}
-        self.stats = {
-            "groups_left_out": float(len(groups) - len(credited_groups)),
-            "generates": fmean(reply.p_speaks for replies, _ in credited_groups for reply in replies)
-            if credited_groups
-            else 0.0,
-            "decision": fmean(credit.decision for _, credit in credited_groups) if credited_groups else 0.0,
-            "reward": fmean(credit.reward for _, credit in credited_groups) if credited_groups else 0.0,
+        self.stats |= {
+            "groups_left_out": float(len(groups) - len(credited)),
+            "generates": fmean(p for group in credited for p in group.speaks) if credited else 0.0,
+            "decision": fmean(group.credit.decision for group in credited) if credited else 0.0,
+            "reward": fmean(group.credit.reward for group in credited) if credited else 0.0,
         }
 
-    def _credit(self, rollouts: Sequence[Rollout]) -> tuple[list[GuideReply], GuideCredit] | None:
-        """Return a group's replies and advantages, or None without an abstaining and two speaking branches."""
+    def _credit(self, rollouts: Sequence[Rollout]) -> "Credited | None":
+        """Return the credit of a group, or None without an abstaining and two speaking branches."""
         counted = _select_counted(rollouts)
         silent = tuple(_outcome(rollout) for rollout in counted if rollout.trajectory.arm == CONTROL)
+        if self.settings.says == RECALLED:
+            return self._credit_consulted(counted, Branch(silent)) if silent else None
         spoken: dict[int, tuple[GuideReply, list[Rollout]]] = {}
         for rollout in counted:
             if (reply := self._replies.get(rollout.trajectory.id)) is not None:
@@ -242,10 +294,35 @@ class GuideRole:
         replies = [reply for reply, _ in spoken.values()]
         branches = [Branch(tuple(map(_outcome, episodes)), reply.tokens) for reply, episodes in spoken.values()]
         if credit == "foresight":
-            return replies, credit_foresight(measure_gains([episodes for _, episodes in spoken.values()]))
-        if credit in ("himac", "rlad"):
-            return replies, credit_blueprints(branches)
-        return replies, guide_credit(Branch(silent), branches, cost=self.settings.cost, length=self.settings.length)
+            result = credit_foresight(measure_gains([episodes for _, episodes in spoken.values()]))
+        elif credit in ("himac", "rlad"):
+            result = credit_blueprints(branches)
+        else:
+            result = guide_credit(Branch(silent), branches, cost=self.settings.cost, length=self.settings.length)
+        return Credited(result, tuple(reply.p_speaks for reply in replies), rows_of(replies, result))
+
+    def _credit_consulted(self, counted: Sequence[Rollout], silent: Branch) -> "Credited | None":
+        """Return the credit of a group whose episodes were shown what the library recalls, in each situation.
+
+        An episode costs the mean length of its hints. Its decisions all have the advantage of the group; a question
+        that several episodes were asked counts once for each.
+        """
+        spoken = [rollout for rollout in counted if rollout.consulted]
+        if len(spoken) < LEAST:
+            return None
+        lengths = [fmean(each.tokens for each in rollout.consulted) for rollout in spoken]
+        branches = [Branch((_outcome(rollout),), round(n)) for rollout, n in zip(spoken, lengths, strict=True)]
+        credit = guide_credit(silent, branches, cost=self.settings.cost, length=self.settings.length)
+        rows: list[Sample] = []
+        advantages: dict[str, list[float]] = {}
+        questions = [each for rollout in spoken for each in rollout.consulted]
+        counts = Counter(each.prompt for each in questions)
+        for number, each in enumerate({each.prompt: each for each in questions}.values()):
+            pair = self.speaker.pair(each, f"{spoken[0].group}/{number}")
+            for row, weight in zip(pair, weigh(*pair, credit.decision * counts[each.prompt]), strict=True):
+                rows.append(row)
+                advantages[row.trace] = [weight]
+        return Credited(credit, tuple(each.p_speaks for each in questions), (rows, advantages))
 
     def ready(self) -> bool:
         """Return whether there are enough groups for an update."""
@@ -313,71 +390,6 @@ def rows_of(replies: Sequence[GuideReply], credit: GuideCredit) -> tuple[list[Sa
 def to_streams(groups: Iterable[tuple[Sequence[Sample], Mapping[str, Sequence[float]]]]) -> list[PackedSequence]:
     """Return the groups as packed sequences; a decision and its content share one with two advantages."""
     return [stream for rows, advantages in groups for stream in pack_samples(rows, advantages)]
-
-
-# -- queries and lessons of a run --------------------------------------------------------------------
-
-
-class Recollections:
-    """Recall at the start of the task instances of a run, as a guide reads it in production."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts, self._beginnings = parts, Beginnings(parts.environment)
-
-    def ask(self, spec: Spec) -> GuideQuery | None:
-        """Return the query for an episode, without what the library knows of its own task instance.
-
-        Another role's text for the episode takes the place of the recollection.
-        """
-        context = self.recall(spec)
-        if spec.memory:
-            return GuideQuery(context.state, (spec.memory,), (spec.memory,))
-        query = query_of(context)
-        return None if query is None else query[0]
-
-    def recall(self, spec: Spec) -> Context:
-        """Return the situation at the start of an episode with the library's recollection."""
-        state, actions = self._beginnings.read(spec)
-        working = WorkingMemory()
-        working.begin(state)
-        recollection = OtherWorlds(self._parts.library, instance=(spec.task, spec.seed)).recall(
-            state,
-            k=self._parts.recall,
-            budget_tokens=GUIDANCE_TOKENS,
-            level="step",
-            actions={action: working.counts(state, action) for action in actions},
-            after="",
-        )
-        return Context(state, actions, recollection)
-
-
-def explored(spec: Spec, parts: Parts) -> GuideQuery | None:
-    """Return the query for an episode: from another role's text, or from the last exploring episode."""
-    walks = parts.explored(spec.task, spec.seed)
-    if not walks or not walks[-1].steps:
-        return None
-    first = walks[-1].steps[0].pre
-    return GuideQuery(first, (spec.memory,), (spec.memory,)) if spec.memory else build_query(walks[-1])
-
-
-def build_query(walk: Trajectory) -> GuideQuery:
-    """Return the initial situation of an exploring episode with its path as the recalled text.
-
-    The path is labeled insight after a success and warning after a failure. On offer are the path without loops
-    and the whole path.
-    """
-    whole, kept = format_path(walk.steps), format_path(without_circles(walk.steps))
-    kind = "insight" if walk.success else "warning"
-    return GuideQuery(walk.steps[0].pre, (f"{whole} {kind}",), tuple(dict.fromkeys((kept, whole))))
-
-
-def build_lessons(episodes: Iterable[Trajectory]) -> list[Lesson]:
-    """Return one lesson per successful episode: say its path without loops."""
-    return [
-        (build_query(episode), format_path(without_circles(episode.steps)))
-        for episode in episodes
-        if episode.success and episode.steps
-    ]
 
 
 def _fill_specs(specs: Sequence[Spec], replies: Mapping[str, GuideReply]) -> list[Spec]:

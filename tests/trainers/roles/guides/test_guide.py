@@ -27,9 +27,10 @@ from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.base import Parts
-from hardwon.trainers.roles.guide import GuideRole, build_lessons, build_query, rows_of, to_streams
-from hardwon.trainers.roles.guide_credit import Branch, GuideCredit, guide_credit
-from hardwon.trainers.roles.guide_speech import GuideQuery, Speaker
+from hardwon.trainers.roles.guides.credit import Branch, GuideCredit, guide_credit
+from hardwon.trainers.roles.guides.lessons import build_lessons, build_query
+from hardwon.trainers.roles.guides.role import GuideRole, rows_of, to_streams
+from hardwon.trainers.roles.guides.speech import GuideQuery, Speaker
 from hardwon.trainers.roles.verdicts import FLOOR
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 
@@ -384,7 +385,7 @@ def test_a_trained_guide_in_the_loop(library, rooms, script):
 
 
 def test_the_example_trains_the_guide_alone():
-    config = load(Path(__file__).parents[3] / "examples" / "train_guide.yaml")
+    config = load(Path(__file__).parents[4] / "examples" / "train_guide.yaml")
     assert next(iter(config.roles)) == "guide"
     assert config.roles["guide"].phase > config.run.iterations
     assert config.roles["policy"].learner.lr == 0.0

@@ -9,7 +9,7 @@ from hardwon.trainers.config.schema import load
 from hardwon.trainers.metrics import FILE, is_worse
 from hardwon.trainers.trainer import find_harmful_guides
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
+EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 def rows(guided, retrieved):

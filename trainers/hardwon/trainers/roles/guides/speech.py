@@ -3,24 +3,27 @@
     reply = await Speaker(engine, prompts).say(query, "a name")      # reply.text is None if it abstains
     guidance = TrainedGuidance(engine, prompts)                      # the same in the runtime's loop
 
-Every sampled token is kept for training. Credit and updates are in `guide`.
+Every sampled token is kept for training. Credit is in `credit`, and the updates in `role`. A guide that only decides
+whether the recollection is shown writes nothing; it is served by `gating.consulting`.
 """
 
 import asyncio
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardwon.memory import State
 from hardwon.runtime.guidance.base import Hint, Line, hint_of, lines_of
 from hardwon.runtime.interfaces.types import Context, Usage
-from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
+from hardwon.trainers.algorithms.samples import Allowed, Consultation, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.engines.trie import Trie
-from hardwon.trainers.prompting.base import PromptFormat, Query
+from hardwon.trainers.gating.consulting import write_question
+from hardwon.trainers.prompting.base import PromptFormat
 
-from .verdicts import build_row
+from ..verdicts import build_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +126,8 @@ class Speaker:
         return GuideReply(self._decode(completion.tokens, query), p_speaks, spoken, silent, content, usage)
 
     def prompt(self, query: GuideQuery) -> Ids:
-        """Return the tokens of a query, up to the verdict.
-
-        The recalled texts come last, next to the decision about them.
-        """
-        state = query.state
-        sections: dict[str, str | tuple[str, ...]] = {"task": state.task, "observation": state.observation}
-        if state.location:
-            sections["location"] = state.location
-        return self._prompts.query(Query("guide", {**sections, "recalled": query.recalled}))
+        """Return the tokens of a query, up to the verdict."""
+        return write_question(self._prompts, query.state, query.recalled)
 
     def lesson(self, query: GuideQuery, text: str, name: str) -> Sample:
         """Return a text as a sample to imitate, as the continuation of a decision to speak."""
@@ -143,6 +139,28 @@ class Speaker:
         mask = tuple(each is None or len(each) > 1 for each in allowed)
         prompt = (*self.prompt(query), *self._verdicts.yes)
         return Sample(prompt, tokens, (0.0,) * n, mask, allowed, self._role, 0, "", "", "", name, 0)
+
+    async def measure(self, judged: Sequence[tuple[GuideQuery, bool]]) -> float:
+        """Return the mean probability of the right decision about queries."""
+        answers = await asyncio.gather(*(self.decide(query, "", greedy=True) for query, _ in judged))
+        right = 0.0
+        for answer, (_, fits) in zip(answers, judged, strict=True):
+            probability = math.exp(sum(answer.logprobs))
+            right += probability if (answer.tokens == self._verdicts.yes) == fits else 1.0 - probability
+        return right / len(judged)
+
+    def judge(self, query: GuideQuery, fits: bool, name: str) -> Sample:
+        """Return the right decision about a query as a sample to imitate."""
+        word = self._verdicts.yes if fits else self._verdicts.no
+        return build_row(self._verdicts, word, 1.0, prompt=self.prompt(query), role=self._role, version=0, trace=name)
+
+    def pair(self, consulted: Consultation, name: str) -> tuple[Sample, Sample]:
+        """Return both answers to a question of an episode, the one that speaks first."""
+        origin: dict[str, Any] = {"prompt": consulted.prompt, "role": self._role, "version": consulted.version}
+        spoken = build_row(self._verdicts, self._verdicts.yes, consulted.p_speaks, **origin, trace=name)
+        return spoken, build_row(
+            self._verdicts, self._verdicts.no, 1.0 - consulted.p_speaks, **origin, trace=f"{name}/silent"
+        )
 
     @property
     def _answers(self) -> tuple[Ids, Ids]:

@@ -1,0 +1,73 @@
+"""Guidance that asks the guide, in every situation, whether what the library recalls is shown.
+
+    guidance = ConsultedGuidance(RetrievalGuidance(), engine, prompts)       # in production and in evaluations
+    guidance = ConsultedGuidance(..., always=True)                           # in training: asked, and shown anyway
+
+The guide writes nothing. So before it has learned anything it can only leave out, and what it lets through is what the
+library would have shown without it. In training, every recollection is shown and the arm `control` is shown none; the
+difference in outcome teaches the answers (Mem-π's abstaining branch).
+"""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hardwon.memory import State
+from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint
+from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.trainers.algorithms.samples import Consultation, Ids
+from hardwon.trainers.engines.base import Engine, Request
+from hardwon.trainers.prompting.base import PromptFormat, Query
+from hardwon.trainers.rollouts.rollout import current_episode, current_session
+
+ROLE = "guide"
+"""The engine's role that is asked."""
+
+
+class ConsultedGuidance:
+    """Shows the hint of another guidance where the guide says that it helps."""
+
+    def __init__(self, inner: Guidance, engine: Engine, prompts: PromptFormat, *, always: bool = False) -> None:
+        """Wrap a guidance.
+
+        Args:
+            inner: Proposes the hints.
+            engine: Generates the guide's answers.
+            prompts: Encodes the questions.
+            always: Show every hint, and keep the question with the current rollout.
+        """
+        self._inner, self._engine, self._prompts, self._always = inner, engine, prompts, always
+        self._verdicts = prompts.verdicts("guide")
+
+    async def apropose(self, context: Context) -> Hint | None:
+        """Return the hint of the inner guidance; one with an empty text if the guide declines."""
+        hint = await apropose_hint(self._inner, context)
+        if hint is None or not hint.text:
+            return hint
+        prompt = write_question(self._prompts, context.state, hint.text.splitlines())
+        request = Request(prompt, ROLE, self._verdicts.trie, temperature=0.0, session=current_session())
+        answer = await self._engine.generate(request)
+        probability = math.exp(sum(answer.logprobs))
+        p_speaks = probability if answer.tokens == self._verdicts.yes else 1.0 - probability
+        usage = hint.usage + Usage(len(prompt), sum(answer.mask), calls=1)
+        if self._always:
+            length = len(self._prompts.text(hint.text))
+            current_episode().consulted.append(Consultation(prompt, p_speaks, answer.version, length))
+        answered = hint if self._always or answer.tokens == self._verdicts.yes else Hint("")
+        return replace(answered, usage=usage, why={**hint.why, "p_speaks": round(p_speaks, 4)})
+
+    def propose(self, context: Context) -> Hint | None:
+        """Run `apropose` for a loop without asyncio."""
+        return asyncio.run(self.apropose(context))
+
+
+def write_question(prompts: PromptFormat, state: State, recalled: Sequence[str]) -> Ids:
+    """Return the tokens of the question whether some recalled lines help, up to the answer.
+
+    The recalled lines come last, next to the decision about them.
+    """
+    sections: dict[str, str | tuple[str, ...]] = {"task": state.task, "observation": state.observation}
+    if state.location:
+        sections["location"] = state.location
+    return prompts.query(Query("guide", {**sections, "recalled": tuple(recalled)}))
