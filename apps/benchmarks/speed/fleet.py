@@ -99,6 +99,9 @@ def _list_loads(loads: Loads) -> list[Row]:
         rows.append(_row("lag, median", writers, percentile(lags_ms, 50), "ms"))
         rows.append(_row("lag, 99th percentile", writers, percentile(lags_ms, 99), "ms"))
     rows += [_row("look that applies entries", n, percentile(ms, 50), "ms") for n, ms in loads.looks_ms.items()]
+    rows += [_row("look, mean", n, statistics.mean(ms), "ms") for n, ms in loads.looks_ms.items()]
+    if loads.server_ms is not None:
+        rows.append(_row("CPU time of the server for a look", 1, loads.server_ms, "ms"))
     share, still = (
         statistics.median(ms / idle for ms, idle in zip(times_ms, loads.idle_ms, strict=True))
         for times_ms in (loads.busy_ms, loads.still_ms)

@@ -77,6 +77,8 @@ class Loads:
     """The same from a copy of the replica: the follower computes in this process, but what is read does not change."""
     looks_ms: dict[int, list[float]] = field(default_factory=dict)
     """Times of looks at the log, by the number of entries that they apply."""
+    server_ms: float | None = None
+    """CPU time of the server for a look that finds one entry; None if the server is on another machine."""
 
 
 def connect(url: str, folder: Path) -> FleetLibrary:
@@ -115,7 +117,7 @@ def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
     loads, rooms = Loads({count: [] for count in counts}), Rooms(2)
     with connect(url, folder / "reader") as reader, start_processes(_offer, url, max(counts)) as pipes:
         reader._store.copy_to(folder / "copy.db")
-        loads.looks_ms = _time_looks(url, reader)
+        loads.looks_ms, loads.server_ms = _time_looks(url, reader)
         with closing(ExperienceLibrary.open(folder / "copy.db", read_only=True)) as copy:
             for _ in range(LOADS):
                 # Other states each time: the result of a state that was asked before is kept.
@@ -132,18 +134,26 @@ def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
     return loads
 
 
-def _time_looks(url: str, library: FleetLibrary) -> dict[int, list[float]]:
-    """Return the times in ms of looks at the log, by the number of new entries that they apply."""
+def _time_looks(url: str, library: FleetLibrary) -> tuple[dict[int, list[float]], float | None]:
+    """Return the times in ms of looks at the log, by the number of new entries, and the CPU time of the server for one.
+
+    The reader's connection serves its follower, too, so a look without entries may be part of that CPU time.
+    """
     payloads, log = iter(make_payloads(ROUNDS * sum(LOOKS), 50)), Log(url, library.namespace)
+    ((pid,),) = library._log.read("SELECT pg_backend_pid()")
     times_ms: dict[int, list[float]] = {count: [] for count in LOOKS}
+    servers_ms: list[float | None] = []
     for turn in range(ROUNDS):
         for count in LOOKS:
             log.append("episode", [(f"look-{turn}-{count}-{n}", next(payloads)) for n in range(count)])
-            began = time.perf_counter()
+            began, server_s = time.perf_counter(), read_cpu_s(pid)
             library.sync()
             times_ms[count].append(1000 * (time.perf_counter() - began))
+            ended_s = read_cpu_s(pid)
+            servers_ms += [None if server_s is None or ended_s is None else 1000 * (ended_s - server_s)]
     log.close()
-    return times_ms
+    known = [each for each in servers_ms[:: len(LOOKS)] if each is not None]
+    return times_ms, statistics.median(known) if known else None
 
 
 def _offer_together(pipes: Sequence[Connection]) -> list[tuple[int, float]]:

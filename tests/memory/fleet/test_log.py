@@ -63,6 +63,21 @@ def test_an_append_is_one_commit(log):
     assert together
 
 
+def test_positions_cost_nothing_for_entries_of_another_namespace(log, url):
+    """Also when most entries waited there while the server took its statistics."""
+    other, scans = Log(url, "other"), "SELECT pg_stat_get_xact_numscans('hardwon.waiting'::regclass)"
+    log._reader.run(f"INSERT INTO hardwon.waiting SELECT {other.number}, -n FROM generate_series(1, 20000) n")
+    log._reader.run("ANALYZE hardwon.waiting")
+    query = "INSERT INTO hardwon.log(namespace, kind, format, key, payload) VALUES (%(at)s, 'bank', 1, %(key)s, '')"
+    with log._reader.transaction():
+        before = log._reader.run(scans)
+        for number in range(20):
+            log._reader.run(query, {"at": log.number, "key": f"k{number}"})
+            assert log.assign() == number + 1
+        assert log._reader.run(scans) == before
+    other.close()
+
+
 def test_an_append_is_idempotent_by_its_key(log):
     """A client that lost the connection in the middle of a commit asks again."""
     first = log.append("bank", rows("a", "b"))
