@@ -14,6 +14,8 @@ SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 export OMP_NUM_THREADS := 1
 export OMP_WAIT_POLICY := PASSIVE
 export TOKENIZERS_PARALLELISM := false
+# Compile modules and tests once, and not in every process and every run.
+unexport PYTHONDONTWRITEBYTECODE
 # Fail instead of downloading a model: the models that the tests need are installed as packages.
 export HF_HUB_OFFLINE := 1
 

@@ -491,3 +491,15 @@ def test_without_torch_the_extra_is_named(tmp_path):
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert "torch is not installed" in done.stderr
     assert "pip install" in done.stderr
+
+
+@pytest.mark.parametrize("role", ["policy", "guide", "extractor", "admission"])
+def test_an_unknown_setting_of_a_role_is_refused_before_anything_is_played(role, corridor, monkeypatch):
+    """Exploring takes minutes, and a mistyped name should not cost them."""
+    played = []
+    monkeypatch.setattr("hardwon.trainers.session.Explorer", lambda *_, **__: played.append(1))
+    roles = {"policy": {}, "guide": {}, role: {"settings": {"lenght": 3}}}
+    settings = corridor(roles=roles, arms={"control": 2, "told": 2, "library": 2}, guidance={"told": "role"})
+    with pytest.raises(ConfigError, match=f"roles.{role}.settings.lenght"):
+        train(settings)
+    assert played == []

@@ -35,7 +35,7 @@ from .gating.gate_policy import QUESTION
 from .models.pretrained import require_base
 from .prompting import instructions
 from .prompting.factory import open_format
-from .roles.base import ROLES, Parts, Role
+from .roles.base import ROLES, Parts, Role, check_settings
 from .roles.note_generators import OUTCOMES, WORDS
 from .rollouts.explore import Explorer, learn_by_playing, open_world, words
 from .rollouts.opening import TAGS
@@ -106,6 +106,9 @@ class Session:
             recalled: Library to recall from in place of the checkpoint's own; a copy is opened.
         """
         require_base(config.model.base)
+        # before anything is played, which may take minutes
+        for name, role in config.roles.items():
+            check_settings(role, name)
         out.mkdir(parents=True, exist_ok=True)
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
         environment = cast(Environment, Reporting(open_world(config.environment)))

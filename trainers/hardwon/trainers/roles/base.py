@@ -18,7 +18,7 @@ from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, pack_samples, to_trace
 from hardwon.trainers.algorithms.shapers import shape
 from hardwon.trainers.config.policy import PolicySettings
-from hardwon.trainers.config.schema import RoleConfig
+from hardwon.trainers.config.schema import RoleConfig, parse
 from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.gating.gate import Gated
 from hardwon.trainers.models.adapters import has_adapters, parameters_of, read_adapter
@@ -331,3 +331,19 @@ ROLES: dict[str, Callable[[Parts], Role]] = {
     "admission": _build_admission,
 }
 """Constructor of each role, by name."""
+
+
+def check_settings(config: RoleConfig, name: str) -> None:
+    """Check the names and values of a role's settings before the role is built. Roles of your own are not checked.
+
+    Raises:
+        ConfigError: A setting is unknown, or its value cannot work; the message names its path.
+    """
+    from .admission import AdmissionSettings
+    from .extractor import ExtractorSettings
+    from .guides.role import GuideSettings
+
+    kinds = {"policy": PolicySettings, "guide": GuideSettings}
+    kinds |= {"extractor": ExtractorSettings, "admission": AdmissionSettings}
+    if name in kinds:
+        parse(kinds[name], config.settings, f"roles.{name}.settings")
