@@ -25,6 +25,11 @@ class RuleJudge:
             return Assessment(
                 steps=tuple(float(not _BAD.search(t) and not n) for t, n in zip(ask.turns, seen, strict=True))
             )
+        if ask.kind == "thoughts":
+            words = [{*re.findall(r"\w+", turn.lower())} for turn in ask.turns]
+            earlier = [set[str]().union(*words[:t]) for t in range(len(words))]
+            spoken = [{*re.findall(r"\w+", turn.lower().partition(" | ")[0])} - {"thought"} for turn in ask.turns]
+            return Assessment(steps=tuple(float(bool(a & b)) for a, b in zip(spoken, earlier, strict=True)))
         if ask.kind == "pair":
             return Assessment(pair=(self._score(ask.turns), self._score(ask.other)))
         if ask.kind == "items":

@@ -1,5 +1,7 @@
 """The table of algorithms is generated from the registries, and every row that works has an example that runs."""
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,32 @@ def test_every_algorithm_that_works_has_an_example():
     registries = [registry for _, registry in SECTIONS.values() if registry.kind != "source"]
     cards = [card for registry in registries for card in registry.cards.values()]
     assert {card.example for card in cards if is_fed(card)} == {path.stem for path in EXAMPLES}
+
+
+METHODS = [
+    pytest.param(registry[name], card, id=f"{card.kind}-{name}")
+    for _, registry in SECTIONS.values()
+    for name, card in registry.cards.items()
+    if card.kind not in ("source", "recipe")
+]
+
+
+@pytest.mark.parametrize(("implementation", "card"), METHODS)
+def test_a_docstring_names_the_paper_and_the_card_its_evidence(implementation, card):
+    """The docstring of the method or of its module has the identifier, or the name where no identifier was verified."""
+    text = f"{implementation.__doc__}{sys.modules[implementation.__module__].__doc__}"
+    assert card.paper.removeprefix("arXiv:").partition(": ")[0] in text
+    assert {*card.evidence.split()} <= {*"CPNAF"}
+    assert card.evidence
+
+
+@pytest.mark.parametrize("card", [card for _, registry in SECTIONS.values() for card in registry.cards.values()])
+def test_what_was_not_seen_is_listed_in_one_place(card):
+    """A reading is a choice between texts; parts that no text has are in the list of the page."""
+    assert not re.search(r"not (seen|found)", card.reading)
+    listed = format_table().partition("## Not verified")[2]
+    is_second_hand = card.kind != "source" and not {"C", "P"} & {*card.evidence}
+    assert (f"| `{card.name}` | {card.title} |" in listed) == bool(card.unseen or is_second_hand)
 
 
 @pytest.fixture

@@ -94,13 +94,15 @@ def test_predictions_are_compared_with_what_was_seen_next():
     [
         ("tags", {"credit": {"name": "rlvmr"}}, "tagged"),
         ("prediction", {"shape": {"prediction": {}}}, "predicted"),
+        ("lookback", {"shape": {"lookback": {}}}, "predicted"),
     ],
 )
 def test_a_source_of_speech_needs_that_speech(source, user, speech):
+    settings = {"judge": "base"} if source == "lookback" else {}
     given: Any = {
         "environment": {"name": "tests.trainers.corridor:Corridor"},
         "tasks": {"eval": {"seeds": "900-901"}},
-        "roles": {"policy": {**user, "sources": {source: {}}}},
+        "roles": {"policy": {**user, "sources": {source: settings}}},
     }
     with pytest.raises(CannotLearn, match=f"speech={speech}"):
         of(given)

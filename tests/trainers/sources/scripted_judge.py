@@ -17,6 +17,8 @@ class Judge:
     def answer(self, ask):
         if ask.kind == "steps":
             return Assessment(steps=tuple(float("bad" not in turn) for turn in ask.turns))
+        if ask.kind == "thoughts":
+            return Assessment(steps=tuple(float("again" in turn) for turn in ask.turns))
         if ask.kind == "pair":
             return Assessment(pair=(float(len(ask.turns)), float(len(ask.other))))
         if ask.kind == "items":

@@ -3,12 +3,14 @@
 import asyncio
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.trainers.algorithms.estimators import ESTIMATORS
 from hardwon.trainers.algorithms.samples import to_trace
@@ -16,6 +18,7 @@ from hardwon.trainers.algorithms.shapers import shape
 from hardwon.trainers.config.sources import (
     ArenaSettings,
     ChecklistSettings,
+    LookbackSettings,
     ScoreSettings,
     StepsSettings,
     VerdictSettings,
@@ -78,6 +81,29 @@ def test_scores_of_prefixes_with_a_reference_that_no_row_of_the_policy_has():
     assert asked == [("train", 7), ("train", 8)]
 
 
+def saying(name, *thoughts):
+    """A rollout whose turns say these thoughts before their actions."""
+    steps = [replace(step(t, "go"), why=Reasons(extra={"thought": text})) for t, text in enumerate(thoughts)]
+    return rollout(name, steps)
+
+
+def test_thoughts_that_look_back_are_a_share_of_those_after_the_first_turn():
+    """Of the second and the third thought one looks back; a silent turn counts in no mean, the first turn never."""
+    rollouts = [saying("a", "again", "again", "new"), saying("b", "new", "", "again"), saying("c", "again", "")]
+    traces, sources = read("lookback", LookbackSettings(judge=JUDGE), *rollouts)
+    assert [one.signals["lookback"] for one in traces] == [(None, 1.0, 0.0), (None, None, 1.0), (None, None)]
+    assert [one.scores.get("lookback") for one in traces] == [0.5, 1.0, None]
+    assert sources.drain_metrics()["signal/lookback/calls"] == 2
+    shaped = shape([replace(one, outcome=0.0) for one in traces], [("lookback", {})])
+    assert [one.outcome for one in shaped] == pytest.approx([0.1, 0.2, 0.0])
+
+
+def test_a_mute_judge_of_thoughts_pays_nothing():
+    traces, sources = read("lookback", LookbackSettings(judge=MUTE), saying("a", "again", "again"))
+    assert traces[0].scores == {}
+    assert sources.drain_metrics()["signal/lookback/missing"] == 1.0
+
+
 def test_verdicts_are_scores_and_an_unreadable_one_is_zero():
     (trace,), _ = read("verdict", VerdictSettings(judge=JUDGE), long("a", *"abcd"))
     assert trace.scores["verdict"] == 1.0
@@ -120,6 +146,8 @@ ASK = Ask("steps", "find the coin", ("go east", "take coin"))
         ("steps", "1: right\n2: wrong", (1.0, 0.0)),
         ("steps", "I think\n2: Right", (None, 1.0)),
         ("steps", "all are right", None),
+        ("thoughts", "1: yes\n2: no", (1.0, 0.0)),
+        ("thoughts", "1: right", None),
         ("score", "score: 4", 0.75),
         ("score", "4 of 5", None),
         ("verdict", "verdict: no", 0.0),

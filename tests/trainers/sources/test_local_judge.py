@@ -60,13 +60,14 @@ def test_a_resumed_run_has_the_same_base(parts):
     assert resumed.weigh(["go east ?"], DIGITS) == before
 
 
-@pytest.mark.parametrize("kind", ["steps", "score", "pair", "items", "verdict"])
+@pytest.mark.parametrize("kind", ["steps", "thoughts", "score", "pair", "items", "verdict"])
 def test_every_question_has_a_readable_answer(parts, kind):
     ask = Ask(kind, "go east", ("go", "east"), other=("west",), items=("east ?", "west ?"))
     (answer,) = asyncio.run(LocalJudge(LocalAnswers(parts)).assess([ask]))
     assert answer is not None
     shape = {
         "steps": len(answer.steps) == 2,
+        "thoughts": len(answer.steps) == 2,
         "score": answer.score is not None and 0 <= answer.score <= 1,
         "pair": answer.pair is not None and all(0 <= value <= 10 for value in answer.pair),
         "items": answer.items.keys() == {"east ?", "west ?"},

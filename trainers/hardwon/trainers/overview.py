@@ -29,7 +29,17 @@ Every published algorithm that a training run or an agent can use, with its pape
   results of its paper.
 - **Needs** names signals; in brackets are the sources that give them, see [Training](training.md#signals-and-shapers).
 - **Example** is a runnable configuration in `examples/algorithms`.
+- [Not verified](#not-verified) lists all parts that no text or code says that could be read.
 """
+UNVERIFIED = """## Not verified
+
+Parts of methods that no text or code says that could be read, with the choice of this project, and methods whose
+formula was not checked against the paper or the authors' code. Do not expect the results of their papers.
+
+| name | method | formula from | part that was not seen, and the choice |
+|---|---|---|---|"""
+SECONDARY = {"N": "notes of others", "A": "the abstract", "F": "a port of others"}
+"""Evidence other than the authors' code and the text of the paper."""
 COLUMNS = ("name", "method", "paper", "evidence", "state", "needs", "example", "reading")
 METHOD_COLUMNS = ("name", "method", "paper", "evidence", "how to reach it", "reading")
 SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
@@ -49,7 +59,19 @@ SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
 
 def format_table() -> str:
     """Return the page."""
-    return "\n".join([HEADER, *_format_sections(), *_format_methods()])
+    return "\n".join([HEADER, *_format_sections(), *_format_methods(), *_format_unverified()])
+
+
+def _format_unverified() -> Iterator[str]:
+    """Yield the rows of the methods of which something could not be verified."""
+    yield UNVERIFIED
+    for _, registry in SECTIONS.values():
+        for _, card in sorted(registry.cards.items()):
+            origins = [] if {"C", "P"} & {*card.evidence} else [SECONDARY[letter] for letter in card.evidence.split()]
+            if card.unseen or origins:
+                cells = (f"`{card.name}`", card.title, " and ".join(origins) or "-", card.unseen or "-")
+                yield f"| {' | '.join(cells)} |"
+    yield ""
 
 
 def _format_methods() -> Iterator[str]:

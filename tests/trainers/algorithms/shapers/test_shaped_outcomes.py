@@ -2,15 +2,17 @@
 
 import pytest
 from tests.trainers.algorithms.estimators.test_judged import THREE
-from tests.trainers.algorithms.traces import make
+from tests.trainers.algorithms.traces import close, make
 
-from hardwon.trainers.algorithms.advantages import grpo
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.algorithms.advantages import dr_grpo, grpo
 from hardwon.trainers.algorithms.shapers.outcomes import (
     arena,
     choose_size,
     label_subgroups,
     pay_checklist,
     posterior,
+    reward_lookback,
     reward_prediction,
     rubric,
     scope,
@@ -92,6 +94,19 @@ def test_prediction_by_hand():
     """R = 1, s = .5: 1.1; a failure stays 0; without a prediction nothing changes."""
     rows = [make("a", 1.0, scores={"prediction": 0.5}), make("b", 0.0, scores={"prediction": 1.0}), make("c", 1.0)]
     assert outcomes(reward_prediction(rows)) == pytest.approx([1.1, 0.0, 1.0])
+
+
+def test_lookback_by_hand():
+    """R = 1, 0 with h = .5, 1 and w = .2: 1.1 and .2; without a judged thought nothing changes."""
+    rows = [make("a", 1.0, scores={"lookback": 0.5}), make("b", 0.0, scores={"lookback": 1.0}), make("c", 1.0)]
+    assert outcomes(reward_lookback(rows)) == pytest.approx([1.1, 0.2, 1.0])
+    with pytest.raises(ConfigError, match="weight is -1"):
+        reward_lookback(rows, weight=-1)
+
+
+def test_equal_lookback_changes_nothing_of_a_centered_comparison():
+    rows = [make("a", 1.0, scores={"lookback": 0.7}), make("b", 0.0, scores={"lookback": 0.7})]
+    close(dr_grpo(reward_lookback(rows)), dr_grpo(rows))
 
 
 def test_scope_labels_by_confidence():

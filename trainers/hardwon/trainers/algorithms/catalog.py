@@ -38,6 +38,8 @@ class Card:
     """Letters of `Evidence`."""
     reading: str
     """The reading that was chosen where texts differ or are silent; empty if there was nothing to choose."""
+    unseen: str
+    """Parts that no text or code says that could be read, with the choices of this project; empty if there are none."""
     needs: tuple[str, ...]
     """Names of the signals that it reads."""
     gives: tuple[str, ...]
@@ -67,6 +69,7 @@ class Registry(dict[str, T], Generic[T]):
         name: str = "",
         evidence: str = "",
         reading: str = "",
+        unseen: str = "",
         needs: tuple[str, ...] = (),
         gives: tuple[str, ...] = (),
         example: str = "",
@@ -88,6 +91,7 @@ class Registry(dict[str, T], Generic[T]):
                 paper=paper,
                 evidence=evidence,
                 reading=reading,
+                unseen=unseen,
                 needs=needs,
                 gives=gives,
                 example=example or key,

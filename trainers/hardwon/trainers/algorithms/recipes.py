@@ -9,8 +9,17 @@ RECIPES: Registry[Mapping[str, Any]] = Registry("recipe")
 """Settings by name of the method: those of `roles.policy`, `warmstart`, `schedule` or `run`."""
 
 
-def _add(settings: Mapping[str, Any], title: str, paper: str, *, name: str, evidence: str, reading: str = "") -> None:
-    RECIPES.add(title, paper, name=name, evidence=evidence, reading=reading)(settings)
+def _add(
+    settings: Mapping[str, Any],
+    title: str,
+    paper: str,
+    *,
+    name: str,
+    evidence: str,
+    reading: str = "",
+    unseen: str = "",
+) -> None:
+    RECIPES.add(title, paper, name=name, evidence=evidence, reading=reading, unseen=unseen)(settings)
 
 
 _add(
@@ -43,8 +52,9 @@ _add(
     "arXiv:2512.24873",
     name="turn-ratio",
     evidence="N",
-    reading="a chunk is left out if the geometric mean of the trainer's probabilities over those of sampling exceeds "
-    "`max_mismatch`, whose bound 2 is own (not seen); `prefixed` with `falling` starts from expert prefixes",
+    reading="a chunk is left out if the geometric mean of the probabilities, of the trainer over those of sampling, "
+    "exceeds `max_mismatch`; `prefixed` with `falling` starts from expert prefixes",
+    unseen="the bound of the mismatch: 2",
 )
 _add(
     {"loss": {"kind": "aepo", "high": 0.28}},
@@ -107,7 +117,8 @@ _add(
     name="echotrail",
     evidence="A N",
     reading="the rarest action of a state; the critic is the diagnosis: successes without circles and failed steps are "
-    "kept. When it turns to a target was not seen, so exploration ends at the first success",
+    "kept",
+    unseen="when exploration turns to a target: it ends at the first success",
 )
 _add(
     {"explore": {"policy": "archive", "tries": 125}},

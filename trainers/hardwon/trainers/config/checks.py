@@ -57,11 +57,12 @@ def check(config: "TrainConfig") -> None:
 def _check_policy(config: "TrainConfig") -> None:
     """Check that the prompts can do what the policy's settings ask for."""
     settings = config.policy
-    for source, speech in (("tags", "tagged"), ("prediction", "predicted")):
-        if source in config.roles["policy"].sources and settings.speech != speech:
+    kinds = {"tags": ("tagged",), "prediction": ("predicted",), "lookback": ("free", "predicted", "tagged")}
+    for source, speech in kinds.items():
+        if source in config.roles["policy"].sources and settings.speech not in speech:
             raise CannotLearn(
                 f"roles.policy.sources.{source} reads what the policy says before an action, and nothing feeds it; set "
-                f"roles.policy.settings.speech={speech}."
+                f"roles.policy.settings.speech={' or '.join(speech)}."
             )
     if config.model.is_compact and (settings.speech == "free" or settings.history is not None):
         name = "speech" if settings.speech == "free" else "history"

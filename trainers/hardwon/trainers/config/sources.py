@@ -103,6 +103,15 @@ class StepsSettings:
             raise ConfigError(f"votes is {self.votes}; use 1 or more.")
 
 
+@SOURCES.add("Use of earlier turns by a judge (HAR)", gives=("lookback",), name="lookback", example="har-judge")
+@dataclass(frozen=True, kw_only=True)
+class LookbackSettings:
+    """Share of the turns after the first whose thought uses what earlier turns showed, by a judge; it needs speech."""
+
+    judge: str
+    """policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge."""
+
+
 @SOURCES.add("Scores by a judge", gives=("score", "quality"), name="score", example="exprl")
 @dataclass(frozen=True, kw_only=True)
 class ScoreSettings:

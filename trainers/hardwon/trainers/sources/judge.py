@@ -22,7 +22,7 @@ from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.chat_model import open_model
 from hardwon.trainers.algorithms.catalog import import_named
 
-AskKind = Literal["steps", "score", "pair", "items", "verdict"]
+AskKind = Literal["steps", "thoughts", "score", "pair", "items", "verdict"]
 Rule = Literal["intersection", "majority", "union"]
 MAX_TURN, MAX_TASK = 600, 2000
 """Characters of a turn and of a task that a judge reads."""
@@ -51,7 +51,7 @@ class Assessment:
     """A judge's answer. The fields that the kind of question does not ask for are empty."""
 
     steps: tuple[float | None, ...] = ()
-    """1 for a right turn and 0 for a wrong one."""
+    """1 for a right turn and 0 for a wrong one; for `thoughts`, 1 for yes and 0 for no."""
     score: float | None = None
     """Quality in [0, 1], for `score`, or 1 and 0 for yes and no, for `verdict`."""
     pair: tuple[float, float] | None = None
@@ -93,6 +93,8 @@ def open_judge(name: str, local: Mapping[str, Callable[[], Judge]] = MappingProx
 _QUESTIONS: Mapping[AskKind, str] = {
     "steps": "Say of every turn whether it helps to solve the task. Answer with one line per turn: `1: right` or "
     "`1: wrong`.",
+    "thoughts": "Say of every turn whether its thought uses what earlier turns showed. Answer with one line per turn: "
+    "`1: yes` or `1: no`.",
     "score": "How far does the episode solve the task? Verify it, do not solve the task yourself. Answer with one "
     "line: `score: N`, with N from 1 (not at all) to 5 (solved).",
     "pair": "Which episode is better? Answer with two lines: `a: N` and `b: N`, with N from 0 to 10.",
@@ -130,8 +132,9 @@ def _list_turns(tag: str, turns: Sequence[str]) -> str:
 
 def read_answer(ask: Ask, text: str) -> Assessment | None:
     """Return the answer in a text, by the fixed grammar of the question; None if it does not fit."""
-    if ask.kind == "steps":
-        marks = {int(number): float(word.lower() == "right") for number, word in _STEP.findall(text)}
+    if ask.kind in ("steps", "thoughts"):
+        grammar, good = (_STEP, "right") if ask.kind == "steps" else (_ITEM, "yes")
+        marks = {int(number): float(word.lower() == good) for number, word in grammar.findall(text)}
         labels = [marks.get(number) for number in range(1, len(ask.turns) + 1)]
         return None if all(mark is None for mark in labels) else Assessment(steps=tuple(labels))
     if ask.kind == "items":

@@ -4,8 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from hardwon.memory import Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.llm.prompts import step_line
 from hardwon.trainers.algorithms.estimators.judged import compare_verdicts
@@ -89,6 +91,51 @@ class StepsSource(JudgedSource):
         traces = [to_trace(replace(rollout, signals=signals[rollout.trajectory.id])) for rollout in rollouts]
         self.rates = compare_verdicts(traces)
         return signals
+
+
+@register_source("lookback")
+class LookbackSource(JudgedSource):
+    """Gives the share of the turns after the first whose thought uses what earlier turns showed (HAR).
+
+    The thought is what the policy says before its action. A turn without one, or without a readable answer, counts in
+    no mean, and an episode without any such turn has no share.
+    """
+
+    gives = ("lookback",)
+
+    async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
+        """Return whether each thought looks back, and the share of those that do."""
+        self.spent = {}
+        rollouts = [rollout for group in groups for rollout in group]
+        thoughts = [
+            [_read_thought(rollout.trajectory.steps[turn]) for turn in list_turns(rollout)] for rollout in rollouts
+        ]
+        asks = [
+            self._ask_thoughts(rollout, own) for rollout, own in zip(rollouts, thoughts, strict=True) if any(own[1:])
+        ]
+        answers = iter(await self._assess(asks))
+        signals = {}
+        for rollout, own in zip(rollouts, thoughts, strict=True):
+            answer = next(answers) if any(own[1:]) else None
+            marks = answer.steps if answer is not None and len(answer.steps) == len(own) else (None,) * len(own)
+            # nothing was shown before the first turn
+            values = tuple(mark if t and text else None for t, (mark, text) in enumerate(zip(marks, own, strict=True)))
+            counted = [value for value in values if value is not None]
+            share = {"lookback": fmean(counted)} if counted else {}
+            signals[rollout.trajectory.id] = Signals({"lookback": values}, share)
+        return signals
+
+    def _ask_thoughts(self, rollout: Rollout, thoughts: Sequence[str]) -> Ask:
+        """Return the question about the thoughts of an episode."""
+        whole = self._ask("thoughts", rollout)
+        lines = zip(thoughts, whole.turns, strict=True)
+        return replace(whole, turns=tuple(f"thought: {thought or 'none'} | {line}" for thought, line in lines))
+
+
+def _read_thought(step: Step) -> str:
+    """Return what the policy said before its action: a thought, a prediction or a tag; empty if nothing."""
+    extra = step.why.extra
+    return next((str(extra[name]) for name in ("thought", "prediction", "tag") if extra.get(name)), "")
 
 
 @register_source("score")

@@ -113,13 +113,13 @@ class LocalJudge:
         return [self._assess(ask) for ask in asks]
 
     def _assess(self, ask: Ask) -> Assessment | None:
-        if ask.kind == "steps":
-            questions = [
-                f"{build_question(replace(ask, turns=ask.turns[: t + 1]))}\nOnly the last turn. right or wrong ?"
-                for t in range(len(ask.turns))
-            ]
-            shares = self._answers.weigh(questions, RIGHT) if questions else []
-            return Assessment(steps=tuple(float(right > wrong) for right, wrong in shares))
+        if ask.kind in ("steps", "thoughts"):
+            options = RIGHT if ask.kind == "steps" else YES
+            end = f"\nOnly the last turn. {' or '.join(options)} ?"
+            parts = [replace(ask, turns=ask.turns[: t + 1]) for t in range(len(ask.turns))]
+            questions = [build_question(part) + end for part in parts]
+            shares = self._answers.weigh(questions, options) if questions else []
+            return Assessment(steps=tuple(float(good > bad) for good, bad in shares))
         if ask.kind == "items":
             questions = [f"{build_question(replace(ask, items=(item,)))}\nyes or no ?" for item in ask.items]
             shares = self._answers.weigh(questions, YES) if questions else []

@@ -148,7 +148,7 @@ class EntropyBranching(Branching):
     reading="entropy per free token of the next turn, by the log of its choices; a branch redraws that turn",
 )
 class Arpo(EntropyBranching):
-    """Branches where the policy became less certain, with half of the group begun; see `EntropyBranching`."""
+    """Branches where the policy became less certain, with half of the group begun (ARPO, arXiv:2507.19849)."""
 
 
 @COMPOSERS.add(
@@ -158,8 +158,8 @@ class Arpo(EntropyBranching):
     name="aepo",
     needs=("entropy",),
     tree=True,
-    reading="the penalty of consecutive branches is n / (n + 1), whose shape was not seen; the entropies that divide "
-    "the budget are those of the last iteration",
+    reading="the entropies that divide the budget are those of the last iteration",
+    unseen="the shape of the penalty of consecutive branches: n / (n + 1)",
 )
 class Aepo(EntropyBranching):
     """Divides the budget by entropies, and penalizes consecutive branches (AEPO, arXiv:2510.14545).
@@ -302,7 +302,8 @@ class TreeComposer(Branching):
     evidence="A N",
     name="steps",
     example="slate",
-    reading="which candidate goes on was not seen: one at random; a candidate earns the reward of its one step",
+    reading="a candidate earns the reward of its one step",
+    unseen="which candidate goes on: one at random",
 )
 class Steps(Composer):
     """Plays candidates of the next step alone, from a shared prefix (SLATE, arXiv:2602.23440).

@@ -69,8 +69,8 @@ def _cycle(values: Sequence[int], number: int) -> list[int]:
     evidence="N",
     name="instructions",
     example="inspo",
-    reading="the rule for weights was not seen: a moving mean of the outcomes of a text; proposals come from your own "
-    "class, and are taken in after checks of their form alone",
+    reading="proposals come from your own class, and are taken in after checks of their form alone",
+    unseen="the rule for weights: a moving mean of the outcomes of a text",
 )
 class Instructions(Composer):
     """Draws one instruction of a population for every group, and lets outcomes move their weights (INSPO).

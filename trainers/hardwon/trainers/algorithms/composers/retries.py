@@ -249,12 +249,12 @@ def add_bonus(rollout: Rollout, revised: Rollout | None, share: float) -> Rollou
     evidence="C N",
     name="reflected",
     example="har",
-    reading="without a teacher the note is the diagnosis; the judge's share of the reward, whose weight was not seen, "
-    "is left out",
+    reading="without a teacher the note is the diagnosis; the shaper `lookback` has the share of the judge",
 )
 class Reflected(Composer):
     """Plays a failed group again with a reflection on one of its failures, for the first iterations of a run (HAR).
 
+    arXiv:2511.09127.
     The note has at most three lines with own wrong actions and never names an action of the solution. After `rounds`
     iterations all episodes are plain.
     """
@@ -307,7 +307,8 @@ class Reflected(Composer):
     demonstrations=True,
     example="repair",
     needs=("steps",),
-    reading="the bound 0.5 was not seen; the corrected step is a demonstration's in that situation, and not trained",
+    reading="the corrected step is a demonstration's in that situation, and not trained",
+    unseen="the bound below which a step is wrong: 0.5",
 )
 class Repair(Composer):
     """Goes on from the first wrong step of a failure, with a corrected step in its place (SCOPE, arXiv:2602.24110).

@@ -63,6 +63,7 @@ def give_prefixes(specs: Sequence[Spec], choose: Callable[[str, str, Spec], Pref
 class Prefixed(Composer):
     """Begins some groups with the first part of a demonstration, and learns from what the policy does after it.
 
+    arXiv:2601.18795 (PrefixRL).
     In a share `groups` of the groups, all episodes begin with the first ceil(f n) of the n steps of the demonstration.
     f is the share of `shares` whose success rate, a moving mean over all task instances, is nearest to 1/2; shares that
     were not tried come first. With `falling`, f goes from the largest share to 0 over that many iterations instead.
@@ -157,7 +158,8 @@ class Prefixed(Composer):
     evidence="A F",
     name="starts",
     example="exit",
-    reading="sizes and probabilities are a port's; a start is drawn among those of the drawn task instance (own)",
+    reading="a start is drawn among those of the drawn task instance (own)",
+    unseen="the authors' own sizes and probabilities: those of a port",
 )
 class Starts(Composer):
     """Begins groups with partial histories of earlier episodes from which most can be learned (ExIt, arXiv:2509.04575).

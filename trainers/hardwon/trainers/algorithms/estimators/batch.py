@@ -73,7 +73,7 @@ def hdpo(traces: Sequence[Trace], *, weight: float = 0.15, format: float = 0.1) 
     evidence="C",
     name="hbpo",
     example="hbpo",
-    reading="the formula; the released code adds the second term twice. The scale 2L = 4 x the largest budget is own",
+    reading="the formula; the released code adds the second term twice; the scale 2L = 4 x the largest budget is own",
 )
 def hbpo(traces: Sequence[Trace], *, scale: float = 4.0) -> Advantages:
     """Compute A = z(R) over a task instance + (mean R of the budget - 4 cos(pi b / 2L)) (HBPO, arXiv:2507.15844).

@@ -14,7 +14,7 @@ from .levels import Per, combine_levels, scale_turns
     "arXiv:2503.07572",
     evidence="N",
     needs=("progress",),
-    reading="alpha was not found in any text; 0.5 is a choice of this project",
+    unseen="alpha: 0.5",
 )
 def mrt(traces: Sequence[Trace], *, alpha: float = 0.5, per: Per = "turn") -> Advantages:
     """Compute A = c(R) + alpha c(r) with the progress r_t = J(after turn t) - J(before it) (MRT, arXiv:2503.07572).

@@ -115,7 +115,7 @@ def exprl(traces: Sequence[Trace]) -> Advantages:
     "arXiv:2507.23317",
     evidence="N",
     needs=("steps",),
-    reading="alpha was not found in any text; 1 is a choice of this project",
+    unseen="alpha: 1",
 )
 def tp_grpo(traces: Sequence[Trace], *, alpha: float = 1.0) -> Advantages:
     """Compute the advantages of TP-GRPO ("Good Learners Think Their Thinking", arXiv:2507.23317).

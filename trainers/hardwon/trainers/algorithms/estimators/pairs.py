@@ -43,8 +43,9 @@ def compute_pair_force(margin: float) -> float:
     "arXiv:2409.08642",
     evidence="A P",
     name="step-apo",
-    reading="the form of the margin was not seen: A(chosen) - A(rejected); values are the mean outcomes of the "
-    "siblings in a situation in place of a tree search with a value model, and a step is an action",
+    reading="values are the mean outcomes of the siblings in a situation in place of a tree search with a value model, "
+    "and a step is an action",
+    unseen="the form of the margin: A(chosen) - A(rejected)",
 )
 def step_apo(traces: Sequence[Trace], *, beta: float = 0.1) -> Advantages:
     """Compute weights of -log sigmoid(z - (A(a) - A(b))) over pairs of actions in a situation (CPL, arXiv:2409.08642).

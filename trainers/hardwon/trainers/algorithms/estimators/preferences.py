@@ -12,10 +12,11 @@ from hardwon.trainers.algorithms.judging.preference import pair_by_quality, weig
     "arXiv:2509.22558",
     evidence="N",
     needs=("steps",),
-    reading="no reference, as in the notes; beta was not found, 0.1 is own; the judge itself is not trained",
+    reading="the judge itself is not trained",
+    unseen="beta (0.1), and whether there is a reference (none, as in the notes)",
 )
 def preference(traces: Sequence[Trace], *, beta: float = 0.1) -> Advantages:
-    """Compute token weights of -w log sigmoid(beta (log pi(+) - log pi(-))) over pairs of siblings (StepORLM).
+    """Compute token weights of -w log sigmoid(beta (log pi(+) - log pi(-))) over pairs of siblings (arXiv:2509.22558).
 
     With different outcomes, the right trace wins with w = 1. With equal ones, the larger share of right steps wins with
     the difference as w. Without a pair everything is 0. Use it with `loss: {kind: imitation}` and `learner:

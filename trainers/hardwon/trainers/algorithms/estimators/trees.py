@@ -72,7 +72,7 @@ def arpo(traces: Sequence[Trace], *, std: bool = False) -> Advantages:
     evidence="N A",
     name="tree",
     tree=True,
-    reading="how local and global parts are combined was not seen; V(n) - V(parent), with V(n) - V(root) as an option",
+    unseen="how local and global parts are combined: V(n) - V(parent), with V(n) - V(root) as an option",
 )
 def tree(traces: Sequence[Trace], *, globally: bool = False, root: bool = False) -> Advantages:
     """Compute A(n) = V(n) - V(parent of n), with V the mean outcome of the leaves below (TreePS-RAG, arXiv:2601.06922).

@@ -107,7 +107,8 @@ class FailureSampler(Weighted):
     "arXiv:2512.07478",
     evidence="N",
     name="value",
-    reading="the rule that shrinks repeated advantages was not found; (1 + times repeated)^-1/2 is own, std is sigma",
+    unseen="the rule that shrinks repeated advantages, (1 + times repeated)^-1/2, and whether sigma is std or variance "
+    "(std)",
 )
 class ValueSampler(Uniform):
     """Replaces groups without a signal by instances drawn by their value V = (R_max - mean) std (arXiv:2512.07478).
@@ -181,7 +182,8 @@ def measure_value(outcomes: Sequence[float], largest: float = 1.0) -> float:
     "arXiv:2508.11360",
     evidence="A",
     name="staged",
-    reading="levels by the length of an explored success; the rule of advancement and the share 0.2 are own",
+    reading="levels by the length of an explored success",
+    unseen="the stages and the rule of advancement: success 0.7 over 2 iterations, and 0.2 as the share of old levels",
 )
 class StagedSampler(Weighted):
     """Draws instances level by level, from short explored successes to long ones (arXiv:2508.11360).
@@ -268,6 +270,8 @@ def _measure_path(reference: Reference, world: Task) -> int | None:
 )
 class InformativeSampler(Weighted):
     """Draws instances of medium success more often: the weight is 4 p (1 - p), and `floor` at least.
+
+    arXiv:2510.11701.
 
     p is the moving mean of an instance's success rate. It starts at 0.5, so an instance that was not played yet has the
     largest weight. With a floor above 0, an instance of success 0 neither starves the others nor is it lost.

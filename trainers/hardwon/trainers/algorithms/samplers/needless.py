@@ -37,6 +37,8 @@ def compute_weight(kappa: float) -> float:
 class ShareSampler(Weighted):
     """Draws instances that every episode solved with the weight kappa / (1 - kappa), and others with 1.
 
+    This is the curriculum of DECS (arXiv:2509.25827).
+
     kappa moves by `step` x the change of the needed share: the mean share of turns of successes that are not needless.
     Needless turns of failures do nothing.
     """

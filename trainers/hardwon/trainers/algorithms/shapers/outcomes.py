@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import sqrt
 from typing import Literal
 
+from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.advantages import Trace
 from hardwon.trainers.algorithms.judging.checklists import read_checklist
 
@@ -66,7 +67,8 @@ def rubric(siblings: Sequence[Trace], *, eta: float = 0.3, maximum: Literal["win
     "PRS",
     "arXiv:2512.07478",
     evidence="N",
-    reading="the weights of the stages and the form of the length-aware BLEU were not found; quality is the outcome",
+    reading="quality is the outcome, or the score of a judge if a source gives one",
+    unseen="the weights of the stages (format 0.2) and the form of the length-aware BLEU (left out)",
     example="stages",
 )
 def stages(siblings: Sequence[Trace], *, format: float = 0.2) -> list[Trace]:
@@ -162,6 +164,30 @@ def reward_prediction(siblings: Sequence[Trace], *, weight: float = 0.2) -> list
     return [
         replace(trace, outcome=trace.outcome * (1 + weight * trace.scores.get("prediction", 0.0))) for trace in siblings
     ]
+
+
+@SHAPERS.add(
+    "HAR (judge's share)",
+    "arXiv:2511.09127",
+    evidence="C N",
+    needs=("lookback",),
+    name="lookback",
+    example="har-judge",
+    reading="added to the outcome; the thought is what the policy says before an action",
+    unseen="the weight of the judge's share: 0.2, so that no failure is worth more than a success",
+)
+def reward_lookback(siblings: Sequence[Trace], *, weight: float = 0.2) -> list[Trace]:
+    """Set R' = R + weight h, with h the share of thoughts that use what earlier turns showed (HAR, arXiv:2511.09127).
+
+    A trace without a judged thought is unchanged. Equal shares in a group change nothing of a centered comparison.
+
+    Args:
+        siblings: Traces of one group.
+        weight: Weight of the share.
+    """
+    if weight < 0:
+        raise ConfigError(f"lookback weight is {weight}; use 0 or more.")
+    return [replace(trace, outcome=trace.outcome + weight * trace.scores.get("lookback", 0.0)) for trace in siblings]
 
 
 @SHAPERS.add(

@@ -46,6 +46,8 @@ def overlong(
 ) -> list[Trace]:
     """Add factor x p to the outcome: p is 0 up to limit - buffer, then (limit - buffer - n) / buffer, -1 beyond limit.
 
+    This is the price of length in arXiv:2510.11701.
+
     Args:
         siblings: Traces of one group.
         limit: Length beyond which the whole penalty is due.
@@ -80,11 +82,11 @@ def _measure_length(trace: Trace, unit: Literal["turns", "tokens"]) -> int:
     reading="grounding is centered in the group, because a mean over siblings does not absorb it as PPO's critic does",
 )
 def redistribute(siblings: Sequence[Trace], *, grounding: float = 0.5) -> list[Trace]:
-    """Set r_t = c_t + (R - sum c) / T + grounding (valid_t - share of valid turns in the group) (SPA-RL).
+    """Set r_t = c_t + (R - sum c) / T + grounding (valid_t - share of valid turns in the group).
 
-    c_t is the contribution of the turn by a progress estimator. The released data step overwrites it by a
-    leave-one-out baseline of the outcome; the paper does not. Where all turns are valid, grounding pays nothing,
-    whatever the lengths. Use an estimator that reads rewards, such as `gigpo`.
+    c_t is the contribution of the turn by a progress estimator (SPA-RL, arXiv:2505.20732). The released data step
+    overwrites it by a leave-one-out baseline of the outcome; the paper does not. Where all turns are valid, grounding
+    pays nothing, whatever the lengths. Use an estimator that reads rewards, such as `gigpo`.
     """
     valid = [turn.valid for trace in siblings for turn in trace.turns]
     share = fmean(valid) if valid else 0.0
@@ -104,13 +106,13 @@ def redistribute(siblings: Sequence[Trace], *, grounding: float = 0.5) -> list[T
     "RePro: rectifying process rewards by retrospection",
     evidence="N",
     needs=("retrospection",),
-    reading="beta and the align term were not found; beta 0.5 is a choice of this project, and align is off (gamma 0)",
+    unseen="beta (0.5), and the form of the align term, which is off (gamma 0)",
 )
 def retrospection(siblings: Sequence[Trace], *, beta: float = 0.5) -> list[Trace]:
     """Add beta (p_t - p_{t-1}) to the reward of turn t, with the progress p that the policy itself says afterward.
 
-    p is 0 before the first turn, and a success ends at 1. A trace whose answer was unreadable keeps the environment's
-    rewards. A constant added to every p, the first included, changes nothing.
+    p is 0 before the first turn, and a success ends at 1 (RePro). A trace whose answer was unreadable keeps the
+    environment's rewards. A constant added to every p, the first included, changes nothing.
     """
     shaped = []
     for trace in siblings:
