@@ -22,6 +22,7 @@ FIGURES = (
     "critic",
     "retrospection",
     "part",
+    "calls",
 )
 SCORES = ("answer", "quality", "entities", "verdict", "arena", "prediction", "budget")
 few = settings(max_examples=20, deadline=None)

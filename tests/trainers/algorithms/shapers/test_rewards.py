@@ -10,7 +10,7 @@ from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.trainers.algorithms.advantages import group_siblings
 from hardwon.trainers.algorithms.shapers import SHAPERS, shape
 from hardwon.trainers.algorithms.shapers.base import set_rewards
-from hardwon.trainers.algorithms.shapers.rewards import density, overlong, redistribute, retrospection
+from hardwon.trainers.algorithms.shapers.rewards import density, overlong, redistribute, retrospection, rungs
 
 SETTINGS = {"overlong": {"limit": 3, "buffer": 2}}
 every = pytest.mark.parametrize("name", sorted(SHAPERS))
@@ -123,3 +123,23 @@ def test_retrospection_by_hand():
     assert [turn.reward for turn in shaped.turns] == pytest.approx([0.2, -0.05, 0.35])
     (silent,) = retrospection([make("a", 1.0, retrospection=[0.4, None])])
     assert [turn.reward for turn in silent.turns] == [0.0, 0.0]
+
+
+def read_rewards(traces):
+    return [[turn.reward for turn in trace.turns] for trace in traces]
+
+
+def test_needless_calls_cost_as_much_as_siblings_succeed():
+    """Worked example, PROVE: two of three succeed, with 2 and 4 calls: the last two of the longer cost 2/3 each."""
+    runs = [make("a", 1.0, calls=[4] * 2), make("b", 1.0, calls=[4] * 4), make("c", 0.0, calls=[4] * 5)]
+    assert read_rewards(rungs(runs, price=0.75)) == [[0.0] * 2, [0.0, 0.0, -0.5, -0.5], [0.0] * 5]
+    again = rungs([replace(trace, id=f"{trace.id} again") for trace in reversed(runs)], price=0.75)
+    assert read_rewards(again)[::-1] == read_rewards(rungs(runs, price=0.75))  # invariance: order and names
+
+
+def test_without_a_success_no_length_costs_anything():
+    """Degenerate case, PROVE; nor does a turn of which nothing is known, or a group of equal lengths."""
+    for outcomes in ((0.0, 0.5), (1.0, 1.0)):
+        equal = [make("a", outcomes[0], calls=[4, None]), make("b", outcomes[1], calls=[None, 4])]
+        assert read_rewards(rungs(equal)) == [[0.0, 0.0]] * 2
+    assert read_rewards(rungs([make("a", 0.0, calls=[4] * 9), make("b", 0.0, calls=[4])])) == [[0.0] * 9, [0.0]]

@@ -165,6 +165,12 @@ class PartSettings:
     """Share of a reference's actions that the episode contains in order, after every turn."""
 
 
+@SOURCES.add("Graduated validity of calls (PROVE)", gives=("calls",), name="calls", example="rungs")
+@dataclass(frozen=True, kw_only=True)
+class CallsSettings:
+    """Rung of each tool call, from 0 to 4: text, unknown tool, wrong arguments, a call that fails, one that runs."""
+
+
 @SOURCES.add("Contribution head (SPA-RL)", gives=("contribution",), name="contribution", example="redistribute")
 @dataclass(frozen=True, kw_only=True)
 class ContributionSettings:

@@ -1,1 +1,1 @@
-"""Select the items that an actor sees in an episode."""
+"""Select the items that an actor sees in an episode, and judge the actions that it proposes."""

@@ -2,6 +2,7 @@
 
 from . import (
     answers as answers,
+    calls as calls,
     heads as heads,
     implicit as implicit,
     judged as judged,
