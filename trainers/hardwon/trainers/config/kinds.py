@@ -5,6 +5,7 @@ from typing import Literal
 GUIDANCE = {
     "none": "No guidance.",
     "library": "Items and steps recalled from the library, where a situation is new and in trouble.",
+    "episodes": "Earlier episodes as they were: those of the recalled steps. A baseline that learns nothing from them.",
     "experience": "The path of an exploring episode of the same task instance, at the start.",
     "another": "The path of an exploring episode of another instance: a control for unrelated memory.",
     "role": "The text of a role (extractor or guide), at the start.",
@@ -18,7 +19,9 @@ ASKS = frozenset({"guide"})
 """Guidance that the guide is asked about, in every situation."""
 TRIES = frozenset({"library", "all"})
 """Guidance that is recalled and always shown, beside which candidates for the library can be tried."""
-RECALLS, TELLS = TRIES | ASKS, frozenset({"role", "all"})
+PASTES = frozenset({"episodes"})
+"""Guidance that shows recalled episodes as they were."""
+RECALLS, TELLS = TRIES | ASKS | PASTES, frozenset({"role", "all"})
 """Guidance that is recalled from the library, and guidance that a role writes."""
 SHOWS_PATHS = frozenset({"experience", "another"})
 """Guidance that is the path of an exploring episode."""

@@ -13,13 +13,14 @@ from hardwon.runtime import Agent, Environment
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGuidance
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Policy
-from hardwon.trainers.config.kinds import ASKS, RECALLS, TELLS
+from hardwon.trainers.config.kinds import ASKS, PASTES, RECALLS, TELLS
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.gating.consulting import ConsultedGuidance
 from hardwon.trainers.gating.diversity import DiverseLibrary
 from hardwon.trainers.gating.gate import GatedGuidance
 from hardwon.trainers.gating.other_worlds import OtherWorlds
+from hardwon.trainers.gating.pasted import PastedEpisodes
 from hardwon.trainers.rollouts.candidate import CandidateGuidance
 from hardwon.trainers.rollouts.rollout import GivenAndRecalled, GivenGuidance, TokenPolicy
 
@@ -121,20 +122,21 @@ class Cast:
         """Return a new agent of an arm."""
         stage, recalls = self._stage, arm.memory in RECALLS
         config, library = stage.config.library, self._select_library(arm, learning)
+        learns = recalls and arm.memory not in PASTES
         return Agent(
             policy,
             library,
             stage.environment.clone(),
             arm=arm,
             learn=False,
-            guardrails=recalls and config.guardrails,
+            guardrails=learns and config.guardrails,
             guidance=self._build_retrieval(arm, library, learning) if recalls else GivenGuidance(),
             max_steps=max_steps or stage.config.environment.max_steps,
             recall_k=config.recall if recalls else 0,
             retries=0,
-            planner=config.planner if recalls else None,
+            planner=config.planner if learns else None,
             # The loop records the episodes of training, so their trials count; an evaluation makes none.
-            withhold=recalls and learning and config.learn and config.withhold,
+            withhold=learns and learning and config.learn and config.withhold,
         )
 
     def _select_library(self, arm: Arm, learning: bool) -> Any:
@@ -152,6 +154,8 @@ class Cast:
         Frozen arms pass no gate and ask no guide: both have learned since the start.
         """
         gate, config = self._stage.gate, self._stage.config.library
+        if arm.memory in PASTES:
+            return PastedEpisodes(library)
         guidance: Guidance = CandidateGuidance(RetrievalGuidance())
         if gate is not None and not arm.frozen:
             guidance = GatedGuidance(guidance, gate)

@@ -1,0 +1,86 @@
+"""The baseline that shows recalled episodes as they were."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hardwon.memory import ExperienceLibrary, Recollection, State, Step, Trajectory
+from hardwon.memory.records import Diagnosis, Hit
+from hardwon.runtime.interfaces.arms import Arm
+from hardwon.runtime.interfaces.types import Context
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.gating.pasted import STEPS, PastedEpisodes, render_episode
+from hardwon.trainers.player import Player
+from hardwon.trainers.session import Session
+
+HALL = State("You are in the hall.\nA door is here.", task="find the coin")
+
+
+def episode(name, *steps, success=True):
+    made = tuple(
+        Step(HALL, action, replace(HALL, feedback=result), Diagnosis(True), reward, n)
+        for n, (action, result, reward) in enumerate(steps)
+    )
+    return Trajectory(HALL.task, made, success, id=name)
+
+
+@pytest.fixture
+def library():
+    with ExperienceLibrary.open(":memory:") as library:
+        library.record(episode("a", ("open door", "The door is open.", 0.0), ("take coin", "Taken.", 1.0)))
+        library.record(episode("b", ("wait", "Time passes.", 0.0), success=False))
+        library.record(episode("c", ("push door", "It opens.", 1.0)))
+        yield library
+
+
+def propose(library, **how):
+    return PastedEpisodes(library).propose(Context(HALL, (), library.recall(HALL, level="step", **how)))
+
+
+def test_an_episode_is_shown_as_it_was(library):
+    assert render_episode(library.trajectory("a")).splitlines() == [
+        "An earlier episode. Outcome: success.",
+        "It saw: You are in the hall.",
+        "A door is here.",
+        "- open door: The door is open.",
+        "- take coin: Taken. (reward +1.00)",
+    ]
+    assert "Outcome: failure" in render_episode(library.trajectory("b"))
+    long = episode("d", *((f"step {n}", "Done.", 0.0) for n in range(99)))
+    assert len(render_episode(long).splitlines()) == STEPS + 3
+
+
+def test_two_episodes_of_the_recalled_steps_are_shown_with_their_steps(library):
+    hint = propose(library, k=9)
+    assert hint.text.count("An earlier episode") == 2
+    assert hint.item_ids == ()
+    shown = {step.why.trajectory for step in library.steps(hint.step_ids)}
+    assert len(shown) == 2
+    assert propose(library, k=1).text.count("An earlier episode") == 1
+
+
+def test_nothing_recalled_and_untrusted_steps_show_nothing(library):
+    assert PastedEpisodes(library).propose(Context(HALL, (), Recollection())) is None
+    (step,) = library.steps([library.trajectory("a").steps[0].id])
+    untrusted = replace(step, why=replace(step.why, untrusted=True))
+    recalled = Recollection(steps=(Hit(untrusted, 1.0, "like it"),))
+    assert PastedEpisodes(library).propose(Context(HALL, (), recalled)) is None
+
+
+def test_an_arm_shows_episodes_of_other_instances(corridor):
+    settings = corridor(arms={"control": 1, "pasted": 2}, guidance={"pasted": "episodes"})
+    settings["library"] = {"explored": {"": {"seeds": "0-5"}}, "guardrails": True}
+    session = Session.open(of(settings), Path(settings["run"]["out"]))
+    try:
+        (played,) = asyncio.run(Player(session).play([("", 0)], {Arm("pasted", "episodes"): 1}, salt="a"))
+        hint = played.trajectory.steps[0].why.memory or ""
+        assert "An earlier episode. Outcome:" in hint
+        assert "rewarded" not in hint
+        similar = session.library.steps(played.trajectory.steps[0].why.similar or ())
+        seeds = {session.library.trajectory(step.why.trajectory or "").seed for step in similar}
+        assert seeds
+        assert 0 not in seeds
+    finally:
+        session.close()
