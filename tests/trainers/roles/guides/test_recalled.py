@@ -12,11 +12,13 @@ from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, k
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.runtime.guidance.base import Hint
+from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.algorithms.samples import Consultation, Rollout
 from hardwon.trainers.config.schema import RoleConfig, of
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.consulting import ConsultedGuidance
+from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.guides.lessons import Judged, Recollections, find_deeds, judge_recollections, split_judged
@@ -26,11 +28,13 @@ from hardwon.trainers.roles.verdicts import FLOOR
 from hardwon.trainers.rollouts import rollout
 from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.serving import load_roles
+from hardwon.trainers.session import Session
 from hardwon.trainers.trainer import train
 
 TOKENIZER = build_chat_tokenizer()
 PROMPTS = ChatFormat(TOKENIZER)
 HALL = State("You are in the hall.", task="find the coin")
+GUIDED = Arm("guided", "guide")
 LINES = "go east: rewarded\ngo west: failed"
 
 
@@ -319,3 +323,37 @@ def test_settings_of_texts_are_refused():
         GuideSettings(says="recalled", credit="himac")
     with pytest.raises(ConfigError, match="executions 2"):
         GuideSettings(says="recalled", executions=2)
+
+
+def test_arms_ask_it_in_evaluations_and_training_and_not_where_it_has_learned_since(settings, tmp_path, monkeypatch):
+    """A frozen arm shows all that the library recalls; in training the answer is kept, and does not matter."""
+    asked = keep_requests(monkeypatch)
+    session = Session.open(of(settings), tmp_path / "run")
+    player = Player(session)
+
+    def play(arm, learning=False):
+        asked.clear()
+        (played,) = asyncio.run(player.play([("", 0)], {arm: 1}, salt="a", learning=learning))
+        return bool(played.trajectory.steps[0].why.memory), len(asked.get("guide", ())), len(played.consulted)
+
+    try:
+        was_shown, questions, kept = play(GUIDED, learning=True)
+        assert was_shown
+        assert questions == kept > 0
+        _, questions, kept = play(GUIDED)
+        assert questions > kept == 0
+        assert play(GUIDED.freeze()) == (True, 0, 0)
+    finally:
+        player.close()
+        session.close()
+
+
+def test_a_warm_start_shows_everything_and_asks_nobody(settings, monkeypatch):
+    """The guide has learned nothing yet, so demonstrations do not depend on it."""
+    asked = keep_requests(monkeypatch)
+    examples = {"copies": 2, "memory_share": 0.5}
+    warmstart = {"examples": examples, "learning": {"updates": 1, "batch": 2, "lr": 0.001}}
+    guide = {**settings["roles"]["guide"], "settings": {"says": "recalled", "distil": 0}}
+    run = {**settings["run"], "iterations": 0}
+    train({**settings, "warmstart": warmstart, "run": run, "roles": {**settings["roles"], "guide": guide}})
+    assert not asked.get("guide")
