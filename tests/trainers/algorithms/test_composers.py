@@ -332,6 +332,27 @@ class TestRevise:
         (joined,) = [one for one in kept if one.label]
         assert (joined.root, joined.outcome, joined.is_plain) == ("", 1.0, False)
 
+    def test_a_revision_is_sampled_colder(self):
+        composer = COMPOSERS["revise"](ComposerParts())
+        done = [end(spec, 0) for spec in composer.begin(specs())]
+        assert {spec.temperature for spec in composer.more(done)} == {0.3}
+        assert {spec.temperature for spec, _ in done} == {None}
+        with pytest.raises(ConfigError, match="temperature 0"):
+            COMPOSERS["revise"](ComposerParts(), temperature=0.0)
+
+    def test_the_note_lists_met_and_unmet_rubrics(self):
+        composer = COMPOSERS["revise"](ComposerParts())
+        spec, rollout = end(composer.begin(specs(1))[0], 0)
+        first, *rest = rollout.trajectory.steps
+        wrong = [replace(step, diagnosis=Diagnosis(False)) for step in rest]
+        played = replace(rollout, trajectory=replace(rollout.trajectory, steps=(replace(first, reward=0.5), *wrong)))
+        (own,) = composer.more([EndedEpisode(spec, played)])
+        assert own.note.split("\n") == [
+            "place 0 : not failed .",
+            "place 1 : act 1 failed .",
+            "place 2 : act 2 failed .",
+        ]
+
     def test_the_list_never_names_an_action_of_the_solution(self):
         composer = COMPOSERS["revise"](ComposerParts(demonstrate=lambda task, seed: make_path(2)))
         done = [end(spec, 0, 4) for spec in composer.begin(specs(1))]

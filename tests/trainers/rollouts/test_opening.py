@@ -104,7 +104,7 @@ def test_a_source_of_speech_needs_that_speech(source, user, speech):
         "tasks": {"eval": {"seeds": "900-901"}},
         "roles": {"policy": {**user, "sources": {source: settings}}},
     }
-    with pytest.raises(CannotLearn, match=f"speech={speech}"):
+    with pytest.raises(CannotLearn, match=f"speech=.*{speech}"):
         of(given)
     given["roles"]["policy"]["settings"] = {"speech": speech}
     assert of(given).policy.speech == speech

@@ -29,6 +29,7 @@ SETTINGS = {
     "epo": {"horizon": 2, "low": 0.9, "high": 1.1},
     "lp-reg": {"share": 0.9, "keep": 0.6},
     "dcpo": {"most": 1.0},
+    "hindsight": {},
 }
 
 
@@ -66,6 +67,14 @@ def batch(number=8, **settings):
     return [sequence(seed, length=8 + seed % 4, **settings) for seed in range(number)]
 
 
+def batch_for(name):
+    """A batch on which a term acts: every second trace of one for revisions is a revision."""
+    given = batch()
+    if name == "hindsight":
+        given[::2] = [replace(one, trace=f"{one.trace}+revised") for one in given[::2]]
+    return given
+
+
 def learner(model, **settings):
     return Learner(model, parameters_of(model, ""), LearnerSettings(lr=1e-3, **settings))
 
@@ -83,8 +92,8 @@ def train(model, given, terms, steps=2, **settings):
 
 @pytest.mark.parametrize("name", TERMS)
 def test_a_term_moves_the_policy_and_says_how_often_it_acted(name, model):
-    plain, _, _ = train(model, batch(), {})
-    moved, logged, _ = train(model, batch(), {name: SETTINGS[name]})
+    plain, _, _ = train(model, batch_for(name), {})
+    moved, logged, _ = train(model, batch_for(name), {name: SETTINGS[name]})
     assert not torch.equal(plain, moved)
     assert logged[-1][f"term/{name}/active"] > 0
 
@@ -98,7 +107,7 @@ def test_without_terms_nothing_is_logged_or_saved(model):
 @pytest.mark.parametrize("name", TERMS)
 @pytest.mark.parametrize("change", ["micro", "order"])
 def test_neither_micro_batches_nor_the_order_of_sequences_matter(name, change, model):
-    given = batch()
+    given = batch_for(name)
     whole, _, _ = train(model, given, {name: SETTINGS[name]}, steps=1)
     other = given[::-1] if change == "order" else given
     cut, _, _ = train(model, other, {name: SETTINGS[name]}, steps=1, budget=12 if change == "micro" else 4096)
@@ -108,12 +117,12 @@ def test_neither_micro_batches_nor_the_order_of_sequences_matter(name, change, m
 @pytest.mark.parametrize("name", TERMS)
 def test_a_restored_learner_continues_bit_for_bit(name, model):
     terms = {name: SETTINGS[name]}
-    straight, _, _ = train(model, batch(), terms, steps=4)
-    _, _, first = train(model, batch(), terms, steps=2)
+    straight, _, _ = train(model, batch_for(name), terms, steps=4)
+    _, _, first = train(model, batch_for(name), terms, steps=2)
     other = learner(first.model)
     other.load_state_dict(copy.deepcopy(first.state_dict()))
     for _ in range(2):
-        other.step(batch(), LossSettings(terms=terms))
+        other.step(batch_for(name), LossSettings(terms=terms))
     assert torch.equal(straight, torch.cat([parameter.detach().flatten() for parameter in other.parameters]))
 
 
@@ -314,3 +323,38 @@ def test_dcpo_moves_the_entropy_towards_its_target(model):
         for target in (5.0, 0.0)
     ]
     assert means[0] > means[1]
+
+
+# -- HeRL -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ratio", "gradient"), [(1.0, 0.25), (3.0, 3 / 16), (1 / 3, 3 / 16)])
+def test_hindsight_by_hand(ratio, gradient):
+    """-A r / (r + 1) with A = 1: at r = 1 the loss is -1/2, its gradient A / 4 towards the revision."""
+    given = replace(sequence(0, length=4), mask=(False, False, True, False), trace="t0+revised", advantages=(1.0,) * 4)
+    made: Any = TERMS["hindsight"](weight=1.0)
+    (silent,) = made.rewrite([given], None)
+    assert {*silent.advantages} == {0.0}
+    new: Any = torch.tensor([given.logprobs[2] + math.log(ratio)], dtype=torch.float64, requires_grad=True)
+    loss = made.penalize(TokenFacts(new, new, torch.zeros(1), torch.ones(1, dtype=torch.bool), [silent]))
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(-ratio / (ratio + 1))
+    assert new.grad.item() == pytest.approx(-gradient)
+    half: Any = TERMS["hindsight"]()
+    half.rewrite([given], None)
+    assert half.penalize(TokenFacts(new, new, torch.zeros(1), torch.ones(1, dtype=torch.bool), [silent])).item() == (
+        pytest.approx(-0.5 * ratio / (ratio + 1))
+    )
+
+
+def test_hindsight_without_a_revision_is_the_loss_of_the_run(model):
+    assert torch.equal(train(model, batch(), {})[0], train(model, batch(), {"hindsight": {}})[0])
+
+
+def test_hindsight_of_weight_0_trains_the_plain_episodes_alone(model):
+    """The surrogate of a revision is gone: without the term's own loss it has none."""
+    given = batch_for("hindsight")
+    without = [replace(one, advantages=(0.0,) * len(one)) if "+" in one.trace else one for one in given]
+    plain, silent = train(model, without, {})[0], train(model, given, {"hindsight": {"weight": 0.0}})[0]
+    assert torch.allclose(plain, silent, atol=1e-9)
+    assert not torch.allclose(plain, train(model, given, {})[0])

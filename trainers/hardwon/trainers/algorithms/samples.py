@@ -20,6 +20,8 @@ from .outcomes import Outcome, measure_outcome
 from .signals import NO_SIGNALS, Signals
 
 Ids = tuple[int, ...]
+REVISED = "revised"
+"""Label of an episode that revises another one, with which its trace's id ends."""
 Tried = Literal["", "known", "shown"]
 """Whether an episode was shown the candidate that it was to try.
 

@@ -192,7 +192,7 @@ class TokenPolicy:
             form.allowed,
             max_tokens=form.max_tokens,
             stop=form.stop,
-            temperature=self._temperature,
+            temperature=self._temperature if episode.spec.temperature is None else episode.spec.temperature,
             session="" if is_standalone else episode.spec.session,
             chance=rng,
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hardwon.memory import Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.situations.familiarity import place
-from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.algorithms.samples import REVISED, Rollout
 
 from .base import COMPOSERS, Composer, ComposerParts, EndedEpisode, group_played, has_succeeded
 from .spec import Spec
@@ -34,6 +34,22 @@ def write_account(trajectory: Trajectory, hidden: frozenset[str] = frozenset()) 
     wrong = [step for step in steps if not step.diagnosis.success or step.diagnosis.loop]
     chosen = (wrong or steps)[-MOST_LINES:]
     return "\n".join(f"{_name_place(step)} : {step.action} failed ." for step in chosen)
+
+
+def write_rubrics(trajectory: Trajectory, hidden: frozenset[str] = frozenset()) -> str:
+    """Return a note of the rubrics that an attempt left unmet, after those that it met; empty if none is unmet.
+
+    Met is the situation of a step that was rewarded or made progress, without its action, which may be part of the
+    solution. Unmet are the steps of `write_account`. Each part has at most three lines.
+
+    Args:
+        trajectory: The attempt.
+        hidden: Actions that the note must not name.
+    """
+    unmet = write_account(trajectory, hidden)
+    steps = [step for step in trajectory.steps if step.reward > 0 or step.diagnosis.progress > 0]
+    met = [f"{_name_place(step)} : not failed ." for step in steps[-MOST_LINES:]]
+    return "\n".join([*dict.fromkeys(met), unmet]) if unmet else ""
 
 
 def _name_place(step: Step) -> str:
@@ -165,31 +181,37 @@ class Retry(Composer):
     evidence="C",
     name="revise",
     example="herl",
-    reading="unmet rubrics are the steps that the diagnosis saw fail; trained on the revision's prompt, as the script "
-    "does, with the run's own loss in place of -A r/(r + 1)",
+    reading="met rubrics are rewarded situations, unmet ones the steps that the diagnosis saw fail; trained on the "
+    "revision's prompt, as the script does",
 )
 class Revise(Composer):
     """Lets failures be revised with a list of what was unmet, and keeps a revision that beats the group (HeRL).
 
     arXiv:2603.20046. At most `candidates` episodes with an outcome below 1 are revised, the best first. The best
     revision takes the place of a random plain episode in the group's comparison if it is better than all of them.
-    A revised episode's own outcome grows by `bonus` x (outcome of its revision - its own), if that is better.
+    A revised episode's own outcome grows by `bonus` x (outcome of its revision - its own), if that is better. Revisions
+    are sampled at `temperature` and keep these log-probabilities. The loss of the authors is the term `hindsight`.
     """
 
     acted = "revisions"
 
-    def __init__(self, parts: ComposerParts, *, candidates: int = 16, bonus: float = 0.05) -> None:
+    def __init__(
+        self, parts: ComposerParts, *, candidates: int = 16, bonus: float = 0.05, temperature: float = 0.3
+    ) -> None:
         """Create the composer.
 
         Args:
             parts: Its objects.
             candidates: Most episodes of a group that are revised.
             bonus: Share of the improvement that the revised episode gets.
+            temperature: Sampling temperature of a revision.
         """
         super().__init__(parts)
-        if candidates < 1:
-            raise ConfigError(f"candidates is {candidates}; use 1 or more.")
-        self._candidates, self._bonus = candidates, bonus
+        if candidates < 1 or temperature <= 0:
+            raise ConfigError(
+                f"candidates is {candidates} and temperature {temperature}; use 1 or more, and a value above 0."
+            )
+        self._candidates, self._bonus, self._temperature = candidates, bonus, temperature
 
     @property
     def budget(self) -> float:
@@ -209,8 +231,9 @@ class Revise(Composer):
             for spec, rollout in ranked[: self._candidates]:
                 path = self.parts.demonstrate(spec.task, spec.seed)
                 hidden = frozenset(step.action for step in path.steps) if path is not None else frozenset()
-                if note := write_account(rollout.trajectory, hidden):
-                    following.append(replace(spec, note=note, label="revised", parent=spec.session))
+                if note := write_rubrics(rollout.trajectory, hidden):
+                    begun = replace(spec, note=note, label=REVISED, parent=spec.session, temperature=self._temperature)
+                    following.append(begun)
                     self.counts["revisions"] += 1
         return following
 

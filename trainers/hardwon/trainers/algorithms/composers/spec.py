@@ -27,6 +27,8 @@ class Spec:
     """Session of the episode of this policy that the prefix was taken from; empty for a demonstration."""
     max_steps: int | None = None
     """Steps after which the episode ends, prefix included; None takes the run's."""
+    temperature: float | None = None
+    """Sampling temperature of the episode; None takes the run's."""
     note: str = ""
     """Text shown at the first own step, in any arm, such as a hint or an account of an earlier attempt."""
     label: str = ""

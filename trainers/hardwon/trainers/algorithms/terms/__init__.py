@@ -1,6 +1,6 @@
 """Terms of the policy's loss beside the surrogate; importing this package registers all of them."""
 
-from . import entropies as entropies, tempered as tempered, unlikely as unlikely
+from . import entropies as entropies, hindsight as hindsight, tempered as tempered, unlikely as unlikely
 from .base import (
     TERMS as TERMS,
     FrozenPolicy as FrozenPolicy,
