@@ -45,7 +45,7 @@ def _collect(trace: Trace, k: int) -> list[float]:
     "beyond the shortest success is multiplied by the share of siblings that succeed (own)",
 )
 def rungs(siblings: Sequence[Trace], *, weight: float = 0.2, price: float = 0.05) -> list[Trace]:
-    """Add weight (rung / 4 - 1) to the reward of each call, and take a price for needless calls of a success (arXiv:2606.03892).
+    """Add weight (rung / 4 - 1) to the reward of each call, and take a price for needless calls (arXiv:2606.03892).
 
     A call that runs gets 0, and one on each lower rung a quarter of the weight less, so no number of calls earns
     anything. Each call of a success beyond the number of the shortest success costs price x p, where p is the share of
