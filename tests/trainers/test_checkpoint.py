@@ -141,10 +141,12 @@ def test_a_library_in_use_is_copied_and_put_back(library, path, tmp_path):
     library.add(Item(kind="strategy", title="look", body="look around first"))
     assert os.path.exists(f"{path}-wal")  # noqa: PTH110
     copy_library(path, tmp_path / "copy.db")
+    assert (tmp_path / "copy.db").stat().st_mode & 0o077 == 0  # as private as the library itself
     library.add(Item(kind="strategy", title="leave", body="leave through the door"))
     assert [item.title for item in library.items()] != ["look"]
     library.close()
     put_library(tmp_path / "copy.db", path)
+    assert path.stat().st_mode & 0o077 == 0
     assert sorted(os.listdir(tmp_path)) == ["copy.db", "experience.db"]  # noqa: PTH208
     with ExperienceLibrary.open(path) as again:
         assert [item.title for item in again.items()] == ["look"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.privacy.private_files import open_new
 
 Tell = Callable[[str], None]
 MANIFEST = "manifest.json"
@@ -156,8 +157,9 @@ def _sync(path: Path) -> None:
 
 
 def copy_library(source: str | Path, target: Path) -> None:
-    """Copy a library that may be in use, with SQLite's backup."""
+    """Copy a library that may be in use, with SQLite's backup. Only its user can read the copy."""
     target.unlink(missing_ok=True)
+    open_new(target).close()
     uri = Path(source).absolute().as_uri()
     with (
         closing(sqlite3.connect(f"{uri}?mode=ro", uri=True)) as source_db,
@@ -190,7 +192,8 @@ def put_library(source: Path, target: Path) -> None:
         Path(sidecar).unlink(missing_ok=True)
     shutil.rmtree(f"{target}.index", ignore_errors=True)
     new = target.with_name(f"{_NEW}{target.name}")
-    shutil.copyfile(source, new)
+    with source.open("rb") as saved, open_new(new) as copy:
+        shutil.copyfileobj(saved, copy)
     new.replace(target)
 
 
