@@ -142,6 +142,48 @@ def test_cursor_gets_the_hint_after_the_first_call(tmp_path, monkeypatch):
     assert session.call("Shell", {"command": "pwd"}, json.dumps({"exitCode": 0, "stdout": "/"}))[1] == {}
 
 
+def test_a_turn_of_cursor_in_the_form_that_it_documents(tmp_path, monkeypatch):
+    """Each event with all of its documented fields; the output of a tool is JSON in a string."""
+    session = Session(tmp_path, monkeypatch, "cursor")
+    common = {"model": "composer-1", "user_email": None, "transcript_path": None}
+    tool = {**common, "cwd": "/project", "duration": 12}
+
+    def call(number, command):
+        fields = {"tool_name": "Shell", "tool_input": {"command": command, "working_directory": "/project"}}
+        fields |= {**tool, "tool_use_id": f"call-{number}"}
+        assert session.send("preToolUse", **fields, agent_message="Running it.") == {}
+        return fields
+
+    begun = session.send("sessionStart", **common, session_id="s-1", is_background_agent=False, composer_mode="agent")
+    assert begun == {}
+    session.send("beforeSubmitPrompt", **common, prompt="Fix it.", attachments=[{"type": "file", "file_path": "/a"}])
+    failed = {"error_message": "Command timed out after 30s", "failure_type": "timeout", "is_interrupt": False}
+    session.send("postToolUseFailure", **call(1, "npm test"), **failed)
+    session.send("postToolUse", **call(2, "npm test"), tool_output='{"exitCode":1,"stdout":"1 failed"}')
+    session.send("postToolUse", **call(3, "npm test"), tool_output='{"exitCode":0,"stdout":"All tests passed"}')
+    session.send("stop", **common, status="completed", loop_count=0)
+    session.send("sessionEnd", **common, session_id="s-1", reason="completed", duration_ms=45000, final_status="done")
+    (episode,) = session.episodes()
+    assert [step.diagnosis.success for step in episode.steps] == [False, False, True]
+    assert episode.steps[0].action == 'Shell(command="npm test", working_directory="/project")'
+    assert episode.success is True
+
+
+@pytest.mark.parametrize(("agent", "stops"), [("claude-code", False), ("cursor", False), ("cursor", True)])
+def test_a_person_who_stops_a_call_or_a_turn_leaves_the_outcome_open(tmp_path, monkeypatch, agent, stops):
+    session = Session(tmp_path, monkeypatch, agent)
+    session.send("beforeSubmitPrompt" if agent == "cursor" else "UserPromptSubmit", prompt="Fix it.")
+    session.call("Bash", {"command": "ls"}, {"stdout": "a.py"})
+    fields = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "t"}
+    if not stops:
+        name = "postToolUseFailure" if agent == "cursor" else "PostToolUseFailure"
+        session.send(name, **fields, error="stopped", error_message="stopped", is_interrupt=True)
+    session.send("stop" if agent == "cursor" else "Stop", status="aborted" if stops else "completed", loop_count=0)
+    (episode,) = session.episodes()
+    assert [step.action for step in episode.steps] == ['Bash(command="ls")'], "a stopped call is no failure of the tool"
+    assert episode.success is None
+
+
 # ---- guardrails
 
 
@@ -180,6 +222,12 @@ def test_a_guardrail_can_refuse(tmp_path, monkeypatch, agent):
     else:
         assert answer["hookSpecificOutput"]["permissionDecision"] == "deny"
         assert "experience forbids" in answer["hookSpecificOutput"]["permissionDecisionReason"]
+    if agent == "cursor":  # it reports a refusal as a failure of the tool as well
+        session.send(
+            "postToolUseFailure", tool_name="Bash", tool_input={"command": "git push --force"}, tool_use_id="t",
+            cwd="/project", error_message="denied by a hook", failure_type="permission_denied", duration=3,
+            is_interrupt=False,
+        )  # fmt: skip
     session.send(names[3])
     (episode,) = session.episodes()
     assert [step.diagnosis.failure.value for step in episode.steps] == ["blocked"]

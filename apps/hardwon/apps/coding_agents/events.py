@@ -52,6 +52,8 @@ class HookEvent:
     error: str = ""
     call_id: str = ""
     transcript: str = ""
+    is_interrupt: bool = False
+    """A person stopped the call or the turn, which shows neither a success nor a failure."""
 
 
 def read_event(agent: str, text: str) -> HookEvent:
@@ -74,6 +76,7 @@ def read_event(agent: str, text: str) -> HookEvent:
         kind, name, str(session), agent, str(value.get("cwd") or roots[0]), str(value.get("prompt") or ""),
         str(value.get("tool_name") or ""), _read_arguments(value.get("tool_input")), result, error,
         str(value.get("tool_use_id") or ""), str(value.get("transcript_path") or ""),
+        value.get("is_interrupt") is True or (kind == "stop" and value.get("status") in ("aborted", "error")),
     )  # fmt: skip
 
 

@@ -99,6 +99,8 @@ def build_run(
     task = next((str(entry["text"]) for entry in entries if entry.get("kind") == "prompt"), "")
     run = begin_run(library, task, hides_results=hides_results)
     run.mode = mode
+    # Cursor reports a call that a hook refused as failed, too.
+    refused = {entry["id"] for entry in entries if entry.get("kind") == "refused" and entry.get("id")}
     for entry in entries:
         kind = entry.get("kind")
         if kind == "recalled":
@@ -106,7 +108,7 @@ def build_run(
         elif kind == "refused":
             action = Call(str(entry["tool"]), entry["arguments"], "").text
             run.episode.add_refusal(run.get_state(), action, Verdict(False, cause=str(entry["reason"])), run.why)
-        elif kind == "answer":
+        elif kind == "answer" and entry.get("id") not in refused:
             result, error = clip(str(entry["result"]), SHOWN_CHARS), clip(str(entry["error"]), SHOWN_CHARS)
             call = Call(str(entry["tool"]), entry["arguments"], result, error)
             run.add_answer(call, str(entry.get("id") or ""))
@@ -148,8 +150,9 @@ def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namesp
     # Ids that are the same at every attempt, so that two recorders at once write one episode; if possible, the
     # id that an import of the transcript gives the same request.
     ref = LoggedEpisode(f"{session} {uuid}", ((task, ()),)) if uuid else None
+    is_cut = any(entry.get("kind") == "interrupt" for entry in entries)
     return record_run(
-        run, success=infer_success(run), environment=options.agent, writer=f"hook:{options.agent}",
+        run, success=None if is_cut else infer_success(run), environment=options.agent, writer=f"hook:{options.agent}",
         trust=to_trust(options.trust), meta={"cwd": prompt.get("cwd", "")},
         episode=episode_id(ref, options.agent) if ref else f"hook-{path.stem}",
     )  # fmt: skip
@@ -163,7 +166,7 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
     path = Path(str(prompt.get("transcript") or ""))
     if not path.is_file():
         return ""
-    answered = {entry.get("id") for entry in entries if entry.get("kind") in ("answer", "refused")}
+    answered = {entry.get("id") for entry in entries if entry.get("kind") in ("answer", "refused", "interrupt")}
     missing = {
         str(entry["id"]): at
         for at, entry in enumerate(entries)

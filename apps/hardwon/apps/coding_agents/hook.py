@@ -58,6 +58,8 @@ def answer_event(event: HookEvent, options: argparse.Namespace) -> dict[str, Any
     if event.kind in ("after", "failed"):
         return _end_call(event, journal)
     if event.kind == "stop":
+        if event.is_interrupt and journal.path.exists():
+            journal.append({"kind": "interrupt", "id": ""})
         _record(event, options, journal)
     return {}
 
@@ -101,6 +103,9 @@ def _check(event: HookEvent, options: argparse.Namespace, journal: Journal) -> d
 
 
 def _end_call(event: HookEvent, journal: Journal) -> dict[str, Any]:
+    if event.is_interrupt:
+        journal.append({"kind": "interrupt", "id": event.call_id})
+        return {}
     journal.append(
         {
             "kind": "answer", "id": event.call_id, "tool": event.tool, "arguments": dict(event.arguments),
