@@ -14,7 +14,19 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from hypothesis import given, strategies as st
 
-from hardwon.apps.dashboard import charts, figures, frame, lessons, login, overview_page, places, search_page
+from hardwon.apps.dashboard import (
+    charts,
+    episode_pages,
+    figures,
+    frame,
+    item_pages,
+    lessons,
+    login,
+    map_page,
+    overview_page,
+    places,
+    search_page,
+)  # fmt: skip
 from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
 from hardwon.apps.dashboard.markup import linked, shorten, tag
@@ -359,4 +371,27 @@ def test_a_visitor_who_may_not_write_changes_nothing_whatever_the_page_sends():
 def test_ids_made_at_the_same_time_are_told_apart():
     refs = ["0192f0c1a2b37c4d8e5f0000000000a1", "0192f0c1a2b37c4d8e5f0000000000a2", "own-name", ""]
     assert len({shorten(ref) for ref in refs}) == 4
+    with ExperienceLibrary.open(":memory:") as library:
+        refs = library.record_many([Trajectory("t", (), True) for _ in range(5)])
+    assert len({shorten(ref) for ref in refs}) == 5, "ids of one process end alike"
+    assert all(ref.startswith(shorten(ref).partition("…")[0]) for ref in refs), "the beginning is a prefix for commands"
     assert shorten("own-name") == "own-name"
+
+
+def test_a_count_begins_at_zero_and_a_flat_map_stands_in_the_middle():
+    axis = charts.lines({"lessons": [(1, 1), (40, 1)]}, x="episodes", y="lessons", is_count=True)["yAxis"]
+    assert (axis["min"], axis["minInterval"]) == (0, 1)
+    row = {"signature": "s", "steps": 1, "mean_return": 0.5, "states": 1, "y": 0.0, "example": "A room.", "episodes": 1}
+    flat = [{**row, "x": x} for x in (0.0, 1.0)]
+    assert charts.situations(flat)["yAxis"] | {"show": True} == {"show": True, "scale": True, "min": -1.0, "max": 1.0}
+    assert "min" not in charts.situations([*flat, {**row, "x": 0.0, "y": 1.0}])["yAxis"]
+
+
+def test_pages_of_an_empty_library_lead_to_the_line_that_connects_an_agent():
+    def link(path, **query):
+        return path
+
+    assert "The overview has the line" in map_page._render_list([], link)
+    assert "The overview has the line" in episode_pages._render_list([], link)
+    assert "The overview has the line" in item_pages._render_list([], [], link, is_filtered=False)
+    assert "No lesson matches" in item_pages._render_list([], [], link, is_filtered=True)

@@ -15,7 +15,7 @@ Points = Sequence[Sequence[float]]
 
 
 def lines(
-    curves: Mapping[str, Points], *, x: str, y: str, share: bool = False, is_time: bool = False
+    curves: Mapping[str, Points], *, x: str, y: str, share: bool = False, is_time: bool = False, is_count: bool = False
 ) -> dict[str, Any]:
     """Return a line chart.
 
@@ -25,6 +25,7 @@ def lines(
         y: Label of the y axis.
         share: Whether the y axis covers 0 to 1.
         is_time: Whether x is a time in milliseconds since 1970, UTC.
+        is_count: Whether y is a number of things: whole numbers from 0 on.
     """
     return {
         "aria": {"enabled": True},
@@ -32,7 +33,7 @@ def lines(
         "color": COLOURS,
         "tooltip": {"trigger": "axis"},
         "useUTC": True,
-        "legend": {"show": len(curves) > 1, "top": 0, "type": "scroll", "textStyle": _SOFT},
+        "legend": {"show": len(curves) > 1, "top": 0, "left": 70, "right": 0, "type": "scroll", "textStyle": _SOFT},
         "grid": {"left": 8, "right": 20, "top": 34, "bottom": 28, "containLabel": True},
         "xAxis": {
             "type": "time" if is_time else "value", "name": x, "nameLocation": "middle", "nameGap": 26,
@@ -41,10 +42,17 @@ def lines(
         },
         "yAxis": {
             "type": "value", "name": y, "nameTextStyle": {**_SOFT, "align": "left"}, "nameGap": 12,
-            "axisLabel": _SOFT, "splitLine": _FAINT, "scale": not share, **({"min": 0, "max": 1} if share else {}),
+            "axisLabel": _SOFT, "splitLine": _FAINT, **_find_bounds(share=share, is_count=is_count),
         },
         "series": series(curves),
     }  # fmt: skip
+
+
+def _find_bounds(*, share: bool, is_count: bool) -> dict[str, Any]:
+    """Return the bounds of a y axis."""
+    if share:
+        return {"min": 0, "max": 1}
+    return {"min": 0, "minInterval": 1} if is_count else {"scale": True}
 
 
 def series(curves: Mapping[str, Points]) -> list[dict[str, Any]]:
@@ -53,6 +61,12 @@ def series(curves: Mapping[str, Points]) -> list[dict[str, Any]]:
         {"type": "line", "name": name, "data": [list(point) for point in points], "showSymbol": len(points) < 30}
         for name, points in curves.items()
     ]
+
+
+def _center(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return bounds that put points of equal height into the middle: the axis would put them on its edge."""
+    heights = {round(row["y"], 6) for row in rows}
+    return {"min": min(heights) - 1, "max": max(heights) + 1} if len(heights) == 1 else {}
 
 
 def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -68,7 +82,7 @@ def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "tooltip": {"confine": True, "extraCssText": "max-width: 300px; white-space: normal"},
         "grid": {"left": 10, "right": 10, "top": 10, "bottom": 54},
         "xAxis": {"show": False, "scale": True},
-        "yAxis": {"show": False, "scale": True},
+        "yAxis": {"show": False, "scale": True, **_center(rows)},
         "visualMap": {
             "dimension": 2, "orient": "horizontal", "left": "center", "bottom": 0, "precision": 2, "itemHeight": 120,
             "text": ["high return", "low"], "textStyle": _SOFT, "min": min(returns, default=0.0), "max": high or 1.0,

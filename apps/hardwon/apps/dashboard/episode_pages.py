@@ -21,7 +21,7 @@ from hardwon.runtime.interfaces.diagnosis import why_replan
 
 from . import figures
 from .frame import Room, framed, html, page
-from .markup import Html, Link, linked, pager, pairs, section, shorten, table, tag
+from .markup import EMPTY, Html, Link, linked, pager, pairs, section, shorten, table, tag
 from .search_page import add_forget_button
 
 PAGE = 25
@@ -71,7 +71,9 @@ def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link) -> Html:
     rows = [
         (
             tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
-            tag("span", row["ending"], class_={True: "good", False: "bad"}.get(row["success"], "soft")),
+            tag(
+                "span", row["ending"].replace("_", " "), class_={True: "good", False: "bad"}.get(row["success"], "soft")
+            ),
             row["score"],
             row["n_steps"],
             figures.name_group(row["arm"]),
@@ -81,7 +83,7 @@ def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link) -> Html:
         )
         for row in episodes
     ]
-    return table(head, rows, caption="Episodes", numbers=("score", "steps", "seed"), empty="Nothing is recorded yet.")
+    return table(head, rows, caption="Episodes", numbers=("score", "steps", "seed"), empty=EMPTY)
 
 
 def _load_replay(library: ExperienceLibrary, episode_id: str) -> tuple[dict[str, Any], dict[int, str]]:

@@ -55,7 +55,9 @@ def add(api: FastAPI) -> None:
         used = await room.read(lists.count_uses, rows)
         with framed(room, "Lessons", "/items"):
             html(section("Find", _render_filters(room, query)))
-            listed = _render_list(rows, used, room.link)
+            listed = _render_list(
+                rows, used, room.link, is_filtered=any(query[name] for name in ("text", "kind", "source"))
+            )
             html(section(f"{total} lessons", listed, pager(room.link, "/items", total, PAGE, offset, query)))
 
     @page(api, "/items/{item_id}")
@@ -117,7 +119,7 @@ def _render_filters(room: Room, query: Mapping[str, str]) -> Html:
     )
 
 
-def _render_list(items: Sequence[Item], used: Sequence[int], link: Link) -> Html:
+def _render_list(items: Sequence[Item], used: Sequence[int], link: Link, *, is_filtered: bool) -> Html:
     rows = [
         (
             tag(
@@ -136,7 +138,10 @@ def _render_list(items: Sequence[Item], used: Sequence[int], link: Link) -> Html
         for item, count in zip(items, used, strict=True)
     ]
     head = ("lesson", "kind", "score", "confidence", "used", "state")
-    return table(head, rows, caption="Lessons", numbers=head[2:5], empty="No lesson matches.")
+    empty = (
+        "No lesson matches." if is_filtered else "No lesson yet. The overview has the line that connects your agent."
+    )
+    return table(head, rows, caption="Lessons", numbers=head[2:5], empty=empty)
 
 
 def _render_marks(status: str, trust: str, pinned: bool) -> Html:

@@ -13,7 +13,7 @@ from hardwon.memory.errors import UnknownName
 
 from . import charts, figures
 from .frame import Room, framed, html, page
-from .markup import Html, Link, linked, section, table, tag
+from .markup import EMPTY, Html, Link, linked, section, table, tag
 
 LISTED = 25
 """Number of situations in the list below the map."""
@@ -27,14 +27,16 @@ def add(api: FastAPI) -> None:
         rows, points = await room.read(figures.situations)
         with framed(room, "Map of situations", "/map"):
             with ui.element("section"):
-                html(tag("p", _describe_map(len(points), sum(row["states"] for row in rows), len(rows))))
+                states = sum(row["states"] for row in rows)
+                html(tag("p", _describe_map(len(points), states, len(rows)) if points else EMPTY))
                 if points:
                     ui.echart(
                         charts.situations(points), on_point_click=lambda e: _open_situation(room, e.name)
                     ).classes("chart tall").props(
                         'role="img" aria-label="Map of situations; the list below has the same data"'
                     )
-            html(section("Situations, most frequent first", _render_list(rows[:LISTED], room.link)))
+            if points:
+                html(section("Situations, most frequent first", _render_list(rows[:LISTED], room.link)))
 
     @page(api, "/situations/{signature}")
     async def situation(room: Room, signature: str) -> None:
@@ -76,7 +78,7 @@ def _render_list(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
         ],
         caption="Situations",
         numbers=head[1:5],
-        empty="Nothing is recorded yet.",
+        empty=EMPTY,
     )
 
 

@@ -23,9 +23,16 @@ class Html(str):
     """Text that is already HTML."""
 
 
+EMPTY = "Nothing is recorded yet. The overview has the line that connects your agent."
+"""Text of a page about a library without episodes."""
+
+
 def shorten(ref: str) -> str:
-    """Return a long id with its middle left out: ids made at the same time begin alike."""
-    return ref if len(ref) <= 14 else f"{ref[:8]}…{ref[-4:]}"
+    """Return the beginning of a long id, which commands accept, and its end.
+
+    Ids of one process differ in the first 16 characters, the time; ids of one program of yours often in their end.
+    """
+    return ref if len(ref) <= 21 else f"{ref[:16]}…{ref[-4:]}"
 
 
 def tag(element: str, /, *children: Any, **attributes: Any) -> Html:

@@ -63,9 +63,8 @@ def _add_chart(title: str, curves: Mapping[str, Any], y: str, *, share: bool, by
     x = "time (UTC)" if by_time else "episodes"
     with ui.element("section"):
         html(tag("h2", title))
-        ui.echart(charts.lines(curves, x=x, y=y, share=share, is_time=by_time)).classes("chart").props(
-            f'role="img" aria-label="{title}, by {x}"'
-        )
+        chart = charts.lines(curves, x=x, y=y, share=share, is_time=by_time, is_count=not share)
+        ui.echart(chart).classes("chart").props(f'role="img" aria-label="{title}, by {x}"')
 
 
 def _render_axes(axis: str, link: Link) -> Html:
