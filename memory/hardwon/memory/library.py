@@ -346,7 +346,9 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         check_episode(trajectory)
         with self._transaction() as connection:
             items = [self.get(item_id) for item_id in seen_ids]
-            return extraction.apply(self._curator(connection), operations, trajectory, items)
+            admissions = extraction.apply(self._curator(connection), operations, trajectory, items)
+            reading.mark_read(connection, self._number, trajectory.id)
+            return admissions
 
     def rewrite(self, item_ids: Sequence[str], item: Item) -> Admission:
         """Merge several items into one with new words.
@@ -389,20 +391,13 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
 
     def _read_with(self, extractor: extraction.Extractor) -> list[Admission]:
         """Let an extractor read new episodes, and return one admission per proposal."""
-        name = f"extracted-{self._number}"
-        rows = self._filed().rows("SELECT value FROM meta WHERE name = ?", (name,))
-        last = int(rows[0][0]) if rows else 0
-        new = self._filed().rows(
-            "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' ORDER BY seq LIMIT ?",
-            (last, self._number, reading.MOST),
-        )
-        numbers = {ref: seq for seq, ref in new}
+        numbers = reading.find_unread(self._filed(), self._number)
         admissions, finished, failed = reading.read_episodes(self, extractor, list(numbers), self._unreadable)
         if failed:
             self._unreadable.add(failed)  # the next call tries the others
         if finished:
             with self._lock, self._store.transaction() as connection:
-                connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, str(numbers[finished[-1]])))
+                reading.set_last_read(connection, self._number, numbers[finished[-1]])
         return admissions
 
     def _evolve(self) -> EvolutionReport:

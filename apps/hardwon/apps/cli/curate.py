@@ -230,10 +230,16 @@ def undo(path: Library, item_id: ItemId, namespace: Namespace = "default", as_js
 
 
 @app.command()
-def evolve(path: Library, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Create items from recorded steps by rules, within the rate limits."""
+def evolve(
+    path: Library, extractor: Extractor = None, namespace: Namespace = "default", as_json: AsJson = False
+) -> None:
+    """Create items from recorded steps by rules, within the rate limits.
+
+    With --extractor, a chat model also reads the 20 oldest episodes that none has read; repeat the command for more.
+    """
+    reader = open_extractor(extractor)
     with opened(path, namespace, write=True) as library:
-        report = library.evolve()
+        report = library.evolve(extractor=reader)
     if as_json:
         say_json(report)
         return
@@ -311,6 +317,11 @@ def import_(
         source_format, logged = importers.read(source, form, on_progress=advance)
     is_trusted = source_format == "hardwon" if trust is None else trust == "trusted"
     trust_level: Literal["trusted", "untrusted"] = "trusted" if is_trusted and not untrusted else "untrusted"
+    if reader is not None and source_format == "hardwon":
+        raise ConfigError(
+            f"--extractor reads logs of other programs, and {source} is an export of hardwon. Import it without, and "
+            f"run: hardwon memory evolve {path} --extractor {extractor}"
+        )
     if dry_run:
         counted, words = _count_new(path, namespace, source, source_format, logged)
     elif source_format == "hardwon":
@@ -367,8 +378,13 @@ def _import_log(
             )
         words = f"{counted['new']} new episodes of {counted['episodes']} from {source} ({source_format})."
         if extractor is not None:
-            counted["lessons"] = read_all(new, extractor, library, on_failure=tell)
+            failures: list[str] = []
+            counted["lessons"] = read_all(new, extractor, library, on_failure=failures.append)
             words += f" {counted['lessons']} lessons written."
+            for failure in failures:
+                tell(failure)
+            if failures:
+                tell(f"To read them later: hardwon memory evolve {path} --extractor MODEL")
     return counted, words
 
 

@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from sqlite3 import Connection
 from typing import Any, Protocol
 
 from hardwon.memory.errors import HardwonError, UnknownName
 from hardwon.memory.records import Admission, Item, Operation, Trajectory
 from hardwon.memory.situations.keys import content_words
+from hardwon.memory.storage.database import Store
 
 from .extraction import Extractor
 
@@ -119,3 +121,43 @@ def read_episodes(
             admissions += library.apply(operations, episode, [item.id for item in items])
         finished.append(ref)
     return admissions, finished, ""
+
+
+# ---- the episodes that were read: all up to one row of the change log
+
+
+def find_unread(store: Store, namespace: int) -> dict[str, int]:
+    """Return the oldest episodes that no extractor has read, at most `MOST`, with their rows in the change log."""
+    last = _load_last_read(store.connection, namespace)
+    new = store.rows(
+        "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' ORDER BY seq LIMIT ?",
+        (last, namespace, MOST),
+    )
+    return {ref: seq for seq, ref in new}
+
+
+def set_last_read(connection: Connection, namespace: int, seq: int) -> None:
+    """Remember that the episodes up to a row of the change log were read."""
+    connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"extracted-{namespace}", str(seq)))
+
+
+def mark_read(connection: Connection, namespace: int, episode: str) -> None:
+    """Remember that an extractor read an episode, if all older episodes with an outcome were read."""
+    last = _load_last_read(connection, namespace)
+    (seq,) = connection.execute(
+        "SELECT MIN(seq) FROM changes WHERE namespace = ? AND ref = ? AND what = 'trajectory'", (namespace, episode)
+    ).fetchone()
+    if seq is None or seq <= last:
+        return
+    older = connection.execute(
+        "SELECT 1 FROM changes AS c JOIN trajectories AS t ON t.namespace = c.namespace AND t.id = c.ref "
+        "WHERE c.seq > ? AND c.seq < ? AND c.namespace = ? AND c.what = 'trajectory' AND t.success IS NOT NULL LIMIT 1",
+        (last, seq, namespace),
+    ).fetchone()
+    if older is None:
+        set_last_read(connection, namespace, seq)
+
+
+def _load_last_read(connection: Connection, namespace: int) -> int:
+    row = connection.execute("SELECT value FROM meta WHERE name = ?", (f"extracted-{namespace}",)).fetchone()
+    return int(row[0]) if row else 0

@@ -44,6 +44,8 @@ def open_model(
         UnknownName: The provider is unknown.
     """
     if isinstance(model, str):
+        if not model.strip():
+            raise ConfigError("the name of the model is empty; give one such as openai:gpt-5.")
         return _open_by_name(model, {} if temperature is None else {"temperature": temperature}, timeout_s, settings)
     if not callable(getattr(model, "ainvoke", None)):
         raise ConfigError(f"model is {model!r}; pass a LangChain chat model or a name such as 'openai:gpt-5'.")

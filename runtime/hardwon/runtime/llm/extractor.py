@@ -117,7 +117,8 @@ class ChatExtractor:
         answer = self._model.ask(_SCHEMA, _SYSTEM, question, _parse_list)
         if answer.value is None:
             failure = PolicyFailure(
-                f"{self.name} gave no usable operations: {answer.problem}. Check the model and its API key."
+                f"{self.name} gave no usable operations: {answer.problem}. "
+                "Check the model, its address and its API key."
             )
             failure.usage = answer.usage  # type: ignore[attr-defined]  # pickle keeps it, because it is in __dict__
             raise failure

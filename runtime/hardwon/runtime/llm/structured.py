@@ -172,4 +172,4 @@ def _extract_text(message: Any) -> str:
 def _format_error(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
-    return f"{type(error).__name__}: {prompts.clean(str(error), 300)}"
+    return f"{type(error).__name__}: {prompts.clean(str(error), 300).rstrip('.')}"
