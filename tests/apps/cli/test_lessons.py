@@ -3,6 +3,7 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
@@ -27,13 +28,14 @@ class ModelServer(ThreadingHTTPServer):
 
         def do_POST(self):
             self.rfile.read(int(self.headers["content-length"]))
-            self.server.requests += 1
+            server: Any = self.server
+            server.requests += 1
             message = {"role": "assistant", "content": json.dumps({"operations": [LESSON]})}
             choice = {"index": 0, "finish_reason": "stop", "message": message}
             answer = {"id": "1", "object": "chat.completion", "created": 1, "model": "tiny", "choices": [choice]}
             error = {"error": {"message": "The model `tiny` does not exist."}}
-            body = json.dumps(answer if self.server.status == 200 else error).encode()
-            self.send_response(self.server.status)
+            body = json.dumps(answer if server.status == 200 else error).encode()
+            self.send_response(server.status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
             self.end_headers()

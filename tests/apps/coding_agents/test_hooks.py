@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,12 +146,12 @@ def test_cursor_gets_the_hint_after_the_first_call(tmp_path, monkeypatch):
 def test_a_turn_of_cursor_in_the_form_that_it_documents(tmp_path, monkeypatch):
     """Each event with all of its documented fields; the output of a tool is JSON in a string."""
     session = Session(tmp_path, monkeypatch, "cursor")
-    common = {"model": "composer-1", "user_email": None, "transcript_path": None}
+    common: dict[str, Any] = {"model": "composer-1", "user_email": None, "transcript_path": None}
     tool = {**common, "cwd": "/project", "duration": 12}
 
     def call(number, command):
-        fields = {"tool_name": "Shell", "tool_input": {"command": command, "working_directory": "/project"}}
-        fields |= {**tool, "tool_use_id": f"call-{number}"}
+        arguments = {"command": command, "working_directory": "/project"}
+        fields = {**tool, "tool_name": "Shell", "tool_input": arguments, "tool_use_id": f"call-{number}"}
         assert session.send("preToolUse", **fields, agent_message="Running it.") == {}
         return fields
 
