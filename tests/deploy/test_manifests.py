@@ -91,6 +91,15 @@ def test_the_image_has_the_extras_of_the_commands():
 # -- Kubernetes ---------------------------------------------------------------------------------------
 
 
+def test_the_image_has_no_library_environment_or_history_of_a_checkout():
+    """It copies the folder, in which people work."""
+    left_out = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {".git", ".venv*", ".env*", "models", "runs", "**/*.db", "**/node_modules"} <= set(left_out)
+    user = re.search(r"^USER (.*)$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.M)
+    assert user
+    assert user[1].isdigit(), "runAsNonRoot cannot check a name"
+
+
 def test_objects_have_names_versions_and_kinds():
     versions = {
         "Service": "v1",
