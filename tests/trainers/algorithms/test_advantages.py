@@ -137,6 +137,39 @@ def test_rloo_by_hand():
     assert [found[str(n)][0] for n in range(4)] == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
 
 
+def test_loop_by_hand():
+    """LOOP: 1, 0, 0, 0 gives 1 and three times -1/3; a constant added to all changes nothing."""
+    rloo = ESTIMATORS["rloo"]
+    for constant in (0.0, 7.0):
+        found = rloo([trace(f"{n}", r + constant, "x") for n, r in enumerate([1.0, 0.0, 0.0, 0.0])])
+        assert [found[str(n)][0] for n in range(4)] == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3])
+    assert rloo([trace("a", 1.0, "x")]) == {"a": [0.0]}
+
+
+def test_one_success_among_four_by_hand():
+    """GHPO at its last level, and a stored success in a failed group: 1.5 and three times -.5."""
+    found = grpo([trace(f"{n}", r, "x") for n, r in enumerate([1.0, 0.0, 0.0, 0.0])])
+    assert [found[str(n)][0] for n in range(4)] == pytest.approx([1.5, -0.5, -0.5, -0.5], rel=1e-5)
+
+
+@pytest.mark.parametrize("constant", [0.0, 3.0])
+def test_slate_by_hand(constant):
+    """Candidates of one step with the judgments -1, 0, 1: -1, 0, 1 in sd units; equal judgments: 0."""
+    batch = [trace(f"{n}", r + constant, "x", root="r") for n, r in enumerate([-1.0, 0.0, 1.0])]
+    assert [own[0] for own in grpo(batch).values()] == pytest.approx([-1, 0, 1], abs=1e-5)
+    equal = [replace(one, outcome=1.0) for one in batch]
+    assert {value for own in grpo(equal).values() for value in own} == {0.0}
+
+
+def test_episodes_that_began_in_another_way_are_no_siblings():
+    """A trace that began after a prefix is no baseline of a whole one."""
+    plain = [trace("a", 1.0, "x"), trace("b", 0.0, "x")]
+    late = [trace("c", 1.0, "x", root="r"), trace("d", 1.0, "x", root="r")]
+    for name in ("grpo", "hdpo", "gigpo", "salt", "rloo"):
+        together = ESTIMATORS[name]([*plain, *late])
+        close({key: together[key] for key in "ab"}, ESTIMATORS[name](plain))
+
+
 def test_reinforce_by_hand():
     """Returns to go against the group's mean return (2 + 1) / 2."""
     found = ESTIMATORS["reinforce"](

@@ -106,6 +106,20 @@ def test_tournament_does_not_change_with_the_scale_of_the_judge():
     assert play([2, 4, 1, 3])[0] == play([2, 4, 1, 3], scale=3.0, shift=7.0)[0]
 
 
+def test_a_judge_that_prefers_the_first_side_ranks_as_one_that_does_not():
+    """Both orders are judged, so swapping the sides of every call changes nothing."""
+    strengths = [2.0, 4.0, 1.0, 3.0]
+
+    async def favor_first(matches):
+        return [(strengths[a] + 9, strengths[b]) for a, b in matches]
+
+    async def favor_second(matches):
+        return [(strengths[a], strengths[b] + 9) for a, b in matches]
+
+    first, second = (asyncio.run(rank_by_tournament(4, favor)) for favor in (favor_first, favor_second))
+    assert first == second == play([2, 4, 1, 3])[0]
+
+
 def test_ties_at_the_end_of_a_round_share_the_mean_rank():
     rewards, _ = play([3, 4, 1, 1], silent=False)
     assert rewards[1] == 1.0

@@ -89,11 +89,45 @@ def test_targets_of_the_critic_by_hand():
     assert targets.tolist() == pytest.approx([0.54, 1.0])
 
 
-def test_a_target_moves_by_tau():
-    """Target 0 and weight 1 after one move: .1."""
-    target = torch.zeros(1)
-    target.lerp_(torch.ones(1), CriticSettings().tau)
-    assert target.tolist() == pytest.approx([0.1])
+class Constant(torch.nn.Module):
+    """A critic that says one number."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = torch.nn.Parameter(torch.tensor(value))
+
+    def forward(self, features):
+        return self.value.expand(len(features), 1)
+
+
+@pytest.mark.parametrize("constant", [0.0, 5.0])
+def test_the_advantage_of_the_critic_by_hand(model, constant):
+    """Q = .8, .7 and V = .5, .6: A = .2; a constant added to all four changes nothing."""
+    source = CriticSource(parts_of(CriticSettings(warmup=1), model))
+    source._nets = torch.nn.ModuleList(Constant(value + constant) for value in (0.8, 0.7, 0.5, 0.6))
+    source._targets, source._steps, source._explained = source._nets, 1, 1.0
+    assert read(source, GROUP[0])["a"].turns["critic"] == (pytest.approx(0.2, abs=1e-6),)
+
+
+def test_a_target_moves_by_tau(model):
+    """After one update a target is a tenth of the way from where it was to the critic."""
+    source = CriticSource(parts_of(CriticSettings(updates=1), model))
+    source.learn([GROUP])
+    assert source._targets is not None
+    before = [target.detach().clone() for target in source._targets.parameters()]
+    source.learn([GROUP])
+    nets = [parameter.detach() for parameter in source._open(0).parameters()]
+    for old, target, new in zip(before, source._targets.parameters(), nets, strict=True):
+        assert torch.allclose(target.detach(), old + 0.1 * (new - old), atol=1e-6)
+
+
+def test_contributions_of_a_constant_outcome_are_equal_shares(model):
+    """R = 1 over all episodes of two turns: each turn gets about half, in any order of the episodes."""
+    pairs = [played("a", "good", "bad"), played("b", "bad", "good")]
+    source = ContributionSource(parts_of(ContributionSettings(lr=0.01, updates=150), model))
+    source.learn([pairs])
+    for one in read(source, *pairs).values():
+        assert sum(one.turns["contribution"]) == pytest.approx(1.0, abs=0.1)
 
 
 def test_the_critic_gives_nothing_before_its_warm_up_and_then_tells_good_from_bad(model):

@@ -134,7 +134,8 @@ def test_votes_by_hand():
     assert vote(critiques, "union") == (0.0, 0.0)
     assert vote(critiques, "majority") == (0.0, 0.0)
     assert vote([(None, 1.0), (None, None)], "majority") == (None, 1.0)
-    assert vote(critiques, "intersection") == vote(critiques[::-1], "intersection")
+    for rule in ("intersection", "majority", "union"):
+        assert vote(critiques, rule) == vote(critiques[::-1], rule)
 
 
 ASK = Ask("steps", "find the coin", ("go east", "take coin"))

@@ -49,8 +49,7 @@ def read(source, *rollouts):
 
 
 def test_the_probability_of_an_answer_by_hand(format_, model):
-    """p = exp of the mean log-probability of its tokens: .8 and .5 give sqrt(.4)."""
-    assert math.exp((math.log(0.8) + math.log(0.5)) / 2) == pytest.approx(0.6325, abs=1e-4)
+    """p = exp of the mean log-probability of the answer's tokens under the policy."""
 
     class World:
         name = "world"
@@ -72,6 +71,20 @@ def test_the_probability_of_an_answer_by_hand(format_, model):
     (mean,) = measure_rows(parts_of(None, model, format_), [own])
     assert mean is not None
     assert signals.trace["answer"] == pytest.approx(math.exp(mean), rel=1e-5)
+
+
+def test_answer_tokens_of_8_and_5_tenths_have_the_root_of_4_tenths(format_, model, monkeypatch):
+    """sqrt(.8 x .5) = .6325."""
+
+    def score(model, sequences, **_):
+        return [torch.tensor([0.8, 0.5]).log() for _ in sequences]
+
+    monkeypatch.setattr("hardwon.trainers.sources.answers.compute_logprobs", score)
+    best = rollout("best", [step(0, "east", after=1)]).trajectory
+    source = AnswerSource(parts_of(AnswerSettings(of="route"), model, format_, reference=lambda task, seed: best))
+    signals = read(source, played(format_, "a", "east", "west"))["a"]
+    assert signals.trace["answer"] == pytest.approx(0.6325, abs=1e-4)
+    assert signals.turns["answer"][0] == pytest.approx(0.6325, abs=1e-4)
 
 
 def test_a_world_without_answers_is_refused_and_a_route_takes_its_place(format_, model):

@@ -3,6 +3,7 @@
 import pytest
 from tests.trainers.algorithms.traces import close, make
 
+from hardwon.trainers.algorithms.advantages import grpo
 from hardwon.trainers.algorithms.estimators.batch import decs, hdpo, lite, reward_budget
 
 
@@ -54,3 +55,16 @@ def test_decs_of_wrong_traces_is_zero_and_their_redundant_turns_do_nothing():
     one = decs([make("a", 1.0, redundant=[0]), make("b", 0.0, redundant=[0])])
     two = decs([make("a", 1.0, redundant=[0]), make("b", 0.0, redundant=[1])])
     close(one, two)
+
+
+def test_decs_at_a_position_where_all_are_right():
+    """1.04, 1.1, 1.1 at one position: -.04, .02, .02; the order of the traces does not matter."""
+    batch = [make("a", 1.0, redundant=[1] + [0] * 5), make("b", 1.0, redundant=[0]), make("c", 1.0, redundant=[0])]
+    found = decs(batch, longest=10)
+    assert [found[name][0] for name in "abc"] == pytest.approx([-0.04, 0.02, 0.02], abs=1e-3)
+    close(found, decs(batch[::-1], longest=10))
+
+
+def test_hdpo_without_a_right_trace_is_grpo():
+    batch = [make("a", 0.0, 1), make("b", 0.0, 5)]
+    close(hdpo(batch), grpo(batch))

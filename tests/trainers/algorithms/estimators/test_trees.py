@@ -170,3 +170,8 @@ class TestHbpo:
 
     def test_a_lone_trace_teaches_nothing(self):
         assert hbpo([self.make("a", 1, 2, 1)]) == {"a": [0.0]}
+
+
+def test_appo_without_branches_is_the_z_of_the_begun():
+    """Begun [1, 0]: 1 and -1 by the standard deviation of the population."""
+    close(appo([make("a", 1, ["x", "y"]), make("b", 0, ["p"])]), {"a": [1.0, 1.0], "b": [-1.0]}, abs=1e-5)

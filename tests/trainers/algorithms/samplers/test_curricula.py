@@ -151,3 +151,28 @@ def test_wrong_settings_are_refused():
         build("informative", floor=0.0)
     with pytest.raises(UnknownName, match="informativ"):
         build("informativ")
+
+
+def test_scaling_all_outcomes_scales_the_values_and_changes_no_draw():
+    """VSPO: outcomes and their maximum times 3 scale every value, so the draws stay."""
+    drawn = []
+    for factor in (1.0, 3.0):
+        values = [measure_value([0, 0, 0, factor], factor), measure_value([0, 0, factor, factor], factor)]
+        drawn.append([value / sum(values) for value in values])
+    assert drawn[0] == pytest.approx(drawn[1])
+
+
+def test_the_order_of_instances_that_did_not_fail_does_not_matter():
+    """Role-Agent: the same failures give the same weights in another order of the instances."""
+    found = []
+    for worlds in (WORLDS, WORLDS[::-1]):
+        sampler = build("failures", worlds)
+        sampler.fail(WORLDS[0], "a b c d")
+        sampler.fail(WORLDS[1], "a b c d e")
+        found.append({world: sampler.get_weights()[world] for world in WORLDS})
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_the_order_of_the_instances_does_not_matter_to_their_levels():
+    """CRAFT-GUI: levels follow the length of the reference alone."""
+    assert build("staged").get_weights() == build("staged", WORLDS[::-1]).get_weights()

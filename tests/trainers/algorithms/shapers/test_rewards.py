@@ -143,3 +143,10 @@ def test_without_a_success_no_length_costs_anything():
         equal = [make("a", outcomes[0], calls=[4, None]), make("b", outcomes[1], calls=[None, 4])]
         assert read_rewards(rungs(equal)) == [[0.0, 0.0]] * 2
     assert read_rewards(rungs([make("a", 0.0, calls=[4] * 9), make("b", 0.0, calls=[4])])) == [[0.0] * 9, [0.0]]
+
+
+def test_a_constant_added_to_all_progress_moves_the_first_turn_alone():
+    """The differences of the later turns stay; p before the first turn is 0."""
+    (one,) = retrospection([make("a", 1.0, retrospection=[0.4, 0.3, 0.9])])
+    (two,) = retrospection([make("a", 1.0, retrospection=[0.5, 0.4, 1.0])])
+    assert [t.reward for t in one.turns][1:] == pytest.approx([t.reward for t in two.turns][1:])

@@ -134,3 +134,26 @@ def test_a_score_that_no_source_gives_is_refused():
     for shaper in (posterior, rubric, arena, verify, scope):
         with pytest.raises(UnfedSignal, match=r"roles\.policy\.sources"):
             shaper([make("a", 1.0)])
+
+
+def test_scope_by_hand():
+    """Answers A, A, B with .2, .3, .9: rewards 0, 0, 1, also with all confidences scaled."""
+    for factor in (1.0, 5.0):
+        rows = [("A", 0.2), ("A", 0.3), ("B", 0.9)]
+        batch = [
+            make(f"{n}", 0.5, facts={"answer": answer}, scores={"confidence": confidence * factor})
+            for n, (answer, confidence) in enumerate(rows)
+        ]
+        assert outcomes(scope(batch)) == [0.0, 0.0, 1.0]
+
+
+def test_posterior_where_all_are_right_or_all_are_wrong():
+    """All right: the quality alone separates. All wrong with equal format: nothing is taught."""
+    right = grpo(posterior([quality("a", 1, 1.0, 0.9), quality("b", 1, 1.0, 0.1)]))
+    assert right["a"][0] > 0 > right["b"][0]
+    wrong = grpo(posterior([quality("a", 1, 0.0, 0.9), quality("b", 1, 0.0, 0.1)]))
+    assert wrong == {"a": [0.0], "b": [0.0]}
+
+
+def test_a_task_without_a_checklist_is_not_shaped():
+    assert outcomes(pay_checklist([make("a", 0.3, items=[None], facts={"checklist": None})])) == [0.3]
