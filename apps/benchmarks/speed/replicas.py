@@ -9,8 +9,8 @@ import statistics
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +28,7 @@ from hardwon.memory.fleet.log import Log
 from .simulation import LOAD_S, OFFER
 from .writers import make_payloads, read_cpu_s, start_processes
 
-LOADS = 3
+LOADS = 5
 """Turns of load with each number of writers."""
 RECALLS = 300
 SAMPLE_S = 0.002
@@ -67,8 +67,10 @@ class Filled:
 class Loads:
     """Figures of a replica while writers offer steps."""
 
-    lags_ms: dict[int, list[float]] = field(default_factory=dict)
-    """Time of each entry from its commit until the replica held it, by the number of writers."""
+    lags_ms: dict[int, list[list[float]]] = field(default_factory=dict)
+    """Time of each entry of each turn from its commit until the replica held it, by the number of writers."""
+    loaded: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    """Number of entries and time in ms of each look at the log meanwhile, by the number of writers."""
     idle_ms: list[float] = field(default_factory=list)
     """Medians of recall while nobody writes."""
     busy_ms: list[float] = field(default_factory=list)
@@ -114,7 +116,7 @@ def measure_filling(url: str, folder: Path, steps: int) -> Filled:
 
 def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
     """Measure lag and recall of a replica while writers offer steps; the numbers of writers take turns."""
-    loads, rooms = Loads({count: [] for count in counts}), Rooms(2)
+    loads, rooms = Loads({count: [] for count in counts}, {count: [] for count in counts}), Rooms(2)
     with connect(url, folder / "reader") as reader, start_processes(_offer, url, max(counts)) as pipes:
         reader._store.copy_to(folder / "copy.db")
         loads.looks_ms, loads.server_ms = _time_looks(url, reader)
@@ -124,7 +126,9 @@ def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
                 loads.idle_ms.append(_time_recall(reader, rooms))
                 for count in counts:
                     watch = _Watch(reader)
-                    loads.lags_ms[count] += watch.finish(_offer_together(pipes[:count]))
+                    with _timing_looks(reader) as looks:
+                        loads.lags_ms[count].append(watch.finish(_offer_together(pipes[:count])))
+                    loads.loaded[count] += looks
                 # In turns of their own: recall competes with the follower of its process.
                 for library, times_ms in ((reader, loads.busy_ms), (copy, loads.still_ms)):
                     for pipe in pipes:
@@ -154,6 +158,28 @@ def _time_looks(url: str, library: FleetLibrary) -> tuple[dict[int, list[float]]
     log.close()
     known = [each for each in servers_ms[:: len(LOOKS)] if each is not None]
     return times_ms, statistics.median(known) if known else None
+
+
+@contextmanager
+def _timing_looks(library: FleetLibrary) -> Iterator[list[tuple[int, float]]]:
+    """Yield a list that receives the number of entries and the time in ms of each look of the follower with entries."""
+    looks: list[tuple[int, float]] = []
+    follower, position = library._follower, library.position
+    inner = follower.catch_up
+
+    def catch_up() -> int:
+        nonlocal position
+        began, before = time.perf_counter(), position
+        position = inner()
+        if position > before:
+            looks.append((position - before, 1000 * (time.perf_counter() - began)))
+        return position
+
+    follower.catch_up = catch_up  # type: ignore[method-assign]
+    try:
+        yield looks
+    finally:
+        del follower.catch_up
 
 
 def _offer_together(pipes: Sequence[Connection]) -> list[tuple[int, float]]:

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.fleet.follower import SOON_S
 
@@ -119,23 +121,19 @@ def calibrate(figures: Figures) -> Model:
 
 def _calibrate_appends(figures: Figures, name: str, cores: int) -> Costs:
     median, late = (figures.find(f"{name}, {part}", FEW) for part in ("median time", "99th percentile"))
-    cpu_s = MS * sum(figures.find(f"{name}, CPU time of the {who}", FEW) for who in ("client", "server"))
+    alone_s, mean_s = (
+        MS * sum(figures.find(f"{name}, CPU time of the {who}", writers) for who in ("client", "server"))
+        for writers in (FEW, SOME)
+    )
     return fit_costs(
-        cpu_s, 1 / figures.find(name, FEW), math.log(max(1.0, late / median)) / NORMAL_99, SOME, cores,
-        figures.find(name, SOME),
+        alone_s, 1 / figures.find(name, FEW), math.log(max(1.0, late / median)) / NORMAL_99, SOME, cores,
+        figures.find(name, SOME), mean_s=mean_s,
     )  # fmt: skip
 
 
 def _calibrate_following(figures: Figures, steps: int) -> Following:
     """Return what following takes: looks are measured, and the time to wake up fits the lags."""
-    one_s, many_s = (MS * figures.find("look that applies entries", count) for count in LOOKS)
-    entry_s = (many_s - one_s) / (LOOKS[1] - LOOKS[0])
-    if entry_s <= 0:
-        raise ConfigError(
-            f"a look at the log takes {one_s / MS:.1f} ms for {LOOKS[0]} entry, but {many_s / MS:.1f} ms for "
-            f"{LOOKS[1]}. Measure again on a machine that does nothing else."
-        )
-    look_s = max(0.0, one_s - LOOKS[0] * entry_s)
+    look_s, entry_s = _fit_looks(figures)
     measured = [figures.find("lag, median", writers) for writers in (FEW, SOME)]
     low, high = 0.0, 1.0
     following = Following(pause_s=SOON_S, wake_s=(low + high) / 2, look_s=look_s, entry_s=entry_s)
@@ -147,6 +145,26 @@ def _calibrate_following(figures: Figures, steps: int) -> Following:
             low = following.wake_s
         following = replace(following, wake_s=(low + high) / 2)
     return following
+
+
+def _fit_looks(figures: Figures) -> tuple[float, float]:
+    """Return the time of a look and of each entry in it: the line through looks without load and those of few writers.
+
+    Under load, an entry takes longer: the writers use the cores and the caches, and the file is synced at times.
+    """
+    points = [(float(count), figures.find("look that applies entries", count)) for count in LOOKS]
+    points += [
+        (figures.find("entries of a look under load", writers), figures.find("look under load", writers))
+        for writers in (FEW, SOME)
+    ]
+    counts, times_ms = zip(*points, strict=True)
+    entry_ms, look_ms = (float(each) for each in np.polyfit(counts, times_ms, 1))
+    if entry_ms <= 0:
+        raise ConfigError(
+            f"a look at the log takes {times_ms[0]:.1f} ms for {LOOKS[0]} entry, but {times_ms[1]:.1f} ms for "
+            f"{LOOKS[1]}. Measure again on a machine that does nothing else."
+        )
+    return MS * max(0.0, look_ms), MS * entry_ms
 
 
 def _simulate_measured_lag(writers: int, following: Following, steps: int) -> float:
@@ -200,7 +218,10 @@ def extrapolate(model: Model, figures: Figures, steps: int, cores: int) -> list[
         cores: Cores of the server.
     """
     rate = find_sustained(model)
-    hosts = SENDING * cores / (rate * MS * figures.find("CPU time of the server to send a step"))
+    looks_per_s = simulate_lag(rate, model.following, steps_per_entry=model.steps, load_s=LONG_S).looks_per_s
+    look_ms = figures.find("CPU time of the server for a look")
+    sent_ms = rate * figures.find("CPU time of the server to send a step") + looks_per_s * look_ms
+    hosts = SENDING * cores / (MS * sent_ms)
     wire = figures.find("bytes of a step on the wire")
     return [
         *_list_sizes(figures, steps),
@@ -241,9 +262,10 @@ def find_sustained(model: Model) -> float:
 
 def _list_fleets(model: Model, figures: Figures, cores: int) -> list[Row]:
     """Return appends of many writers on machines of their own, where the server computes for itself alone."""
-    server_s = MS * figures.find("appends, CPU time of the server", FEW)
+    server_s, costs = MS * figures.find("appends, CPU time of the server", FEW), model.appends
     apart = replace(
-        model.appends, cpu_s=server_s, delay_s=model.appends.delay_s + model.appends.cpu_s - server_s
+        costs, cpu_s=server_s, crowded_s=server_s * costs.crowded_s / costs.cpu_s,
+        delay_s=costs.delay_s + max(0.0, costs.cpu_s - server_s),
     )  # fmt: skip
     rows = []
     for writers in FLEETS:

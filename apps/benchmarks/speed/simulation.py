@@ -10,7 +10,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ LOAD_S = 3.0
 """Seconds of that load at a time."""
 WARM = 0.1
 """Share of the writes that is left out, because the writers began together."""
+CROWDED_ROUNDS = 2
+"""Corrections of the CPU time of an append that had to wait for a core."""
 FIT_ROUNDS = 12
 """Halvings of the interval in which the time of a write to the disk is searched."""
 
@@ -51,6 +53,8 @@ class Costs:
 
     cpu_s: float
     """Time on a core."""
+    crowded_s: float
+    """The same for an append that had to wait for a core: others used its caches meanwhile."""
     delay_s: float
     """Time in which neither a core nor the disk works for it: wake-ups and the network."""
     flush_s: float
@@ -66,6 +70,8 @@ class Appends(NamedTuple):
     """Appends per second."""
     median_ms: float
     p99_ms: float
+    waited: float = 0.0
+    """Share of the appends that had to wait for a core."""
 
 
 class _Machine:
@@ -80,6 +86,8 @@ class _Machine:
         self._began = [0.0] * writers
         self.done: list[tuple[float, float]] = []
         """Moment and duration of each append."""
+        self.begun = self.waited = 0
+        """Numbers of appends, and of those that had to wait for a core."""
         for writer in range(writers):
             self.clock.set(self._random.random() * (costs.cpu_s + costs.flush_s), self._begin, writer)
 
@@ -88,18 +96,20 @@ class _Machine:
 
     def _begin(self, writer: int) -> None:
         self._began[writer] = self.clock.now
-        self._ready.append(writer)
-        self._give_core()
-
-    def _give_core(self) -> None:
-        if self._free and self._ready:
+        self.begun += 1
+        if self._free:
             self._free -= 1
-            self.clock.set(self._draw(self._costs.cpu_s), self._compute, self._ready.pop(0))
+            self.clock.set(self._draw(self._costs.cpu_s), self._compute, writer)
+        else:
+            self.waited += 1
+            self._ready.append(writer)
 
     def _compute(self, writer: int) -> None:
-        self._free += 1
         self.clock.set(self._draw(self._costs.delay_s), self._commit, writer)
-        self._give_core()
+        if self._ready:
+            self.clock.set(self._draw(self._costs.crowded_s), self._compute, self._ready.pop(0))
+        else:
+            self._free += 1
 
     def _commit(self, writer: int) -> None:
         self._waiting.append(writer)
@@ -136,35 +146,50 @@ def simulate_appends(writers: int, cores: int, costs: Costs, *, appends: int = 4
     done = machine.done[int(WARM * appends) :]
     times_ms = [took_s / MS for _, took_s in done]
     rate = (len(done) - 1) / (done[-1][0] - done[0][0])
-    return Appends(rate, float(np.percentile(times_ms, 50)), float(np.percentile(times_ms, 99)))
+    median_ms, p99_ms = (float(np.percentile(times_ms, percent)) for percent in (50, 99))
+    return Appends(rate, median_ms, p99_ms, machine.waited / machine.begun)
 
 
-def fit_costs(cpu_s: float, time_s: float, spread: float, writers: int, cores: int, rate: float) -> Costs:
+def fit_costs(
+    cpu_s: float, time_s: float, spread: float, writers: int, cores: int, rate: float, *, mean_s: float
+) -> Costs:
     """Return the costs with which one writer takes a given time, and several writers reach a given rate.
 
     The time of one writer is CPU time, delay and the write to the disk. The rate of several writers tells the last two
-    apart: they wait for the disk together, but each has its own delay.
+    apart: they wait for the disk together, but each has its own delay. Their CPU time says how much longer an append
+    computes that had to wait for a core.
 
     Args:
-        cpu_s: CPU time of an append.
+        cpu_s: CPU time of an append of one writer.
         time_s: Mean time of an append of one writer.
         spread: Standard deviation of the logarithm of the time of a write to the disk.
         writers: Number of writers with the rate.
         cores: Number of cores.
         rate: Their appends per second.
+        mean_s: CPU time of one of their appends.
     """
 
-    def build(flush_s: float) -> Costs:
-        return Costs(cpu_s=cpu_s, delay_s=max(0.0, time_s - cpu_s - flush_s), flush_s=flush_s, spread=spread)
+    def build(flush_s: float) -> tuple[Costs, Appends]:
+        costs = Costs(
+            cpu_s=cpu_s, crowded_s=max(cpu_s, mean_s), delay_s=max(0.0, time_s - cpu_s - flush_s), flush_s=flush_s,
+            spread=spread,
+        )  # fmt: skip
+        for _ in range(CROWDED_ROUNDS):
+            share = simulate_appends(writers, cores, costs).waited
+            if share:
+                costs = replace(costs, crowded_s=max(cpu_s, cpu_s + (mean_s - cpu_s) / share))
+        return costs, simulate_appends(writers, cores, costs)
 
     low, high = 0.01 * time_s, max(0.02 * time_s, time_s - cpu_s)
     for _ in range(FIT_ROUNDS):
         middle = (low + high) / 2
-        if simulate_appends(writers, cores, build(middle)).rate > rate:
+        if build(middle)[1].rate > rate:
             low = middle
         else:
             high = middle
-    return build((low + high) / 2)
+    costs, done = build((low + high) / 2)
+    # The cores also work for others, as the kernel and the server's own processes, in proportion to the appends.
+    return replace(costs, crowded_s=costs.crowded_s * max(1.0, done.rate / rate))
 
 
 class Lag(NamedTuple):
@@ -172,6 +197,8 @@ class Lag(NamedTuple):
 
     median_ms: float
     p99_ms: float
+    looks_per_s: float
+    """Looks at the log that found entries, per second of load."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,22 +232,25 @@ def simulate_lag(
     """
     chance = random.Random(seed)
     lags_ms: list[float] = []
+    looks = 0
     for _ in range(turns):
         arrivals, moment = [], 0.0
         while (moment := moment + chance.expovariate(steps_per_s / steps_per_entry)) < load_s:
             arrivals.append(moment)
-        lags_ms += _follow(arrivals, following)
-    return Lag(float(np.percentile(lags_ms, 50)), float(np.percentile(lags_ms, 99)))
+        later_ms, count = _follow(arrivals, following)
+        lags_ms, looks = lags_ms + later_ms, looks + count
+    median_ms, p99_ms = (float(np.percentile(lags_ms, percent)) for percent in (50, 99))
+    return Lag(median_ms, p99_ms, looks / (turns * load_s))
 
 
-def _follow(arrivals: Sequence[float], following: Following) -> list[float]:
-    """Return the lag of each entry in ms."""
+def _follow(arrivals: Sequence[float], following: Following) -> tuple[list[float], int]:
+    """Return the lag of each entry in ms, and the number of looks."""
     lags_ms: list[float] = []
-    now, at = 0.0, 0
+    now, at, looks = 0.0, 0, 0
     while at < len(arrivals):
         now = max(now, arrivals[at] + following.pause_s + following.wake_s) + following.pause_s
         last = bisect_right(arrivals, now)
         now += following.look_s + (last - at) * following.entry_s
         lags_ms += [(now - each) / MS for each in arrivals[at:last]]
-        at = last
-    return lags_ms
+        at, looks = last, looks + 1
+    return lags_ms, looks

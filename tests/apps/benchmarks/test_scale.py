@@ -6,13 +6,13 @@ from functools import cache
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.speed.scale import Figures, calibrate, check, measure
+from benchmarks.speed.scale import Figures, calibrate, check, extrapolate, measure
 from benchmarks.speed.simulation import Costs, Following, fit_costs, simulate_appends, simulate_lag
 from hardwon.apps.cli.app import app
 from hardwon.memory.errors import ConfigError
 
-COSTS = Costs(cpu_s=0.0006, delay_s=0.001, flush_s=0.002, spread=0.4)
-BARE = Costs(cpu_s=0.0004, delay_s=0.001, flush_s=0.002, spread=0.4)
+COSTS = Costs(cpu_s=0.0006, crowded_s=0.0006, delay_s=0.001, flush_s=0.002, spread=0.4)
+BARE = Costs(cpu_s=0.0004, crowded_s=0.0004, delay_s=0.001, flush_s=0.002, spread=0.4)
 FOLLOWING = Following(pause_s=0.02, wake_s=0.004, look_s=0.005, entry_s=0.006)
 
 
@@ -30,12 +30,15 @@ def make_rows():
         for where in ("in the log", "in the replica", "in the snapshot", "on the wire")
     }
     figures |= {("look that applies entries", count): 5 + 6 * count for count in (1, 8)}
+    figures |= {("CPU time of the server for a look", 1): 0.5}
     for writers in (1, 4, 8):
         log, bare = (simulate_appends(writers, 2, costs, seed=writers) for costs in (COSTS, BARE))
         figures["appends beside bare INSERTs", writers] = log.rate / bare.rate
         figures["lag, median", writers] = simulate_lag(
             375 * writers, FOLLOWING, steps_per_entry=50, load_s=3.0, turns=30, seed=9
         ).median_ms
+        figures["entries of a look under load", writers] = 1 + writers / 4
+        figures["look under load", writers] = 5 + 6 * (1 + writers / 4)
         for name, done, costs in (("appends", log, COSTS), ("bare INSERTs", bare, BARE)):
             figures[name, writers] = done.rate
             figures[f"{name}, median time", writers] = done.median_ms
@@ -61,7 +64,7 @@ def test_one_writer_takes_its_three_times_after_each_other():
 
 def test_commits_share_a_write_to_the_disk():
     """Without other work, half of the writers wait for a write while the other half is written."""
-    disk = Costs(cpu_s=1e-7, delay_s=1e-6, flush_s=0.004, spread=0.0)
+    disk = Costs(cpu_s=1e-7, crowded_s=1e-7, delay_s=1e-6, flush_s=0.004, spread=0.0)
     assert simulate_appends(1, 2, disk).rate == pytest.approx(250, rel=0.02)
     assert simulate_appends(64, 64, disk).rate == pytest.approx(64 * 250 / 2, rel=0.1)
 
@@ -74,9 +77,20 @@ def test_cores_bound_the_rate():
 def test_the_fit_finds_the_costs():
     rate = simulate_appends(4, 2, COSTS, seed=5, appends=8000).rate
     total_s = COSTS.cpu_s + COSTS.delay_s + COSTS.flush_s
-    fitted = fit_costs(COSTS.cpu_s, total_s, COSTS.spread, 4, 2, rate)
+    fitted = fit_costs(COSTS.cpu_s, total_s, COSTS.spread, 4, 2, rate, mean_s=COSTS.cpu_s)
     assert fitted.flush_s == pytest.approx(COSTS.flush_s, rel=0.2)
     assert fitted.delay_s + fitted.flush_s == pytest.approx(COSTS.delay_s + COSTS.flush_s)
+
+
+def test_the_fit_finds_how_much_longer_a_crowded_append_computes():
+    """On two cores that four writers share without a disk, and on which other processes may work as well."""
+    costs = Costs(cpu_s=0.0002, crowded_s=0.0003, delay_s=0.0, flush_s=1e-6, spread=0.0)
+    done = simulate_appends(4, 2, costs, seed=5, appends=8000)
+    mean_s = done.waited * costs.crowded_s + (1 - done.waited) * costs.cpu_s
+    fitted = fit_costs(costs.cpu_s, costs.cpu_s, 0.0, 4, 2, done.rate, mean_s=mean_s)
+    assert fitted.crowded_s == pytest.approx(costs.crowded_s, rel=0.03)
+    fitted = fit_costs(costs.cpu_s, costs.cpu_s, 0.0, 4, 2, 0.9 * done.rate, mean_s=mean_s)
+    assert simulate_appends(4, 2, fitted, appends=8000).rate == pytest.approx(0.9 * done.rate, rel=0.03)
 
 
 def test_an_idle_replica_lags_by_its_pauses_and_one_entry():
@@ -101,6 +115,7 @@ def test_the_calibration_does_not_see_what_is_checked():
     rows = make_rows()
     constant = "look that applies entries"
     other = [row | {"value": row["value"] * (7 if row["n"] == 8 and row["what"] != constant else 1)} for row in rows]
+    assert {"look under load", *NAMES} <= {row["what"] for row in other if row not in rows}
     assert calibrate(Figures([rows])) == calibrate(Figures([other]))
 
 
@@ -108,6 +123,22 @@ def test_looks_without_a_cost_of_an_entry_are_refused():
     """As on a machine where other work decides how long a look takes."""
     with pytest.raises(ConfigError, match=r"11\.0 ms for 1 entry, but 5\.3 ms for 8"):
         calibrate(Figures([change(make_rows(), "look that applies entries", 0.1)]))
+
+
+def test_looks_under_load_count():
+    rows = make_rows()
+    slow = change(change(rows, "look under load", 2, n=1), "look under load", 2, n=4)
+    loaded, alone = (calibrate(Figures([each])).following for each in (slow, rows))
+    assert loaded.look_s > alone.look_s + 0.005
+
+
+def test_replicas_are_fewer_if_a_look_costs_the_server_more():
+    def hosts(rows):
+        figures = Figures([rows])
+        needs = extrapolate(calibrate(figures), figures, 10**8, 16)
+        return next(row["value"] for row in needs if row["unit"] == "hosts")
+
+    assert hosts(change(make_rows(), "CPU time of the server for a look", 4, n=1)) < 0.7 * hosts(make_rows())
 
 
 def test_the_lag_is_that_of_entries_applied_a_few_at_a_time():
