@@ -1,10 +1,11 @@
 """Take the parts of `OutlookPolicy` away, one at a time, and measure how much each one carries.
 
     python examples/experiments/outlook_ablation.py runs/ablation --seeds 0,1,2 --episodes 150
-    python examples/experiments/outlook_ablation.py runs/ablation --parts nothing,novelty --checkpoints 100,125
+    python examples/experiments/outlook_ablation.py runs/frozen --learned runs/ablation/nothing --seeds 0,1,2
 
 Every agent learns from scratch without the part, in cookingworld with three rooms, and is tested frozen on seeds of
-dev that no constant was chosen on. An unfinished run continues in its folder. The parts:
+dev that no constant was chosen on. With --learned, all parts are tested with the libraries of the full rule, so that
+they differ in nothing but their decisions. An unfinished run continues in its folder. The parts:
 
     nothing    the full rule, for comparison
     novelty    steps that show something new earn nothing for it
@@ -27,6 +28,7 @@ from hardwon.apps.experiment import Plan, Row, interval, run_plan
 from hardwon.memory.situations import outlook_keys
 from hardwon.memory.values import outlook, outlook_episodes, prospects
 from hardwon.runtime.policies import outlook as policy
+from hardwon.trainers.checkpoint import copy_library
 
 PARAMS = "numLocations=3, numIngredients=2, numDistractorItems=5, includeDoors=1, limitInventorySize=0"
 VERB_FREE = outlook_keys.TOLD - 1
@@ -73,6 +75,17 @@ def build_plan(folder: Path, seeds: tuple[int, ...], checkpoints: tuple[int, ...
         seeds=seeds,
         max_steps=50,
     )
+
+
+def copy_libraries(source: Path, plan: Plan) -> None:
+    """Copy the library of each agent seed of an earlier run, without the tables that it keeps beside it."""
+    for number, seed in enumerate(plan.seeds):
+        place = plan.library_path(seed)
+        if place.exists():
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        names = [f"library-seed{seed}.db", *(["library.db"] if number == 0 else [])]
+        copy_library(next(source / name for name in names if (source / name).exists()), place)
 
 
 def summarize(part: str, plan: Plan, rows: list[Row]) -> list[dict[str, Any]]:
@@ -123,6 +136,7 @@ def main() -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="parts to take away, one run each")
     parser.add_argument("--seeds", default="0,1,2", help="agent seeds")
     parser.add_argument("--episodes", type=int, default=150)
+    parser.add_argument("--learned", type=Path, help="folder of a run whose libraries are tested; nothing is learned")
     parser.add_argument("--checkpoints", help="episodes after which the agent is tested; --episodes alone by default")
     parser.add_argument("--tests", default="50-79", help="test seeds of dev; constants were chosen on 0-49")
     given = parser.parse_args()
@@ -133,6 +147,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for part in parts:
         plan = build_plan(given.out / part, tuple(map(int, given.seeds.split(","))), checkpoints, given.tests)
+        if given.learned:
+            copy_libraries(given.learned, plan)
         with PARTS[part]():
             rows += summarize(part, plan, run_plan(plan, given.out / part, jobs=1))
         print("\n".join(format_rows(rows)), flush=True)

@@ -129,7 +129,9 @@ def run_plan(label: str, plan: "Plan", folder: Path) -> list[dict[str, Any]]:
     """Return one row per arm of a plan."""
     # Imported late, because `hardwon bench --help` must stay fast.
     from hardwon.apps.cli.run import execute
+    from hardwon.apps.shared.common import tell
 
+    tell(f"{label}, {plan.eval_fold} {plan.eval_seeds[0]}-{plan.eval_seeds[-1]}")
     result = execute(plan, folder)
     return [
         {
