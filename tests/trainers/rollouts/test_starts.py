@@ -138,6 +138,13 @@ def test_the_horizon_is_absolute_and_can_be_set_for_one_episode(rooms):
     assert len(own.rows) == 1
 
 
+def test_an_episode_can_have_a_temperature_of_its_own(player):
+    """Nearly greedy, every choice has nearly all the probability; others have that of the run."""
+    (plain_one, cold) = player.play(Spec("", 0, salt="s"), Spec("", 0, copy=1, salt="s", temperature=1e-5))
+    assert min(value for row in cold.rows for value in row.logprobs) > -0.01
+    assert min(value for row in plain_one.rows for value in row.logprobs) < -0.1
+
+
 def test_a_note_is_shown_once_at_the_first_own_step_of_any_arm(rooms):
     player = Player(rooms())
     (own,) = player.play(Spec("", 0, salt="s", note="hint : go east ."))
