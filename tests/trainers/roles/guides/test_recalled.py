@@ -18,6 +18,7 @@ from hardwon.trainers.algorithms.samples import Consultation, Rollout
 from hardwon.trainers.config.schema import RoleConfig, of
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.consulting import ConsultedGuidance
+from hardwon.trainers.models.adapters import parameters_of, read_adapter
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.roles.base import Parts
@@ -357,3 +358,19 @@ def test_a_warm_start_shows_everything_and_asks_nobody(settings, monkeypatch):
     run = {**settings["run"], "iterations": 0}
     train({**settings, "warmstart": warmstart, "run": run, "roles": {**settings["roles"], "guide": guide}})
     assert not asked.get("guide")
+
+
+def test_an_adapter_begins_as_the_policy_s_which_has_learned_to_read(settings, tmp_path):
+    session = Session.open(of(settings), tmp_path / "run")
+    try:
+        guide: Any = session.roles["guide"]
+        policy = session.roles["policy"]
+        with torch.no_grad():
+            for parameter in parameters_of(policy.model, "policy").values():
+                parameter.normal_()
+        guide._imitate = lambda rows, tell: None
+        guide.begin()
+        ours, theirs = (read_adapter(guide.model, name) for name in ("guide", "policy"))
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    finally:
+        session.close()

@@ -85,6 +85,21 @@ def parameters_of(model: Any, role: str) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
+def copy_adapter(model: Any, source: str, target: str) -> None:
+    """Give a role's adapter the weights of another role's adapter of the same rank.
+
+    Raises:
+        ConfigError: The model has no adapter for one of the roles.
+    """
+    weights = {
+        name.replace(f".{source}.", f".{target}."): value.detach()
+        for name, value in parameters_of(model, source).items()
+    }
+    with torch.no_grad():
+        for name, parameter in parameters_of(model, target).items():
+            parameter.copy_(weights[name])
+
+
 class WithoutAdapters(AbstractContextManager[Any]):
     """Context that yields the model with its adapters disabled."""
 

@@ -23,7 +23,7 @@ from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import CONTROL, parse
 from hardwon.trainers.engines.base import Weights
-from hardwon.trainers.models.adapters import activate, has_adapters, parameters_of
+from hardwon.trainers.models.adapters import activate, copy_adapter, has_adapters, parameters_of
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.rollouts.rollout import Spec
 
@@ -36,6 +36,7 @@ from .speech import GuideQuery, GuideReply, Speaker
 
 Source = Callable[[Spec], GuideQuery | None]
 """Returns what the guide sees before an episode, or None to stay silent."""
+POLICY = "policy"
 RECALLED = "recalled"
 """The setting of a guide that only decides."""
 
@@ -151,7 +152,13 @@ class GuideRole:
         return self._imitate(rows, tell)
 
     def _learn_to_judge(self, tell: Callable[[str], None]) -> None:
-        """Imitate decisions about recollections of explored task instances, and hold out a part to measure them."""
+        """Imitate decisions about recollections of explored task instances, and hold out a part to measure them.
+
+        An adapter begins as the policy's is after its warm start, which has learned to read hints: SmolLM2 then tells
+        recollections apart after 64 updates of 2, and from its own weights not after 40 updates of 8.
+        """
+        if has_adapters(self.model) and POLICY in self.model.peft_config:
+            copy_adapter(self.model, POLICY, self.name)
         updates, batch = self.settings.distil, self.settings.distil_batch
         judged = judge_recollections(self._recollections, self._parts, most=updates * batch) if updates else []
         learned, self._held_out = split_judged(judged)
