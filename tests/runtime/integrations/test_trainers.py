@@ -2,8 +2,11 @@
 
 import importlib.util
 import inspect
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +162,36 @@ def test_verifiers_plays_our_environment(tmp_path, monkeypatch):
     assert interaction.rewards == {"score": 1.0}
     assert len(interaction.turns) == 2
     assert issubclass(HardwonVerifiersEnv, vf.Env)
+
+
+VF_EVAL = """#!{python}
+import json, pathlib, sys
+folder = pathlib.Path("outputs/run")
+folder.mkdir(parents=True)
+rewards = {{"score": {{"score": 0.5, "weight": 2.0}}, "form": {{"score": 1.0, "weight": 0.25}}}}
+trace = {{"ok": "wrong" not in sys.argv, "rewards": rewards}}
+(folder / "traces.jsonl").write_text(json.dumps({{"arguments": sys.argv[1:], "traces": [trace]}}))
+"""
+
+
+@pytest.mark.parametrize("seed", ["3", "wrong"])
+def test_the_program_of_the_page_reports_the_reward_of_verifiers(seed, tmp_path, monkeypatch):
+    """With a stand-in for `vf-eval`, which writes the file that verifiers 0.4 writes."""
+    openai = pytest.importorskip("openai")
+    page = (Path(__file__).parents[3] / "docs" / "trainers.md").read_text(encoding="utf-8")
+    (program,) = [block for block in re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S) if "vf-eval" in block]
+    (tmp_path / "vf-eval").write_text(VF_EVAL.format(python=sys.executable))
+    (tmp_path / "vf-eval").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HARDWON_SEED", seed)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    reports: list[Any] = []
+    monkeypatch.setattr(openai.OpenAI, "post", lambda self, path, *, body, cast_to: reports.append((path, body)))
+    if seed == "wrong":
+        with pytest.raises(SystemExit, match="the rollout failed"):
+            exec(compile(program, "verifiers_program.py", "exec"), {"__name__": "__main__"})
+        assert reports == [], "an episode that broke is no zero"
+        return
+    exec(compile(program, "verifiers_program.py", "exec"), {"__name__": "__main__"})
+    assert reports == [("/outcome", {"outcome": 1.25})]
