@@ -35,7 +35,7 @@ _NAMES: dict[Bounds, str] = {
     FACTOR: """
         temperature low high entropy kl omega alpha beta weight scale k future zeta xi whole process bonus format
         episode kappa sensitivity factor first_weight usage_weight hot cold smooth largest boost self_boost alarm
-        dcpo.target balance.step
+        dcpo.target balance.step gap
     """,
     COUNT: """
         warmup every rerolls history iterations evolve_every merge_every warmup_items warmup_iterations workers max_lag
@@ -44,7 +44,7 @@ _NAMES: dict[Bounds, str] = {
     NUMBER: """
         learner.decay steps tries max_steps budget epochs constant updates batch copies phase save_every kept ready
         length capacity episodes max_tokens speech_tokens context recall least over horizon instructions.every size
-        first rounds candidates patience max_turns limit
+        first rounds candidates patience max_turns limit visits
     """,
     SIZE: """
         arms hidden layers heads kv_heads intermediate adapter width minibatches threads groups votes attempts
