@@ -52,3 +52,11 @@ def test_a_killed_proxy_loses_no_step_of_a_conversation_that_goes_on(tmp_path, u
     with ExperienceLibrary.open(tmp_path / "work.db", read_only=True) as library:
         (row,) = library.trajectories()
         assert [step.diagnosis.success for step in library.trajectory(row["id"]).steps] == [False, True]
+
+
+def test_a_library_in_a_folder_that_does_not_exist_is_refused_at_the_start(hardwon, tmp_path, monkeypatch):
+    """The proxy opens a locked library later; a mistyped path would stay without experience forever."""
+    monkeypatch.setattr("hardwon.apps.proxy.serving.serve_proxy", lambda *_, **__: None)
+    wrong = tmp_path / "wrokk" / "work.db"
+    assert "does not exist. Create it" in hardwon("proxy", wrong, "--upstream", "http://h/v1", expect=2).stderr
+    hardwon("proxy", tmp_path / "work.db", "--upstream", "http://h/v1")

@@ -102,9 +102,12 @@ def proxy(
     The client's key goes to the server that answers; it is neither stored nor logged.
     """
     from hardwon.memory import ExperienceLibrary
-    from hardwon.memory.errors import require_extra
+    from hardwon.memory.errors import ConfigError, require_extra
     from hardwon.runtime.loop.enforcement import mode_of
 
+    # The proxy waits for a library that is locked or down; for a mistyped path it would wait forever.
+    if not is_address(path) and not path.absolute().parent.is_dir():
+        raise ConfigError(f"{path}: the folder {path.absolute().parent} does not exist. Create it, or mend the path.")
     with require_extra("serve"):
         from hardwon.apps.proxy.conversations import ProxySettings
         from hardwon.apps.proxy.serving import serve_proxy
