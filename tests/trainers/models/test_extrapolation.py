@@ -27,6 +27,12 @@ def test_a_straight_line_goes_on():
     assert fits["w"].r2 == pytest.approx(1.0)
 
 
+def test_the_line_has_an_intercept():
+    """Changes 3, 4, 5 are 2 + t: 12 at step 10."""
+    weights, _ = extrapolate(make({0: [1.0], 1: [4.0], 2: [5.0], 3: [6.0]}), 10)
+    assert weights["w"].tolist() == pytest.approx([13.0])
+
+
 def test_time_is_the_step_and_not_the_number_of_the_file():
     weights, _ = extrapolate(make({0: [0.0], 10: [1.0], 30: [3.0]}), 60)
     assert weights["w"].tolist() == pytest.approx([6.0])
