@@ -52,9 +52,21 @@ def test_doctor_shows_the_log_and_the_replica(shared, run):
     assert report["sound"]
     assert (log["head"], log["position"], log["waiting"], log["leader"]) == (2, 2, 0, "")
     assert log["replica"].startswith(os.environ["XDG_CACHE_HOME"])
-    text = run("doctor", url)
-    assert "2 entries" in text
-    assert "0 behind" in text
+    assert "2 entries" in run("doctor", url)
+
+
+def test_doctor_shows_how_far_the_replica_was_behind(shared, run, tmp_path, episode):
+    url, _ = shared
+    run("doctor", url)
+    with ExperienceLibrary.open(url, replica=tmp_path / "another host") as library:
+        library.record_many([episode("open drawer", id=f"new{n}") for n in range(3)])
+    (before,), (after,) = (
+        json.loads(run("doctor", url, "--json"))["library"]["logs"].values() for _ in range(2)
+    )  # fmt: skip
+    assert (before["behind"], before["position"]) == (3, 5)
+    assert 0 < before["lag_s"] < 600
+    assert (after["behind"], after["lag_s"]) == (0, 0)
+    assert "it was up to date" in " ".join(run("doctor", url).split())
 
 
 def test_a_server_that_is_down_is_a_problem_with_a_next_step(run, tmp_path):

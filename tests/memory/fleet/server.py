@@ -78,25 +78,32 @@ class PrivateServer:
 
     def start(self) -> None:
         """Start the server, and wait until it answers."""
+        self._launch()
+        until = time.monotonic() + 60
+        ready = [str(self.binaries / "pg_isready"), "-q", "-h", str(self.folder)]
+        while subprocess.run(ready, check=False).returncode:
+            has_ended = self._process is not None and self._process.poll() is not None
+            words = (self.folder / "log").read_text(errors="replace")[-2000:] if has_ended else ""
+            if time.monotonic() > until or (has_ended and "still in use" not in words):
+                raise RuntimeError(words)
+            if has_ended:  # sessions of a killed server have not ended yet
+                self._launch()
+            time.sleep(0.05)
+
+    def _launch(self) -> None:
         with (self.folder / "log").open("ab") as log:
             where = ("-D", str(self.data), "-k", str(self.folder), "-h", "")
             self._process = subprocess.Popen(
                 [str(self.binaries / "postgres"), *where, *self.options],
                 user=self.user, cwd=self.folder, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
-        until = time.monotonic() + 60
-        ready = [str(self.binaries / "pg_isready"), "-q", "-h", str(self.folder)]
-        while subprocess.run(ready, check=False).returncode:
-            if time.monotonic() > until or self._process.poll() is not None:
-                raise RuntimeError((self.folder / "log").read_text()[-2000:])
-            time.sleep(0.05)
 
     def kill(self) -> None:
         """End the server as a power failure would."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
-        # Its children notice that it is gone; the next server waits for them by itself.
+        # Its children notice that it is gone; `start` waits for them.
 
     def send_all(self, number: signal.Signals) -> None:
         """Send a signal to the server and its sessions, such as SIGSTOP."""

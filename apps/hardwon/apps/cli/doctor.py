@@ -259,7 +259,10 @@ def _describe_library(library: Report) -> Iterator[tuple[str, str]]:
             f"log of {name}",
             f"{log['head']} entries, {log['waiting']} without a position, {decimal(log['size'])} in all",
         )
-        yield "replica", f"at {log['position']}, {log['head'] - log['position']} behind: {log['replica']}"
+        late = (
+            f"it was {log['behind']} entries and {log['lag_s']:.1f} s behind" if log["behind"] else "it was up to date"
+        )
+        yield "replica", f"at {log['position']}; when this command began, {late}: {log['replica']}"
         yield "learns", log["leader"] or "nobody at the moment"
         for blocker in log["blockers"]:
             yield "waits for", blocker

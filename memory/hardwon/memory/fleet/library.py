@@ -48,8 +48,7 @@ from .entries import is_same_episode, locate_steps, pack_episode_entry
 from .follower import Follower
 from .log import Log
 from .outbox import FILE, Outbox
-from .places import list_namespaces
-from .replica import Capture
+from .replica import Capture, read_position
 from .session import Session
 from .upkeep import TendedReplica, Undo
 from .vectors import share
@@ -344,18 +343,31 @@ def inspect_library(url: str) -> Iterator[tuple[str, dict[str, Any], list[Proble
     """Yield each namespace of a shared library with its figures and problems; nothing is written to the database.
 
     The figures are those of `LogStatus`, the position and the file of the replica on this host, the embedder, and the
-    numbers of episodes and items.
+    numbers of episodes and items. `behind` is the number of entries that the replica lacked before this call, and
+    `lag_s` the age of the oldest one in seconds.
 
     Args:
         url: Address of the database.
     """
-    for namespace in list_namespaces(url):
+    with closing(places.Directory(url)) as directory:
+        names, database = directory.names(), directory.database
+    for namespace in names:
+        before = read_position(places.find_folder(database, namespace) / FILE_NAME)
         with FleetLibrary.connect(url, namespace=namespace, read_only=True) as library:
+            status = library._log.read_status()
+            late = library._log.read(_LATE, {"after": before})
             figures = {
-                **library._log.read_status()._asdict(), "position": library.position, "replica": library.replica,
+                **status._asdict(), "position": library.position, "replica": library.replica,
+                "behind": status.head - before, "lag_s": round(float(late[0][0]), 3) if late else 0.0,
                 "embedder": library.embedder.name, "episodes": library.episodes, "items": len(library.items()),
             }  # fmt: skip
             yield namespace, figures, library.verify()
+
+
+_LATE = """
+SELECT extract(epoch FROM clock_timestamp() - at) FROM hardwon.positions JOIN hardwon.log ON log.id = log_id
+WHERE positions.namespace = %(namespace)s AND pos > %(after)s ORDER BY pos LIMIT 1
+"""
 
 
 def _open_log(url: str, namespace: str, replica: Path | None, create: bool) -> tuple[Log, Path]:

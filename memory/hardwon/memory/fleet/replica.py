@@ -8,9 +8,10 @@ transaction, so a process that is killed continues where the file is.
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import fields, replace
 from itertools import groupby
+from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
@@ -53,6 +54,21 @@ class Origin(NamedTuple):
     """Row of the database that holds that entry."""
 
 
+def read_origin(store: Store) -> Origin:
+    """Return which log a library file follows; one that follows none has a position of 0."""
+    rows = store.rows("SELECT value FROM meta WHERE name = ?", (_NAME,))
+    return Origin(*json.loads(rows[0][0])) if rows else Origin()
+
+
+def read_position(path: Path) -> int:
+    """Return the position of a replica's file; 0 if there is none that can be read."""
+    with suppress(LibraryError):
+        if path.exists():
+            with closing(Store(path, read_only=True)) as store:
+                return read_origin(store).position
+    return 0
+
+
 class Replica:
     """The replica of one namespace in one library file. Several processes may apply entries to the same file."""
 
@@ -81,8 +97,7 @@ class Replica:
     @property
     def origin(self) -> Origin:
         """Return which log the file follows."""
-        rows = self._store.rows("SELECT value FROM meta WHERE name = ?", (_NAME,))
-        return Origin(*json.loads(rows[0][0])) if rows else Origin()
+        return read_origin(self._store)
 
     def adopt(self, database: str, namespace: str) -> None:
         """Bind the file to a log, or check that it is bound to it.
