@@ -44,8 +44,7 @@ def kill_under_load(server, tmp_path, episode, kills):
     """Return the ids that were acknowledged and those that were tried while the server was killed again and again."""
     acknowledged, attempted, done = [], [], threading.Event()
 
-    def write(who):
-        library = connect(server.url(), tmp_path / "writer")
+    def write(who, library):
         number = 0
         while not done.is_set():
             ref = f"{who}-{number}"
@@ -59,10 +58,10 @@ def kill_under_load(server, tmp_path, episode, kills):
                     if done.wait(0.02):
                         break
             number += 1
-        library.close()
 
-    connect(server.url(), tmp_path / "writer").close()
-    threads = [threading.Thread(target=write, args=(who,)) for who in range(3)]
+    # opened before the first kill: to open a new replica needs the server
+    libraries = [connect(server.url(), tmp_path / "writer") for _ in range(3)]
+    threads = [threading.Thread(target=write, args=each) for each in enumerate(libraries)]
     for thread in threads:
         thread.start()
     for _ in range(kills):
@@ -73,6 +72,8 @@ def kill_under_load(server, tmp_path, episode, kills):
     done.set()
     for thread in threads:
         thread.join()
+    for library in libraries:
+        library.close()
     return acknowledged, attempted
 
 
