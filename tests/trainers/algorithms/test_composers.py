@@ -550,6 +550,23 @@ class TestStarts:
         assert (one.outcome, one.bonus) == (1.0, 0.0)
         assert composer.finish([end(spec, 0, 1) for spec in begun])[0].bonus == 0.0
 
+    @pytest.mark.parametrize("constant", [0.25, 0.4])
+    def test_a_constant_in_all_returns_of_a_group_changes_no_priority(self, constant):
+        """ExIt: returns 0, 1/2, 0, 1/2 and the same with a constant give the same starts and the same draw."""
+        plain, shifted = self.make(), self.make()
+        for composer, added in ((plain, 0.0), (shifted, constant)):
+            ended = [end(spec, 0).rollout for spec in specs(seeds=range(3))]
+            scores = [spec.copy % 2 * spec.seed / 4 + added for spec in specs(seeds=range(3))]
+            graded = [
+                replace(one, trajectory=replace(one.trajectory, score=score), measure="score")
+                for one, score in zip(ended, scores, strict=True)
+            ]
+            composer.observe(graded)
+        assert set(plain._priorities) == set(shifted._priorities)
+        for start, priority in plain._priorities.items():
+            assert shifted._priorities[start] == pytest.approx(priority)
+        assert max(plain._priorities.values()) > 0
+
     def test_groups_in_which_all_succeed_give_no_start(self):
         composer = self.make()
         composer.observe([end(spec, 1).rollout for spec in specs()])

@@ -1,11 +1,13 @@
 """Rounds of a composer: the budget holds, and paths are checked by playing them."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hardwon.memory.errors import ConfigError
+from hardwon.trainers import train
 from hardwon.trainers.algorithms.composers import Composer, ComposerParts
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.rollouts.paths import Demonstrations, check_origins, read_paths
@@ -39,6 +41,34 @@ class Fewer(Endless):
 
     def begin(self, specs, iteration=0):
         return list(specs[:2])
+
+
+class Uneven(Composer):
+    """Gives the first group one episode more, and leaves one to the last."""
+
+    budget = 2.0
+
+    def begin(self, specs, iteration=0):
+        groups = list(dict.fromkeys(spec.group for spec in specs))
+        sizes = {groups[0]: 4, groups[-1]: 1}
+        copies = [replace(specs[0], copy=9)]
+        return [spec for spec in [*copies, *specs] if spec.copy == 9 or spec.copy < sizes.get(spec.group, 3)]
+
+
+def test_groups_of_other_sizes_stay_apart(corridor, monkeypatch):
+    """Fault 2 of the trainer: the rollouts of a task instance are found by their group, not by the arms' numbers."""
+    groups = []
+
+    def watch(self, group):
+        groups.append([rollout.group for rollout in group])
+        return True
+
+    monkeypatch.setattr("hardwon.trainers.loop.open_composer_of", lambda session: Uneven(ComposerParts()))
+    monkeypatch.setattr("hardwon.trainers.roles.base.PolicyRole.wants", watch)
+    train(corridor(arms={"control": 3}, run={"iterations": 1, "rerolls": 0}, warmstart=None))
+    assert [len(group) for group in groups] == [4, 3, 1]
+    assert all(len({*group}) == 1 for group in groups)
+    assert len({group[0] for group in groups}) == 3
 
 
 GOLD = ["go west", "dance", "go east", "go east", "go east", "go east"]

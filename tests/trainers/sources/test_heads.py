@@ -130,6 +130,20 @@ def test_contributions_of_a_constant_outcome_are_equal_shares(model):
         assert sum(one.turns["contribution"]) == pytest.approx(1.0, abs=0.1)
 
 
+def test_contributions_do_not_change_with_the_order_of_episodes(model):
+    """SPA: the head learns from all episodes of its buffer at once, of whatever group and length."""
+    other = [played("e", "bad", "good"), played("f", "bad", "bad", "bad", success=False)]
+    batches = [[GROUP, other], [other[::-1], [GROUP[at] for at in (2, 0, 3, 1)]]]
+    found = []
+    for groups in batches:
+        source = ContributionSource(parts_of(ContributionSettings(lr=0.01, updates=10), model))
+        source.learn(groups)
+        signals = read(source, *GROUP, *other)
+        found.append([value for name in "abcdef" for value in signals[name].turns["contribution"]])
+    assert found[0] == pytest.approx(found[1], abs=1e-5)
+    assert max(found[0]) - min(found[0]) > 0.1
+
+
 def test_the_critic_gives_nothing_before_its_warm_up_and_then_tells_good_from_bad(model):
     source = CriticSource(parts_of(CriticSettings(lr=0.01, updates=10, warmup=20), model))
     source.learn([GROUP])

@@ -111,6 +111,14 @@ def test_checklist_by_hand():
     close(checklist(THREE), {"a": [1 / 3, 2 / 3], "b": [1 / 3], "c": [-2 / 3, -2 / 3]})
 
 
+def test_checklist_gives_0_where_no_item_is_open():
+    """CM2: a has satisfied both items after its second turn, so its third one has nothing to earn."""
+    found = checklist([listed("a", 1.0, ["D1"], ["D2"], []), listed("b", 0.0, [])])
+    close(found, {"a": [0.5, 0.5, 0.0], "b": [-0.5]})
+    standardized = checklist([listed("a", 1.0, ["D1"], ["D2"], []), listed("b", 0.0, [])], std=True)
+    assert standardized["a"][2] == 0.0
+
+
 def test_checklist_pays_an_item_once_and_after_its_dependencies():
     again = check_items(ITEMS, [{"D1": True}, {}, {"D1": True, "D2": True}])
     assert again.paid == {"D1": 0, "D2": 2}

@@ -35,7 +35,7 @@ _NAMES: dict[Bounds, str] = {
     FACTOR: """
         temperature low high entropy kl omega alpha beta weight scale k future zeta xi whole process bonus format
         episode kappa sensitivity factor first_weight usage_weight hot cold smooth largest boost self_boost alarm
-        dcpo.target balance.step gap
+        dcpo.target balance.step gap price
     """,
     COUNT: """
         warmup every rerolls history iterations evolve_every merge_every warmup_items warmup_iterations workers max_lag
