@@ -25,15 +25,14 @@ def cluster():
 def test_two_actors_end_with_the_weights_of_none_also_if_one_is_killed(corridor, cluster, tmp_path, monkeypatch):
     settings = corridor(run={"iterations": 2, "save_every": 2, "groups": 2})
     alone = run(settings, tmp_path / "alone")
-    killed: list[int] = []
+    killed: list[RayWorker] = []
     events = RayWorker.events
 
     async def kill_once(self):
         found = await events(self)
         if not killed and found:
-            pid = await self.actor.__ray_call__.remote(lambda _: os.getpid())
-            os.kill(pid, 9)
-            killed.append(pid)
+            killed.append(self)  # before the next await: the other worker has events as well
+            os.kill(await self.actor.__ray_call__.remote(lambda _: os.getpid()), 9)
         return found
 
     monkeypatch.setattr(RayWorker, "events", kill_once)
