@@ -101,10 +101,11 @@ class Constant(torch.nn.Module):
 
 
 @pytest.mark.parametrize("constant", [0.0, 5.0])
-def test_the_advantage_of_the_critic_by_hand(model, constant):
-    """Q = .8, .7 and V = .5, .6: A = .2; a constant added to all four changes nothing."""
+@pytest.mark.parametrize("critics", [(0.8, 0.7, 0.5, 0.6), (0.7, 0.8, 0.5, 0.6), (0.8, 0.7, 0.6, 0.5)])
+def test_the_advantage_of_the_critic_by_hand(model, critics, constant):
+    """Q = .8, .7 and V = .5, .6, in any order: A = .2; a constant added to all four changes nothing."""
     source = CriticSource(parts_of(CriticSettings(warmup=1), model))
-    source._nets = torch.nn.ModuleList(Constant(value + constant) for value in (0.8, 0.7, 0.5, 0.6))
+    source._nets = torch.nn.ModuleList(Constant(value + constant) for value in critics)
     source._targets, source._steps, source._explained = source._nets, 1, 1.0
     assert read(source, GROUP[0])["a"].turns["critic"] == (pytest.approx(0.2, abs=1e-6),)
 
