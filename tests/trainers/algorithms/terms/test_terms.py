@@ -16,6 +16,7 @@ from hardwon.trainers.algorithms.losses import policy_loss
 from hardwon.trainers.algorithms.parallel import Team
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.algorithms.terms import TERMS, FrozenPolicy, TokenFacts
+from hardwon.trainers.algorithms.terms.base import Terms
 from hardwon.trainers.algorithms.terms.entropies import find_phase, measure_deviation
 from hardwon.trainers.algorithms.terms.tempered import draw_advantage, find_share
 from hardwon.trainers.algorithms.terms.unlikely import find_threshold
@@ -133,6 +134,22 @@ def test_a_token_that_could_be_no_other_adds_nothing(name, model):
     plain, _, _ = train(model, forced, {})
     with_term, _, _ = train(model, forced, {name: SETTINGS[name]})
     assert torch.allclose(plain, with_term, atol=1e-12)
+
+
+def test_a_forced_token_has_no_term_whatever_its_loss(model, monkeypatch):
+    """X6: a token among one is no choice; one among several has the loss of the term."""
+    monkeypatch.setattr(TERMS["epo"], "penalize", lambda self, tokens: torch.full_like(tokens.new, 7.0))
+    added = []
+    for allowed in (0, 3):
+        terms = Terms()
+        terms.open({"epo": SETTINGS["epo"]})
+        sequences = batch(2, allowed=allowed)
+        collated = collate(sequences)
+        new, entropies = forward(model, collated)
+        loss, _ = terms.weigh(new, entropies, collated, sequences)
+        assert loss is not None
+        added.append(set(loss.flatten().tolist()))
+    assert added == [{0.0}, {7.0}]
 
 
 def test_several_processes_are_refused():
