@@ -34,6 +34,16 @@ def test_a_composer_without_its_signal_is_refused_with_the_source(corridor):
         of(set_up(corridor, {"arpo": {}}, "arpo"))
 
 
+@pytest.mark.parametrize("credit", ["hdpo", "lite", "decs"])
+def test_prefixes_are_refused_where_an_estimator_compares_whole_episodes(corridor, credit):
+    settings = set_up(corridor, {"prefixed": {}}, credit, tasks={"demonstrations": ["explored"]})
+    if credit == "decs":
+        settings["roles"]["policy"]["sources"] = {"redundant": {}}
+    with pytest.raises(ConfigError, match=f"compose.prefixed begins some episodes.* is {credit}"):
+        of(settings)
+    of(set_up(corridor, {"prefixed": {}}, "dr-grpo", tasks={"demonstrations": ["explored"]}))
+
+
 @pytest.mark.parametrize(("composer", "credit"), [({"tree": {}}, "gigpo"), ({}, "tree"), ({}, "rise")])
 def test_branches_and_their_estimators_go_together(corridor, composer, credit):
     with pytest.raises((CannotLearn, ConfigError), match=r"use one of|nothing feeds it"):

@@ -266,6 +266,10 @@ def _check_demonstrations(config: "TrainConfig") -> None:
         )
 
 
+WHOLE = frozenset({"hdpo", "lite", "hbpo", "decs"})
+"""Estimators whose figures of a group, or of the batch, are of episodes that were played from their beginning."""
+
+
 def _check_trees(config: "TrainConfig") -> None:
     """Check that episodes that share their first turns are played exactly if the estimator compares them."""
     policy = config.roles["policy"]
@@ -289,6 +293,12 @@ def _check_trees(config: "TrainConfig") -> None:
                 f"roles.policy.credit.name is {name}, which reads how the composer {composer} began an episode, and "
                 f"nothing feeds it; set tasks.compose.{composer}={{}}."
             )
+    if "prefixed" in config.tasks.compose and estimator in WHOLE:
+        raise ConfigError(
+            f"tasks.compose.prefixed begins some episodes of a group after a part of a solution, and "
+            f"roles.policy.credit.name is {estimator}, which compares all episodes of a group or batch as played from "
+            "their beginning; choose another estimator, such as dr-grpo."
+        )
     if trees and (policy.extra or config.run.rerolls):
         raise ConfigError(f"tasks.compose.{trees[0]} cannot be combined with roles.policy.extra or run.rerolls.")
 
