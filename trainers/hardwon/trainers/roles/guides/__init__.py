@@ -1,0 +1,1 @@
+"""The guide: what it decides or says, its credit, and what it imitates first."""
