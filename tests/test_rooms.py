@@ -76,3 +76,10 @@ def test_apps_ask_the_library_and_not_its_tables():
             if any(name.partition(".")[0] in ("sqlite3", "sqlite_utils") for name in imports):
                 wrong.append(f"{file.relative_to(ROOT)}:{node.lineno} imports SQLite")
     assert wrong == []
+
+
+@pytest.mark.parametrize("portion", ["memory", "runtime", "trainers", "apps"])
+def test_every_room_is_a_package(portion):
+    """A folder without `__init__.py` imports in a checkout, and the documentation does not find its names."""
+    folders = {file.parent for file in (ROOT / portion / "hardwon" / portion).rglob("*.py")}
+    assert not [folder.relative_to(ROOT) for folder in sorted(folders) if not (folder / "__init__.py").is_file()]
