@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.trainers.corridor import Corridor
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, keep_requests, save_base
+from tests.trainers.test_trainer import assert_same, lines
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import CannotLearn, ConfigError
@@ -227,7 +228,10 @@ def build_parts(paths):
     engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("guide",))
     library = ExperienceLibrary.open(":memory:")
     instances = [("train", seed) for seed in range(4)]
-    source = lambda split, seed: walk((paths[seed], 1.0)) if seed in paths else None  # noqa: E731
+
+    def source(split, seed):
+        return walk((paths[seed], 1.0)) if seed in paths else None
+
     return Parts(RoleConfig(), engine.model, PROMPTS, engine, library, source=source, instances=instances)
 
 
@@ -374,3 +378,13 @@ def test_an_adapter_begins_as_the_policy_s_which_has_learned_to_read(settings, t
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     finally:
         session.close()
+
+
+def test_a_run_in_two_parts_is_the_run_in_one(settings, tmp_path):
+    """Weights and log; what stage 1 measured is no part of the log, because only the first part knows it."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    train(settings, [f"run.out={one}", "run.threads=1"])
+    train(settings, [f"run.out={two}", "run.threads=1", "run.iterations=1"])
+    train(settings, [f"run.out={two}", "run.threads=1"], resume=True)
+    assert_same(one, two)
+    assert lines(one) == lines(two)

@@ -1,4 +1,4 @@
-"""What a guide is asked before an episode, and what it imitates before it learns from outcomes.
+"""Ask a guide before an episode, and build what it imitates before it learns from outcomes.
 
 A guide that writes or chooses a text imitates the paths of successful episodes. A guide that only decides whether the
 recollection is shown learns to tell fitting recollections from others: the first are those that the library gives for a
@@ -26,7 +26,7 @@ from .speech import GuideQuery, query_of
 Lesson = tuple[GuideQuery, str]
 """A query and the guidance to imitate."""
 HELD_OUT = 5
-"""Of so many task instances, one is not learned from; the decision is measured on these."""
+"""Situations of which one is held out, to measure the decisions on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,6 @@ class GuideRole:
                 f"roles.{self.name}.settings.distil=0."
             )
         right = await self.speaker.measure([(each.query, each.fits) for each in self._held_out])
-        self.stats["right"] = right
         return (
             f"{self.name}: P(right) is {right:.2f} on {len(self._held_out)} recollections that it did not learn from, "
             f"{sum(each.fits for each in self._held_out)} of which fit."
@@ -278,7 +277,7 @@ class GuideRole:
         credited = [credit for group in groups.values() if (credit := self._credit(group)) is not None]
         self._groups += [group.rows for group in credited]
         self._replies = {}
-        self.stats |= {
+        self.stats = {
             "groups_left_out": float(len(groups) - len(credited)),
             "generates": fmean(p for group in credited for p in group.speaks) if credited else 0.0,
             "decision": fmean(group.credit.decision for group in credited) if credited else 0.0,
