@@ -302,10 +302,25 @@ def test_a_server_without_a_role_that_it_uses_is_refused(export, tmp_path):
     shutil.copytree(export, tmp_path / "export")
     for name in ("guide", "extractor"):
         shutil.rmtree(tmp_path / "export" / name)
-    with pytest.raises(ConfigError, match=r"none of the roles that this server uses: guide, extractor. Train one"):
+    with pytest.raises(ConfigError, match=r"none of the roles that this command uses: guide, extractor. Train one"):
         open_server_roles(tmp_path / "export", "guidance", "extractor")
     assert open_server_roles(tmp_path / "export", "guidance", "admission").admission is not None
     assert open_server_roles(None, "guidance").guidance is None
+
+
+def test_evolve_reads_episodes_with_a_trained_extractor(export, hardwon, hardwon_json, monkeypatch, tmp_path):
+    """Every lesson of the recorded episodes is asked about once, and a second call asks nothing."""
+    path = remember(tmp_path / "library.db", seeds=(0, 3))
+    asked = keep_requests(monkeypatch)
+    hardwon_json("memory", "evolve", path, "--roles", export)
+    questions = len(asked["extractor"])
+    assert questions > 0
+    hardwon_json("memory", "evolve", path, "--roles", export)
+    assert len(asked["extractor"]) == questions
+    shutil.copytree(export, tmp_path / "export")
+    shutil.rmtree(tmp_path / "export" / "extractor")
+    refused = hardwon("memory", "evolve", path, "--roles", tmp_path / "export", expect=2)
+    assert "none of the roles that this command uses: extractor" in refused.stderr
 
 
 ENTRY = {"team": "red", "key": "blue room: go west -> the prize", "value": "green room : go west ."}

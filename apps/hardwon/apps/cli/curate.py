@@ -24,7 +24,7 @@ from hardwon.apps.shared.common import (
     table,
     tell,
 )
-from hardwon.apps.shared.trained import Extractor, open_extractor
+from hardwon.apps.shared.trained import HELP, Extractor, open_extractor, open_server_roles
 
 app = typer.Typer()
 SMALL = 4 * 2**20
@@ -231,13 +231,21 @@ def undo(path: Library, item_id: ItemId, namespace: Namespace = "default", as_js
 
 @app.command()
 def evolve(
-    path: Library, extractor: Extractor = None, namespace: Namespace = "default", as_json: AsJson = False
+    path: Library,
+    extractor: Extractor = None,
+    roles: Annotated[
+        Path | None,
+        typer.Option("--roles", help=f"{HELP} Its extractor reads the episodes.", show_default="no trained extractor"),
+    ] = None,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
 ) -> None:
     """Create items from recorded steps by rules, within the rate limits.
 
-    With --extractor, a chat model also reads the 20 oldest episodes that none has read; repeat the command for more.
+    With --extractor or --roles, a model also reads the 20 oldest episodes that none has read; repeat the command for
+    more.
     """
-    reader = open_extractor(extractor)
+    reader = open_extractor(extractor, open_server_roles(roles, "extractor").extractor)
     with opened(path, namespace, write=True) as library:
         report = library.evolve(extractor=reader)
     if as_json:

@@ -77,7 +77,7 @@ def open_server_roles(folder: str | Path | None, *used: str) -> "Roles | NoRoles
         names = ["guide" if name == "guidance" else name for name in used]
         settings = ", ".join(f"roles.{name}" for name in names)
         raise ConfigError(
-            f"{folder} has none of the roles that this server uses: {', '.join(names)}. Train one of {settings}. A "
+            f"{folder} has none of the roles that this command uses: {', '.join(names)}. Train one of {settings}. A "
             "policy works where the agents run."
         )
     return trained

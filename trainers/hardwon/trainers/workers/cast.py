@@ -13,12 +13,13 @@ from hardwon.runtime import Agent, Environment
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGuidance
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Policy
-from hardwon.trainers.config.kinds import ASKS, PASTES, RECALLS, TELLS
+from hardwon.trainers.config.kinds import ASKS, LESSONS, PASTES, RECALLS, TELLS
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.gating.consulting import ConsultedGuidance
 from hardwon.trainers.gating.diversity import DiverseLibrary
 from hardwon.trainers.gating.gate import GatedGuidance
+from hardwon.trainers.gating.item_guidance import ItemGuidance
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.gating.pasted import PastedEpisodes
 from hardwon.trainers.rollouts.candidate import CandidateGuidance
@@ -156,7 +157,7 @@ class Cast:
         gate, config = self._stage.gate, self._stage.config.library
         if arm.memory in PASTES:
             return PastedEpisodes(library)
-        guidance: Guidance = CandidateGuidance(RetrievalGuidance())
+        guidance: Guidance = CandidateGuidance(ItemGuidance() if arm.memory in LESSONS else RetrievalGuidance())
         if gate is not None and not arm.frozen:
             guidance = GatedGuidance(guidance, gate)
         if arm.memory in ASKS and not arm.frozen:

@@ -1,0 +1,50 @@
+"""The arm that is shown the items of the library alone."""
+
+import asyncio
+from pathlib import Path
+
+from hardwon.memory import Item, Recollection, State
+from hardwon.memory.records import Estimate, Hit, Outcome
+from hardwon.runtime.interfaces.arms import Arm
+from hardwon.runtime.interfaces.types import Context
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.gating.item_guidance import ItemGuidance
+from hardwon.trainers.player import Player
+from hardwon.trainers.session import Session
+
+HALL = State("You are in the hall.", task="find the coin")
+LESSON = Item("insight", "to find the prize, open the door first", when_to_use="find the prize", id="a lesson")
+
+
+def test_items_are_shown_without_counts_and_returns():
+    recalled = Recollection(
+        items=(Hit(LESSON, 1.0, "like it"),),
+        estimates={"go east": Estimate(0.9, 5)},
+        outcomes={"go east": Outcome(5, 5)},
+    )
+    hint = ItemGuidance().propose(Context(HALL, ("go east",), recalled))
+    assert hint is not None
+    assert "open the door first" in hint.text
+    assert "go east" not in hint.text
+    assert hint.item_ids == ("a lesson",)
+    assert hint.step_ids == ()
+
+
+def test_without_items_nothing_is_shown():
+    recalled = Recollection(estimates={"go east": Estimate(0.9, 5)})
+    assert ItemGuidance().propose(Context(HALL, ("go east",), recalled)) is None
+
+
+def test_an_arm_shows_a_recorded_lesson_and_no_step_of_the_library(corridor):
+    settings = corridor(arms={"control": 1, "lessons": 2}, guidance={"lessons": "items"})
+    settings["library"] = {"explored": {"": {"seeds": "0-5"}}}
+    session = Session.open(of(settings), Path(settings["run"]["out"]))
+    try:
+        session.library.add(LESSON)
+        (played,) = asyncio.run(Player(session).play([("", 0)], {Arm("lessons", "items"): 1}, salt="a"))
+        hint = played.trajectory.steps[0].why.memory or ""
+        assert "open the door first" in hint
+        assert "go east" not in hint
+        assert "rewarded" not in hint
+    finally:
+        session.close()
