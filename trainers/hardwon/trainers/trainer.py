@@ -25,7 +25,7 @@ from . import checkpoint as checkpoints, feasibility
 from .algorithms import parallel
 from .checkpoint import Checkpoints, restore_random_states
 from .config import schema
-from .config.kinds import ASKS, TELLS, TRIES
+from .config.kinds import ASKS, LESSONS, TELLS, TRIES
 from .config.schema import TrainConfig
 from .console import Screen
 from .engines import base_models
@@ -38,6 +38,7 @@ from .roles.base import LooksBack
 from .roles.decisions import PURPOSES, look
 from .session import Session, read_config
 from .warmstart import updates
+from .warmstart.takeover import take_over
 from .workers.opening import open_pool
 
 MAY_DIFFER = (
@@ -319,7 +320,10 @@ def _begin(loop: TrainingLoop) -> bool:
     feasibility.check_groups(session)
     feasibility.check_prompts(session)
     feasibility.check_roles(session)
-    if warmstart is not None:
+    if warmstart is not None and warmstart.run is not None:
+        take_over(session, Path(warmstart.run))
+        loop.screen.tell(f"the policy begins as that of {warmstart.run}.")
+    elif warmstart is not None:
         if not updates.imitate(loop, warmstart, loop.warming):
             return False
         feasibility.check_prompts(session)  # its demonstrations may be longer
@@ -350,7 +354,8 @@ def find_harmful_guides(config: TrainConfig, out: Path) -> tuple[str, ...]:
     """Return a warning if the guide's hints did clearly worse than the recalled text that it makes them of."""
     rows = read_metrics(out)
     guided, recalled = (
-        [arm for arm in config.arms if config.get_guidance(arm) in kinds] for kinds in (TELLS | ASKS, TRIES - TELLS)
+        [arm for arm in config.arms if config.get_guidance(arm) in kinds]
+        for kinds in (TELLS | ASKS, TRIES - TELLS - LESSONS)
     )
     return tuple(
         f"{arm} solves fewer tasks than {reference} (success/{arm} and success/{reference} in metrics.jsonl). Train "

@@ -23,9 +23,10 @@ from hardwon.trainers.models.adapters import parameters_of, read_adapter
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.roles.base import Parts
-from hardwon.trainers.roles.guides.lessons import Judged, Recollections, find_deeds, judge_recollections, split_judged
+from hardwon.trainers.roles.guides.lessons import Recollections, find_deeds, judge_recollections
 from hardwon.trainers.roles.guides.role import GuideRole, GuideSettings
 from hardwon.trainers.roles.guides.speech import GuideQuery
+from hardwon.trainers.roles.study import Marked
 from hardwon.trainers.roles.verdicts import FLOOR
 from hardwon.trainers.rollouts import rollout
 from hardwon.trainers.rollouts.rollout import Spec
@@ -115,8 +116,9 @@ def test_the_question_of_an_episode_is_that_of_the_first_stage():
     """Trained and asked on the same tokens."""
     role = build_role()
     _, (question,) = ask(ConsultedGuidance(Fixed(), role._parts.engine, PROMPTS, always=True))
-    lesson = role.speaker.judge(GuideQuery(HALL, tuple(LINES.splitlines())), True, "a")
-    assert question.prompt == lesson.prompt
+    prompt = role.speaker.prompt(GuideQuery(HALL, tuple(LINES.splitlines())))
+    assert question.prompt == prompt
+    lesson = role._study.build_example(Marked(prompt, True, "a"), "a")
     assert lesson.completion == PROMPTS.verdicts("guide").yes
 
 
@@ -238,28 +240,14 @@ def build_parts(paths):
 def test_a_recollection_fits_if_it_names_what_solved_the_instance(recollections):
     """Whole words in any case; that of another instance is judged by the same rule."""
     judged = judge_recollections(recollections, build_parts({0: "go east", 1: "go west", 2: "go east"}), most=99)
-    own = {each.query.state.observation: each.fits for each in judged[::2]}
+    own = {query.state.observation: fits for query, fits in judged[::2]}
     assert own == {"room 0": True, "room 1": True, "room 2": False}
     assert len(judged) == 6
-    for each in judged:
-        wanted = {"room 0": "go east", "room 1": "go west", "room 2": "go east"}[each.query.state.observation]
-        assert each.fits is any(line.lower().startswith(f"`{wanted}`") for line in each.query.recalled)
+    for query, fits in judged:
+        wanted = {"room 0": "go east", "room 1": "go west", "room 2": "go east"}[query.state.observation]
+        assert fits is any(line.lower().startswith(f"`{wanted}`") for line in query.recalled)
     assert judge_recollections(recollections, build_parts({}), most=99) == []
     assert len(judge_recollections(recollections, build_parts(dict.fromkeys(range(4), "x")), most=3)) <= 4
-
-
-def test_both_queries_of_an_instance_are_on_one_side():
-    judged = [
-        Judged(GuideQuery(replace(HALL, observation=f"{n}"), (line,)), line == "a") for n in range(10) for line in "ab"
-    ]
-    learned, held_out = split_judged(judged)
-    assert len(learned) == 16
-    assert len(held_out) == 4
-    assert not {e.query.state.observation for e in learned} & {e.query.state.observation for e in held_out}
-    few = split_judged(judged[:6])
-    assert [len(side) for side in few] == [4, 2]
-    assert split_judged(judged[:2]) == (judged[:2], [])
-    assert split_judged([]) == ([], [])
 
 
 # -- a run
@@ -365,6 +353,7 @@ def test_a_warm_start_shows_everything_and_asks_nobody(settings, monkeypatch):
 
 
 def test_an_adapter_begins_as_the_policy_s_which_has_learned_to_read(settings, tmp_path):
+    settings["roles"]["guide"]["settings"] = {"says": "recalled", "distil": 0, "ready": 1}
     session = Session.open(of(settings), tmp_path / "run")
     try:
         guide: Any = session.roles["guide"]
@@ -372,7 +361,6 @@ def test_an_adapter_begins_as_the_policy_s_which_has_learned_to_read(settings, t
         with torch.no_grad():
             for parameter in parameters_of(policy.model, "policy").values():
                 parameter.normal_()
-        guide._imitate = lambda rows, tell: None
         guide.begin()
         ours, theirs = (read_adapter(guide.model, name) for name in ("guide", "policy"))
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

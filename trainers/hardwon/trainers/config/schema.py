@@ -283,6 +283,16 @@ class WarmStartConfig:
     """Selection of the episodes, and how often each is used with its memory."""
     learning: WarmStart = field(default_factory=WarmStart)
     """Settings of the imitation updates."""
+    run: str | None = None
+    """Folder of a run with the same model, or of one of its checkpoints: its policy is taken over, and nothing is
+    imitated. So one warm start serves several runs."""
+
+    def __post_init__(self) -> None:
+        if self.run is not None and (self.examples != Examples() or self.learning != WarmStart()):
+            raise ConfigError(
+                f"warmstart.run is {self.run}, so nothing is imitated; remove examples and learning, on the command "
+                f"line with warmstart='{{run: {self.run}}}'."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,7 +113,12 @@ def _list_own_settings(config: "TrainConfig") -> Iterator[Group]:
         yield Group(path, extractor, ("trials", "episodes"), reads_rollouts, f"{path}.reads=rollouts")
         tries = reads_rollouts and extractor.get("trials", TRIALS) > 0
         yield Group(path, extractor, ("explores",), tries, f"{path}.trials above 0 with {path}.reads=rollouts")
+        distils = not config.model.is_compact and extractor.get("writes", "choice") == "choice"
+        yield Group(path, extractor, ("distil",), distils, f"a base that reads messages, and {path}.writes=choice")
+        yield from _list_study(path, extractor)
         yield Group(path, extractor, ("max_tokens",), extractor.get("writes") == "text", f"{path}.writes=text")
+    if (admission := roles.get("admission")) is not None:
+        yield from _list_study("roles.admission.settings", admission)
     if (guide := roles.get("guide")) is not None:
         path = "roles.guide.settings"
         distils = config.model.is_compact or guide.get("says") == "recalled"
@@ -121,3 +126,8 @@ def _list_own_settings(config: "TrainConfig") -> Iterator[Group]:
         yield Group(path, guide, ("distil",), distils, base)
         distils = distils and guide.get("distil") != 0
         yield Group(path, guide, ("distil_lr", "distil_batch"), distils, f"{path}.distil above 0 with {base}")
+
+
+def _list_study(path: str, settings: Mapping[str, Any]) -> Iterator[Group]:
+    """Yield the settings of a stage 1 that is off unless it is asked for."""
+    yield Group(path, settings, ("distil_lr", "distil_batch"), settings.get("distil", 0) > 0, f"{path}.distil above 0")

@@ -36,7 +36,9 @@ from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
 
 from .admission_learning import Decided, Episode, Sparsity, advantages, run_reward
 from .base import Parts, load_weights, weights_of
+from .marking import mark_steps
 from .note_generators import format_path
+from .study import Study, plan_study
 from .verdicts import build_other, weigh_sampled
 
 SHOWN = 6
@@ -152,9 +154,16 @@ class AdmissionSettings:
     """Bonus for a step that another member pulled in a run with a positive reward (beta)."""
     first_weight: float = 0.5
     """Weight of the first finisher's success, in addition to the team's."""
+    distil: int = 0
+    """Updates of stage 1, which imitates right answers about the steps of explored episodes: those that solve the task
+    instance are shared, those that its solution does without are not. 0 skips it."""
+    distil_lr: float = 5e-4
+    """Peak learning rate of stage 1; for a tiny base, some 2e-3."""
+    distil_batch: int = 2
+    """Questions of an update of stage 1."""
 
     def __post_init__(self) -> None:
-        for name, least in (("teams", 2), ("runs", 2), ("worlds", 1), ("ready", 1), ("steps", 1)):
+        for name, least in (("teams", 2), ("runs", 2), ("worlds", 1), ("ready", 1), ("steps", 1), ("distil_batch", 1)):
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use {least} or more.")
 
@@ -170,17 +179,28 @@ class AdmissionRole:
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self.price = Sparsity(self.settings.target)
         self._verdicts = parts.prompts.verdicts("share")
+        how = self.settings
+        learning = plan_study(how.distil, how.distil_batch, how.distil_lr, parts.seed)
+        self._study = Study(parts, name, self._verdicts, learning)
         self._groups: list[list[tuple[Episode, list[Sample]]]] = []
         self._sent = 0
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Check that there is an environment to play in.
+        """Check that there is an environment to play in, and run stage 1 if the settings ask for it.
 
         Raises:
             ConfigError: There is none.
         """
         if self._parts.environment is None:
             raise ConfigError(f"the role {self.name} plays episodes itself and was given no environment.")
+        if (learning := self._study.learning) is not None:
+            asker = EngineAdmission(self._parts.engine, self._parts.prompts, role=self.name)
+            most = learning.updates * learning.batch
+            self._study.learn(mark_steps(self._parts, asker.value, asker.prompt, most=most), tell)
+
+    async def look_back(self) -> str:
+        """Return in words how well stage 1 taught it which steps to share."""
+        return await self._study.describe()
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
         """Return the episodes unchanged: shared steps are shown only within teams."""

@@ -35,8 +35,10 @@ from hardwon.trainers.rollouts.rollout import Spec
 from .async_reader import Background
 from .base import Parts, load_weights, weights_of
 from .item_reward import Buffer, Measure as Measure, row_of, to_streams, uses_of
+from .marking import mark_lessons
 from .note_generators import KeepOrSkip, Writer, Writes, Written, text_of
 from .proposals import Proposals, Reading
+from .study import Study, plan_study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +77,16 @@ class ExtractorSettings:
     """Number of tokens that cost `cost`."""
     capacity: int = 4096
     """Maximum number of buffered sequences."""
+    distil: int = 0
+    """Updates of stage 1 for writes: choice, which imitates right answers about the lessons of explored episodes: those
+    that name what solved other task instances are kept. 0 skips it."""
+    distil_lr: float = 5e-4
+    """Peak learning rate of stage 1; for a tiny base, some 2e-3."""
+    distil_batch: int = 2
+    """Questions of an update of stage 1."""
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "max_tokens", "ready", "length", "capacity"):
+        for name in ("episodes", "max_tokens", "ready", "length", "capacity", "distil_batch"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
         if self.trials < 0:
@@ -136,6 +145,9 @@ class ExtractorRole:
             explores=self.settings.explores,
             reward=reward,
         )
+        how = self.settings
+        learning = plan_study(how.distil, how.distil_batch, how.distil_lr, parts.seed)
+        self._study = Study(parts, name, parts.prompts.verdicts("keep"), learning)
         is_verdict = self.settings.writes == "choice"
         self._verdicts = parts.prompts.verdicts("keep") if is_verdict else None
         self._parameters = parameters_of(parts.model, name)
@@ -155,8 +167,15 @@ class ExtractorRole:
         """Figures of the last batch: share of kept candidates, and share of groups with a text to show."""
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Copy the current weights, which `frozen` refers to."""
+        """Run stage 1 if the settings ask for it, then copy the weights, which `frozen` refers to."""
+        if (learning := self._study.learning) is not None and isinstance(writer := self._writer, KeepOrSkip):
+            most = learning.updates * learning.batch
+            self._study.learn(mark_lessons(self._parts, writer.candidates, writer.ask, most=most), tell)
         self._first = _copy_weights(self.weights())
+
+    async def look_back(self) -> str:
+        """Return in words how well stage 1 taught it which lessons to keep."""
+        return await self._study.describe()
 
     # -- reading beside the rollouts ----------------------------------------------------------------
 

@@ -154,7 +154,8 @@ class KeepOrSkip:
             outcome: Include the outcome of the episode in the prompt.
         """
         self._engine, self._prompts, self._role = engine, prompts, role
-        self._candidates = candidates or (offer if isinstance(prompts, CompactFormat) else lessons)
+        self.candidates = candidates or (offer if isinstance(prompts, CompactFormat) else lessons)
+        """Returns what an episode offers."""
         self._outcome = outcome
         self._verdicts = prompts.verdicts("keep")
 
@@ -162,7 +163,7 @@ class KeepOrSkip:
         self, trajectory: Trajectory, seen_items: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
     ) -> list[Written]:
         """Return one sequence per candidate, sampled concurrently. The shown items are not used."""
-        candidates = self._candidates(trajectory)
+        candidates = self.candidates(trajectory)
         return list(
             await asyncio.gather(
                 *(
@@ -175,7 +176,7 @@ class KeepOrSkip:
     async def _judge(self, candidate: Candidate, trajectory: Trajectory, name: str, greedy: bool) -> Written:
         """Return the decision about one candidate."""
         request = Request(
-            self.prompt(candidate, _name_outcome(trajectory) if self._outcome else ""),
+            self.ask(candidate, trajectory),
             self._role,
             self._verdicts.trie,
             temperature=0.0 if greedy else 1.0,
@@ -189,6 +190,10 @@ class KeepOrSkip:
         if completion.tokens == self._verdicts.no:
             return Written(_row(request, completion, name), (Return(),), 1.0 - keeps, item)
         return Written(_row(request, completion, name), (Add(item),), keeps, item)
+
+    def ask(self, candidate: Candidate, trajectory: Trajectory) -> Ids:
+        """Return the tokens of the question about a candidate of an episode."""
+        return self.prompt(candidate, _name_outcome(trajectory) if self._outcome else "")
 
     def prompt(self, candidate: Candidate, ended: str = "") -> Ids:
         """Return the tokens of the question: the task, the lesson, the outcome if it is given, and the place."""

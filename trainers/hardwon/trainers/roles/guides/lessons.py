@@ -8,7 +8,6 @@ task instance with a known solution and that name an action of it, the others th
 import random
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from hardwon.memory import State, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
@@ -20,22 +19,14 @@ from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 
 from ..base import Parts
+from ..marking import find_deciding_steps
 from ..note_generators import format_path
 from .speech import GuideQuery, query_of
 
 Lesson = tuple[GuideQuery, str]
 """A query and the guidance to imitate."""
-HELD_OUT = 5
-"""Situations of which one is held out, to measure the decisions on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A query with the right decision about it."""
-
-    query: GuideQuery
-    fits: bool
-    """Whether the recollection names an action that solved the task instance."""
+Judged = tuple[GuideQuery, bool]
+"""A query, and whether its recollection names an action that solved the task instance."""
 
 
 class Recollections:
@@ -131,32 +122,12 @@ def judge_recollections(recollections: Recollections, parts: Parts, *, most: int
 
 def find_deeds(walk: Trajectory) -> tuple[str, ...]:
     """Return the rewarded actions of a solution; without any, its last action."""
-    steps = without_circles(list(walk.steps))
-    rewarded = [step.action for step in steps if step.reward > 0 and step.action]
-    return tuple(dict.fromkeys(rewarded)) or tuple(step.action for step in steps[-1:])
-
-
-def split_judged(judged: Sequence[Judged]) -> tuple[list[Judged], list[Judged]]:
-    """Return the queries to learn from, and those to measure. All queries of a situation are on the same side.
-
-    One of HELD_OUT situations is measured; of fewer, one; and none of a single one.
-    """
-    situations = {_key(each): None for each in judged}
-    every = max(2, min(HELD_OUT, len(situations)))
-    numbers = {key: number for number, key in enumerate(situations)}
-    sides: tuple[list[Judged], list[Judged]] = ([], [])
-    for each in judged:
-        sides[numbers[_key(each)] % every == every - 1].append(each)
-    return sides
-
-
-def _key(judged: Judged) -> tuple[str, str]:
-    return judged.query.state.task, judged.query.state.observation
+    return tuple(dict.fromkeys(step.action for step in find_deciding_steps(walk)))
 
 
 def _judge(state: State, recalled: tuple[str, ...], deeds: Sequence[str]) -> Judged:
     """Return a query about some recalled lines, and whether one of them names one of the actions."""
-    return Judged(GuideQuery(state, recalled, recalled), any(_names(line, deeds) for line in recalled))
+    return GuideQuery(state, recalled, recalled), any(_names(line, deeds) for line in recalled)
 
 
 def _names(line: str, actions: Sequence[str]) -> bool:

@@ -18,25 +18,25 @@ from statistics import fmean
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.imitation import Report, WarmStart, warm_start
+from hardwon.trainers.algorithms.imitation import Report
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import CONTROL, parse
 from hardwon.trainers.engines.base import Weights
-from hardwon.trainers.models.adapters import activate, copy_adapter, has_adapters, parameters_of
+from hardwon.trainers.models.adapters import activate, has_adapters, parameters_of
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.rollouts.rollout import Spec
 
 from ..base import Parts, load_weights, weights_of
 from ..item_reward import row_of
+from ..study import Marked, Study, imitate, plan_study
 from ..verdicts import weigh
 from .credit import LEAST, Branch, GuideCredit, credit_blueprints, credit_foresight, guide_credit
-from .lessons import Judged, Lesson, Recollections, build_lessons, explored, judge_recollections, split_judged
+from .lessons import Lesson, Recollections, build_lessons, explored, judge_recollections
 from .speech import GuideQuery, GuideReply, Speaker
 
 Source = Callable[[Spec], GuideQuery | None]
 """Returns what the guide sees before an episode, or None to stay silent."""
-POLICY = "policy"
 RECALLED = "recalled"
 """The setting of a guide that only decides."""
 
@@ -123,9 +123,13 @@ class GuideRole:
         self.settings = parse(GuideSettings, parts.config.settings, f"roles.{name}.settings")
         # There is no right text to say about a recollection, so a chat model that says one begins with stage 2.
         self._lessons = lessons or (lambda: build_lessons(parts.episodes()) if is_compact else [])
-        self._held_out: Sequence[Judged] = ()
         free = self.settings.says == "words"
         self.speaker = Speaker(parts.engine, parts.prompts, role=name, free=free, most=self.settings.length)
+        how = self.settings
+        self._study = Study(
+            parts, name, parts.prompts.verdicts("guide"),
+            plan_study(how.distil, how.distil_batch, how.distil_lr, parts.seed),
+        )  # fmt: skip
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._first: Weights | None = None
@@ -139,7 +143,7 @@ class GuideRole:
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Run stage 1 if there are lessons, then copy the weights as the reference and for `frozen`."""
         if self.settings.says == RECALLED:
-            self._learn_to_judge(tell)
+            self._study.learn(self._mark_recollections(), tell)
         elif self.settings.distil and (lessons := list(self._lessons())):
             self.distil(lessons, tell)
         self._first = _copy_weights(self.weights())
@@ -149,47 +153,24 @@ class GuideRole:
     def distil(self, lessons: Sequence[Lesson], tell: Callable[[str], None] = lambda _: None) -> Report:
         """Imitate the texts of the lessons. Whether to speak is learned from outcomes in stage 2."""
         rows = [self.speaker.lesson(query, text, f"lesson/{n}") for n, (query, text) in enumerate(lessons)]
-        return self._imitate(rows, tell)
+        learning = self._study.learning
+        assert learning is not None
+        return imitate(self._parts, self.name, rows, learning, tell)
 
-    def _learn_to_judge(self, tell: Callable[[str], None]) -> None:
-        """Imitate decisions about recollections of explored task instances, and hold out a part to measure them.
-
-        An adapter begins as the policy's is after its warm start, which has learned to read hints: SmolLM2 then tells
-        recollections apart after 64 updates of 2, and from its own weights not after 40 updates of 8.
-        """
-        if has_adapters(self.model) and POLICY in self.model.peft_config:
-            copy_adapter(self.model, POLICY, self.name)
-        updates, batch = self.settings.distil, self.settings.distil_batch
-        judged = judge_recollections(self._recollections, self._parts, most=updates * batch) if updates else []
-        learned, self._held_out = split_judged(judged)
-        rows = [self.speaker.judge(each.query, each.fits, f"lesson/{n}") for n, each in enumerate(learned)]
-        if rows:
-            fitting = sum(each.fits for each in learned)
-            tell(f"{self.name}: {len(rows)} recollections of explored task instances, {fitting} of which fit")
-            self._imitate(rows, tell)
-
-    def _imitate(self, rows: Sequence[Sample], tell: Callable[[str], None]) -> Report:
-        examples = pack_samples(rows, {row.trace: [1.0] for row in rows})
-        how = self.settings
-        learning = WarmStart(updates=how.distil, batch=how.distil_batch, lr=how.distil_lr, seed=self._parts.seed)
-        role = self.name if has_adapters(self.model) else ""
-        return warm_start(self.model, examples, learning, lambda line: tell(f"{self.name}: {line}"), role=role)
+    def _mark_recollections(self) -> list[Marked]:
+        """Return questions about recollections of explored task instances, each with the right decision."""
+        if (learning := self._study.learning) is None:
+            return []
+        most = learning.updates * learning.batch
+        judged = judge_recollections(self._recollections, self._parts, most=most)
+        return [
+            Marked(self.speaker.prompt(query), fits, f"{query.state.task}\n{query.state.observation}")
+            for query, fits in judged
+        ]
 
     async def look_back(self) -> str:
         """Return in words how well the guide decides about the recollections that it did not learn from."""
-        if self.settings.says != RECALLED or not self.settings.distil:
-            return ""
-        if not self._held_out:
-            return (
-                f"WARNING: {self.name} was not measured: there are fewer than two explored situations with a known "
-                f"solution in which the library recalls something. Explore more task instances, or set "
-                f"roles.{self.name}.settings.distil=0."
-            )
-        right = await self.speaker.measure([(each.query, each.fits) for each in self._held_out])
-        return (
-            f"{self.name}: P(right) is {right:.2f} on {len(self._held_out)} recollections that it did not learn from, "
-            f"{sum(each.fits for each in self._held_out)} of which fit."
-        )
+        return await self._study.describe() if self.settings.says == RECALLED else ""
 
     # -- stage 2 --------------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ whether the recollection is shown writes nothing; it is served by `gating.consul
 import asyncio
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -139,20 +138,6 @@ class Speaker:
         mask = tuple(each is None or len(each) > 1 for each in allowed)
         prompt = (*self.prompt(query), *self._verdicts.yes)
         return Sample(prompt, tokens, (0.0,) * n, mask, allowed, self._role, 0, "", "", "", name, 0)
-
-    async def measure(self, judged: Sequence[tuple[GuideQuery, bool]]) -> float:
-        """Return the mean probability of the right decision about queries."""
-        answers = await asyncio.gather(*(self.decide(query, "", greedy=True) for query, _ in judged))
-        right = 0.0
-        for answer, (_, fits) in zip(answers, judged, strict=True):
-            probability = math.exp(sum(answer.logprobs))
-            right += probability if (answer.tokens == self._verdicts.yes) == fits else 1.0 - probability
-        return right / len(judged)
-
-    def judge(self, query: GuideQuery, fits: bool, name: str) -> Sample:
-        """Return the right decision about a query as a sample to imitate."""
-        word = self._verdicts.yes if fits else self._verdicts.no
-        return build_row(self._verdicts, word, 1.0, prompt=self.prompt(query), role=self._role, version=0, trace=name)
 
     def pair(self, consulted: Consultation, name: str) -> tuple[Sample, Sample]:
         """Return both answers to a question of an episode, the one that speaks first."""

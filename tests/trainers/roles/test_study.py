@@ -1,0 +1,224 @@
+"""Stage 1 of the roles that answer with one of two words: its questions, what it learns, and how that is measured."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, save_base
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.algorithms.imitation import WarmStart
+from hardwon.trainers.config.schema import RoleConfig, of
+from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.prompting.base import Query
+from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.roles.admission import EngineAdmission
+from hardwon.trainers.roles.base import Parts
+from hardwon.trainers.roles.marking import find_deciding_steps, mark_lessons, mark_steps
+from hardwon.trainers.roles.note_generators import lessons
+from hardwon.trainers.roles.study import Marked, Study, balance, plan_study, split_marked
+from hardwon.trainers.trainer import train
+
+TOKENIZER = build_chat_tokenizer()
+PROMPTS = ChatFormat(TOKENIZER)
+KITCHEN = State("You are in the kitchen.", task="put things away")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)
+
+
+def walk(*steps, success=True):
+    """An episode of (action, reward, whether it worked); each step leads to a state of its own."""
+    states = [replace(KITCHEN, observation=f"{KITCHEN.observation} {'x' * n}") for n in range(len(steps) + 1)]
+    return Trajectory(
+        KITCHEN.task,
+        tuple(
+            Step(pre, action, post, Diagnosis(worked), reward, n)
+            for n, ((action, reward, worked), pre, post) in enumerate(zip(steps, states, states[1:], strict=False))
+        ),
+        success,
+    )
+
+
+def build_parts(episodes, solved=None):
+    """Parts with explored episodes by seed; `solved` has the seeds with a known solution."""
+    engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("extractor",))
+    solved = {*episodes} if solved is None else solved
+    return Parts(
+        RoleConfig(), engine.model, PROMPTS, engine, ExperienceLibrary.open(":memory:"),
+        source=lambda split, seed: episodes[seed] if seed in solved else None,
+        explored=lambda split, seed: (episodes[seed],), instances=[("train", seed) for seed in episodes],
+    )  # fmt: skip
+
+
+def mark(parts, most=99):
+    return {(each.about, each.is_yes) for each in mark_lessons(parts, lessons, lambda lesson, episode: (1,), most=most)}
+
+
+# -- questions
+
+
+def test_a_lesson_is_right_if_it_solved_another_instance_and_wrong_if_it_solved_none():
+    """What is known from its own instance alone is left out, because nothing says whether it holds elsewhere."""
+    milk, coat = ("put milk in fridge", 1.0, True), ("put coat in closet", 1.0, True)
+    lost, late = ("put milk in closet", -1.0, True), ("eat lamp", 0.0, False)
+    parts = build_parts({0: walk(lost, milk), 1: walk(late, milk), 2: walk(coat)})
+    assert len(mark(parts)) == 3  # both instances ask about the milk in the fridge, and there are two wrong lessons
+    assert ("put coat in closet: rewarded", True) not in mark(parts)
+    assert ("put coat in closet: rewarded", False) not in mark(parts)
+    assert ("put milk in fridge: rewarded", True) in mark(parts)
+    assert ("put milk in closet: punished", False) in mark(parts)
+
+
+def test_a_reward_off_the_solution_is_a_lesson_to_skip():
+    """Rewarded steps that no solution needs, such as one that is undone, do not pass for knowledge."""
+    dead_end = walk(("polish lamp", 1.0, True), success=False)
+    milk = walk(("put milk in fridge", 1.0, True), ("eat lamp", 0.0, False))
+    parts = build_parts({0: milk, 1: milk, 2: dead_end}, solved={0, 1})
+    assert ("polish lamp: rewarded", False) in mark(parts)
+
+
+def test_without_any_solution_there_are_no_questions():
+    assert mark(build_parts({0: walk(("polish lamp", 1.0, True))}, solved=set())) == set()
+    assert mark(build_parts({})) == set()
+
+
+def test_a_step_is_shared_if_it_solves_the_instance_and_once_only():
+    """Steps on the way to the solution are left out; those that the solution does without are held back."""
+    episode = walk(
+        ("look under bed", 0.0, True), ("take milk", 0.0, True), ("put milk in fridge", 1.0, True),
+        ("put milk in fridge", 1.0, True),
+    )  # fmt: skip
+    solution = walk(("take milk", 0.0, True), ("put milk in fridge", 1.0, True))
+    engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("admission",))
+    parts = Parts(
+        RoleConfig(), engine.model, PROMPTS, engine, ExperienceLibrary.open(":memory:"),
+        source=lambda *_: solution, explored=lambda *_: (episode,), instances=[("train", 0)],
+    )  # fmt: skip
+    asked: list[Any] = []
+
+    def note(step):
+        asked.append(step)
+        return (len(asked),)
+
+    marked = mark_steps(parts, EngineAdmission.value, note, most=99)
+    answers = {asked[each.prompt[0] - 1].action: each.is_yes for each in marked}
+    assert "take milk" not in {step.action for step in asked}
+    assert [step.action for step in asked] == ["look under bed", "put milk in fridge", "put milk in fridge"]
+    assert answers["put milk in fridge"] is True
+    assert len(asked[-1].keys) == 3
+    assert len(marked) == 2
+
+
+def test_a_solution_without_rewards_is_decided_by_its_last_step():
+    assert [s.action for s in find_deciding_steps(walk(("a", 0.0, True), ("b", 0.0, True)))] == ["b"]
+    assert [s.action for s in find_deciding_steps(walk(("a", 1.0, True), ("b", 0.0, True)))] == ["a"]
+    assert find_deciding_steps(Trajectory("", (), True)) == ()
+
+
+def test_questions_are_balanced_and_their_order_follows_the_seed():
+    marked = [Marked((n,), n % 3 == 0, str(n)) for n in range(30)]
+    chosen = balance(marked, 99, 0)
+    assert [each.is_yes for each in chosen] == [True, False] * 10
+    assert chosen == balance(marked, 99, 0) != balance(marked, 99, 1)
+    assert len(balance(marked, 7, 0)) == 6
+    assert balance(marked[1:3], 9, 0) == []
+
+
+def test_all_questions_about_a_subject_are_on_one_side():
+    marked = [Marked((n,), answer, f"{n}") for n in range(10) for answer in (True, False)]
+    learned, held_out = split_marked(marked)
+    assert (len(learned), len(held_out)) == (16, 4)
+    assert not {each.about for each in learned} & {each.about for each in held_out}
+    assert [len(side) for side in split_marked(marked[:6])] == [4, 2]
+    assert split_marked(marked[:2]) == (marked[:2], [])
+    assert split_marked([]) == ([], [])
+
+
+# -- learning
+
+
+def build_study(updates=120):
+    engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("extractor",))
+    parts = Parts(RoleConfig(), engine.model, PROMPTS, engine, ExperienceLibrary.open(":memory:"))
+    learning = None if updates is None else WarmStart(updates=updates, batch=8, lr=1e-2)
+    return Study(parts, "extractor", PROMPTS.verdicts("keep"), learning)
+
+
+def ask(n):
+    """A question whose answer is in its words; n makes it another one."""
+    lesson = f"put thing {n} in place: {'rewarded' if n % 2 else 'punished'}"
+    return Marked(PROMPTS.query(Query("keep", {"lesson": lesson})), bool(n % 2), str(n))
+
+
+def test_stage_1_makes_the_answer_depend_on_the_text():
+    """P(right) on held-out questions is 1/2 before, whatever the base prefers, and far above it afterwards."""
+    study, lines = build_study(), list[str]()
+    marked = [ask(n) for n in range(60)]
+    _, study._held_out = split_marked(marked)
+    assert asyncio.run(study.measure()) == pytest.approx(0.5, abs=0.1)
+    study.learn(marked, lines.append)
+    study._parts.engine.load_adapter("extractor", 1, study._parts.model.state_dict())
+    assert asyncio.run(study.measure()) > 0.9
+    assert "questions with known answers, 2" in lines[0]
+    assert "P(right) is 0.9" in asyncio.run(study.describe()) or "P(right) is 1.0" in asyncio.run(study.describe())
+
+
+def test_nothing_is_learned_or_measured_without_questions():
+    study = build_study()
+    assert study.learn([], print) is None
+    assert "fewer than two explored situations" in asyncio.run(study.describe())
+    silent = build_study(None)
+    assert silent.learn([ask(1), ask(2)], print) is None
+    assert asyncio.run(silent.describe()) == ""
+    assert plan_study(0, 2, 1e-3, 0) is None
+
+
+# -- a run
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return {
+        "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
+        "tasks": {"train": {"seeds": "0-11"}, "eval": {"seeds": "100-103"}},
+        "explore": {"worlds": {"seeds": "0-5"}, "steps": 20, "tries": 3},
+        "model": {"base": str(save_base(tmp_path / "base")), "adapter": 2},
+        "arms": {"control": 1, "retrieved": 2},
+        "library": {"explored": {"": {"seeds": "20-29"}}, "recall": 3},
+        "roles": {
+            "policy": {"learner": {"lr": 0.0}},
+            "extractor": {"settings": {"distil": 2, "trials": 0}},
+            "admission": {"settings": {"distil": 2, "teams": 2, "runs": 2, "worlds": 1, "steps": 2}},
+        },
+        "eval": {"every": 0},
+        "run": {"iterations": 0, "out": str(tmp_path / "run"), "threads": 1},
+    }
+
+
+def test_a_run_tells_how_well_extractor_and_admission_decide(settings, capsys):
+    train(settings, quiet=False)
+    told = capsys.readouterr().err
+    for role in ("extractor", "admission"):
+        assert f"{role}: P(right) is 0." in told or f"WARNING: {role} was not measured" in told
+
+
+@pytest.mark.parametrize(
+    ("role", "changes", "reason"),
+    [
+        ("extractor", {"distil": 5, "writes": "text"}, "writes=choice"),
+        ("extractor", {"distil_lr": 1e-3}, "distil above 0"),
+        ("admission", {"distil_batch": 4}, "distil above 0"),
+        ("admission", {"distil": 5, "distil_batch": 0}, "distil_batch is 0"),
+        ("extractor", {"distil": -1}, "distil is -1"),
+    ],
+)
+def test_settings_of_stage_1_that_nothing_reads_are_refused(settings, role, changes, reason):
+    settings["roles"][role]["settings"] = changes
+    with pytest.raises(ConfigError, match=reason):
+        train(of(settings))

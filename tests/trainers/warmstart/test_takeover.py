@@ -1,0 +1,89 @@
+"""A run that begins with the policy of another one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.trainers.folder_base import save_base
+
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.trainer import train
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return {
+        "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
+        "tasks": {"train": {"seeds": "0-11"}, "eval": {"seeds": "100-103"}},
+        "explore": {"worlds": {"seeds": "0-5"}, "steps": 20, "tries": 3},
+        "model": {"base": str(save_base(tmp_path / "base")), "adapter": 2},
+        "arms": {"control": 2},
+        "warmstart": {"learning": {"updates": 2, "batch": 2}},
+        "roles": {"policy": {}},
+        "eval": {"every": 0},
+        "run": {"iterations": 0, "out": str(tmp_path / "first"), "threads": 1},
+    }
+
+
+@pytest.fixture
+def first(settings):
+    return train(settings).checkpoint
+
+
+def begin(settings, first, tmp_path, **changes):
+    return train({**settings, "warmstart": {"run": str(first)}, **changes}, [f"run.out={tmp_path / 'second'}"])
+
+
+def read_weights(checkpoint):
+    return torch.load(Path(checkpoint) / "policy.pt", weights_only=True)["state"]["weights"]
+
+
+def test_the_policy_begins_as_that_of_the_run(settings, first, tmp_path):
+    """From the folder of the run or of a checkpoint; the second run imitates nothing, and goes on from there."""
+    weights = read_weights(first)
+    assert any(value.any() for name, value in weights.items() if "lora_B" in name)
+    second = begin(settings, first, tmp_path)
+    assert all(torch.equal(value, weights[name]) for name, value in read_weights(second.checkpoint).items())
+    assert not (tmp_path / "second" / "warmstart").exists()
+    third = train({**settings, "warmstart": {"run": str(tmp_path / "second")}}, [f"run.out={tmp_path / 'third'}"])
+    assert all(torch.equal(value, weights[name]) for name, value in read_weights(third.checkpoint).items())
+
+
+def test_a_resumed_run_does_not_begin_again(settings, first, tmp_path):
+    """Its own checkpoint counts, and the first run may be gone by then."""
+    begin(settings, first, tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    Path(first).parent.parent.rename(elsewhere)
+    again = {**settings, "warmstart": {"run": str(first)}}
+    report = train(again, [f"run.out={tmp_path / 'second'}", "run.iterations=1"], resume=True)
+    assert report.iterations == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": {"base": "BASE", "adapter": 4}}, "differs in model.adapter"),
+        ({"model": {"base": "BASE"}}, "differs in model.adapter"),
+        ({"model": {"base": "tiny"}}, "whose vocabulary each run builds itself"),
+        (
+            {
+                "tasks": {"train": {"seeds": "20-25"}, "eval": {"seeds": "3-8"}},
+                "explore": {"worlds": {"seeds": "30-33"}},
+            },
+            r"trained on 6 task instances of tasks.eval, such as #3",
+        ),
+    ],
+)
+def test_a_run_that_does_not_fit_is_refused(settings, first, tmp_path, changes, reason):
+    if changes.get("model", {}).get("base") == "BASE":
+        changes = {"model": {**changes["model"], "base": settings["model"]["base"]}}
+    with pytest.raises(ConfigError, match=reason):
+        begin(settings, first, tmp_path, **changes)
+
+
+def test_a_missing_run_is_refused_and_so_are_settings_that_nothing_reads(settings, tmp_path):
+    with pytest.raises(ConfigError, match="there is no checkpoint in"):
+        begin(settings, tmp_path / "nothing", tmp_path)
+    with pytest.raises(ConfigError, match="nothing is imitated"):
+        of({**settings, "warmstart": {"run": "a", "learning": {"updates": 3}}})

@@ -1,0 +1,95 @@
+"""Questions with known answers for stage 1 of the extractor and of the admission, from explored episodes.
+
+A lesson is worth keeping if it names a step that solved another task instance, and is not if no instance was solved by
+it. A step is worth sharing if it solves the instance that the whole team works on, and is not if the solution does
+without it or if it was shared before. What is between the two is left out.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from hardwon.memory import Step, Trajectory
+from hardwon.memory.learning.skill_mining import without_circles
+from hardwon.runtime.guidance.rendering import render_lesson
+from hardwon.runtime.teams.sharing import build_key, shorten
+from hardwon.runtime.teams.sharing_policy import Candidate as SharedStep
+from hardwon.trainers.algorithms.samples import Ids
+
+from .base import Parts
+from .note_generators import Candidate
+from .study import Marked, balance
+
+
+def find_deciding_steps(walk: Trajectory) -> tuple[Step, ...]:
+    """Return the rewarded steps of a solution; without any, its last step."""
+    steps = without_circles(list(walk.steps))
+    rewarded = tuple(step for step in steps if step.reward > 0 and step.action)
+    return rewarded or tuple(steps[-1:])
+
+
+def mark_lessons(
+    parts: Parts,
+    offer: Callable[[Trajectory], Sequence[Candidate]],
+    ask: Callable[[Candidate, Trajectory], Ids],
+    *,
+    most: int,
+) -> list[Marked]:
+    """Return questions about the lessons of explored episodes, as many to keep as to skip.
+
+    Args:
+        parts: The objects of the run.
+        offer: Returns the lessons of an episode.
+        ask: Returns the tokens of the question about a lesson.
+        most: Largest number of questions.
+    """
+    solving: dict[tuple[str, int], set[str]] = {}
+    for instance in parts.instances:
+        walk = parts.source(*instance)
+        solving[instance] = set(map(render_lesson, find_deciding_steps(walk))) if walk is not None else set()
+    times = Counter(text for texts in solving.values() for text in texts)
+    marked: list[Marked] = []
+    for instance, own in solving.items():
+        for episode in parts.explored(*instance):
+            for lesson in offer(episode):
+                solves_others = times[lesson.text] > (lesson.text in own)
+                if solves_others or not times[lesson.text]:
+                    marked.append(Marked(ask(lesson, episode), solves_others, lesson.text))
+    return balance(marked, most, parts.seed)
+
+
+def mark_steps(
+    parts: Parts,
+    value: Callable[[Sequence[Step]], str],
+    ask: Callable[[SharedStep], Ids],
+    *,
+    most: int,
+) -> list[Marked]:
+    """Return questions about the steps of explored episodes, as many to share as to hold back.
+
+    Args:
+        parts: The objects of the run.
+        value: Returns the text that readers get for the last of some steps.
+        ask: Returns the tokens of the question about a step.
+        most: Largest number of questions.
+    """
+    marked: list[Marked] = []
+    for instance in parts.instances:
+        walk = parts.source(*instance)
+        if walk is None:
+            continue
+        needed = {step.action for step in without_circles(list(walk.steps))}
+        deciding = {step.action for step in find_deciding_steps(walk)}
+        for episode in parts.explored(*instance):
+            keys: list[str] = []
+            for number, step in enumerate(episode.steps, 1):
+                key = shorten(build_key(step))
+                decides = step.action in deciding and step.diagnosis.success
+                if decides or step.action not in needed:
+                    shared = SharedStep(
+                        step.pre.task, tuple(keys), step.action, key, value(episode.steps[:number]),
+                        step.diagnosis.success, step.diagnosis.progress,
+                    )  # fmt: skip
+                    is_new = key not in keys
+                    marked.append(Marked(ask(shared), decides and is_new, f"{step.pre.task} {step.action}"))
+                keys.append(key)
+    return balance(marked, most, parts.seed)
