@@ -70,7 +70,7 @@ class Shared:
 
 
 def build_key(step: Step) -> str:
-    """Return a summary of a step in at most 20 words: location, action and outcome.
+    """Return a summary of a step in at most 20 words: location, action, whether it was rewarded, and outcome.
 
     Sentences that share words with the task come first.
     """
@@ -78,7 +78,8 @@ def build_key(step: Step) -> str:
     wanted = extract_words(step.pre.task)
     sentences = sorted(_SENTENCE.split(outcome), key=lambda sentence: not extract_words(sentence) & wanted)
     place = f"{step.pre.location}: " if step.pre.location else ""
-    return shorten(f"{place}{' '.join(step.action.split())} -> {' '.join(sentences)}")
+    rewarded = " (rewarded)" if step.reward > 0 else ""
+    return shorten(f"{place}{' '.join(step.action.split())}{rewarded} -> {' '.join(sentences)}")
 
 
 def shorten(text: str, words: int = KEY_WORDS) -> str:

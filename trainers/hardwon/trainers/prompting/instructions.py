@@ -14,7 +14,7 @@ from hardwon.memory.errors import ConfigError
 
 from .base import Purpose
 
-VERSION = 3
+VERSION = 4
 """Version of the texts below. Increase it when you change one of them."""
 
 
@@ -74,7 +74,7 @@ INSTRUCTIONS: Mapping[Purpose, Instruction] = {
     ),
     "share": Instruction(
         f"You decide what a team shares. {_SHORT_DATA}",
-        "Answer with one word, share or hold: is this step new to the team?",
+        "Answer with one word, share or hold: does this step help the team?",
         "share",
         "hold",
     ),
