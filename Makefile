@@ -25,6 +25,9 @@ DEMO := run textworld --game peckingorder \
 	--episodes 100 --eval-every 10,25,50,100 --seed 0 1 2 --jobs 3 --out $(DEMO_OUT)
 TRAIN_OUT := runs/train_coin
 
+# uv resolves them together; pip tries for a long time.
+FRAMEWORKS := openai-agents pydantic-ai smolagents llama-index-core google-adk crewai
+
 # Test whether .venv has an extra. The stamp records the folder and the pyproject.toml of the installation, because
 # a moved checkout or changed dependencies need a new one.
 stamp = { pwd; cat pyproject.toml; }
@@ -37,7 +40,7 @@ marked = $(BIN)/python -m pytest -m $(1) || { [ $$? -eq 5 ] && echo "No tests ar
 
 .DEFAULT_GOAL := help
 .PHONY: help venv install demo train-demo test check lint types mypy pyright contract format bench bench-gpu clean \
-	docs smollm2 test-slow test-pretrained test-mutants test-vllm test-gpu test-browser test-environments test-fleet
+	docs smollm2 test-slow test-pretrained test-mutants test-vllm test-frameworks test-gpu test-browser test-environments test-fleet
 
 help: ## List the targets
 	@echo "hardwon: an agent runtime that consults a durable library of its own experience at every step"; echo
@@ -105,6 +108,12 @@ test-pretrained: install smollm2 ## Test what needs a pretrained model (writes m
 test-vllm: install ## Test the loop, the engines and the pretrained example against a real vLLM on the CPU (creates .venv-vllm: 5 minutes, 3.5 GB)
 	PYTHON=$(PYTHON) bash tests/vllm/setup.sh
 	$(BIN)/python -m pytest -m vllm
+
+test-frameworks: venv ## Run the examples of docs/frameworks.md on all six frameworks (creates .venv-frameworks: 2 minutes, 1.5 GB)
+	@test -x .venv-frameworks/bin/pytest || { $(BIN)/python -m venv .venv-frameworks && \
+		.venv-frameworks/bin/pip install --quiet uv && .venv-frameworks/bin/uv pip install --quiet \
+		--python .venv-frameworks/bin/python --editable . $(FRAMEWORKS) hypothesis pytest pytest-timeout; }
+	.venv-frameworks/bin/python -m pytest tests/runtime/integrations/test_frameworks.py
 
 test-gpu: install ## Run the tests that need an NVIDIA GPU
 	@$(call add,train,the training dependencies)

@@ -16,7 +16,7 @@ from hardwon.apps.coding_agents.hook import answer_event, parse_arguments
 from hardwon.apps.coding_agents.install import find_settings, format_command, install_hooks, uninstall_hooks
 from hardwon.apps.coding_agents.journal import Journal
 from hardwon.apps.importers import filing, reading
-from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError
 
 GUARD = Item(
@@ -210,7 +210,7 @@ def test_a_guardrail_warns_the_model(session):
 def test_a_guardrail_can_refuse(tmp_path, monkeypatch, agent):
     session = Session(tmp_path, monkeypatch, agent, options=("--guardrails", "block"))
     with ExperienceLibrary.open(session.library) as library:
-        library.add(GUARD)
+        guard = library.add(GUARD).item_id
     names = {"claude-code": ("SessionStart", "UserPromptSubmit", "PreToolUse", "Stop")}.get(
         agent, ("sessionStart", "beforeSubmitPrompt", "preToolUse", "stop")
     )
@@ -231,8 +231,37 @@ def test_a_guardrail_can_refuse(tmp_path, monkeypatch, agent):
         )  # fmt: skip
     session.send(names[3])
     (episode,) = session.episodes()
-    assert [step.diagnosis.failure.value for step in episode.steps] == ["blocked"]
+    (step,) = episode.steps
+    assert step.diagnosis.failure is Failure.BLOCKED
+    assert step.why.blocked == (guard,), "the page of the guardrail counts its refusals"
+    assert "Not run" not in step.diagnosis.evidence, "the cause, without the text for the model"
     assert episode.success is None
+
+
+def push(session):
+    """Ask for a push, and return whether the hook let the agent run it; it works."""
+    session.send("UserPromptSubmit", prompt="Push it.")
+    before, _ = session.call("Bash", {"command": "git push --force"}, {"stdout": "pushed", "stderr": ""})
+    session.send("Stop")
+    return "permissionDecision" not in before.get("hookSpecificOutput", {})
+
+
+def test_a_call_that_was_warned_of_is_evidence_about_the_guardrail(session):
+    add_guard(session)
+    assert push(session)
+    (episode,) = session.episodes()
+    with ExperienceLibrary.open(session.library) as library:
+        (guard,) = library.items(["guardrail"])
+    assert episode.steps[0].why.overridden == (guard.id,)
+
+
+def test_a_trial_that_works_ends_the_refusals(tmp_path, monkeypatch):
+    session = Session(tmp_path, monkeypatch, options=("--guardrails", "block"))
+    add_guard(session)
+    runs = [push(session) for _ in range(8)]
+    trial = runs.index(True)
+    assert trial > 1
+    assert all(runs[trial:])
 
 
 # ---- transcripts

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from hardwon.memory import ExperienceLibrary
+
 PAGE = Path(__file__).parents[3] / "docs" / "frameworks.md"
-SECTIONS = dict(re.findall(r"^## (.*?)\n.*?^```py\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S))
+SECTIONS = {
+    part.partition("\n")[0]: program[1]
+    for part in PAGE.read_text(encoding="utf-8").split("\n## ")
+    if (program := re.search(r"^```py\n(.*?)^```$", part, re.M | re.S))
+}
 
 
 @pytest.mark.parametrize(
@@ -29,3 +35,9 @@ def test_an_agent_of_the_framework_records_and_recalls(section, package, tmp_pat
     source = tmp_path / "example.py"
     source.write_text(SECTIONS[section])
     exec(compile(SECTIONS[section], str(source), "exec"), {"__name__": "example"})
+    with ExperienceLibrary.open(tmp_path / "support.db") as library:
+        # The ids are random, the times are not.
+        first, second = (library.trajectory(row["id"]) for row in reversed(library.trajectories()))
+    assert [step.action for step in (*first.steps, *second.steps)] == ['refund(order="A-1")'] * 2
+    assert not first.steps[0].why.similar
+    assert second.steps[0].why.similar, "the hint did not reach the second run"

@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hardwon.runtime.integrations.recording import begin_run, infer_success, rec
 from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS
 from hardwon.runtime.integrations.tool_run import HEADING, ToolRun, format_hint, format_refusal, format_warning
 from hardwon.runtime.llm.prompts import GUIDANCE, block
-from hardwon.runtime.loop.enforcement import Mode, mode_of
+from hardwon.runtime.loop.enforcement import Mode, Ruling, mode_of
 
 from .events import HookEvent
 from .hook import log_failure
@@ -73,19 +74,21 @@ def find_hint(options: argparse.Namespace, task: str) -> tuple[str, dict[str, li
     return (text, {"items": list(why.recalled or ()), "steps": list(why.similar or ())}) if text else ("", {})
 
 
-def rule_on(options: argparse.Namespace, entries: Sequence[Mapping[str, Any]], event: HookEvent) -> tuple[str, str]:
-    """Return the refusal of a call, or else a warning about it; both are empty if no guardrail applies."""
+def rule_on(
+    options: argparse.Namespace, entries: Sequence[Mapping[str, Any]], event: HookEvent
+) -> tuple[str, str, dict[str, Any]]:
+    """Return the refusal of a call, or else a warning about it, and the verdict; empty if no guardrail applies."""
     mode = mode_of(options.guardrails)
     # Only `block` counts refusals in the library.
     with open_library(options, write=mode == "block") as library:
         if library is None:
-            return "", ""
+            return "", "", {}
         run = build_run(library, entries, mode, hides_results=options.trust == "own")
         ruling = run.rule_on({"id": event.call_id, "name": event.tool, "args": event.arguments})
         if not ruling.verdict.items:
-            return "", ""
-        action = Call(event.tool, event.arguments, "").text
-        return ("", format_warning(ruling.verdict)) if ruling.runs else (format_refusal(action, ruling.verdict), "")
+            return "", "", {}
+        refusal = "" if ruling.runs else format_refusal(Call(event.tool, event.arguments, "").text, ruling.verdict)
+        return refusal, format_warning(ruling.verdict) if ruling.runs else "", asdict(ruling.verdict)
 
 
 def build_run(
@@ -102,12 +105,15 @@ def build_run(
     # Cursor reports a call that a hook refused as failed, too.
     refused = {entry["id"] for entry in entries if entry.get("kind") == "refused" and entry.get("id")}
     for entry in entries:
-        kind = entry.get("kind")
+        kind, verdict = entry.get("kind"), Verdict(**(entry.get("verdict") or {"allowed": True}))
+        if kind != "refused" and verdict.items and entry.get("id"):
+            # The outcome of the call belongs to the guardrails that warned of it, and decides their trial.
+            run.rulings[str(entry["id"])] = "", Ruling(verdict)
         if kind == "recalled":
             run.why = Reasons(recalled=tuple(entry.get("items", ())), similar=tuple(entry.get("steps", ())))
         elif kind == "refused":
             action = Call(str(entry["tool"]), entry["arguments"], "").text
-            run.episode.add_refusal(run.get_state(), action, Verdict(False, cause=str(entry["reason"])), run.why)
+            run.episode.add_refusal(run.get_state(), action, verdict, run.why)
         elif kind == "answer" and entry.get("id") not in refused:
             result, error = clip(str(entry["result"]), SHOWN_CHARS), clip(str(entry["error"]), SHOWN_CHARS)
             call = Call(str(entry["tool"]), entry["arguments"], result, error)

@@ -88,9 +88,11 @@ def _check(event: HookEvent, options: argparse.Namespace, journal: Journal) -> d
     entry = {"kind": "before", "id": event.call_id, "tool": event.tool, "arguments": dict(event.arguments)}
     action = format_action(event)
     if options.guardrails != "off" and may_be_forbidden(journal.guards, action):
-        refusal, warning = _experience().rule_on(options, journal.read(), event)
+        refusal, warning, verdict = _experience().rule_on(options, journal.read(), event)
+        if verdict:
+            entry["verdict"] = verdict
         if refusal:
-            journal.append({**entry, "kind": "refused", "reason": refusal})
+            journal.append({**entry, "kind": "refused"})
             return deny(event, refusal)
         if warning:
             journal.append(entry)
