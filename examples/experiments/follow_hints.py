@@ -1,6 +1,6 @@
 """Follow hints without a model: take the first listed action that the hint names, and no other.
 
-    python examples/experiments/follow_hints.py runs/train_smollm2/library.db --fold test
+    python examples/experiments/follow_hints.py runs/train_smollm2_policy/library.db --fold test
 
 The share of solved tasks is a bound for a policy that only reads: what the library wrote down, recalled and showed. The
 rest of the gap to a trained policy is reading.

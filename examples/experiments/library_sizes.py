@@ -1,7 +1,7 @@
 """Grow libraries of several sizes, and one that is wrong, to evaluate a trained policy with each of them.
 
     python examples/experiments/library_sizes.py runs/sizes --fold test --sizes 8,32,128,512
-    hardwon eval runs/train_smollm2 --library runs/sizes/32.db --fold test --seeds 0-29 --temperature 0
+    hardwon eval runs/train_smollm2_policy --library runs/sizes/32.db --fold test --seeds 0-29 --temperature 0
 
 The agent without a model plays the instances of a fold one after the other and learns as it goes; `32.db` is its
 library after 32 episodes. In `wrong.db`, the episodes of the largest library are about other things: coats and pans

@@ -1,4 +1,4 @@
-"""`examples/train_smollm2.yaml` through a vLLM server, for a few updates, with thoughts, listed actions and tool calls.
+"""`examples/train_smollm2_policy.yaml` through a vLLM server in a few updates: thoughts, listed actions and tool calls.
 
 `make test-vllm` runs the file as it is with a real server on the CPU: with SmolLM2 if `models/smollm2` is there, and
 otherwise with a base of the same kind that has learned nothing. By default, a server that a small model answers for
@@ -22,7 +22,7 @@ from hardwon.trainers.player import Player
 from hardwon.trainers.trainer import train
 
 ROOT = Path(__file__).parents[3]
-EXAMPLE = ROOT / "examples" / "train_smollm2.yaml"
+EXAMPLE = ROOT / "examples" / "train_smollm2_policy.yaml"
 THOUGHT = 6
 SHORT = (
     "arms.control=2", "arms.retrieved=1", "eval.every=0", "explore.tries=1", "explore.worlds.seeds=0-1",

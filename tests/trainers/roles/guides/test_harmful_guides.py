@@ -34,7 +34,7 @@ def test_an_arm_is_worse_if_its_difference_exceeds_two_standard_errors(guided, w
 
 
 def test_a_run_warns_of_a_guide_that_hurts_and_names_the_next_step(tmp_path):
-    config = load(EXAMPLES / "train_smollm2_roles.yaml")
+    config = load(EXAMPLES / "train_smollm2.yaml")
     lines = rows([0.5, 0.4, 0.6, 0.5, 0.4, 0.6], [0.75] * 6)
     (tmp_path / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
     (warning,) = find_harmful_guides(config, tmp_path)
