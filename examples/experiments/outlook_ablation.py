@@ -12,11 +12,14 @@ they differ in nothing but their decisions. An unfinished run continues in its f
     told       no key says how the notes speak of the arguments with the verb left out
     unlock     an action is worth its own gain and risk, not what it makes possible
     elsewhere  actions at other locations do not compete with those here
-    returns    estimated returns are not added to the outlooks
+    promise    untried actions, and the way to them, have no bonus while learning
+    fresh      a stuck agent does not try what the last paid step made possible
+    returns    estimated returns do not decide where no outlook is promising
 """
 
 import argparse
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -54,6 +57,8 @@ PARTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     # The policy discounts the way to other locations with its own copy, so distances still count.
     "unlock": lambda: patch.object(outlook, "DISCOUNT", 0.0),
     "elsewhere": lambda: patch.object(prospects, "_look_elsewhere", lambda *given: iter(())),
+    "promise": lambda: patch.object(policy, "HOPE", 0.0),
+    "fresh": lambda: patch.object(policy, "SLIGHT", math.inf),
     "returns": lambda: patch.object(policy, "RETURNS", 0.0),
 }
 

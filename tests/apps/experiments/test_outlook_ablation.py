@@ -38,6 +38,8 @@ def look():
         "told": keys[VERB_FREE] != "",
         "unlock": hall["open box"].value - hall["open box"].gain > 0.1,
         "elsewhere": bool(there.elsewhere),
+        "promise": policy.HOPE > 0,
+        "fresh": policy.SLIGHT < 1,
         "returns": policy.RETURNS > 0,
     }
 

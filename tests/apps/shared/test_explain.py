@@ -212,5 +212,9 @@ def test_a_step_of_an_outlook_says_in_words_what_it_is_for(own, episode):
         assert lines["made possible"] == "take spoon, 0, 1, 2, 3, and 2 more"
         assert "gain" not in lines
         assert explain(library, f"step:{first['id']}")["step"]["opened"] == first["opened"]
+        hopeful = {**first, "why": {**first["why"], "policy": {**extra, "promise": 0.25}}}
+        words = dict(describe_step(hopeful, None))
+        assert words["because"] == lines["because"] + "; a try could show 0.25 more"
+        assert "promise" not in words
         rough = {**first, "why": {**first["why"], "n": 0}}
         assert "steps that are only roughly similar" in dict(describe_step(rough, None))["because"]

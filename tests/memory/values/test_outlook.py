@@ -78,6 +78,77 @@ def test_a_lost_task_costs_more_than_its_reward_brings():
     assert (eat.lost, eat.value) == pytest.approx((1.0, -1.9))
 
 
+@pytest.mark.parametrize(("gain", "unlock"), [(0.09, 0.0), (0.5, 0.5)])
+def test_a_slight_increase_counts_as_none(gain, unlock):
+    """Otherwise two actions that undo each other would unlock each other."""
+    rows = Rows()
+    paid = EpisodeRows([rows.file(keys("pay"))], [1.0], [0.0], [False], [False], [True], [])
+    opening, slight = rows.file(keys("open box")), rows.file(keys("take dust"))
+    opens = EpisodeRows(
+        [opening, slight], [0.0, gain], [0.0] * 2, [False] * 2, [False] * 2, [True] * 2, [(0, slight, 0, 0)]
+    )
+    table = fitted(paid, paid, opens, rows=rows)
+    (box,) = table.judge([keys("open box")])
+    assert box.unlock * table.scale == pytest.approx(unlock)
+
+
+def with_form(form, name):
+    """The keys of an action that shares only its form with others."""
+    return ("", form, *[f"{name} {n}" for n in range(2, COLUMNS)])
+
+
+def tries(rows, form, paid):
+    """Episodes in which each action of a form is tried once, and opens a door before."""
+    episodes = []
+    for number, reward in enumerate(paid):
+        door, row = rows.file(keys("open door")), rows.file(with_form(form, f"{form} {number}"))
+        new = rows.file(with_form(form, f"{form} untried"))
+        opened = [(0, row, 0, 0), (0, new, 0, 0)]
+        episodes.append(
+            EpisodeRows([door, row], [0.0, reward], [0.0] * 2, [False] * 2, [False] * 2, [True] * 2, opened)
+        )
+    return episodes
+
+
+def test_the_chance_of_an_action_is_the_share_of_its_kind_that_was_paid_divided_among_its_tries():
+    rows = Rows()
+    table = fitted(*tries(rows, "lift", [1.0, 0.0, 0.0]), rows=rows)
+    untried, once, other = table.judge(
+        [with_form("lift", "never filed"), with_form("lift", "lift 1"), with_form("sing", "sing 1")]
+    )
+    assert (untried.chance, once.chance) == pytest.approx((2 / 5, 1 / 5))
+    assert other.chance == pytest.approx(1 / 2)  # nothing is known about its form
+
+
+def test_tries_of_one_action_say_little_about_another_one():
+    rows = Rows()
+    often = rows.file(with_form("lift", "lift 1"))
+    episode = EpisodeRows([often] * 20, [0.0] * 20, [0.0] * 20, [False] * 20, [False] * 20, [True] * 20, [])
+    once, other = fitted(episode, rows=rows).judge([with_form("lift", "lift 1"), with_form("lift", "lift 2")])
+    assert (once.chance, other.chance) == pytest.approx((1 / 3 / 21, 1 / 3))
+
+
+def test_the_way_to_what_was_never_tried_promises_more_than_the_way_to_what_was_tried_in_vain():
+    promises = []
+    for number in (1, 20):
+        rows = Rows()
+        (door,) = fitted(*tries(rows, "lift", [0.0] * number), rows=rows).judge([keys("open door")])
+        assert door.unlock == 0.0
+        promises.append(door.promise)
+    new, stale = promises
+    assert new > 2 * stale
+
+
+def test_a_new_action_counts_as_never_tried():
+    """Its keys have the id of the empty key, which every action has in some columns."""
+    rows = Rows()
+    lift = ("", "lift", *[""] * (COLUMNS - 2))
+    row = rows.file(lift)
+    episode = EpisodeRows([row] * 9, [0.0] * 9, [0.0] * 9, [False] * 9, [False] * 9, [True] * 9, [])
+    (new,) = fitted(episode, rows=rows).judge([keys("sing")])
+    assert new.n == 0
+
+
 def test_without_episodes_every_outlook_is_zero():
     assert [outlook.value for outlook in NOTHING.judge([keys("open box")])] == [0.0]
     assert NOTHING.judge([]) == []

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import Estimate, ExperienceLibrary, Recollection, State
+from hardwon.memory import Diagnosis, Estimate, ExperienceLibrary, Recollection, State, Step
 from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.values.outlook import Outlook
 from hardwon.memory.values.prospects import Elsewhere, Prospects
@@ -84,6 +84,83 @@ def test_an_action_without_effect_is_not_taken():
 
 def test_only_risky_actions_are_still_taken():
     assert choose({"eat": Outlook(0.0, lost=0.9)}) == "eat"
+
+
+def test_what_a_try_could_show_counts_while_learning_alone():
+    here = {"wait": Outlook(0.6), "knock": Outlook(0.0, promise=0.9)}
+    assert choose(here) == "wait"
+    drawn = [choose(here, learning=True, rng=random.Random(seed)) for seed in range(20)]
+    assert drawn.count("knock") > 15
+
+
+def test_what_is_known_to_lead_on_is_rarely_left():
+    def count(value):
+        here = {"open box": Outlook(value), **{f"knock {n}": Outlook(0.0) for n in range(9)}}
+        drawn = [choose(here, learning=True, episode=0, rng=random.Random(seed)) for seed in range(100)]
+        return drawn.count("open box")
+
+    assert count(0.9) > 90
+    assert count(0.3) < 80
+
+
+def paid_before(*admissible, action="lift stone", reward=1.0):
+    """The history of an episode: one step, and the actions that were admissible before it."""
+    return (Step(HALL, action, HALL, Diagnosis(True), reward=reward, admissible=(action, *admissible)),)
+
+
+RISKY = {"wait": Outlook(0.1), "taste": Outlook(-1.0, lost=0.55, n=9, chance=0.1)}
+
+
+def test_a_stuck_agent_tries_what_the_last_paid_step_made_possible():
+    """Even if similar actions lost the task: otherwise a chain whose last link looks like a mistake is never closed."""
+    quiet = {"learning": True, "episode": 1000, "rng": random.Random(0)}
+    assert choose(RISKY, history=paid_before("wait"), **quiet) == "taste"
+    assert choose(RISKY, history=paid_before("wait", "taste"), **quiet) == "wait"  # it was possible before
+    assert choose(RISKY, history=paid_before("wait", reward=0.0), **quiet) == "wait"
+    assert choose({**RISKY, "wait": Outlook(0.3)}, history=paid_before("wait"), **quiet) == "wait"
+    assert (
+        choose({**RISKY, "taste": Outlook(-1.0, lost=0.55, chance=0.01)}, history=paid_before("wait"), **quiet)
+        == "wait"
+    )
+    assert choose(RISKY, history=paid_before("wait")) == "wait"  # frozen
+
+
+def test_a_stuck_frozen_agent_takes_a_risk_that_pays_more_often_than_it_loses():
+    here = {"wait": Outlook(0.1), "cut": Outlook(0.3, gain=0.7, lost=0.3, n=1)}
+    assert choose(here) == "cut"
+    assert choose({**here, "wait": Outlook(0.3)}) == "wait"
+    assert choose({**here, "cut": Outlook(0.3, gain=0.4, lost=0.3, n=1)}) == "wait"
+    risk = Elsewhere("cut", "attic", Outlook(0.3, gain=0.7, lost=0.3, n=1), "move north", 1)
+    assert choose({"wait": Outlook(0.1), "move north": Outlook(0.0)}, [risk]) == "move north"
+
+
+def test_what_was_taken_here_since_the_last_reward_is_worth_less():
+    """Whatever else changed: a detail that differs makes the state new."""
+    working = WorkingMemory()
+    other = replace(HALL, observation="You are in the hall. It is dark.")
+    for _ in range(2):
+        working.add(Step(other, "knock", HALL, Diagnosis(True)))
+    here = {"wait": Outlook(0.35), "knock": Outlook(0.5)}
+    assert choose(here) == "knock"
+    assert choose(here, working=working) == "wait"
+
+
+def test_a_way_that_was_taken_in_vain_is_worth_less():
+    """Otherwise two places that each look better from the other one keep the agent walking."""
+    working = WorkingMemory()
+    there = replace(HALL, location="attic")
+    for _ in range(2):
+        working.add(Step(HALL, "move north", there, Diagnosis(True)))
+        working.add(Step(there, "move south", HALL, Diagnosis(True)))
+    here = {"wait": Outlook(0.8), "move north": Outlook(0.0)}
+    assert choose(here, [far(1.0)]) == "move north"
+    assert choose(here, [far(1.0)], working=working) == "wait"
+
+
+def test_estimated_returns_decide_where_no_outlook_is_promising():
+    recalled = Recollection(estimates={"left": Estimate(0.2), "right": Estimate(0.6)})
+    assert choose({"left": Outlook(0.1), "right": Outlook(0.0)}, recollection=recalled) == "right"
+    assert choose({"left": Outlook(0.3), "right": Outlook(0.0)}, recollection=recalled) == "left"
 
 
 def test_estimated_returns_decide_between_equal_outlooks():

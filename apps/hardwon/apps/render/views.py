@@ -166,18 +166,19 @@ def _describe_reasons(step: Mapping[str, Any]) -> Iterator[Line]:
             yield _LABELS[name] if name in _LABELS else name.replace("_", " "), excerpt(str(value), 600)
 
 
-_OUTLOOK = ("gain", "unlock", "lost")
+_OUTLOOK = ("gain", "unlock", "lost", "promise")
 """Reasons of an outlook, which are one line."""
 _LABELS = {"plan": "begins", "demonstration": "bound from"}
 
 
 def _format_outlook(why: Mapping[str, Any]) -> str:
     """Return the parts of an outlook in words; its unit is the median reward."""
-    gain, unlock, lost = (why["policy"].get(name) or 0.0 for name in _OUTLOOK)
+    gain, unlock, lost, promise = (why["policy"].get(name) or 0.0 for name in _OUTLOOK)
     rests = f"{why['n']} similar steps" if why["n"] else "steps that are only roughly similar"
+    try_shows = f"; a try could show {promise:.2f} more" if promise else ""
     return (
         f"best outlook, {why['value']:.2f} times the median reward, from {rests}: brings {gain:.2f} at once, "
-        f"opens or improves later actions by {unlock:.2f}, lost the task in {lost:.0%}"
+        f"opens or improves later actions by {unlock:.2f}, lost the task in {lost:.0%}{try_shows}"
     )
 
 

@@ -21,6 +21,8 @@ LEVELS = (0, 1, 2, 3, 4, 4, 5, *[6] * MAX_WORDS, 7, 8)
 """Level of each key; at equal evidence, each level weighs twice as much as the one before it."""
 TOLD = 6
 """Column of the first key about what the notes say; those with one word each follow."""
+FORM, AGAIN, SPECIAL = 1, 2, COLUMNS - 2
+"""Columns of the form, of the form with what the episode did, and of the action's distinguishing words."""
 STATES = 512
 """Number of states whose keys are kept; the states of an episode are read several times."""
 

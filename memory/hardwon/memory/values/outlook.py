@@ -10,13 +10,20 @@ For every key of an action (see `situations.outlook_keys`) there are four means 
     Q(a) = gain(a) + DISCOUNT unlock(a) - RISK max(0, lost(a) - TOLERATED)
     unlock of a step = max over actions b after it of max(0, Q(b) - max(0, Q(b) before)), over changed keys only
 
+An increase of at most NOISE counts as none, because the best of many estimates is never exactly 0. Without this, pairs
+of actions that undo each other seem to unlock each other.
+
 This is fitted Q-iteration on marginal values: what could be done anyway is not counted again. A chain of actions can so
-be learned link by link, before it ever succeeded as a whole. Everything is derived from the steps of the newest
-episodes, in their order, and can be rebuilt from them at any time.
+be learned link by link, before it ever succeeded as a whole.
+
+A fifth table has the promise: the same values with the chance that an action is paid added, which is divided among its
+tries. Chances propagate along chains as gains do, so an agent that learns finds the way to what it never tried.
+
+Everything is derived from the steps of the newest episodes, in their order, and can be rebuilt from them at any time.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardwon.memory.situations.actions import ParsedAction
-from hardwon.memory.situations.outlook_keys import COLUMNS, LEVELS, MAX_WORDS, TOLD, OutlookKeys
+from hardwon.memory.situations.outlook_keys import AGAIN, COLUMNS, FORM, LEVELS, MAX_WORDS, SPECIAL, TOLD, OutlookKeys
 
 DISCOUNT = 0.9
 """Worth of an action that becomes possible, relative to one that is possible now."""
@@ -32,6 +39,8 @@ RISK = 2.0
 """Worth of the task, in units of the median reward, that a lost task costs."""
 TOLERATED = 0.05
 """Share of lost tasks that costs nothing: an estimate is never exactly 0."""
+NOISE = 0.1
+"""Increase of a value that counts as none."""
 SWEEPS = 8
 """Number of sweeps, and so the length of the chains that are learned."""
 MOST = 30
@@ -60,6 +69,10 @@ class Outlook:
     """Share of similar steps that neither changed nor told anything."""
     n: int = 0
     """Number of past steps under the least tried key that tells what the notes say of the action's arguments."""
+    promise: float = 0.0
+    """What a try could show beyond the value: the chance that the action is paid, and that what it unlocks is."""
+    chance: float = 0.0
+    """Share of similar actions that were ever paid, divided among the tries of this one."""
 
 
 @dataclass(slots=True)
@@ -184,7 +197,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class OutlookTable:
-    """The four means by key, fitted to the steps of some episodes."""
+    """The means by key, fitted to the steps of some episodes."""
 
     rows: Rows
     forms: Forms
@@ -193,6 +206,10 @@ class OutlookTable:
     unlock: Mean
     lost: Mean
     dead: Mean
+    promise: Mean
+    """As `unlock`, with the chances of untried actions in the values."""
+    chances: Floats
+    """See `count_chances`."""
     counts: Floats
     scale: float
     """The median positive reward, the unit of gains."""
@@ -205,10 +222,15 @@ class OutlookTable:
         ids[ids >= len(self.counts)] = 0  # keys of episodes that were read after the fit
         gain, unlock, lost, dead = (table.estimate(ids) for table in (self.gain, self.unlock, self.lost, self.dead))
         value = compute_value(gain, unlock, lost)
-        n = _count_tried(np.array([[key != "" for key in columns] for columns in keys]), self.counts[ids])
-        columns = (column.tolist() for column in (value, gain, unlock, lost, dead, n))
+        present = np.array([[key != "" for key in columns] for columns in keys])
+        tried = _count_words(ids, present[:, SPECIAL], self.counts)
+        chance = compute_chance(ids[:, FORM], tried, self.chances)
+        promise = chance + DISCOUNT * np.maximum(0.0, self.promise.estimate(ids) - unlock)
+        n = _count_tried(present, self.counts[ids])
+        columns = (column.tolist() for column in (value, gain, unlock, lost, dead, n, promise, chance))
         return [
-            Outlook(q, g, u, at_risk, idle, int(tried)) for q, g, u, at_risk, idle, tried in zip(*columns, strict=True)
+            Outlook(q, g, u, at_risk, idle, int(least), hope, own)
+            for q, g, u, at_risk, idle, least, hope, own in zip(*columns, strict=True)
         ]
 
 
@@ -230,8 +252,39 @@ def compute_value(gain: Floats, unlock: Floats, lost: Floats) -> Floats:
     return value
 
 
+def compute_chance(forms: Ints, tried: Floats, chances: Floats) -> Floats:
+    """Return the chance of each action to be paid, divided among its tries so far, (actions,).
+
+    Args:
+        forms: Key id of the form of each action, (actions,).
+        tried: Number of steps with the words of each action, (actions,).
+        chances: Chance by key of a form; see `count_chances`.
+    """
+    chance: Floats = chances[forms] / (1.0 + tried)
+    return chance
+
+
+def count_chances(keys: Ints, paid: NDArray[np.bool_], size: int) -> Floats:
+    """Return the share of the actions of each form that were ever paid, by key of the form, (keys,).
+
+    Actions count once, however often they were taken: 20 tries of one action say nothing about another one. A form
+    that was never tried has a chance of one half.
+
+    Args:
+        keys: Key ids of each step, (steps, columns).
+        paid: Whether each step was rewarded, (steps,).
+        size: Number of keys.
+    """
+    special = np.where(keys[:, SPECIAL] > 0, keys[:, SPECIAL], keys[:, AGAIN])
+    actions, number = np.unique(np.stack([keys[:, FORM], special], axis=1), axis=0, return_inverse=True)
+    were_paid = np.bincount(number.ravel(), paid, minlength=len(actions)) > 0
+    tried = np.bincount(actions[:, 0], minlength=size)
+    chances: Floats = (np.bincount(actions[:, 0], were_paid, minlength=size) + 1.0) / (tried + 2.0)
+    return chances
+
+
 def fit(rows: Rows, forms: Forms, keys_of: OutlookKeys, episodes: Sequence[EpisodeRows]) -> OutlookTable:
-    """Fit the four tables to episodes.
+    """Fit the tables to episodes.
 
     Args:
         rows: The key ids of all rows.
@@ -251,18 +304,54 @@ def fit(rows: Rows, forms: Forms, keys_of: OutlookKeys, episodes: Sequence[Episo
     lost = Mean.of(keys, _concatenate([episode.lost for episode in episodes], np.float64), size)
     dead = Mean.of(keys, _concatenate([episode.dead for episode in episodes], np.float64), size)
     counts = np.bincount(keys.ravel(), minlength=size).astype(np.float64)
-    followed = _concatenate([episode.followed for episode in episodes], np.bool_)
-    opened = _join_opened(episodes)
-    unlock = Mean.of(keys[:0], np.zeros(0), size)
-    known_gain, known_lost = gain.estimate(ids), lost.estimate(ids)
-    for _ in range(SWEEPS):
-        value = compute_value(known_gain, unlock.estimate(ids), known_lost)
-        value[0] = 0.0  # no row: the action was not possible before
-        before = np.maximum(0.0, np.maximum(value[opened[:, 2]], value[opened[:, 3]]))
-        targets = np.zeros(len(steps))
-        np.maximum.at(targets, opened[:, 0], value[opened[:, 1]] - before)
-        unlock = Mean.of(keys[followed], targets[followed], size)
-    return OutlookTable(rows, forms, keys_of, gain, unlock, lost, dead, counts, scale)
+    counts[0] = 0.0  # new keys have this id, too, and no step
+    chances = count_chances(keys, rewards > 0, size)
+    links = _Links(
+        ids, keys, _concatenate([episode.followed for episode in episodes], np.bool_), _join_opened(episodes)
+    )
+    gains_of, lost_of = gain.estimate(ids), lost.estimate(ids)
+    unlock = links.fit(lambda unlocked: compute_value(gains_of, unlocked, lost_of), size)
+    tried = _count_words(ids, ids[:, SPECIAL] > 0, counts)
+    chance, untried = compute_chance(ids[:, FORM], tried, chances), 1.0 / np.sqrt(1.0 + tried)
+    promise = links.fit(lambda unlocked: compute_value(gains_of, unlocked, lost_of * (1.0 - untried)) + chance, size)
+    return OutlookTable(rows, forms, keys_of, gain, unlock, lost, dead, promise, chances, counts, scale)
+
+
+def _count_words(ids: Ints, has_words: NDArray[np.bool_], counts: Floats) -> Floats:
+    """Return the number of steps with the words of each action, or with its form if it has no arguments, (actions,)."""
+    tried: Floats = counts[np.where(has_words, ids[:, SPECIAL], ids[:, AGAIN])]
+    return tried
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    """What the steps of all episodes made possible."""
+
+    ids: Ints
+    """Key ids of all rows, (rows, columns)."""
+    keys: Ints
+    """Key ids of each step, (steps, columns)."""
+    followed: NDArray[np.bool_]
+    opened: NDArray[np.int64]
+    """See `EpisodeRows.opened`."""
+
+    def fit(self, compute: Callable[[Floats], Floats], size: int) -> Mean:
+        """Return the means of what steps unlock, in sweeps along the chains.
+
+        Args:
+            compute: Returns the value of each row, given what it unlocks.
+            size: Number of keys.
+        """
+        step, after, visited, before = self.opened.T
+        unlock = Mean.of(self.keys[:0], np.zeros(0), size)
+        for _ in range(SWEEPS):
+            value = compute(unlock.estimate(self.ids))
+            value[0] = 0.0  # no row: the action was not possible before
+            more = value[after] - np.maximum(0.0, np.maximum(value[visited], value[before]))
+            targets = np.zeros(len(self.keys))
+            np.maximum.at(targets, step, np.where(more > NOISE, more, 0.0))
+            unlock = Mean.of(self.keys[self.followed], targets[self.followed], size)
+        return unlock
 
 
 def _concatenate(lists: Sequence[Sequence[Any]], dtype: Any) -> NDArray[Any]:

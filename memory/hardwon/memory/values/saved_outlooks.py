@@ -20,10 +20,10 @@ from hardwon.memory.storage.cache_files import Arrays
 from .outlook import EpisodeRows, Forms, Mean, OutlookTable, Rows
 from .value_table import MADE
 
-LAYOUT = f"{MADE} outlooks 1"
+LAYOUT = f"{MADE} outlooks 2"
 """Version of the keys and of the layout of the arrays."""
 FIELDS = {"steps": np.int32, "rewards": np.float64, "novelty": np.float64, "lost": np.bool_, "dead": np.bool_}
-_TABLES = ("gain", "unlock", "lost", "dead")
+_TABLES = ("gain", "unlock", "lost", "dead", "promise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ def pack(table: OutlookTable, episodes: Sequence[EpisodeRows], progress: Progres
         "keys": _pack_json(table.rows.list_keys()),
         "rows": table.rows.build().ravel(),
         "counts": table.counts,
+        "chances": table.chances,
     }
     for name in _TABLES:
         mean: Mean = getattr(table, name)
@@ -76,6 +77,7 @@ def unpack(arrays: Arrays) -> tuple[OutlookTable, Progress]:
         _unpack_forms(meta["forms"]),
         OutlookKeys(frozenset(meta["structural"])),
         **means,
+        chances=arrays["chances"],
         counts=arrays["counts"],
         scale=meta["scale"],
     )

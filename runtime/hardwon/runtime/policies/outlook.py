@@ -2,16 +2,21 @@
 
 The library estimates both for every action from its steps (see `hardwon.memory.values.outlook`). An action at another
 location competes with the actions here, discounted by the way; if it is best, the first action of the way is taken.
+
+While learning, the promise of an action counts, too: what a try could show. The agent repeats what is known to lead on,
+and explores where nothing does. If nothing leads on after a paid step, it tries what that step made possible, although
+similar actions lost the task: there is little to lose.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from hardwon.memory import Reasons
+from hardwon.memory import Reasons, State
 from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.values.outlook import DISCOUNT, RISK, TOLERATED, Outlook
-from hardwon.memory.values.prospects import Elsewhere, Prospects
+from hardwon.memory.values.prospects import Elsewhere
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.planning.plans import find_planned_action
 
@@ -19,16 +24,36 @@ from .episodic import list_candidates
 
 EXPLORE = (0.35, 0.08, 100)
 """Probability of a random action while learning: its start, its end, and the episodes over which it falls."""
-BONUS = (0.4, 0.05, 100)
-"""Bonus of an untried action while learning: its start, its end, and the episodes over which it falls."""
+PROMISING = 0.5
+"""Score of the best action from which a random one is rarely taken: what is known to lead on is not left."""
+RARELY = 0.03
+"""Probability of a random action instead of a promising one."""
+HOPE = 1.0
+"""Weight of the promise of an action while learning."""
+STUCK = 0.2
+"""Score of the best action below which nothing is known to lead on, so that a lost task costs little."""
+SLIGHT = 0.02
+"""Chance of being paid from which a stuck agent tries what became possible last."""
 MOST_LOST = (0.25, 0.5)
 """Share of lost tasks beyond which an action is not taken: frozen, and while learning. Losing teaches the rules."""
 RETURNS = 1.0
-"""Weight of the estimated returns beside the outlooks."""
+"""Weight of the estimated returns for a frozen agent that is stuck."""
 WEAR = 0.3
 """Penalty on an action for each time that it was taken in exactly this state."""
+REPEAT = 0.1
+"""Penalty on an action for each time that it was taken at this location since the last reward."""
 MOST_DEAD = 0.8
 """Share of steps without any effect beyond which an action is not taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """An action with its score; the first action of a way if it is for an action at another location."""
+
+    action: str
+    outlook: Outlook
+    score: float
+    far: Elsewhere | None = None
 
 
 class OutlookPolicy:
@@ -52,30 +77,15 @@ class OutlookPolicy:
         planned = find_planned_action(context)
         if planned is not None:
             return Decision(planned, Reasons(planned=True))
-        outlooks = context.prospects.by_action
-        candidates = _list_open(context, outlooks)
-        if context.learning and context.rng.random() < _fall(EXPLORE, context.episode):
+        candidates = _list_open(context)
+        best = max(_list_choices(context, candidates), key=_get_score)
+        if best.score < STUCK:
+            resort = _find_fresh(context) if context.learning else _find_bold(context, candidates)
+            if resort is not None:
+                return Decision(resort.action, _build_reasons(resort, context.learning))
+        if context.learning and context.rng.random() < _compute_exploration(best.score, context.episode):
             return Decision(context.rng.choice(candidates), Reasons(explored=True))
-        bonus = _fall(BONUS, context.episode) if context.learning else 0.0
-
-        def score(outlook: Outlook) -> float:
-            assumed = max(0.0, _assume_lost(outlook, context.learning) - TOLERATED)
-            value = outlook.value + RISK * (max(0.0, outlook.lost - TOLERATED) - assumed)
-            # The random part breaks ties.
-            return value + bonus / math.sqrt(1 + outlook.n) + 1e-6 * context.rng.random()
-
-        returns = _compare_returns(context, candidates)
-        scores = {
-            action: score(outlooks.get(action, NO_OUTLOOK))
-            + returns[action]
-            - WEAR * context.working.tries(context.state, action)
-            for action in candidates
-        }
-        best = max(candidates, key=scores.__getitem__)
-        far, value = _find_best_elsewhere(context.prospects, candidates, context.learning, score)
-        if far is not None and value > scores[best]:
-            return Decision(far.first, _build_reasons(far.outlook, value, far))
-        return Decision(best, _build_reasons(outlooks.get(best, NO_OUTLOOK), scores[best]))
+        return Decision(best.action, _build_reasons(best, context.learning))
 
     async def adecide(self, context: Context) -> Decision:
         """Return the next action; nothing is awaited."""
@@ -83,6 +93,108 @@ class OutlookPolicy:
 
 
 NO_OUTLOOK = Outlook(0.0)
+
+
+def _get_score(choice: _Choice) -> float:
+    return choice.score
+
+
+def _list_choices(context: Context, candidates: list[str]) -> Iterator[_Choice]:
+    """Yield the candidates with their scores, and the ways to actions at other locations."""
+
+    def score(outlook: Outlook) -> float:
+        assumed = max(0.0, _assume_lost(outlook, context.learning) - TOLERATED)
+        value = outlook.value + RISK * (max(0.0, outlook.lost - TOLERATED) - assumed)
+        return value + (HOPE * outlook.promise if context.learning else 0.0)
+
+    yield from _score_here(context, candidates, score)
+    safe = (far for far in context.prospects.elsewhere if _is_safe(far.outlook, context.learning))
+    yield from _score_elsewhere(context, candidates, safe, score)
+
+
+def _score_here(context: Context, candidates: list[str], score: Callable[[Outlook], float]) -> Iterator[_Choice]:
+    """Yield the candidates with their scores, less the penalties for repetition."""
+    outlooks, working, state = context.prospects.by_action, context.working, context.state
+    for action in candidates:
+        outlook = outlooks.get(action, NO_OUTLOOK)
+        worn = WEAR * working.tries(state, action) + REPEAT * working.tries_since_gain(state, action)
+        # The random part breaks ties.
+        yield _Choice(action, outlook, score(outlook) - worn + 1e-6 * context.rng.random())
+
+
+def _score_elsewhere(
+    context: Context,
+    candidates: list[str],
+    elsewhere: Iterator[Elsewhere],
+    score: Callable[[Outlook], float],
+) -> Iterator[_Choice]:
+    """Yield the ways that can be begun, with the discounted scores of the actions they are for.
+
+    Tries of the action there count, and so do those of the way's first action. Otherwise the agent would walk to and
+    fro between two actions that each look better from the other location.
+    """
+    working = context.working
+    for far in elsewhere:
+        if far.first in candidates and far.outlook.dead <= MOST_DEAD:
+            tries = working.tries_since_gain(State("", location=far.location), far.action)
+            tries += working.tries_since_gain(context.state, far.first)
+            value = (score(far.outlook) - REPEAT * tries) * DISCOUNT**far.steps
+            yield _Choice(far.first, far.outlook, value, far)
+
+
+def _find_fresh(context: Context) -> _Choice | None:
+    """Return the action with the best chance among those that the last paid step made possible, if there is any."""
+    paid = max((t for t, step in enumerate(context.history) if step.reward > 0), default=-1)
+    if paid < 0:
+        return None
+    earlier = {action for step in context.history[: paid + 1] for action in step.admissible}
+    earlier.update(step.action for step in context.history[paid + 1 :])
+    outlooks = context.prospects.by_action
+    fresh = [
+        _Choice(action, outlooks[action], outlooks[action].chance + 1e-6 * context.rng.random())
+        for action in list_candidates(context)
+        if action not in earlier and action in outlooks and outlooks[action].chance >= SLIGHT
+    ]
+    return max(fresh, key=_get_score, default=None)
+
+
+def _find_bold(context: Context, candidates: list[str]) -> _Choice | None:
+    """Return the best risk of a frozen agent that is stuck, or the best estimated return if no risk is worth it.
+
+    A lost task costs as much as one reward, because there is not more to be had, and what was rarely tried is not
+    doubted.
+    """
+
+    def score(outlook: Outlook) -> float:
+        return outlook.gain + DISCOUNT * outlook.unlock - outlook.lost
+
+    allowed, outlooks = list_candidates(context), context.prospects.by_action
+    risks = [action for action in allowed if outlooks.get(action, NO_OUTLOOK).lost <= MOST_LOST[True]]
+    bearable = (far for far in context.prospects.elsewhere if far.outlook.lost <= MOST_LOST[True])
+    choices = [*_score_here(context, risks, score), *_score_elsewhere(context, allowed, bearable, score)]
+    best = max(choices, key=_get_score, default=None)
+    return best if best is not None and best.score >= STUCK else _find_best_return(context, candidates)
+
+
+def _find_best_return(context: Context, candidates: list[str]) -> _Choice | None:
+    """Return the candidate whose estimated return exceeds the mean most, if the library has estimates."""
+    estimates, unit, outlooks = context.recollection.estimates, context.prospects.scale, context.prospects.by_action
+    if not estimates:
+        return None
+    values = {action: estimates[action].value if action in estimates else 0.0 for action in candidates}
+    mean = sum(values.values()) / len(values)
+    choices = _score_here(context, candidates, lambda outlook: outlook.value)
+    return max(
+        (
+            _Choice(
+                choice.action,
+                outlooks.get(choice.action, NO_OUTLOOK),
+                choice.score + RETURNS * (values[choice.action] - mean) / unit,
+            )
+            for choice in choices
+        ),
+        key=_get_score,
+    )
 
 
 def _assume_lost(outlook: Outlook, learning: bool) -> float:
@@ -99,47 +211,26 @@ def _is_safe(outlook: Outlook, learning: bool) -> bool:
     return _assume_lost(outlook, learning) <= MOST_LOST[learning]
 
 
-def _list_open(context: Context, outlooks: Mapping[str, Outlook]) -> list[str]:
+def _list_open(context: Context) -> list[str]:
     """Return the actions that are worth a try: the strictest of four lists that is not empty."""
-    allowed = list_candidates(context)
+    allowed, outlooks = list_candidates(context), context.prospects.by_action
     safe = [action for action in allowed if _is_safe(outlooks.get(action, NO_OUTLOOK), context.learning)]
     live = [action for action in safe if outlooks.get(action, NO_OUTLOOK).dead <= MOST_DEAD]
     return live or safe or allowed
 
 
-def _compare_returns(context: Context, actions: list[str]) -> dict[str, float]:
-    """Return by how much the estimated return of each action exceeds the mean of all, in units of an outlook."""
-    estimates, unit = context.recollection.estimates, context.prospects.scale
-    values = {action: estimates[action].value if action in estimates else 0.0 for action in actions}
-    mean = sum(values.values()) / len(values)
-    return {action: RETURNS * (value - mean) / unit for action, value in values.items()}
+def _compute_exploration(best: float, episode: int) -> float:
+    """Return the probability of a random action if the best one has this score."""
+    start, end, over = EXPLORE
+    return RARELY if best >= PROMISING else max(end, start - (start - end) * episode / over)
 
 
-def _find_best_elsewhere(
-    prospects: Prospects, candidates: list[str], learning: bool, score: Callable[[Outlook], float]
-) -> tuple[Elsewhere | None, float]:
-    """Return the best action at another location that can be approached, and its discounted score."""
-    best: Elsewhere | None = None
-    highest = 0.0
-    for far in prospects.elsewhere:
-        if far.first not in candidates or not _is_safe(far.outlook, learning) or far.outlook.dead > MOST_DEAD:
-            continue
-        value = score(far.outlook) * DISCOUNT**far.steps
-        if value > highest:
-            best, highest = far, value
-    return best, highest
-
-
-def _fall(schedule: tuple[float, float, int], episode: int) -> float:
-    """Return a number that falls from its start to its end over some episodes."""
-    start, end, over = schedule
-    return max(end, start - (start - end) * episode / over)
-
-
-def _build_reasons(outlook: Outlook, value: float, far: Elsewhere | None = None) -> Reasons:
+def _build_reasons(choice: _Choice, learning: bool) -> Reasons:
     """Return the value with its parts, and the plan if the action is the first of a way."""
+    outlook, far = choice.outlook, choice.far
     parts = {"gain": outlook.gain, "unlock": outlook.unlock, "lost": outlook.lost}
+    parts |= {"promise": outlook.promise} if learning else {}
     extra: dict[str, Any] = {name: round(share, 3) for name, share in parts.items()}
     if far is not None:
         extra["plan"] = f"{far.first}, then {far.action} at {far.location}, {far.steps} steps away"
-    return Reasons(value=round(value, 4), count=outlook.n, extra=extra)
+    return Reasons(value=round(choice.score, 4), count=outlook.n, extra=extra)
