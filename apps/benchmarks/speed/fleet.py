@@ -1,7 +1,7 @@
 """Measure a shared library on an empty PostgreSQL database, next to bare INSERTs of the same bytes.
 
     appends    appends per second of 1, 4 and 8 processes, each durable on return, and their share of bare INSERTs
-    lag        time from the commit of an episode by 1, 4 and 8 processes until a replica holds it
+    lag        time from the commit of a step by 1, 4 and 8 processes until a replica holds it, over all steps
     recall     median recall of a known situation while the replica is idle, and while it applies others' writes
     filling    steps per second with which a new replica is filled, and the bytes of log, replica and snapshot
 
@@ -95,16 +95,23 @@ def _list_filling(filled: Filled, steps: int) -> list[Row]:
 
 def _list_loads(loads: Loads) -> list[Row]:
     rows = []
-    for writers, turns_ms in loads.lags_ms.items():
-        # The medians of turns: one turn that other work of the machine disturbed does not decide.
-        for percent, name in ((50, "lag, median"), (99, "lag, 99th percentile")):
-            rows.append(_row(name, writers, statistics.median(percentile(ms, percent) for ms in turns_ms), "ms"))
-        counts, times_ms = zip(*loads.loaded[writers], strict=True)
-        rows.append(_row("entries of a look under load", writers, statistics.mean(counts), "entries"))
-        rows.append(_row("look under load", writers, statistics.mean(times_ms), "ms"))
+    for writers, turns in loads.turns.items():
+        lags_ms = [ms for turn in turns for ms in turn.lags_ms]
+        looks = [look for turn in turns for look in turn.looks]
+        rows.append(_row("lag, median", writers, percentile(lags_ms, 50), "ms"))
+        rows.append(_row("lag, 99th percentile", writers, percentile(lags_ms, 99), "ms"))
+        calls_ms = [ms for turn in turns for ms in turn.calls_ms]
+        rows.append(_row("commit until a look begins, median", writers, percentile(calls_ms, 50), "ms"))
+        rows.append(
+            _row("entries of a look under load", writers, statistics.mean(each.entries for each in looks), "entries")
+        )
+        took_ms = 1000 * statistics.mean(look.ended - look.begun for look in looks)
+        rows.append(_row("look under load", writers, took_ms, "ms"))
+        if hosts_ms := [turn.hosts_ms for turn in turns if turn.hosts_ms is not None]:
+            rows.append(_row("CPU time of a writing host for an entry", writers, statistics.mean(hosts_ms), "ms"))
     rows += [_row("look that applies entries", n, statistics.mean(ms), "ms") for n, ms in loads.looks_ms.items()]
-    if loads.server_ms is not None:
-        rows.append(_row("CPU time of the server for a look", 1, loads.server_ms, "ms"))
+    if loads.servers_ms:
+        rows.append(_row("CPU time of the server for a look", 1, statistics.median(loads.servers_ms), "ms"))
     share, still = (
         statistics.median(ms / idle for ms, idle in zip(times_ms, loads.idle_ms, strict=True))
         for times_ms in (loads.busy_ms, loads.still_ms)

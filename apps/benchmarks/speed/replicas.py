@@ -1,7 +1,11 @@
 """Measure replicas of a shared library: how they are filled, how far they lag behind writers, and how they recall.
 
 The load comes from processes that offer a fixed number of steps per second, at random moments. Like the follower of a
-writing host, each one gives its entries their positions a moment after it wrote them.
+writing host, each one gives its entries their positions as soon as it wrote them.
+
+The lag of a step is the time from the return of the append of its episode until the return of the look at the log that
+committed it in the replica. Both moments are noted by the threads that do the work: a thread that watches the replica
+would compete with its follower.
 """
 
 import random
@@ -9,19 +13,19 @@ import statistics
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psycopg
 
 from benchmarks.fixtures import EPISODE, Rooms
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.fleet.follower import SOON_S
+from hardwon.memory.fleet.follower import Pace
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log
 
@@ -31,10 +35,10 @@ from .writers import make_payloads, read_cpu_s, start_processes
 LOADS = 5
 """Turns of load with each number of writers."""
 RECALLS = 300
-SAMPLE_S = 0.002
-"""Seconds between two looks at the position of the replica."""
-LOOKS, ROUNDS = (1, 8), 15
-"""Numbers of entries that a measured look at the log applies, and the number of looks of each."""
+SAMPLE_S = 0.02
+"""Seconds between two questions whether the replica has caught up after a turn."""
+LOOKS, ROUNDS = (1, 4, 8), 6
+"""Numbers of entries that a measured look at the log applies, and the number of looks of each in a turn."""
 OFFERED = 320
 """Episodes of a writer. They suffice for all turns: to apply an episode again costs two thirds of the first time."""
 SETTLE_S = 60.0
@@ -63,14 +67,44 @@ class Filled:
     snapshot_bytes: int
 
 
+class Commit(NamedTuple):
+    """An entry of a writer."""
+
+    ref: int
+    """Its id."""
+    moment: float
+    """When the append returned, on the clock of `time.monotonic`."""
+
+
+class Look(NamedTuple):
+    """A look of a follower at the log that found entries."""
+
+    begun: float
+    ended: float
+    position: int
+    """Position of the replica afterwards."""
+    entries: int
+
+
+@dataclass
+class Turn:
+    """What was measured in one turn of load."""
+
+    lags_ms: list[float]
+    """Time of each entry from its commit until the replica held it."""
+    calls_ms: list[float]
+    """Time of each entry from its commit until the look began that found it."""
+    looks: list[Look]
+    hosts_ms: float | None
+    """CPU time of a writing host and its sessions of the server for an entry; None if the server is elsewhere."""
+
+
 @dataclass
 class Loads:
     """Figures of a replica while writers offer steps."""
 
-    lags_ms: dict[int, list[list[float]]] = field(default_factory=dict)
-    """Time of each entry of each turn from its commit until the replica held it, by the number of writers."""
-    loaded: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
-    """Number of entries and time in ms of each look at the log meanwhile, by the number of writers."""
+    turns: dict[int, list[Turn]] = field(default_factory=dict)
+    """Turns of load, by the number of writers."""
     idle_ms: list[float] = field(default_factory=list)
     """Medians of recall while nobody writes."""
     busy_ms: list[float] = field(default_factory=list)
@@ -78,9 +112,9 @@ class Loads:
     still_ms: list[float] = field(default_factory=list)
     """The same from a copy of the replica: the follower computes in this process, but what is read does not change."""
     looks_ms: dict[int, list[float]] = field(default_factory=dict)
-    """Times of looks at the log, by the number of entries that they apply."""
-    server_ms: float | None = None
-    """CPU time of the server for a look that finds one entry; None if the server is on another machine."""
+    """Times of looks at the log while nobody writes, by the number of entries that they apply."""
+    servers_ms: list[float] = field(default_factory=list)
+    """CPU times of the server for looks that find one entry; empty if the server is on another machine."""
 
 
 def connect(url: str, folder: Path) -> FleetLibrary:
@@ -116,63 +150,69 @@ def measure_filling(url: str, folder: Path, steps: int) -> Filled:
 
 def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
     """Measure lag and recall of a replica while writers offer steps; the numbers of writers take turns."""
-    loads, rooms = Loads({count: [] for count in counts}, {count: [] for count in counts}), Rooms(2)
+    loads, rooms, idle = Loads({count: [] for count in counts}), Rooms(2), _Idle(url)
     with connect(url, folder / "reader") as reader, start_processes(_offer, url, max(counts)) as pipes:
         reader._store.copy_to(folder / "copy.db")
-        loads.looks_ms, loads.server_ms = _time_looks(url, reader)
-        with closing(ExperienceLibrary.open(folder / "copy.db", read_only=True)) as copy:
+        with closing(ExperienceLibrary.open(folder / "copy.db", read_only=True)) as copy, closing(idle):
             for _ in range(LOADS):
                 # Other states each time: the result of a state that was asked before is kept.
                 loads.idle_ms.append(_time_recall(reader, rooms))
+                idle.time_looks(reader, loads)
                 for count in counts:
-                    watch = _Watch(reader)
-                    with _timing_looks(reader) as looks:
-                        loads.lags_ms[count].append(watch.finish(_offer_together(pipes[:count])))
-                    loads.loaded[count] += looks
+                    with _noting_looks(reader) as looks:
+                        loads.turns[count].append(_offer_together(reader, pipes[:count], looks))
                 # In turns of their own: recall competes with the follower of its process.
                 for library, times_ms in ((reader, loads.busy_ms), (copy, loads.still_ms)):
                     for pipe in pipes:
                         pipe.send(LOAD_S)
                     times_ms.append(_time_recall(library, rooms))
-                    _Watch(reader).finish([commit for pipe in pipes for commit in pipe.recv()])
+                    _settle(reader, [commit for pipe in pipes for commit in pipe.recv()[0]], lambda: reader.position)
     return loads
 
 
-def _time_looks(url: str, library: FleetLibrary) -> tuple[dict[int, list[float]], float | None]:
-    """Return the times in ms of looks at the log, by the number of new entries, and the CPU time of the server for one.
+class _Idle:
+    """Looks at the log while nobody writes."""
 
-    The reader's connection serves its follower, too, so a look without entries may be part of that CPU time.
-    """
-    payloads, log = iter(make_payloads(ROUNDS * sum(LOOKS), 50)), Log(url, library.namespace)
-    ((pid,),) = library._log.read("SELECT pg_backend_pid()")
-    times_ms: dict[int, list[float]] = {count: [] for count in LOOKS}
-    servers_ms: list[float | None] = []
-    for turn in range(ROUNDS):
-        for count in LOOKS:
-            log.append("episode", [(f"look-{turn}-{count}-{n}", next(payloads)) for n in range(count)])
-            began, server_s = time.perf_counter(), read_cpu_s(pid)
-            library.sync()
-            times_ms[count].append(1000 * (time.perf_counter() - began))
-            ended_s = read_cpu_s(pid)
-            servers_ms += [None if server_s is None or ended_s is None else 1000 * (ended_s - server_s)]
-    log.close()
-    known = [each for each in servers_ms[:: len(LOOKS)] if each is not None]
-    return times_ms, statistics.median(known) if known else None
+    def __init__(self, url: str) -> None:
+        self._log = Log(url, "default")
+        self._payloads = iter(make_payloads(LOADS * ROUNDS * sum(LOOKS), 50))
+        self._number = 0
+
+    def time_looks(self, library: FleetLibrary, loads: Loads) -> None:
+        """Note the times of looks by the number of entries, and the CPU times of the server for looks of one entry.
+
+        The reader's connection serves its follower, too, so a look without entries may be part of that CPU time.
+        """
+        ((pid,),) = library._log.read("SELECT pg_backend_pid()")
+        for _ in range(ROUNDS):
+            for count in LOOKS:
+                self._number += 1
+                rows = [(f"look-{self._number}-{n}", next(self._payloads)) for n in range(count)]
+                self._log.append("episode", rows)
+                began, server_s = time.perf_counter(), read_cpu_s(pid)
+                library.sync()
+                loads.looks_ms.setdefault(count, []).append(1000 * (time.perf_counter() - began))
+                ended_s = read_cpu_s(pid)
+                if count == LOOKS[0] and server_s is not None and ended_s is not None:
+                    loads.servers_ms.append(1000 * (ended_s - server_s))
+
+    def close(self) -> None:
+        self._log.close()
 
 
 @contextmanager
-def _timing_looks(library: FleetLibrary) -> Iterator[list[tuple[int, float]]]:
-    """Yield a list that receives the number of entries and the time in ms of each look of the follower with entries."""
-    looks: list[tuple[int, float]] = []
+def _noting_looks(library: FleetLibrary) -> Iterator[list[Look]]:
+    """Yield a list that receives each look of the follower that finds entries."""
+    looks: list[Look] = []
     follower, position = library._follower, library.position
     inner = follower.catch_up
 
     def catch_up() -> int:
         nonlocal position
-        began, before = time.perf_counter(), position
+        begun, before = time.monotonic(), position
         position = inner()
         if position > before:
-            looks.append((position - before, 1000 * (time.perf_counter() - began)))
+            looks.append(Look(begun, time.monotonic(), position, position - before))
         return position
 
     follower.catch_up = catch_up  # type: ignore[method-assign]
@@ -182,11 +222,34 @@ def _timing_looks(library: FleetLibrary) -> Iterator[list[tuple[int, float]]]:
         del follower.catch_up
 
 
-def _offer_together(pipes: Sequence[Connection]) -> list[tuple[int, float]]:
-    """Let processes write at the same time; return the ids of their entries and the moments of the commits."""
+def _offer_together(library: FleetLibrary, pipes: Sequence[Connection], looks: list[Look]) -> Turn:
+    """Let processes write at the same time, and return what a replica did."""
     for pipe in pipes:
         pipe.send(LOAD_S)
-    return [commit for pipe in pipes for commit in pipe.recv()]
+    answers = [pipe.recv() for pipe in pipes]
+    commits = [commit for written, _ in answers for commit in written]
+    places = _settle(library, commits, lambda: looks[-1].position if looks else 0)
+    ends = [look.position for look in looks]
+    found = [(moment, looks[bisect_left(ends, places[ref])]) for ref, moment in commits]
+    spent = [cpu_s for _, cpu_s in answers]
+    return Turn(
+        [1000 * max(0.0, look.ended - moment) for moment, look in found],
+        [1000 * max(0.0, look.begun - moment) for moment, look in found],
+        list(looks),
+        None if None in spent else 1000 * sum(spent) / max(1, len(commits)),
+    )
+
+
+def _settle(library: FleetLibrary, commits: Sequence[Commit], reach: Callable[[], int]) -> dict[int, int]:
+    """Wait until a replica has reached the positions of entries, and return these by id."""
+    until = time.monotonic() + SETTLE_S
+    places: dict[int, int] = {}
+    while len(places) < len(commits) or reach() < max(places.values(), default=0):
+        if time.monotonic() > until:
+            raise TimeoutError(f"the replica did not hold everything {SETTLE_S:.0f} s after the writers ended")
+        time.sleep(SAMPLE_S)
+        places = dict(library._log.read(_PLACES, {"ids": [commit.ref for commit in commits]}))
+    return places
 
 
 def _time_recall(library: ExperienceLibrary, rooms: Rooms) -> float:
@@ -199,71 +262,46 @@ def _time_recall(library: ExperienceLibrary, rooms: Rooms) -> float:
     return statistics.median(times)
 
 
-class _Watch:
-    """Notes when a replica reached each position."""
-
-    def __init__(self, library: FleetLibrary) -> None:
-        self._library = library
-        self._positions = [library.position]
-        self._moments = [time.monotonic()]
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-
-    def _look(self) -> None:
-        while not self._stopping.wait(SAMPLE_S):
-            position = self._library.position
-            if position != self._positions[-1]:
-                self._moments.append(time.monotonic())
-                self._positions.append(position)
-
-    def finish(self, commits: list[tuple[int, float]]) -> list[float]:
-        """Return the lag of each entry in ms, by its id and the moment of its commit."""
-        until = time.monotonic() + SETTLE_S
-        places: dict[int, int] = {}
-        while len(places) < len(commits) and time.monotonic() < until:
-            places = dict(self._library._log.read(_PLACES, {"ids": [ref for ref, _ in commits]}))
-            time.sleep(SAMPLE_S)
-        while self._positions[-1] < max(places.values(), default=0) and time.monotonic() < until:
-            time.sleep(SAMPLE_S)
-        self._stopping.set()
-        self._thread.join()
-        if len(places) < len(commits) or self._positions[-1] < max(places.values(), default=0):
-            raise TimeoutError(f"the replica did not hold everything {SETTLE_S:.0f} s after the writers ended")
-        reached = [self._moments[bisect_left(self._positions, places[ref])] for ref, _ in commits]
-        return [1000 * max(0.0, at - moment) for at, (_, moment) in zip(reached, commits, strict=True)]
-
-
 def _offer(url: str, who: int, pipe: Any) -> None:
     """Offer steps in a process of its own, until it is asked to end."""
     chance, payloads, number = random.Random(who), make_payloads(OFFERED, 100 + who), 0
     log, written, stopping = Log(url, "default"), threading.Event(), threading.Event()
 
     def give_positions() -> None:
+        pace = Pace()
         while not stopping.is_set():
             if written.wait(0.1):
+                time.sleep(pace.remaining_s())
                 written.clear()
-                time.sleep(SOON_S)
                 log.assign()
+                pace.begin()
 
     thread = threading.Thread(target=give_positions, daemon=True)
     thread.start()
-    log.has("episode", "")  # opens the connection that writes
+    pids = [each("SELECT pg_backend_pid()")[0][0] for each in (log.read, log.write)]
     pipe.send(None)
     while (load_s := pipe.recv()) is not None:
-        commits: list[tuple[int, float]] = []
+        commits: list[Commit] = []
+        before_s = _read_host_s(pids)
         due = ended = time.monotonic()
         ended += load_s
         while (due := due + chance.expovariate(OFFER / EPISODE)) < ended:
             time.sleep(max(0.0, due - time.monotonic()))
             number += 1
             (ref,) = log.append("episode", [(f"offer-{who}-{number}", payloads[number % OFFERED])])
-            commits.append((ref, time.monotonic()))
+            commits.append(Commit(ref, time.monotonic()))
             written.set()
-        pipe.send(commits)
+        after_s = _read_host_s(pids)
+        pipe.send((commits, None if after_s is None or before_s is None else after_s - before_s))
     stopping.set()
     thread.join()
     log.close()
+
+
+def _read_host_s(pids: Sequence[int]) -> float | None:
+    """Return the CPU time of this process and of its sessions of the server; None if these are on another machine."""
+    sessions = [read_cpu_s(pid) for pid in pids]
+    return None if None in sessions else time.process_time() + sum(each or 0.0 for each in sessions)
 
 
 def percentile(values: list[float], percent: float) -> float:

@@ -19,13 +19,13 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.fleet.follower import SOON_S
 
 from .replicas import LOOKS
-from .simulation import LOAD_S, MS, OFFER, Costs, Following, fit_costs, simulate_appends, simulate_lag
+from .simulation import LOAD_S, MS, OFFER, Costs, Following, Lag, fit_costs, simulate_appends, simulate_lag
 
 MARGIN = 0.2
 """Largest relative error of a figure that the simulation must reproduce."""
 FEW, SOME, MANY = 1, 4, 8
 """Numbers of writers: the first two calibrate, the last one is checked."""
-LAG_TURNS = 160
+LAG_TURNS = 80
 """Simulated turns of load of one writer; of more writers, fewer."""
 LONG_S = 60.0
 """Seconds of load that a replica must bear for a rate to count as sustained."""
@@ -37,7 +37,7 @@ SENDING = 0.5
 """Share of the server's cores that may send entries to replicas."""
 FLEETS = (8, 64, 512, 4096)
 """Numbers of writers of the extrapolation."""
-_FIT_ROUNDS = 14
+_FIT_ROUNDS = 10
 
 Row = dict[str, Any]
 
@@ -110,13 +110,9 @@ class Model:
 def calibrate(figures: Figures) -> Model:
     """Return the simulation that fits the figures of 1 and 4 writers."""
     cores, steps = int(figures.find("cores")), int(figures.find("steps of an entry"))
-    return Model(
-        cores,
-        _calibrate_appends(figures, "appends", cores),
-        _calibrate_appends(figures, "bare INSERTs", cores),
-        _calibrate_following(figures, steps),
-        steps,
-    )
+    appends = _calibrate_appends(figures, "appends", cores)
+    bare = _calibrate_appends(figures, "bare INSERTs", cores)
+    return Model(cores, appends, bare, _calibrate_following(figures, appends.cpu_s), steps)
 
 
 def _calibrate_appends(figures: Figures, name: str, cores: int) -> Costs:
@@ -131,20 +127,16 @@ def _calibrate_appends(figures: Figures, name: str, cores: int) -> Costs:
     )  # fmt: skip
 
 
-def _calibrate_following(figures: Figures, steps: int) -> Following:
-    """Return what following takes: looks are measured, and the time to wake up fits the lags."""
+def _calibrate_following(figures: Figures, append_s: float) -> Following:
+    """Return what following takes. All of it is measured; no lag is used."""
     look_s, entry_s = _fit_looks(figures)
-    measured = [figures.find("lag, median", writers) for writers in (FEW, SOME)]
-    low, high = 0.0, 1.0
-    following = Following(pause_s=SOON_S, wake_s=(low + high) / 2, look_s=look_s, entry_s=entry_s)
-    for _ in range(_FIT_ROUNDS):
-        lags = [_simulate_measured_lag(each, following, steps) for each in (FEW, SOME)]
-        if sum(math.log(lag / known) for lag, known in zip(lags, measured, strict=True)) > 0:
-            high = following.wake_s
-        else:
-            low = following.wake_s
-        following = replace(following, wake_s=(low + high) / 2)
-    return following
+    host = "CPU time of a writing host for an entry"
+    give_s = max(0.0, MS * statistics.mean(figures.find(host, writers) for writers in (FEW, SOME)) - append_s)
+    called_s = MS * figures.find("commit until a look begins, median", FEW)
+    return Following(
+        pause_s=SOON_S, append_s=append_s, give_s=give_s, wake_s=max(0.0, called_s - give_s), look_s=look_s,
+        entry_s=entry_s,
+    )  # fmt: skip
 
 
 def _fit_looks(figures: Figures) -> tuple[float, float]:
@@ -160,18 +152,20 @@ def _fit_looks(figures: Figures) -> tuple[float, float]:
     counts, times_ms = zip(*points, strict=True)
     entry_ms, look_ms = (float(each) for each in np.polyfit(counts, times_ms, 1))
     if entry_ms <= 0:
+        few_ms, many_ms = times_ms[0], times_ms[len(LOOKS) - 1]
         raise ConfigError(
-            f"a look at the log takes {times_ms[0]:.1f} ms for {LOOKS[0]} entry, but {times_ms[1]:.1f} ms for "
-            f"{LOOKS[1]}. Measure again on a machine that does nothing else."
+            f"a look at the log takes {few_ms:.1f} ms for {LOOKS[0]} entry, but {many_ms:.1f} ms for {LOOKS[-1]}. "
+            "Measure again on a machine that does nothing else."
         )
     return MS * max(0.0, look_ms), MS * entry_ms
 
 
-def _simulate_measured_lag(writers: int, following: Following, steps: int) -> float:
+def _simulate_measured_lag(writers: int, model: Model) -> float:
     """Return the median lag in ms under the load of `hardwon bench fleet`."""
     return simulate_lag(
-        OFFER * writers, following, steps_per_entry=steps, load_s=LOAD_S, turns=LAG_TURNS // writers
-    ).median_ms
+        OFFER * writers, model.following, steps_per_entry=model.steps, load_s=LOAD_S, writers=writers,
+        cores=model.cores, turns=LAG_TURNS // writers,
+    ).median_ms  # fmt: skip
 
 
 class Check(NamedTuple):
@@ -201,7 +195,7 @@ def check(model: Model, figures: Figures) -> list[Check]:
         Check("bare INSERTs per second", find("bare INSERTs"), bare.rate),
         Check("appends beside bare INSERTs", find("appends beside bare INSERTs"), log.rate / bare.rate),
         Check("median time of an append, ms", find("appends, median time"), log.median_ms),
-        Check("median lag, ms", find("lag, median"), _simulate_measured_lag(MANY, model.following, model.steps)),
+        Check("median lag, ms", find("lag, median"), _simulate_measured_lag(MANY, model)),
     ]
 
 
@@ -218,7 +212,7 @@ def extrapolate(model: Model, figures: Figures, steps: int, cores: int) -> list[
         cores: Cores of the server.
     """
     rate = find_sustained(model)
-    looks_per_s = simulate_lag(rate, model.following, steps_per_entry=model.steps, load_s=LONG_S).looks_per_s
+    looks_per_s = _simulate_host(model, rate).looks_per_s
     look_ms = figures.find("CPU time of the server for a look")
     sent_ms = rate * figures.find("CPU time of the server to send a step") + looks_per_s * look_ms
     hosts = SENDING * cores / (MS * sent_ms)
@@ -253,11 +247,17 @@ def find_sustained(model: Model) -> float:
     low, high = 0.0, model.steps / model.following.entry_s
     for _ in range(_FIT_ROUNDS):
         middle = (low + high) / 2
-        if simulate_lag(middle, model.following, steps_per_entry=model.steps, load_s=LONG_S).p99_ms <= LAG_MS:
+        if _simulate_host(model, middle).p99_ms <= LAG_MS:
             low = middle
         else:
             high = middle
     return low
+
+
+def _simulate_host(model: Model, steps_per_s: float) -> Lag:
+    """Return the lag of a replica on a host of its own: writers and the server do not compute on its cores."""
+    apart = replace(model.following, append_s=0.0, give_s=0.0, wake_s=model.following.wake_s + model.following.give_s)
+    return simulate_lag(steps_per_s, apart, steps_per_entry=model.steps, load_s=LONG_S, writers=MANY, cores=model.cores)
 
 
 def _list_fleets(model: Model, figures: Figures, cores: int) -> list[Row]:
@@ -269,7 +269,7 @@ def _list_fleets(model: Model, figures: Figures, cores: int) -> list[Row]:
     )  # fmt: skip
     rows = []
     for writers in FLEETS:
-        done = simulate_appends(writers, cores, apart, appends=max(4000, 10 * writers))
+        done = simulate_appends(writers, cores, apart, appends=max(2000, 4 * writers))
         rows.append(_row(f"{writers} writers on other machines", done.rate, "appends per second"))
         rows.append(_row(f"{writers} writers, 99th percentile of an append", done.p99_ms, "ms"))
     return rows

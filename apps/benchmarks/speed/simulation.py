@@ -2,19 +2,23 @@
 
 Writers are a closed system: each one computes, waits for the disk, and begins again. PostgreSQL commits in groups: one
 write of the log to the disk serves every commit that waited when the write began. A commit that comes later waits for
-the next write. A follower takes whatever has come since its last look, as one batch.
+the next write. A follower takes whatever has come since its last look, as one batch; it and the writers wait for the
+same cores.
 """
 
-import heapq
 import math
 import random
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from hardwon.memory.errors import require_extra
+
+with require_extra("dev"):
+    import simpy
 
 MS = 0.001
 OFFER = 375
@@ -25,26 +29,11 @@ WARM = 0.1
 """Share of the writes that is left out, because the writers began together."""
 CROWDED_ROUNDS = 2
 """Corrections of the CPU time of an append that had to wait for a core."""
-FIT_ROUNDS = 12
+FIT_ROUNDS = 9
 """Halvings of the interval in which the time of a write to the disk is searched."""
 
-
-class Clock:
-    """The order of events: the earliest one first, and those of the same moment as they were set."""
-
-    def __init__(self) -> None:
-        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._numbers = count()
-        self.now = 0.0
-
-    def set(self, delay_s: float, event: Callable[..., None], *values: Any) -> None:
-        """Let an event happen after a delay."""
-        heapq.heappush(self._events, (self.now + delay_s, next(self._numbers), event, values))
-
-    def step(self) -> None:
-        """Let the next event happen."""
-        self.now, _, event, values = heapq.heappop(self._events)
-        event(*values)
+Events = Iterator[Any]
+"""What a process of the simulation waits for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,59 +67,57 @@ class _Machine:
     """Writers, cores and one disk."""
 
     def __init__(self, writers: int, cores: int, costs: Costs, seed: int) -> None:
-        self._costs, self._free = costs, cores
-        self._random, self.clock = random.Random(seed), Clock()
-        self._ready: list[int] = []
-        self._waiting: list[int] = []
+        self._costs, self._random = costs, random.Random(seed)
+        self.clock = simpy.Environment()
+        self._cores = simpy.Resource(self.clock, cores)
+        self._waiting: list[Any] = []
         self._is_flushing = False
-        self._began = [0.0] * writers
         self.done: list[tuple[float, float]] = []
         """Moment and duration of each append."""
         self.begun = self.waited = 0
         """Numbers of appends, and of those that had to wait for a core."""
-        for writer in range(writers):
-            self.clock.set(self._random.random() * (costs.cpu_s + costs.flush_s), self._begin, writer)
+        for _ in range(writers):
+            self.clock.process(self._write())
 
     def _draw(self, mean_s: float) -> float:
         return self._random.expovariate(1 / mean_s) if mean_s > 0 else 0.0
 
-    def _begin(self, writer: int) -> None:
-        self._began[writer] = self.clock.now
-        self.begun += 1
-        if self._free:
-            self._free -= 1
-            self.clock.set(self._draw(self._costs.cpu_s), self._compute, writer)
-        else:
-            self.waited += 1
-            self._ready.append(writer)
+    def _write(self) -> Events:
+        costs, clock = self._costs, self.clock
+        yield clock.timeout(self._random.random() * (costs.cpu_s + costs.flush_s))
+        while True:
+            began = clock.now
+            self.begun += 1
+            is_crowded = self._cores.count == self._cores.capacity
+            self.waited += is_crowded
+            with self._cores.request() as core:
+                yield core
+                yield clock.timeout(self._draw(costs.crowded_s if is_crowded else costs.cpu_s))
+            yield clock.timeout(self._draw(costs.delay_s))
+            yield self._commit()
+            self.done.append((clock.now, clock.now - began))
 
-    def _compute(self, writer: int) -> None:
-        self.clock.set(self._draw(self._costs.delay_s), self._commit, writer)
-        if self._ready:
-            self.clock.set(self._draw(self._costs.crowded_s), self._compute, self._ready.pop(0))
-        else:
-            self._free += 1
+    def _commit(self) -> Any:
+        """Return the event of the end of the write to the disk that has this commit."""
+        written = self.clock.event()
+        self._waiting.append(written)
+        if not self._is_flushing:
+            self._is_flushing = True
+            self.clock.process(self._flush())
+        return written
 
-    def _commit(self, writer: int) -> None:
-        self._waiting.append(writer)
-        self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting and not self._is_flushing:
-            self._is_flushing, group, self._waiting = True, self._waiting, []
-            spread = self._costs.spread
+    def _flush(self) -> Events:
+        spread = self._costs.spread
+        while self._waiting:
+            group, self._waiting = self._waiting, []
             factor = math.exp(self._random.gauss(-spread * spread / 2, spread))
-            self.clock.set(self._costs.flush_s * factor, self._end_flush, group)
-
-    def _end_flush(self, group: list[int]) -> None:
+            yield self.clock.timeout(self._costs.flush_s * factor)
+            for written in group:
+                written.succeed()
         self._is_flushing = False
-        self._flush()
-        for writer in group:
-            self.done.append((self.clock.now, self.clock.now - self._began[writer]))
-            self._begin(writer)
 
 
-def simulate_appends(writers: int, cores: int, costs: Costs, *, appends: int = 4000, seed: int = 0) -> Appends:
+def simulate_appends(writers: int, cores: int, costs: Costs, *, appends: int = 2000, seed: int = 0) -> Appends:
     """Return the rate and the times of appends.
 
     Args:
@@ -150,6 +137,7 @@ def simulate_appends(writers: int, cores: int, costs: Costs, *, appends: int = 4
     return Appends(rate, median_ms, p99_ms, machine.waited / machine.begun)
 
 
+@cache
 def fit_costs(
     cpu_s: float, time_s: float, spread: float, writers: int, cores: int, rate: float, *, mean_s: float
 ) -> Costs:
@@ -206,17 +194,86 @@ class Following:
     """Times of following the log."""
 
     pause_s: float
-    """Pause before each look at the log: of the writer's host, which reports new entries, and of the replica."""
+    """Pause after each look at the log, of a replica and of a writing host."""
+    append_s: float
+    """Time on a core to append an entry, for the writer and the server."""
+    give_s: float
+    """Time on a core until the entry has a position and the replica is called, for the writing host and the server."""
     wake_s: float
-    """Time until an idle replica is awake, after the pause of the writer's host."""
+    """Time from the call until the look of an idle replica begins."""
     look_s: float
     """Time of a look, with its round trips and the commit of the replica, whatever it finds."""
     entry_s: float
     """Time to apply one entry, as the few entries of a look; a new replica applies many together, which is quicker."""
 
 
+class _Followed:
+    """Writers, and a replica that follows them, on the same cores."""
+
+    def __init__(self, rate: float, following: Following, writers: int, cores: int, load_s: float, seed: int) -> None:
+        self._following, self._random, self._load_s = following, random.Random(seed), load_s
+        self.clock = simpy.Environment()
+        self._cores = simpy.Resource(self.clock, cores)
+        self._commits: list[float] = []
+        self._called = self.clock.event()
+        self.lags_s: list[float] = []
+        self.looks = 0
+        for _ in range(writers):
+            written = simpy.Container(self.clock)
+            self.clock.process(self._write(rate / writers, written))
+            self.clock.process(self._give(written))
+        self.clock.process(self._follow())
+
+    def _compute(self, took_s: float) -> Events:
+        if took_s > 0:
+            with self._cores.request() as core:
+                yield core
+                yield self.clock.timeout(took_s)
+
+    def _write(self, rate: float, written: Any) -> Events:
+        """Append entries at random moments, however long the ones before them take."""
+        due = 0.0
+        while (due := due + self._random.expovariate(rate)) < self._load_s:
+            yield self.clock.timeout(max(0.0, due - self.clock.now))
+            yield from self._compute(self._following.append_s)
+            self._commits.append(self.clock.now)
+            yield written.put(1)
+
+    def _give(self, written: Any) -> Events:
+        """Give positions to what one host wrote, and call the replica."""
+        while True:
+            yield written.get(1)
+            if written.level:
+                yield written.get(written.level)
+            yield from self._compute(self._following.give_s)
+            if not self._called.triggered:
+                self._called.succeed()
+            yield self.clock.timeout(self._following.pause_s)
+
+    def _follow(self) -> Events:
+        following, at = self._following, 0
+        while True:
+            if not self._called.triggered:
+                yield self._called
+                yield self.clock.timeout(following.wake_s)
+            self._called = self.clock.event()
+            if at < (last := len(self._commits)):
+                yield from self._compute(following.look_s + (last - at) * following.entry_s)
+                self.lags_s += [self.clock.now - commit for commit in self._commits[at:last]]
+                at, self.looks = last, self.looks + 1
+            yield self.clock.timeout(following.pause_s)
+
+
 def simulate_lag(
-    steps_per_s: float, following: Following, *, steps_per_entry: int, load_s: float, turns: int = 1, seed: int = 0
+    steps_per_s: float,
+    following: Following,
+    *,
+    steps_per_entry: int,
+    load_s: float,
+    writers: int,
+    cores: int,
+    turns: int = 1,
+    seed: int = 0,
 ) -> Lag:
     """Return the lag of a replica whose log receives entries at random moments.
 
@@ -227,30 +284,17 @@ def simulate_lag(
         following: What following takes.
         steps_per_entry: Steps of one entry.
         load_s: Seconds of load at a time.
+        writers: Number of writers, each on a host of its own in the sense of `Following.give_s`.
+        cores: Number of cores that the writers, the server and the replica share.
         turns: Number of loads; the replica has caught up before each.
         seed: Seed of chance.
     """
-    chance = random.Random(seed)
     lags_ms: list[float] = []
     looks = 0
-    for _ in range(turns):
-        arrivals, moment = [], 0.0
-        while (moment := moment + chance.expovariate(steps_per_s / steps_per_entry)) < load_s:
-            arrivals.append(moment)
-        later_ms, count = _follow(arrivals, following)
-        lags_ms, looks = lags_ms + later_ms, looks + count
+    for turn in range(turns):
+        one = _Followed(steps_per_s / steps_per_entry, following, writers, cores, load_s, seed + 1000 * turn)
+        one.clock.run()
+        lags_ms += [lag_s / MS for lag_s in one.lags_s]
+        looks += one.looks
     median_ms, p99_ms = (float(np.percentile(lags_ms, percent)) for percent in (50, 99))
     return Lag(median_ms, p99_ms, looks / (turns * load_s))
-
-
-def _follow(arrivals: Sequence[float], following: Following) -> tuple[list[float], int]:
-    """Return the lag of each entry in ms, and the number of looks."""
-    lags_ms: list[float] = []
-    now, at, looks = 0.0, 0, 0
-    while at < len(arrivals):
-        now = max(now, arrivals[at] + following.pause_s + following.wake_s) + following.pause_s
-        last = bisect_right(arrivals, now)
-        now += following.look_s + (last - at) * following.entry_s
-        lags_ms += [(now - each) / MS for each in arrivals[at:last]]
-        at, looks = last, looks + 1
-    return lags_ms, looks

@@ -1,6 +1,7 @@
 """The simulation of a shared library: its laws, its calibration, and what it refuses."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -13,10 +14,16 @@ from hardwon.memory.errors import ConfigError
 
 COSTS = Costs(cpu_s=0.0006, crowded_s=0.0006, delay_s=0.001, flush_s=0.002, spread=0.4)
 BARE = Costs(cpu_s=0.0004, crowded_s=0.0004, delay_s=0.001, flush_s=0.002, spread=0.4)
-FOLLOWING = Following(pause_s=0.02, wake_s=0.004, look_s=0.005, entry_s=0.006)
+FOLLOWING = Following(pause_s=0.02, append_s=0.0006, give_s=0.001, wake_s=0.004, look_s=0.005, entry_s=0.006)
 
 
 NAMES = ("appends", "bare INSERTs", "appends beside bare INSERTs", "appends, median time", "lag, median")
+
+
+def follow(steps_per_s, *, following=FOLLOWING, load_s=3.0, writers=8, cores=2, turns=1):
+    return simulate_lag(
+        steps_per_s, following, steps_per_entry=50, load_s=load_s, writers=writers, cores=cores, turns=turns, seed=9
+    )
 
 
 @cache
@@ -29,14 +36,14 @@ def make_rows():
         (f"bytes of a step {where}", 9): 1000
         for where in ("in the log", "in the replica", "in the snapshot", "on the wire")
     }
-    figures |= {("look that applies entries", count): 5 + 6 * count for count in (1, 8)}
+    figures |= {("look that applies entries", count): 5 + 6 * count for count in (1, 4, 8)}
     figures |= {("CPU time of the server for a look", 1): 0.5}
     for writers in (1, 4, 8):
         log, bare = (simulate_appends(writers, 2, costs, seed=writers) for costs in (COSTS, BARE))
         figures["appends beside bare INSERTs", writers] = log.rate / bare.rate
-        figures["lag, median", writers] = simulate_lag(
-            375 * writers, FOLLOWING, steps_per_entry=50, load_s=3.0, turns=30, seed=9
-        ).median_ms
+        figures["lag, median", writers] = follow(375 * writers, writers=writers, turns=30).median_ms
+        figures["commit until a look begins, median", writers] = 5
+        figures["CPU time of a writing host for an entry", writers] = 1.6
         figures["entries of a look under load", writers] = 1 + writers / 4
         figures["look under load", writers] = 5 + 6 * (1 + writers / 4)
         for name, done, costs in (("appends", log, COSTS), ("bare INSERTs", bare, BARE)):
@@ -93,17 +100,23 @@ def test_the_fit_finds_how_much_longer_a_crowded_append_computes():
     assert simulate_appends(4, 2, fitted, appends=8000).rate == pytest.approx(0.9 * done.rate, rel=0.03)
 
 
-def test_an_idle_replica_lags_by_its_pauses_and_one_entry():
-    lag = simulate_lag(5, FOLLOWING, steps_per_entry=50, load_s=500.0)
-    assert lag.median_ms == pytest.approx(2 * 20 + 4 + 5 + 6, rel=0.01)
+def test_an_idle_replica_lags_by_one_entry_without_a_pause():
+    assert follow(5, load_s=500.0, writers=1).median_ms == pytest.approx(1 + 4 + 5 + 6, rel=0.01)
 
 
 def test_a_replica_that_is_too_slow_falls_behind_as_long_as_the_load_lasts():
     def lag(share, load_s):
-        return simulate_lag(share * 50 / FOLLOWING.entry_s, FOLLOWING, steps_per_entry=50, load_s=load_s).p99_ms
+        return follow(share * 50 / FOLLOWING.entry_s, load_s=load_s).p99_ms
 
     assert lag(2, 20) > 1.8 * lag(2, 10) > 9000
     assert lag(0.5, 60) < 200
+
+
+def test_a_replica_waits_for_the_cores_of_the_writers():
+    """Eight writers that need most of both cores hold up the look of the replica."""
+    busy = replace(FOLLOWING, append_s=0.016, give_s=0.015)
+    assert follow(3000, following=busy).median_ms > 2 * follow(3000).median_ms
+    assert follow(3000, following=busy, cores=16).median_ms < 1.5 * follow(3000, cores=16).median_ms
 
 
 def test_figures_of_the_simulation_itself_are_reproduced():

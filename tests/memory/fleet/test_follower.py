@@ -3,7 +3,7 @@
 import logging
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 from hardwon.memory.errors import LibraryError, LibraryUnreachable
 from hardwon.memory.fleet import follower
@@ -49,3 +49,23 @@ def test_trouble_is_logged_once_until_it_is_over(monkeypatch, caplog):
         ("INFO", "the replica replica.db does not follow its log: down"),
         ("ERROR", "the replica replica.db does not follow its log: broken"),
     ]
+
+
+def test_a_look_pauses_only_after_another_one(monkeypatch):
+    """An entry after a silence is applied at once; those that follow it wait for the end of the pause."""
+    monkeypatch.setattr(follower, "SOON_S", 60.0)
+
+    class Stopping(threading.Event):
+        pauses: ClassVar[list[float]] = []
+
+        def wait(self, timeout=None):
+            self.pauses.append(timeout)
+            return self.is_set()
+
+    one = Scripted(None, None, None)
+    one._stopping = Stopping()
+    one._follow()
+    first, *later = Stopping.pauses
+    assert first == 0
+    assert len(later) == 2
+    assert all(30 < pause_s <= 60 for pause_s in later)

@@ -23,7 +23,7 @@ from .outbox import Outbox
 from .replica import EntryErased, Replica
 
 SOON_S, LATE_S = 0.02, 1.0
-"""Shortest time between two looks at the log in seconds, and the longest one, after which a follower looks uncalled."""
+"""Pause after each look at the log in seconds, and the longest wait for a call before the next one."""
 RETRY_S = 1.0
 """Seconds until the next attempt after the server did not answer."""
 
@@ -177,11 +177,11 @@ class Follower:
             self._waker.wake()
 
     def _follow(self) -> None:
-        pause_s, trouble = LATE_S, ""
+        pause_s, trouble, pace = LATE_S, "", Pace()
         self._waker.wake()
         while not self._stopping.is_set():
             self._waker.wait(pause_s, self._log.fileno())
-            if self._stopping.wait(SOON_S):  # lets several entries arrive, which are applied together
+            if self._stopping.wait(pace.remaining_s()):
                 return
             try:
                 self._work()
@@ -193,6 +193,7 @@ class Follower:
                     level = logging.INFO if isinstance(error, LibraryUnreachable | LibraryUnwritable) else logging.ERROR
                     logger.log(level, "the replica %s does not follow its log: %s", self._store.path, error)
                 pause_s, trouble = RETRY_S, str(error)
+            pace.begin()
 
     def _work(self) -> None:
         if self._outbox is not None:
@@ -216,6 +217,21 @@ class Follower:
         self._store.close()
         if self._thread is None or not self._thread.is_alive():
             self._waker.close()
+
+
+class Pace:
+    """A pause after each look at the log: what arrives meanwhile is applied together. A longer silence needs none."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    def remaining_s(self) -> float:
+        """Return how much of the pause is left, in seconds."""
+        return max(0.0, self._until - time.monotonic())
+
+    def begin(self) -> None:
+        """Begin the pause, at the end of a look."""
+        self._until = time.monotonic() + SOON_S
 
 
 class Waker:
