@@ -11,7 +11,7 @@ these figures as its input.
 
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +22,7 @@ from benchmarks.fixtures import EPISODE
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.fleet.places import list_namespaces
 
-from .replicas import Filled, Loads, measure_filling, measure_loads, percentile
+from .replicas import Filled, Loads, Turn, measure_filling, measure_loads, percentile
 from .writers import How, Turns, measure_turns
 
 WRITERS = (1, 4, 8)
@@ -93,22 +93,25 @@ def _list_filling(filled: Filled, steps: int) -> list[Row]:
     return rows
 
 
+def _list_looks(name: str, writers: int, turns: Sequence[Turn]) -> list[Row]:
+    looks = [look for turn in turns for look in turn.looks]
+    entries = statistics.mean(look.entries for look in looks)
+    took_ms = 1000 * statistics.mean(look.ended - look.begun for look in looks)
+    return [_row(f"entries of a {name}", writers, entries, "entries"), _row(name, writers, took_ms, "ms")]
+
+
 def _list_loads(loads: Loads) -> list[Row]:
     rows = []
     for writers, turns in loads.turns.items():
         lags_ms = [ms for turn in turns for ms in turn.lags_ms]
-        looks = [look for turn in turns for look in turn.looks]
         rows.append(_row("lag, median", writers, percentile(lags_ms, 50), "ms"))
         rows.append(_row("lag, 99th percentile", writers, percentile(lags_ms, 99), "ms"))
         calls_ms = [ms for turn in turns for ms in turn.calls_ms]
         rows.append(_row("commit until a look begins, median", writers, percentile(calls_ms, 50), "ms"))
-        rows.append(
-            _row("entries of a look under load", writers, statistics.mean(each.entries for each in looks), "entries")
-        )
-        took_ms = 1000 * statistics.mean(look.ended - look.begun for look in looks)
-        rows.append(_row("look under load", writers, took_ms, "ms"))
+        rows += _list_looks("look under load", writers, turns)
         if hosts_ms := [turn.hosts_ms for turn in turns if turn.hosts_ms is not None]:
             rows.append(_row("CPU time of a writing host for an entry", writers, statistics.mean(hosts_ms), "ms"))
+    rows += _list_looks("slow look under load", list(loads.turns)[1], loads.slow)
     rows += [_row("look that applies entries", n, statistics.mean(ms), "ms") for n, ms in loads.looks_ms.items()]
     if loads.servers_ms:
         rows.append(_row("CPU time of the server for a look", 1, statistics.median(loads.servers_ms), "ms"))

@@ -25,7 +25,8 @@ import psycopg
 
 from benchmarks.fixtures import EPISODE, Rooms
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.fleet.follower import Pace
+from hardwon.memory.fleet import follower as follower_module
+from hardwon.memory.fleet.follower import SOON_S, Pace
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log
 
@@ -39,6 +40,8 @@ SAMPLE_S = 0.02
 """Seconds between two questions whether the replica has caught up after a turn."""
 LOOKS, ROUNDS = (1, 4, 8), 6
 """Numbers of entries that a measured look at the log applies, and the number of looks of each in a turn."""
+SLOW_S = 0.25
+"""Pause of the follower in turns that measure looks at many entries under the load of few writers."""
 OFFERED = 320
 """Episodes of a writer. They suffice for all turns: to apply an episode again costs two thirds of the first time."""
 SETTLE_S = 60.0
@@ -105,6 +108,8 @@ class Loads:
 
     turns: dict[int, list[Turn]] = field(default_factory=dict)
     """Turns of load, by the number of writers."""
+    slow: list[Turn] = field(default_factory=list)
+    """Turns of the second number of writers in which the follower pauses for `SLOW_S` after each look."""
     idle_ms: list[float] = field(default_factory=list)
     """Medians of recall while nobody writes."""
     busy_ms: list[float] = field(default_factory=list)
@@ -161,6 +166,8 @@ def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
                 for count in counts:
                     with _noting_looks(reader) as looks:
                         loads.turns[count].append(_offer_together(reader, pipes[:count], looks))
+                with _noting_looks(reader, SLOW_S) as looks:
+                    loads.slow.append(_offer_together(reader, pipes[: counts[1]], looks))
                 # In turns of their own: recall competes with the follower of its process.
                 for library, times_ms in ((reader, loads.busy_ms), (copy, loads.still_ms)):
                     for pipe in pipes:
@@ -201,8 +208,8 @@ class _Idle:
 
 
 @contextmanager
-def _noting_looks(library: FleetLibrary) -> Iterator[list[Look]]:
-    """Yield a list that receives each look of the follower that finds entries."""
+def _noting_looks(library: FleetLibrary, pause_s: float = SOON_S) -> Iterator[list[Look]]:
+    """Yield a list that receives each look of the follower that finds entries, and set the pause after each look."""
     looks: list[Look] = []
     follower, position = library._follower, library.position
     inner = follower.catch_up
@@ -216,9 +223,11 @@ def _noting_looks(library: FleetLibrary) -> Iterator[list[Look]]:
         return position
 
     follower.catch_up = catch_up  # type: ignore[method-assign]
+    follower_module.SOON_S = pause_s
     try:
         yield looks
     finally:
+        follower_module.SOON_S = SOON_S
         del follower.catch_up
 
 

@@ -18,7 +18,6 @@ import numpy as np
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.fleet.follower import SOON_S
 
-from .replicas import LOOKS
 from .simulation import LOAD_S, MS, OFFER, Costs, Following, Lag, fit_costs, simulate_appends, simulate_lag
 
 MARGIN = 0.2
@@ -140,22 +139,20 @@ def _calibrate_following(figures: Figures, append_s: float) -> Following:
 
 
 def _fit_looks(figures: Figures) -> tuple[float, float]:
-    """Return the time of a look and of each entry in it: the line through looks without load and those of few writers.
+    """Return the time of a look and of each entry in it: the line through the looks under the load of few writers.
 
-    Under load, an entry takes longer: the writers use the cores and the caches, and the file is synced at times.
+    Without load, an entry takes less: nobody else uses the cores and the caches. In the slow looks, the follower of few
+    writers finds as many entries as that of many writers.
     """
-    points = [(float(count), figures.find("look that applies entries", count)) for count in LOOKS]
-    points += [
-        (figures.find("entries of a look under load", writers), figures.find("look under load", writers))
-        for writers in (FEW, SOME)
-    ]
-    counts, times_ms = zip(*points, strict=True)
+    points = [("look under load", FEW), ("look under load", SOME), ("slow look under load", SOME)]
+    counts, times_ms = zip(
+        *((figures.find(f"entries of a {name}", n), figures.find(name, n)) for name, n in points), strict=True
+    )
     entry_ms, look_ms = (float(each) for each in np.polyfit(counts, times_ms, 1))
     if entry_ms <= 0:
-        few_ms, many_ms = times_ms[0], times_ms[len(LOOKS) - 1]
         raise ConfigError(
-            f"a look at the log takes {few_ms:.1f} ms for {LOOKS[0]} entry, but {many_ms:.1f} ms for {LOOKS[-1]}. "
-            "Measure again on a machine that does nothing else."
+            f"a look at the log takes {times_ms[0]:.1f} ms for {counts[0]:.1f} entries, but {times_ms[-1]:.1f} ms for "
+            f"{counts[-1]:.1f}. Measure again on a machine that does nothing else."
         )
     return MS * max(0.0, look_ms), MS * entry_ms
 

@@ -53,6 +53,8 @@ def test_doctor_shows_the_log_and_the_replica(shared, run):
     assert (log["head"], log["position"], log["waiting"], log["leader"]) == (2, 2, 0, "")
     assert log["replica"].startswith(os.environ["XDG_CACHE_HOME"])
     assert "2 entries" in run("doctor", url)
+    assert [risk.partition(" ")[0] for risk in log["risks"]] == ["fsync"]
+    assert "fsync is off: a power failure may damage" in " ".join(run("doctor", url).split())
 
 
 def test_doctor_shows_how_far_the_replica_was_behind(shared, run, tmp_path, episode):

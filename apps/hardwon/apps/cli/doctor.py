@@ -266,6 +266,8 @@ def _describe_library(library: Report) -> Iterator[tuple[str, str]]:
         yield "learns", log["leader"] or "nobody at the moment"
         for blocker in log["blockers"]:
             yield "waits for", blocker
+        for risk in log["risks"]:
+            yield "may lose data", risk
     if library["index"] is not None:
         yield "index files", _format_index(library["index"])
 

@@ -42,7 +42,7 @@ from hardwon.memory.upkeep.write_buffer import redact_and_pack
 from hardwon.memory.validation import check_episodes, check_id, check_text
 from hardwon.memory.values import opinions
 
-from . import places
+from . import durability, places
 from .bank import SharedBank
 from .entries import is_same_episode, locate_steps, pack_episode_entry
 from .follower import Follower
@@ -134,6 +134,8 @@ class FleetLibrary(TendedReplica):
                 "%s does not answer. Reading goes on from the replica %s, at position %d, %.0f s old; writes %s.",
                 log.name, path, library.position, age_s, "wait in the outbox" if outbox else "fail",
             )  # fmt: skip
+        elif not read_only:
+            durability.warn(log)
         follower.start()
         return library
 
@@ -359,7 +361,8 @@ def inspect_library(url: str) -> Iterator[tuple[str, dict[str, Any], list[Proble
             figures = {
                 **status._asdict(), "position": library.position, "replica": library.replica,
                 "behind": status.head - before, "lag_s": round(float(late[0][0]), 3) if late else 0.0,
-                "embedder": library.embedder.name, "episodes": library.episodes, "items": len(library.items()),
+                "risks": durability.list_risks(library._log), "embedder": library.embedder.name,
+                "episodes": library.episodes, "items": len(library.items()),
             }  # fmt: skip
             yield namespace, figures, library.verify()
 
