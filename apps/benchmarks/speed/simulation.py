@@ -8,7 +8,7 @@ same cores.
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -32,7 +32,7 @@ CROWDED_ROUNDS = 2
 FIT_ROUNDS = 9
 """Halvings of the interval in which the time of a write to the disk is searched."""
 
-Events = Iterator[Any]
+Events = Generator[simpy.Event, Any, None]
 """What a process of the simulation waits for."""
 
 
