@@ -42,14 +42,14 @@ from hardwon.memory.upkeep.write_buffer import redact_and_pack
 from hardwon.memory.validation import check_episodes, check_id, check_text
 from hardwon.memory.values import opinions
 
-from . import durability, places
+from . import places
 from .bank import SharedBank
 from .entries import is_same_episode, locate_steps, pack_episode_entry
 from .follower import Follower
 from .log import Log
 from .outbox import FILE, Outbox
 from .replica import Capture, read_position
-from .session import Session
+from .session import Session, list_risks, warn
 from .upkeep import TendedReplica, Undo
 from .vectors import share
 
@@ -135,7 +135,7 @@ class FleetLibrary(TendedReplica):
                 log.name, path, library.position, age_s, "wait in the outbox" if outbox else "fail",
             )  # fmt: skip
         elif not read_only:
-            durability.warn(log)
+            warn(log.name, log.read)
         follower.start()
         return library
 
@@ -361,7 +361,7 @@ def inspect_library(url: str) -> Iterator[tuple[str, dict[str, Any], list[Proble
             figures = {
                 **status._asdict(), "position": library.position, "replica": library.replica,
                 "behind": status.head - before, "lag_s": round(float(late[0][0]), 3) if late else 0.0,
-                "risks": durability.list_risks(library._log), "embedder": library.embedder.name,
+                "risks": list_risks(library._log.read), "embedder": library.embedder.name,
                 "episodes": library.episodes, "items": len(library.items()),
             }  # fmt: skip
             yield namespace, figures, library.verify()

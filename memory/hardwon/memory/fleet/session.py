@@ -4,6 +4,7 @@ A message names the server without the password, which comes from the address or
 environment, a service file or a password file.
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -39,6 +40,17 @@ _DEFAULTS = {
 """Settings that an address may override. They bound how long a network that went silent holds up a caller."""
 ANSWER_S = 60.0
 """Seconds to wait for the answer to one statement."""
+
+_RISKS = {
+    "fsync": "a power failure may damage the database",
+    "full_page_writes": "a power failure may damage the database",
+    "synchronous_commit": "a crash of the server loses the newest entries",
+}
+"""Settings of a server that must not be off, with what may happen."""
+_READ_RISKS = "SELECT name FROM pg_settings WHERE setting = 'off' AND name = ANY(%(names)s) ORDER BY name"
+
+logger = logging.getLogger("hardwon.memory")
+_warned: set[tuple[str, str]] = set()
 
 
 class KeyExists(LibraryError):
@@ -270,3 +282,30 @@ def hide_password(text: str, settings: Mapping[str, Any]) -> str:
     """Return a text without the password of an address, wherever a misread address put it."""
     password = settings.get("password")
     return text.replace(password, "[password]") if password else text
+
+
+def list_risks(read: Callable[[str, dict[str, Any]], list[Any]]) -> tuple[str, ...]:
+    """Return a sentence for each setting, as the role of a connection gets it, with which the server may lose entries.
+
+    Args:
+        read: Runs a query on the connection.
+    """
+    names = [name for (name,) in read(_READ_RISKS, {"names": list(_RISKS)})]
+    return tuple(f"{name} is off: {_RISKS[name]}. Set it to on, then reload the server." for name in names)
+
+
+def warn(server: str, read: Callable[[str, dict[str, Any]], list[Any]]) -> None:
+    """Log each risk of a server once in a process.
+
+    Args:
+        server: Address of the server, without the password.
+        read: Runs a query on the connection.
+    """
+    try:
+        risks = list_risks(read)
+    except LibraryError:  # the server is gone again; the next statement tells the caller
+        return
+    for risk in risks:
+        if (server, risk) not in _warned:
+            _warned.add((server, risk))
+            logger.warning("%s: %s", server, risk)
