@@ -88,6 +88,13 @@ def test_a_checkpoint_evaluates_as_the_run_did(corridor, base, tmp_path):
     }
 
 
+def test_a_run_warns_of_a_base_whose_verdicts_are_close_to_chance(corridor, base, capsys):
+    train(run_of(corridor, base, None, **EXTRACTOR), ["run.iterations=0", "eval.every=0"])
+    warned = capsys.readouterr().err
+    assert "WARNING: the untrained base puts" in warned
+    assert "as extractor. Its first verdicts are close to chance; train roles.extractor" in warned
+
+
 def test_added_embeddings_do_not_depend_on_the_random_state_of_the_process(base):
     config = ModelConfig(base=str(base), adapter=4, device="cpu")
     torch.manual_seed(1)

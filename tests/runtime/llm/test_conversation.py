@@ -63,6 +63,14 @@ def test_what_changes_every_turn_is_in_the_last_message_only():
     assert "new" in hinted.messages()[-1][1]
 
 
+def test_the_system_message_has_nothing_that_changes():
+    """So a prefix cache keeps it from turn to turn, and from episode to episode."""
+    builder = PromptBuilder(instructions="Be brief.")
+    changed = context(guidance="a hint", replan="a loop", forbidden={"take coin": "it is glued"}, actions=("wait",))
+    elsewhere = context([step("go north")], see="a cellar")
+    assert builder.system(context()) == builder.system(changed) == builder.system(elsewhere)
+
+
 def test_a_retry_replaces_the_open_turn():
     log = Conversations()
     log.answer(log.advance(context()), "take coin", (1,))

@@ -124,6 +124,31 @@ def test_text_never_becomes_a_control_token(token):
     assert asked[0] == asked[1]
 
 
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("The chest is locked.", "The chest is not locked."),
+        ("The lamp is on the desk.", "The lamp is in the desk."),
+        ("if x == 1:", "if x != 1:"),
+        ("箱は開いている。", "箱は閉まっている。"),
+    ],
+)
+def test_a_pretrained_base_reads_every_word(text, other):
+    """Small words, signs and other scripts are in what the policy and the roles read."""
+    for seen in (text, other):
+        context = make_context(text=seen)
+        assert seen in TOKENIZER.decode(PROMPTS.open_prompt(Conversations().advance(context), context))
+        assert seen in TOKENIZER.decode(PROMPTS.query(Query("keep", {"lesson": seen})))
+
+
+def test_the_template_adds_no_system_message_of_its_own():
+    """That of the base says `You are a helpful assistant` wherever a conversation has none."""
+    _, chat = play(2, lambda n: ("go east", "go east", PROMPTS.text("go east")))
+    assert "helpful" in TOKENIZER.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False)
+    for ids in (PROMPTS.open_prompt(chat, make_context()), PROMPTS.query(Query("keep", {"lesson": "x"}))):
+        assert "helpful" not in TOKENIZER.decode(ids)
+
+
 def test_control_tokens_that_are_not_special_are_text_too():
     tokenizer = build_chat_tokenizer(CHATML + "{# <think> #}", more=("<think>", "<tool_call>"))
     prompts = ChatFormat(tokenizer)
@@ -209,7 +234,16 @@ def test_the_probe_says_what_it_found():
     described = PROMPTS.template.describe()
     assert "a system message" in described
     assert "<|im_end|>" in described
-    assert "its tool form is ignored" in described
+    assert "its tool form is incomplete or missing" in described
+    assert "thinking" not in described
+
+
+def test_the_thinking_of_a_template_is_closed():
+    """A policy thinks in a line of its own, in the same form for every base."""
+    switch = "{% if enable_thinking is not defined or enable_thinking %}{{ 'Think aloud. ' }}{% endif %}"
+    prompts = ChatFormat(build_chat_tokenizer(CHATML + switch))
+    assert "its own thinking is closed" in prompts.describe()
+    assert "Think aloud" not in TOKENIZER.decode(prompts.query(Query("keep", {"lesson": "x"})))
 
 
 def test_unusable_templates_are_refused():

@@ -347,7 +347,7 @@ def _warn_of_verdicts(session: Session, screen: Screen) -> None:
             continue  # it decides nothing
         verdicts = asyncio.run(look(session.engine, session.prompts, name))
         if warning := verdicts.explain(name):
-            screen.tell(warning)
+            screen.warn(warning)
 
 
 def find_harmful_guides(config: TrainConfig, out: Path) -> tuple[str, ...]:

@@ -29,6 +29,13 @@ _TOOL = {
         "parameters": {"type": "object", "properties": {"at": {"type": "string"}}},
     },
 }
+_ARGUMENT, _RESULT = "Obsidian", "Porphyry"
+_CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "1", "type": "function", "function": {"name": "quartzite", "arguments": {"at": _ARGUMENT}}}],
+}
+_ANSWERED = {"role": "tool", "tool_call_id": "1", "content": _RESULT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class Abilities:
     has_system: bool
     """Whether it takes a system message and keeps it at the start; if not, the first user message has its text."""
     shows_tools: bool
-    """Whether it renders tool schemas. They are written as text in any case."""
+    """Whether it renders tool schemas, a call without words, and the result. If not, programs have them as text."""
     thinks: bool
     """Whether it has a switch for thinking, `enable_thinking`."""
 
@@ -155,19 +162,31 @@ class ChatTemplate:
         system = (
             "a system message" if abilities.has_system else "no system message, so the first user message has its text"
         )
-        tools = "not used" if abilities.shows_tools else "ignored"
-        return f"chat template: {system}; answers end with {end}; its tool form is {tools}, tools are written as text."
+        tools = "left to programs" if abilities.shows_tools else "incomplete or missing"
+        thoughts = "; its own thinking is closed" if abilities.thinks else ""
+        return (
+            f"chat template: {system}; answers end with {end}{thoughts}; its tool form is {tools}, and the tools of an "
+            "environment are written as text."
+        )
 
     @cached_property
     def abilities(self) -> Abilities:
         """Capabilities of the template."""
         plain = self._begin(_SYSTEM, _USER)
-        try:
-            shows_tools = self._render(plain, tools=[_TOOL]) != self._render(plain)
-        except Exception:  # a template is a program: it may raise anything for what it does not expect
-            shows_tools = False
         thinks = self._render(plain, enable_thinking=True) != self._render(plain, enable_thinking=False)
-        return Abilities(self.end, self._has_system, shows_tools, thinks)
+        return Abilities(self.end, self._has_system, self._shows_tools(plain), thinks)
+
+    def _shows_tools(self, plain: Sequence[Mapping[str, Any]]) -> bool:
+        """Return whether tools, the call of one without words beside it, and its result are all rendered.
+
+        Some templates list the tools and drop the calls, or refuse a message without words or the role of results.
+        """
+        try:
+            is_listed = self._render(plain, tools=[_TOOL]) != self._render(plain)
+            text = str(self.tokenizer.decode(self._render([*plain, _CALL, _ANSWERED], tools=[_TOOL])))
+        except Exception:  # a template is a program: it may raise anything for what it does not expect
+            return False
+        return is_listed and _ARGUMENT in text and _RESULT in text
 
     def _keeps_system(self) -> bool:
         """Return whether a system message is taken and stays at the start of a growing conversation."""
