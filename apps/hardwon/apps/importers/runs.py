@@ -37,7 +37,12 @@ class RunReader:
             raise ValueError("not a run: it has no id, inputs, outputs or run_type")
         for run in _flatten([value]):
             # Nested runs are stored separately; keeping them would store a run once per level.
-            self._spool.put(str(run.get("trace_id") or run["id"]), place, {**run, "child_runs": None})
+            ancestors = run.get("parent_run_ids") or [None]  # LangSmith's newer API has these, and types in capitals
+            plain = {
+                "run_type": str(run.get("run_type") or "").lower(),
+                "parent_run_id": run.get("parent_run_id") or ancestors[-1],
+            }
+            self._spool.put(str(run.get("trace_id") or run["id"]), place, {**run, **plain, "child_runs": None})
 
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield an episode per trace.

@@ -1,7 +1,8 @@
 """Read the JSON values of a file one at a time, regardless of its size.
 
-A file has one value per line, or it is one document: an array of values or a single object. Values come with their
-line number (in a document, their position) for error messages. No value longer than `MAX_VALUE` is kept in memory.
+A file has one value per line, or it is a document: an array of values, a single object, or indented objects in a row.
+Values come with their line number (in a document, their position) for error messages. No value longer than `MAX_VALUE`
+is kept in memory.
 """
 
 import json
@@ -126,7 +127,7 @@ def _read_lines(path: Path, file: IO[bytes]) -> Iterator[Value]:
 
 
 def _read_document(path: Path, file: IO[bytes], size: int) -> Iterator[Value]:
-    """Yield the elements of an array, or of the list in a large object; else the object itself."""
+    """Yield the elements of an array, or of the list in a large object; else the object itself and those after it."""
     head = _read_line(file).lstrip()[:1]
     file.seek(0)
     prefixes = ["item"] if head == b"[" else list(LISTS) if size > MAX_VALUE else [""]
@@ -138,7 +139,7 @@ def _read_document(path: Path, file: IO[bytes], size: int) -> Iterator[Value]:
             # Restore the envelope by which `is_span` recognizes resources.
             if isinstance(value, dict) and prefix == LISTS[0]:
                 value = {"resourceSpans": [value]}
-            yield (f"value {number}" if prefix else "line 1"), value
+            yield (f"value {number}" if prefix or number > 1 else "line 1"), value
         if has_values or head == b"[":
             return
     raise ConfigError(
@@ -151,7 +152,7 @@ def _read_elements(path: Path, file: IO[bytes], prefix: str) -> Iterator[Any]:
     number = 0
     try:
         # Without `use_float`, ijson returns Decimal, which `json` cannot write.
-        for value in ijson.items(file, prefix, use_float=True):
+        for value in ijson.items(file, prefix, use_float=True, multiple_values=not prefix):
             number += 1
             yield value
     except (ijson.JSONError, ValueError, RecursionError) as error:
