@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 from tests.memory.fleet.conftest import server, url
@@ -145,6 +147,54 @@ def test_an_agent_learns_into_a_shared_library(url, run, tmp_path):
     assert json.loads(run("memory", "stats", url, "--json"))["episodes"] == 6
     rows = [json.loads(line) for line in (tmp_path / "two" / "episodes.jsonl").read_text().splitlines()]
     assert sum(row["phase"] == "learn" for row in rows) == 3
+
+
+SCRIPT = """
+import sys
+from langchain.agents import create_agent
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime import ExperienceMiddleware
+
+class Scripted(GenericFakeChatModel):
+    def bind_tools(self, tools, **settings):
+        return self
+
+def refund(order: str) -> str:
+    'Refund an order.'
+    return f"{order} was refunded"
+
+with ExperienceLibrary.open(sys.argv[1]) as library:
+    for number in range(5):
+        order = f"{sys.argv[2]}-{number}"
+        call = AIMessage("", tool_calls=[{"name": "refund", "args": {"order": order}, "id": "1"}])
+        model = Scripted(messages=iter([call, AIMessage("Done.")]))
+        agent = create_agent(model, [refund], middleware=[ExperienceMiddleware(library)])
+        agent.invoke({"messages": [("user", f"Refund order {order}.")]})
+"""
+
+
+@pytest.mark.slow
+def test_one_script_learns_into_a_file_and_from_two_hosts_into_a_shared_library(url, tmp_path, monkeypatch):
+    """Only the address differs. Each process has a replica of its own; both end with the same digest."""
+
+    def start(address: str, host: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / host)}
+        return subprocess.Popen([sys.executable, "-c", SCRIPT, address, host], env=environment)
+
+    children = [start(str(tmp_path / "alone.db"), "alone"), start(url, "one"), start(url, "two")]
+    assert [child.wait(240) for child in children] == [0] * 3
+    digests = []
+    for host in ("one", "two"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / host))
+        assert list((tmp_path / host / "hardwon").glob("*-default/library-*.db"))
+        with ExperienceLibrary.open(url) as library:
+            assert library.episodes == 10
+            digests.append(library.digest())
+    assert digests[0] == digests[1]
+    with ExperienceLibrary.open(tmp_path / "alone.db") as library:
+        assert library.episodes == 5
 
 
 def test_a_shared_library_is_served(url, tmp_path, monkeypatch, episode):
