@@ -49,6 +49,8 @@ def test_a_run_in_two_parts_is_the_run_in_one(corridor, base, tmp_path, adapter,
     assert_same(tmp_path / "one", tmp_path / "two")
     again = [line for line in lines(tmp_path / "two") if (line["iteration"], line["kind"]) != (1, "eval")]
     assert lines(tmp_path / "one") == again
+    counts = {line["policy/samples_per_rollout"] for line in again if "policy/samples_per_rollout" in line}
+    assert counts == {1.0}, "an episode of an append-only conversation is one sample"
 
 
 @pytest.mark.parametrize("adapter", [None, 4])

@@ -178,6 +178,18 @@ def test_a_cut_by_the_end_of_the_context_is_not_the_policys_failure(engine, libr
     assert rollout.failed == "context_exceeded"
 
 
+def test_a_last_answer_that_the_end_of_the_context_cut_is_excluded_too(library):
+    """Without the end of the context, three answers that are no actions are the policy's own failure."""
+    texts = ("", "", "send 10...")
+    whole: Any = Scripted(*texts)
+    (rollout,) = play(TokenPolicy(whole, PROMPTS), whole, library, Parser())
+    assert (rollout.trajectory.ending, rollout.failed) == ("policy_error", "")
+    context = len(whole.requests[2].prompt) + len(PROMPTS.text("send 10")) - 1
+    cut: Any = Scripted(*texts)
+    (rollout,) = play(TokenPolicy(cut, PROMPTS, context=context), cut, library, Parser())
+    assert (len(cut.requests), rollout.failed) == (3, "context_exceeded")
+
+
 def test_one_grammar_serves_a_set_of_tools():
     """Compiling one for each decision would cost more than sampling."""
     answers = Answers(PROMPTS)

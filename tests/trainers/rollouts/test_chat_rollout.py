@@ -56,6 +56,14 @@ def test_an_episode_is_one_sequence_with_retries_hints_and_substitutes(policy):
     assert history[3].action in PROMPTS.tokenizer.decode(sequence.tokens)
 
 
+def test_an_attempt_at_an_earlier_step_supersedes_what_came_after_it(policy):
+    rows, history = play(policy, [{}, {}])
+    episode = _Episode(Spec("train", 0))
+    for row in (*rows, rows[0]):
+        episode.keep(row.turn, history[row.turn].action, row)
+    assert episode.collect(history) == (rows[0],)
+
+
 def test_a_context_gives_the_messages_of_production(policy):
     """The trained policy reads what `ChatPolicy` sends."""
     context = Context(State("You are in a room.", task="Find the coin."), ACTIONS, guidance="east is best")
