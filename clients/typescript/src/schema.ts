@@ -1019,6 +1019,8 @@ export interface components {
          * @description A namespace, as this caller may use it.
          */
         About: {
+            /** Edition */
+            edition: number;
             /** Embedder */
             embedder: string;
             /** Episodes */
@@ -1774,6 +1776,11 @@ export interface components {
          */
         Outlook: {
             /**
+             * Chance
+             * @default 0
+             */
+            chance: number;
+            /**
              * Dead
              * @default 0
              */
@@ -1793,6 +1800,11 @@ export interface components {
              * @default 0
              */
             n: number;
+            /**
+             * Promise
+             * @default 0
+             */
+            promise: number;
             /**
              * Unlock
              * @default 0
