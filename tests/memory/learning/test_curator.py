@@ -143,6 +143,29 @@ def test_other_findings_are_not_duplicates(one, other):
     assert not says_the_same(Item("insight", one), Item("insight", other))
 
 
+TASK = "Pick up the things that lie about in the house, and put each of them into the place where it belongs."
+
+
+def test_short_lessons_of_one_long_task_are_not_duplicates(library):
+    """The words of the task are the same in all of them, and say nothing about the lesson."""
+    texts = ("take coat: rewarded", "put coat in closet: rewarded", "put milk in fridge: rewarded")
+    lessons = [Item("insight", text, when_to_use=TASK) for text in texts]
+    assert [library.add(lesson).status for lesson in lessons] == ["added"] * 3
+    again = library.add(Item("insight", "Put milk in fridge: rewarded!", when_to_use=TASK))
+    assert again.status == "merged"
+    assert library.get(again.item_id).title == texts[2]
+    elsewhere = "When the family moves into another house and everything is still in boxes, unpack these first."
+    assert not says_the_same(lessons[0], Item("insight", texts[0], when_to_use=elsewhere))
+
+
+def test_a_lesson_does_not_contradict_another_one_of_its_task(library):
+    """Only what the two say is compared, not the words of their task."""
+    firm = Item("insight", "wash the coat", when_to_use=TASK, confidence=0.9)
+    assert library.add(firm).status == "added"
+    assert library.add(Item("insight", "never boil the milk", when_to_use=TASK)).status == "added"
+    assert library.add(Item("insight", "never wash the coat", when_to_use=TASK)).status == "rejected"
+
+
 def test_fifty_candidates_and_a_limit_of_ten_add_exactly_ten(library, episode):
     """systems.md §1: the rate limit is exact, for strategies and for warnings (at most 5)."""
     from hardwon.memory.learning.rule_mining import RATE_LIMITS

@@ -321,11 +321,12 @@ class Curator:
         return [items.kept_item_of(row[0]) for row in rows]
 
     def _similar(self, item: Item) -> list[Item]:
-        """Return the active items of the same kind with the most words in common.
+        """Return the active items of the same kind with the most words in common with what the item says.
 
         Items made by rules or with a condition have none: they are identified by their id.
         """
-        chosen = sorted(content_words(item.text), key=lambda word: (-len(word), word))[:_QUERY_WORDS]
+        statement = content_words(_read_statement(item)) or content_words(item.text)
+        chosen = sorted(statement, key=lambda word: (-len(word), word))[:_QUERY_WORDS]
         if not chosen or item.condition is not None or item.writer == "rules":
             return []
         table = f"items_text_{self.namespace}"
@@ -412,12 +413,22 @@ def _find_generic_phrase(item: Item) -> str:
 def says_the_same(item: Item, other: Item) -> bool:
     """Return whether two items of a kind share so many words that the second adds nothing.
 
-    Words are compared, not letters: `open the red door` and `open the bed door` are different findings.
+    Words are compared, not letters: `open the red door` and `open the bed door` are different findings. The statements
+    alone are compared as well, because short lessons of one task share all words of a long `when_to_use`.
     """
     if (item.condition, item.forbids, item.steps) != (other.condition, other.forbids, other.steps):
         return False
     a, b = frozenset(words(item.text)), frozenset(words(other.text))
-    return _negated(item) == _negated(other) and _numbers(a) == _numbers(b) and _jaccard(a, b) > SAME
+    if _negated(item) != _negated(other) or _numbers(a) != _numbers(b):
+        return False
+    return (
+        _jaccard(a, b) > SAME and _jaccard(*(frozenset(words(_read_statement(each))) for each in (item, other))) > SAME
+    )
+
+
+def _read_statement(item: Item) -> str:
+    """Return what an item says, without the situation that it is for."""
+    return f"{item.title}\n{item.body}"
 
 
 def _numbers(tokens: frozenset[str]) -> frozenset[str]:
@@ -427,8 +438,11 @@ def _numbers(tokens: frozenset[str]) -> frozenset[str]:
 
 def _contradicts(item: Item, other: Item) -> bool:
     """Return whether two texts share almost all words but only one of them is negated."""
-    a, b = (content_words(each.text.lower()) - _NEGATIONS for each in (item, other))
-    return _negated(item) != _negated(other) and _jaccard(a, b) > SAME
+    if _negated(item) == _negated(other):
+        return False
+    texts = ((each.text, _read_statement(each)) for each in (item, other))
+    pairs = zip(*([content_words(text.lower()) - _NEGATIONS for text in pair] for pair in texts), strict=True)
+    return all(_jaccard(a, b) > SAME for a, b in pairs)
 
 
 def _negated(item: Item) -> bool:
