@@ -331,7 +331,7 @@ def _begin(loop: TrainingLoop) -> bool:
         role.begin(loop.screen.tell)
         session.engine.load_adapter(name, 1, role.weights())
         if isinstance(role, LooksBack) and (text := asyncio.run(role.look_back())):
-            loop.screen.tell(text)
+            (loop.screen.warn if text.startswith("WARNING") else loop.screen.tell)(text)
     _warn_of_verdicts(session, loop.screen)
     if warmstart is not None:
         updates.finish(loop)  # a kill in the first evaluation must not lose the warm start

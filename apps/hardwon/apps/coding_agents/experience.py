@@ -105,7 +105,8 @@ def build_run(
     # Cursor reports a call that a hook refused as failed, too.
     refused = {entry["id"] for entry in entries if entry.get("kind") == "refused" and entry.get("id")}
     for entry in entries:
-        kind, verdict = entry.get("kind"), Verdict(**(entry.get("verdict") or {"allowed": True}))
+        kind, saved = entry.get("kind"), entry.get("verdict")
+        verdict = Verdict(**saved) if saved else Verdict(True)
         if kind != "refused" and verdict.items and entry.get("id"):
             # The outcome of the call belongs to the guardrails that warned of it, and decides their trial.
             run.rulings[str(entry["id"])] = "", Ruling(verdict)
