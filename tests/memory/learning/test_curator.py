@@ -160,10 +160,11 @@ def test_short_lessons_of_one_long_task_are_not_duplicates(library):
 
 def test_a_lesson_does_not_contradict_another_one_of_its_task(library):
     """Only what the two say is compared, not the words of their task."""
-    firm = Item("insight", "wash the coat", when_to_use=TASK, confidence=0.9)
+    task = f"{TASK} Open closed containers first, close drawers afterwards, and finish within twenty minutes."
+    firm = Item("insight", "wash the coat", when_to_use=task, confidence=0.9)
     assert library.add(firm).status == "added"
-    assert library.add(Item("insight", "never boil the milk", when_to_use=TASK)).status == "added"
-    assert library.add(Item("insight", "never wash the coat", when_to_use=TASK)).status == "rejected"
+    assert library.add(Item("insight", "never wash the milk", when_to_use=task)).status == "added"
+    assert library.add(Item("insight", "never wash the coat", when_to_use=task)).status == "rejected"
 
 
 def test_fifty_candidates_and_a_limit_of_ten_add_exactly_ten(library, episode):
