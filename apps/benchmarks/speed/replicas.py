@@ -91,7 +91,7 @@ class Look(NamedTuple):
 
 @dataclass
 class Turn:
-    """What was measured in one turn of load."""
+    """Measurements of one turn of load."""
 
     lags_ms: list[float]
     """Time of each entry from its commit until the replica held it."""

@@ -33,7 +33,7 @@ FIT_ROUNDS = 9
 """Halvings of the interval in which the time of a write to the disk is searched."""
 
 Events = Generator[simpy.Event, Any, None]
-"""What a process of the simulation waits for."""
+"""An event that a process of the simulation waits for."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,6 +87,15 @@ def test_a_key_begins_with_where_and_what():
     assert shorten("a b c", words=2) == "a b"
 
 
+def test_a_key_says_that_a_step_was_rewarded():
+    """Its outcome in words may not tell; a punished step and one without a reward look alike."""
+    post = State("You put the milk in the fridge.")
+    held = State("You hold milk.")
+    keys = [build_key(Step(held, "put milk in fridge", post, Diagnosis(True), reward)) for reward in (1.0, 0.0, -1.0)]
+    assert keys[0] == "put milk in fridge (rewarded) -> You put the milk in the fridge."
+    assert keys[1] == keys[2] == "put milk in fridge -> You put the milk in the fridge."
+
+
 def test_a_key_says_first_what_speaks_of_the_task():
     seen = State("You are in the hall.", task="find the coin")
     entered = replace(seen, observation=f"You see a stove. {'There is a chair. ' * 9}On the table is a coin.")

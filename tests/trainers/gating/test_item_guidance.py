@@ -3,6 +3,9 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+from tests.trainers.folder_base import save_base
+
 from hardwon.memory import Item, Recollection, State
 from hardwon.memory.records import Estimate, Hit, Outcome
 from hardwon.runtime.interfaces.arms import Arm
@@ -11,6 +14,7 @@ from hardwon.trainers.config.schema import of
 from hardwon.trainers.gating.item_guidance import ItemGuidance
 from hardwon.trainers.player import Player
 from hardwon.trainers.session import Session
+from hardwon.trainers.trainer import train
 
 HALL = State("You are in the hall.", task="find the coin")
 LESSON = Item("insight", "to find the prize, open the door first", when_to_use="find the prize", id="a lesson")
@@ -28,6 +32,35 @@ def test_items_are_shown_without_counts_and_returns():
     assert "go east" not in hint.text
     assert hint.item_ids == ("a lesson",)
     assert hint.step_ids == ()
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("items", "items"), ("guide", "library")])
+def test_demonstrations_show_what_the_first_recalling_arm_shows(tmp_path, monkeypatch, kind, shown):
+    """A policy learns to read lessons from lessons; a guide that has learned nothing is not asked."""
+    settings = {
+        "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
+        "tasks": {"train": {"seeds": "0-11"}, "eval": {"seeds": "100-103"}},
+        "explore": {"worlds": {"seeds": "0-5"}, "steps": 20, "tries": 3},
+        "model": {"base": str(save_base(tmp_path / "base")), "adapter": 2},
+        "arms": {"control": 1, "lessons": 2},
+        "guidance": {"lessons": kind},
+        "library": {"explored": {"": {"seeds": "20-23"}}},
+        "warmstart": {"examples": {"copies": 2, "memory_share": 0.5}, "learning": {"updates": 1, "batch": 1}},
+        "roles": {"policy": {}}
+        | ({"guide": {"settings": {"says": "recalled", "distil": 0}}} if kind == "guide" else {}),
+        "eval": {"every": 0},
+        "run": {"iterations": 0, "out": str(tmp_path / "run"), "threads": 1},
+    }
+    arms: list[Arm] = []
+    original = Player.demonstrate
+
+    async def demonstrate(self, paths, chosen, *args):
+        arms.extend(chosen)
+        return await original(self, paths, chosen, *args)
+
+    monkeypatch.setattr(Player, "demonstrate", demonstrate)
+    train(settings)
+    assert [arm.memory for arm in arms] == ["none", shown]
 
 
 def test_without_items_nothing_is_shown():

@@ -64,7 +64,7 @@ def mark(parts, most=99):
 
 
 def test_a_lesson_is_right_if_it_solved_another_instance_and_wrong_if_it_solved_none():
-    """What is known from its own instance alone is left out, because nothing says whether it holds elsewhere."""
+    """A lesson of its own instance alone is left out, because nothing says whether it holds elsewhere."""
     milk, coat = ("put milk in fridge", 1.0, True), ("put coat in closet", 1.0, True)
     lost, late = ("put milk in closet", -1.0, True), ("eat lamp", 0.0, False)
     parts = build_parts({0: walk(lost, milk), 1: walk(late, milk), 2: walk(coat)})
@@ -212,6 +212,7 @@ def test_a_run_tells_how_well_extractor_and_admission_decide(settings, capsys):
     ("role", "changes", "reason"),
     [
         ("extractor", {"distil": 5, "writes": "text"}, "writes=choice"),
+        ("extractor", {"distil": 5, "reads": "explored"}, "reads=rollouts"),
         ("extractor", {"distil_lr": 1e-3}, "distil above 0"),
         ("admission", {"distil_batch": 4}, "distil above 0"),
         ("admission", {"distil": 5, "distil_batch": 0}, "distil_batch is 0"),
@@ -220,5 +221,7 @@ def test_a_run_tells_how_well_extractor_and_admission_decide(settings, capsys):
 )
 def test_settings_of_stage_1_that_nothing_reads_are_refused(settings, role, changes, reason):
     settings["roles"][role]["settings"] = changes
+    if changes.get("reads") == "explored":  # another check asks for an arm that shows its texts
+        settings |= {"arms": {"control": 1, "advice": 2}, "guidance": {"advice": "role"}, "library": {}}
     with pytest.raises(ConfigError, match=reason):
         train(of(settings))

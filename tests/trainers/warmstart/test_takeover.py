@@ -1,5 +1,8 @@
 """A run that begins with the policy of another one."""
 
+import hashlib
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from tests.trainers.folder_base import save_base
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config.schema import of
+from hardwon.trainers.session import Session
 from hardwon.trainers.trainer import train
 
 
@@ -71,7 +75,7 @@ def test_a_resumed_run_does_not_begin_again(settings, first, tmp_path):
                 "tasks": {"train": {"seeds": "20-25"}, "eval": {"seeds": "3-8"}},
                 "explore": {"worlds": {"seeds": "30-33"}},
             },
-            r"trained on 6 task instances of tasks.eval, such as #3",
+            r"learned from 6 task instances of tasks.eval, such as #3",
         ),
     ],
 )
@@ -80,6 +84,47 @@ def test_a_run_that_does_not_fit_is_refused(settings, first, tmp_path, changes, 
         changes = {"model": {**changes["model"], "base": settings["model"]["base"]}}
     with pytest.raises(ConfigError, match=reason):
         begin(settings, first, tmp_path, **changes)
+
+
+def test_a_run_is_refused_before_anything_is_played(settings, tmp_path, monkeypatch):
+    """Exploring takes minutes."""
+    monkeypatch.setattr(Session, "open", lambda *args, **options: pytest.fail("the session was opened"))
+    with pytest.raises(ConfigError, match="there is no checkpoint in"):
+        begin(settings, tmp_path / "nothing", tmp_path)
+
+
+def test_worlds_of_a_library_and_of_an_earlier_run_count_as_learned(settings, tmp_path):
+    """The third run inherits what the first one learned from."""
+    explored = {"explored": {"": {"seeds": "200-201"}}}
+    first = train({**settings, "library": explored, "arms": {"control": 1, "retrieved": 1}}).checkpoint
+    free = {"train": {"seeds": "300-305"}, "eval": {"seeds": "400-401"}}
+    second = begin(settings, first, tmp_path, tasks=free, explore={"worlds": {"seeds": "310-313"}})
+    for seeds in ("3-4", "200-201"):
+        with pytest.raises(
+            ConfigError, match=f"learned from 2 task instances of tasks.eval, such as #{seeds.split('-')[0]}"
+        ):
+            train(
+                {**settings, "tasks": {"train": {"seeds": "300-305"}, "eval": {"seeds": seeds}},
+                 "explore": {"worlds": {"seeds": "310-313"}}, "warmstart": {"run": second.checkpoint}},
+                [f"run.out={tmp_path / 'third'}"],
+            )  # fmt: skip
+
+
+def test_a_base_at_another_place_is_named_and_other_instructions_are_refused(settings, first, tmp_path, capsys):
+    moved = save_base(tmp_path / "moved")
+    begin(settings, first, tmp_path, model={"base": str(moved), "adapter": 2})
+    assert f"and that of this run {moved}" in capsys.readouterr().err
+    changed = json.loads((Path(first) / "instructions.json").read_text())
+    changed["texts"]["judge"] = "another"
+    folder = tmp_path / "changed"
+    shutil.copytree(first, folder)
+    (folder / "instructions.json").write_text(json.dumps(changed))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    digest = hashlib.blake2b((folder / "instructions.json").read_bytes(), digest_size=16).hexdigest()
+    manifest["files"]["instructions.json"] = digest
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match="the texts of judge differ"):
+        train({**settings, "warmstart": {"run": str(folder)}}, [f"run.out={tmp_path / 'third'}"])
 
 
 def test_a_missing_run_is_refused_and_so_are_settings_that_nothing_reads(settings, tmp_path):

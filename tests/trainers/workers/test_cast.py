@@ -66,7 +66,8 @@ def play(library):
         agent = cast.build_agent(arm, policy, learning=learning, max_steps=steps)
         specs = [Spec("train", seed, arm.name, memory=TEXT) for seed in seeds]
         try:
-            return policy, asyncio.run(collect({arm.name: agent}, Sessions(), specs))  # type: ignore[arg-type]
+            sessions: Any = Sessions()
+            return policy, asyncio.run(collect({arm.name: agent}, sessions, specs))
         finally:
             agent.close()
 
@@ -142,7 +143,7 @@ def test_items_are_withheld_in_training_alone(play, library):
 
 
 def test_a_warm_up_counts_the_iterations_of_the_run(play, library):
-    """Of agents that play already, too."""
+    """This includes agents that play already."""
     library.add(Item("insight", LESSON))
     cast = open_cast(library, warmup_iterations=2)
     policy, early = Follower(), []
@@ -150,7 +151,8 @@ def test_a_warm_up_counts_the_iterations_of_the_run(play, library):
     for iteration in range(4):
         cast.set_iteration(iteration)
         spec = Spec("train", WEST, "retrieved", salt=str(iteration))
-        asyncio.run(collect({"retrieved": agent}, Sessions(), [spec]))  # type: ignore[arg-type]
+        sessions: Any = Sessions()
+        asyncio.run(collect({"retrieved": agent}, sessions, [spec]))
         early.append(any(policy.hints))
         policy.contexts.clear()
     agent.close()

@@ -10,7 +10,7 @@ what happens when.
 import copy
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -188,7 +188,7 @@ class Session:
         """Load the roles, the diversity counts and the gate from a checkpoint."""
         import torch
 
-        _check_instructions(self.config, checkpoint)
+        check_instructions(self.config, checkpoint, self.config.roles)
         for name, role in self.roles.items():
             saved = torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True)
             role.load_state_dict(saved["state"])
@@ -224,8 +224,8 @@ def read_config(checkpoint: Path) -> TrainConfig:
     return of(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")))
 
 
-def _check_instructions(config: TrainConfig, checkpoint: Path) -> None:
-    """Check that the roles of a checkpoint were trained on the instructions of this version.
+def check_instructions(config: TrainConfig, checkpoint: Path, roles: Iterable[str]) -> None:
+    """Check that some roles of a checkpoint were trained on the instructions of this version.
 
     Prompts of the compact format have no instructions. A checkpoint without a record, from before they were recorded,
     cannot be compared, and a warning says so.
@@ -243,7 +243,7 @@ def _check_instructions(config: TrainConfig, checkpoint: Path) -> None:
             stacklevel=2,
         )
         return
-    instructions.check(json.loads(path.read_text(encoding="utf-8")), str(checkpoint), config.roles)
+    instructions.check(json.loads(path.read_text(encoding="utf-8")), str(checkpoint), roles)
 
 
 def _open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> Engine:

@@ -38,7 +38,7 @@ from .roles.base import LooksBack
 from .roles.decisions import PURPOSES, look
 from .session import Session, read_config
 from .warmstart import updates
-from .warmstart.takeover import take_over
+from .warmstart.takeover import check_run, take_over
 from .workers.opening import open_pool
 
 MAY_DIFFER = (
@@ -220,6 +220,8 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     screen = Screen(config.run.iterations, list(config.arms), outcome=config.outcome, quiet=quiet)
     checkpoint = _find_checkpoint(config, screen, resume=resume)
     if checkpoint is None:
+        if config.warmstart is not None and config.warmstart.run is not None and (warning := check_run(config)):
+            screen.warn(warning)
         _prepare_new_run(config, out)
     session = Session.open(config, out, checkpoint=checkpoint)
     player = Player(session, screen.tell, pool=open_pool(session))
@@ -321,7 +323,7 @@ def _begin(loop: TrainingLoop) -> bool:
     feasibility.check_prompts(session)
     feasibility.check_roles(session)
     if warmstart is not None and warmstart.run is not None:
-        take_over(session, Path(warmstart.run))
+        take_over(session)
         loop.screen.tell(f"the policy begins as that of {warmstart.run}.")
     elif warmstart is not None:
         if not updates.imitate(loop, warmstart, loop.warming):

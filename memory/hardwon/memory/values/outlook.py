@@ -70,7 +70,7 @@ class Outlook:
     n: int = 0
     """Number of past steps under the least tried key that tells what the notes say of the action's arguments."""
     promise: float = 0.0
-    """What a try could show beyond the value: the chance that the action is paid, and that what it unlocks is."""
+    """Gain that a try could show beyond the value: the chance that the action, or one that it unlocks, is paid."""
     chance: float = 0.0
     """Share of similar actions that were ever paid, divided among the tries of this one."""
 
@@ -325,7 +325,7 @@ def _count_words(ids: Ints, has_words: NDArray[np.bool_], counts: Floats) -> Flo
 
 @dataclass(frozen=True, slots=True)
 class _Links:
-    """What the steps of all episodes made possible."""
+    """Actions that the steps of all episodes made possible."""
 
     ids: Ints
     """Key ids of all rows, (rows, columns)."""

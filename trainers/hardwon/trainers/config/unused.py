@@ -113,8 +113,9 @@ def _list_own_settings(config: "TrainConfig") -> Iterator[Group]:
         yield Group(path, extractor, ("trials", "episodes"), reads_rollouts, f"{path}.reads=rollouts")
         tries = reads_rollouts and extractor.get("trials", TRIALS) > 0
         yield Group(path, extractor, ("explores",), tries, f"{path}.trials above 0 with {path}.reads=rollouts")
-        distils = not config.model.is_compact and extractor.get("writes", "choice") == "choice"
-        yield Group(path, extractor, ("distil",), distils, f"a base that reads messages, and {path}.writes=choice")
+        distils = not config.model.is_compact and reads_rollouts and extractor.get("writes", "choice") == "choice"
+        needed = f"a base that reads messages, {path}.reads=rollouts and {path}.writes=choice"
+        yield Group(path, extractor, ("distil",), distils, needed)
         yield from _list_study(path, extractor)
         yield Group(path, extractor, ("max_tokens",), extractor.get("writes") == "text", f"{path}.writes=text")
     if (admission := roles.get("admission")) is not None:

@@ -47,7 +47,7 @@ class Abilities:
     has_system: bool
     """Whether it takes a system message and keeps it at the start; if not, the first user message has its text."""
     shows_tools: bool
-    """Whether it renders tool schemas, a call without words, and the result. If not, programs have them as text."""
+    """True if it renders tool schemas, a call without words, and the result. If not, programs have them as text."""
     thinks: bool
     """Whether it has a switch for thinking, `enable_thinking`."""
 

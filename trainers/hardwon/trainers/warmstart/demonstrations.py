@@ -8,7 +8,7 @@ from dataclasses import replace
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.trainers.algorithms.imitation import Examples, build_examples, clean_trajectory, restrict
 from hardwon.trainers.algorithms.samples import PackedSequence, pack_samples
-from hardwon.trainers.config.kinds import PASTES, RECALLS
+from hardwon.trainers.config.kinds import LESSONS, PASTES, RECALLS
 from hardwon.trainers.config.schema import CONTROL
 from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.rollouts.demonstration import shorten_path
@@ -47,7 +47,11 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
         if path and (config.max_turns is None or len(path) <= config.max_turns):
             paths[world] = path
     # with all that is recalled, also where the guide is to be asked later: it has learned nothing yet
-    recalling = [replace(arm, memory="library") for arm in loop.config.list_arms() if arm.memory in RECALLS - PASTES]
+    recalling = [
+        arm if arm.memory in LESSONS else replace(arm, memory="library")
+        for arm in loop.config.list_arms()
+        if arm.memory in RECALLS - PASTES
+    ]
     in_library = {world for worlds in loop.config.library.explored.values() for world in worlds.all} & {*paths}
     if recalling and in_library:
         loop.screen.warn(

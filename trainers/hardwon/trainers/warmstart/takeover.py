@@ -7,25 +7,45 @@ from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.roles.base import load_weights
-from hardwon.trainers.session import Session, read_config
+from hardwon.trainers.session import Session, check_instructions, read_config
 
 POLICY = "policy"
 
 
-def take_over(session: Session, run: Path) -> None:
-    """Give the policy the weights of a run's newest checkpoint, or of a given checkpoint.
+def check_run(config: TrainConfig) -> str:
+    """Check that the policy of `warmstart.run` can be taken over, before anything is played.
+
+    Returns:
+        A warning if that run names another base, which may be the same one at another place; else an empty string.
 
     Raises:
-        ConfigError: There is no intact checkpoint, its model is another one, or it was trained on task instances that
-            this run evaluates.
+        ConfigError: There is no intact checkpoint, its model or its instructions are others, or it learned from task
+            instances that this run evaluates.
+    """
+    assert config.warmstart is not None
+    assert config.warmstart.run is not None
+    run = Path(config.warmstart.run)
+    checkpoint = find(run)
+    before = read_config(checkpoint)
+    _check_model(config, before, run)
+    _check_worlds(config, before, run)
+    check_instructions(before, checkpoint, (POLICY,))
+    if before.model.base == config.model.base:
+        return ""
+    return f"WARNING: the base of {run} is {before.model.base}, and that of this run {config.model.base}; use the same."
+
+
+def take_over(session: Session) -> None:
+    """Give the policy the weights of the newest checkpoint of `warmstart.run`, or of the checkpoint that it names.
+
+    Raises:
+        ConfigError: The base has other layers.
     """
     import torch
 
-    checkpoint = find(run)
-    before = read_config(checkpoint)
-    _check_model(session.config, before, run)
-    _check_worlds(session.config, before, run)
-    weights = torch.load(checkpoint / f"{POLICY}.pt", map_location="cpu", weights_only=True)["state"]["weights"]
+    assert session.config.warmstart is not None
+    run = Path(session.config.warmstart.run or "")
+    weights = torch.load(find(run) / f"{POLICY}.pt", map_location="cpu", weights_only=True)["state"]["weights"]
     own = parameters_of(session.roles[POLICY].model, POLICY)
     if [*weights] != [*own] or any(weights[name].shape != value.shape for name, value in own.items()):
         raise ConfigError(f"warmstart.run is {run}, whose base has other layers; set model.base to that of the run.")
@@ -49,10 +69,14 @@ def _check_model(config: TrainConfig, before: TrainConfig, run: Path) -> None:
 
 
 def _check_worlds(config: TrainConfig, before: TrainConfig, run: Path) -> None:
-    """Check that the run learned from no task instance that this one evaluates."""
-    learned = {*before.tasks.train.all, *before.explore.worlds.all}
+    """Check that the run, and the one that it began with, learned from no task instance that this one evaluates."""
+    worlds = (before.tasks.train, before.explore.worlds, *before.library.explored.values())
+    learned = {instance for each in worlds for instance in each.all}
     if shared := sorted(learned & {*config.tasks.eval.all}):
         raise ConfigError(
-            f"warmstart.run is {run}, which was trained on {len(shared)} task instances of tasks.eval, such as "
+            f"warmstart.run is {run}, which learned from {len(shared)} task instances of tasks.eval, such as "
             f"{shared[0][0]}#{shared[0][1]}; evaluate others."
         )
+    if before.warmstart is not None and before.warmstart.run is not None:
+        earlier = Path(before.warmstart.run)
+        _check_worlds(config, read_config(find(earlier)), earlier)
