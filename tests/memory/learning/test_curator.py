@@ -158,6 +158,16 @@ def test_short_lessons_of_one_long_task_are_not_duplicates(library):
     assert not says_the_same(lessons[0], Item("insight", texts[0], when_to_use=elsewhere))
 
 
+def test_a_near_duplicate_is_found_among_many_lessons_of_one_task(library):
+    """The words of the task find all of them alike, so those of the lesson are searched for."""
+    task = "Distribute scattered belongings throughout neighboring apartments, photographing everything afterwards."
+    for thing in ("coat", "lamp", "ball", "book", "rope", "vase", "tape", "soap", "cork", "dish", "mask", "tent"):
+        library.add(Item("insight", f"the {thing} goes on the shelf beside the {thing} hook", when_to_use=task))
+    first = library.add(Item("insight", "always put the cold fresh milk in the kitchen fridge", when_to_use=task))
+    again = library.add(Item("insight", "always put the cold fresh milk back in the kitchen fridge", when_to_use=task))
+    assert (again.status, again.item_id) == ("merged", first.item_id)
+
+
 def test_a_lesson_does_not_contradict_another_one_of_its_task(library):
     """Only what the two say is compared, not the words of their task."""
     task = f"{TASK} Open closed containers first, close drawers afterwards, and finish within twenty minutes."

@@ -92,8 +92,10 @@ def test_a_step_is_shared_if_it_solves_the_instance_and_once_only():
     """Steps on the way to the solution are left out; those that the solution does without are held back."""
     episode = walk(
         ("look under bed", 0.0, True), ("take milk", 0.0, True), ("put milk in fridge", 1.0, True),
-        ("put milk in fridge", 1.0, True),
+        ("put milk in fridge", 1.0, True), ("look at lamp", 0.0, True), ("wait", 0.0, True),
     )  # fmt: skip
+    twice = replace(episode.steps[3], post=episode.steps[2].post)  # with the same outcome, so with the same key
+    episode = replace(episode, steps=(*episode.steps[:3], twice, *episode.steps[4:]))
     solution = walk(("take milk", 0.0, True), ("put milk in fridge", 1.0, True))
     engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("admission",))
     parts = Parts(
@@ -107,11 +109,11 @@ def test_a_step_is_shared_if_it_solves_the_instance_and_once_only():
         return (len(asked),)
 
     marked = mark_steps(parts, EngineAdmission.value, note, most=99)
-    answers = {asked[each.prompt[0] - 1].action: each.is_yes for each in marked}
-    assert "take milk" not in {step.action for step in asked}
-    assert [step.action for step in asked] == ["look under bed", "put milk in fridge", "put milk in fridge"]
-    assert answers["put milk in fridge"] is True
-    assert len(asked[-1].keys) == 3
+    put, look = "put milk in fridge", "look under bed"
+    assert [step.action for step in asked] == [look, put, put, "look at lamp", "wait"]
+    assert len(asked[2].keys) == 3
+    yes = [asked[each.prompt[0] - 1] for each in marked if each.is_yes]
+    assert [(step.action, len(step.keys)) for step in yes] == [(put, 2)]
     assert len(marked) == 2
 
 
@@ -206,6 +208,13 @@ def test_a_run_tells_how_well_extractor_and_admission_decide(settings, capsys):
     told = capsys.readouterr().err
     for role in ("extractor", "admission"):
         assert f"{role}: P(right) is 0." in told or f"WARNING: {role} was not measured" in told
+
+
+def test_a_role_that_cannot_be_measured_warns_in_quiet_runs_too(settings, capsys):
+    """Of a single instance, nothing says whether its lessons hold elsewhere."""
+    settings["explore"]["worlds"]["seeds"] = "0-0"
+    train(settings, quiet=True)
+    assert "WARNING: extractor was not measured" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
