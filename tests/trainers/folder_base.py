@@ -85,3 +85,17 @@ def keep_requests(monkeypatch):
 
     monkeypatch.setattr(LocalEngine, "generate", generate)
     return asked
+
+
+def build_settings(folder: Path, **sections: Any) -> dict[str, Any]:
+    """Return settings of a run in the corridor with a base and adapters; sections replace those of the same name."""
+    return {
+        "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
+        "tasks": {"train": {"seeds": "0-11"}, "eval": {"seeds": "100-103"}},
+        "explore": {"worlds": {"seeds": "0-5"}, "steps": 20, "tries": 3},
+        "model": {"base": str(save_base(folder / "base")), "adapter": 2},
+        "roles": {"policy": {}},
+        "eval": {"every": 0},
+        "run": {"iterations": 0, "out": str(folder / "run"), "threads": 1},
+        **sections,
+    }

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.trainers.folder_base import save_base
+from tests.trainers.folder_base import build_settings
 
 from hardwon.memory import Item, Recollection, State
 from hardwon.memory.records import Estimate, Hit, Outcome
@@ -37,20 +37,15 @@ def test_items_are_shown_without_counts_and_returns():
 @pytest.mark.parametrize(("kind", "shown"), [("items", "items"), ("guide", "library")])
 def test_demonstrations_show_what_the_first_recalling_arm_shows(tmp_path, monkeypatch, kind, shown):
     """A policy learns to read lessons from lessons; a guide that has learned nothing is not asked."""
-    settings = {
-        "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
-        "tasks": {"train": {"seeds": "0-11"}, "eval": {"seeds": "100-103"}},
-        "explore": {"worlds": {"seeds": "0-5"}, "steps": 20, "tries": 3},
-        "model": {"base": str(save_base(tmp_path / "base")), "adapter": 2},
-        "arms": {"control": 1, "lessons": 2},
-        "guidance": {"lessons": kind},
-        "library": {"explored": {"": {"seeds": "20-23"}}},
-        "warmstart": {"examples": {"copies": 2, "memory_share": 0.5}, "learning": {"updates": 1, "batch": 1}},
-        "roles": {"policy": {}}
-        | ({"guide": {"settings": {"says": "recalled", "distil": 0}}} if kind == "guide" else {}),
-        "eval": {"every": 0},
-        "run": {"iterations": 0, "out": str(tmp_path / "run"), "threads": 1},
-    }
+    guide = {"guide": {"settings": {"says": "recalled", "distil": 0}}} if kind == "guide" else {}
+    settings = build_settings(
+        tmp_path,
+        arms={"control": 1, "lessons": 2},
+        guidance={"lessons": kind},
+        library={"explored": {"": {"seeds": "20-23"}}},
+        warmstart={"examples": {"copies": 2, "memory_share": 0.5}, "learning": {"updates": 1, "batch": 1}},
+        roles={"policy": {}, **guide},
+    )
     arms: list[Arm] = []
     original = Player.demonstrate
 

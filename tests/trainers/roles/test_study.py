@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, save_base
+from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, build_settings
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
@@ -186,21 +186,16 @@ def test_nothing_is_learned_or_measured_without_questions():
 
 @pytest.fixture
 def settings(tmp_path):
-    return {
-        "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
-        "tasks": {"train": {"seeds": "0-11"}, "eval": {"seeds": "100-103"}},
-        "explore": {"worlds": {"seeds": "0-5"}, "steps": 20, "tries": 3},
-        "model": {"base": str(save_base(tmp_path / "base")), "adapter": 2},
-        "arms": {"control": 1, "retrieved": 2},
-        "library": {"explored": {"": {"seeds": "20-29"}}, "recall": 3},
-        "roles": {
+    return build_settings(
+        tmp_path,
+        arms={"control": 1, "retrieved": 2},
+        library={"explored": {"": {"seeds": "20-29"}}, "recall": 3},
+        roles={
             "policy": {"learner": {"lr": 0.0}},
             "extractor": {"settings": {"distil": 2, "trials": 0}},
             "admission": {"settings": {"distil": 2, "teams": 2, "runs": 2, "worlds": 1, "steps": 2}},
         },
-        "eval": {"every": 0},
-        "run": {"iterations": 0, "out": str(tmp_path / "run"), "threads": 1},
-    }
+    )
 
 
 def test_a_run_tells_how_well_extractor_and_admission_decide(settings, capsys):

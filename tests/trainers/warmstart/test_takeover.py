@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.trainers.folder_base import save_base
+from tests.trainers.folder_base import build_settings, save_base
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config.schema import of
@@ -17,17 +17,7 @@ from hardwon.trainers.trainer import train
 
 @pytest.fixture
 def settings(tmp_path):
-    return {
-        "environment": {"name": "tests.trainers.corridor:Corridor", "max_steps": 4},
-        "tasks": {"train": {"seeds": "0-11"}, "eval": {"seeds": "100-103"}},
-        "explore": {"worlds": {"seeds": "0-5"}, "steps": 20, "tries": 3},
-        "model": {"base": str(save_base(tmp_path / "base")), "adapter": 2},
-        "arms": {"control": 2},
-        "warmstart": {"learning": {"updates": 2, "batch": 2}},
-        "roles": {"policy": {}},
-        "eval": {"every": 0},
-        "run": {"iterations": 0, "out": str(tmp_path / "first"), "threads": 1},
-    }
+    return build_settings(tmp_path, arms={"control": 2}, warmstart={"learning": {"updates": 2, "batch": 2}})
 
 
 @pytest.fixture
