@@ -76,7 +76,7 @@ def test_an_edited_file_is_a_new_version_in_the_history(library, folder, items):
     item = library.get(items[0].id)
     assert (item.body, item.version, item.writer) == ("Ask for the receipt first.", items[0].version + 1, "user")
     assert library.undo(item.id).body == items[0].body
-    assert commit(library, folder, why="") == []
+    assert list_changes(commit(library, folder, why="")) == [("older", items[0].id)]
 
 
 def test_a_new_file_becomes_an_item_with_a_file_of_its_id(library, folder, items):
@@ -127,6 +127,30 @@ def test_an_item_that_the_library_changed_is_a_conflict_and_stays(library, folde
     assert [library.get(item.id).body for item in items[:2]] == ["the library knows better"] * 2
     assert library.get(items[1].id).status == "active"
     assert library.get(items[2].id).forbids == "bite {1}"
+
+
+def test_an_unedited_file_of_a_changed_item_is_older_and_a_restored_one_is_committed(library, folder, items):
+    check_out(library, folder, "test.db")
+    manifest, old = (folder / MANIFEST).read_bytes(), find(folder, items[0]).read_bytes()
+    edit(folder, items[0], TITLE, "Look at the order first")
+    commit(library, folder, why="")
+    newer = (folder / MANIFEST).read_bytes()
+    find(folder, items[0]).write_bytes(old)
+    (folder / MANIFEST).write_bytes(manifest)  # as `git revert` does
+    assert list_changes(commit(library, folder, why="")) == [("older", items[0].id)]
+    (folder / MANIFEST).write_bytes(newer)
+    assert list_changes(commit(library, folder, why="")) == [("changed", items[0].id)]
+    assert library.get(items[0].id).title == TITLE
+
+
+def test_a_restored_file_of_a_retired_item_names_the_command_that_brings_it_back(library, folder, items):
+    check_out(library, folder, "test.db")
+    path, text = find(folder, items[0]), find(folder, items[0]).read_bytes()
+    path.unlink()
+    commit(library, folder, why="")
+    path.write_bytes(text)
+    (change,) = commit(library, folder, why="")
+    assert (change.what, "hardwon memory undo LIBRARY" in change.detail) == ("conflict", True)
 
 
 def test_figures_that_move_by_themselves_are_no_conflict(library, folder, items):

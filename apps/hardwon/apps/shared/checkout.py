@@ -22,7 +22,8 @@ FORMAT = 1
 STATUSES = ("active", "quarantined")
 """Items of these states are checked out. Retired items have no file."""
 
-What = Literal["new", "changed", "retired", "conflict", "rejected"]
+What = Literal["new", "changed", "retired", "conflict", "rejected", "older"]
+"""older: the file is as it was checked out, but the library changed the item since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,8 @@ def commit(library: ExperienceLibrary, folder: Path, *, why: str, dry_run: bool 
         dry_run: Return the changes and write nothing.
 
     Returns:
-        One entry for each file that was changed, added or deleted, and for each conflict.
+        One entry for each file that was changed, added or deleted, for each conflict, and for each file that is older
+        than its item.
 
     Raises:
         ConfigError: The folder is no checkout of this namespace, or a file is malformed. Nothing is written.
@@ -227,11 +229,24 @@ def commit(library: ExperienceLibrary, folder: Path, *, why: str, dry_run: bool 
     files = read_files(folder)
     work = _Commit(library, folder, manifest, why, dry_run)
     deleted = sorted(set(manifest.files) - {file.id for file in files})  # before new items get their files
+    older = list(_find_older(files, manifest, read_items(library)))
     changes = [change for file in files if (change := work.take(file)) is not None]
     changes += [change for ref in deleted if (change := work.remove(ref)) is not None]
     if not dry_run:
         write_manifest(folder, manifest)
-    return changes
+    return [*changes, *older]
+
+
+def _find_older(files: list[ItemFile], manifest: Manifest, items: Mapping[str, Item]) -> Iterator[FileChange]:
+    """Yield the unedited files whose items the library changed, such as those that `git revert` brought back."""
+    for file in files:
+        item = items.get(file.id)
+        if manifest.digests.get(file.id) != file.digest:
+            continue
+        if item is None:
+            yield FileChange("older", file.name, file.id, "the item is not active in the library any more")
+        elif compute_digest(read_values(item)) != file.digest:
+            yield FileChange("older", file.name, file.id, f"the library has version {item.version}")
 
 
 class _Commit:
@@ -262,6 +277,9 @@ class _Commit:
         if file.values == now:
             self._refresh(item, file)
             return None
+        if item.status == "retired" and not base:
+            reason = f"the item is retired; bring it back with `hardwon memory undo LIBRARY {item.id}`"
+            return FileChange("conflict", file.name, item.id, reason)
         if base != compute_digest(now):
             reason = "the library changed it since the checkout" if base else "it is not of this checkout"
             return FileChange("conflict", file.name, item.id, f"{reason} (version {item.version} now)")
