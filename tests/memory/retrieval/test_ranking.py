@@ -1,9 +1,19 @@
+import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
-from hardwon.memory import Diagnosis, State, Step, Trajectory
-from hardwon.memory.retrieval.ranking import BestSteps, TakenStep, kind_of, order_by_support, order_by_votes
+from hardwon.memory import Diagnosis, Item, State, Step, Trajectory
+from hardwon.memory.retrieval.candidates import Candidates
+from hardwon.memory.retrieval.ranking import (
+    BestSteps,
+    TakenStep,
+    kind_of,
+    order_by_support,
+    order_by_votes,
+    rate_subject,
+)
 
 WALL = "A brick wall with a painted %s on it, and moss."
 HERE = State(WALL % "boat")
@@ -42,6 +52,9 @@ def store(library):
 def refs(store, found, after=None):
     """The states in their new order."""
     return [ref for ref, _, _ in order_by_support(store, found, "1", after)]
+
+
+THINGS = ("toothpaste", "shampoo", "comb", "razor", "soap", "perfume", "lotion", "sponge", "lipstick", "bathrobe")
 
 
 def test_the_kind_of_action_that_most_took_comes_first(library):
@@ -177,3 +190,60 @@ def test_among_actions_of_one_kind_the_places_are_shared_by_support():
     assert many[:3] == ["go to shelf", "go to shelf", "go to shelf"]
     assert order("go to bed", "go to shelf", "go to shelf")[:2] == ["go to shelf", "go to bed"]
     assert order("go to bed", "go to desk", "go to shelf") == ["go to bed", "go to desk", "go to shelf"]
+
+
+def test_a_statement_fits_where_its_rare_words_are_shown():
+    """Worked example: of 99 episodes, 9 showed toothpaste and 49 a cabinet."""
+    frequencies = {"toothpaste": 9, "cabinet": 49, "shampoo": 9, "room": 99}
+    rare, common = math.log(100 / 9), math.log(100 / 49)
+    shown = frozenset({"toothpaste", "cabinet", "room"})
+    own = rate_subject("put toothpaste in cabinet: rewarded", shown, frequencies, 99)
+    assert own == pytest.approx((rare + common) / (rare + common + 1.0))
+    assert rate_subject("put shampoo in cabinet", shown, frequencies, 99) == pytest.approx(common / (rare + common + 1))
+    assert (
+        own > rate_subject("go to the cabinet", shown, frequencies, 99) > rate_subject("a room", shown, frequencies, 99)
+    )
+
+
+def test_a_statement_about_nothing_that_was_seen_fits_nowhere():
+    assert rate_subject("", frozenset({"door"}), {"door": 1}, 5) == 0.0
+    assert rate_subject("prefer untried things", frozenset({"door"}), {"door": 1}, 5) == 0.0
+    assert (
+        rate_subject("door", frozenset({"door"}), {"door": 9}, 5) == 0.0
+    )  # counted more often than there are episodes
+
+
+def test_more_words_that_a_state_shows_besides_change_no_fit():
+    frequencies = {"toothpaste": 9, "cabinet": 49, "sink": 50}
+    small = rate_subject("put toothpaste in cabinet", frozenset({"toothpaste"}), frequencies, 99)
+    large = rate_subject("put toothpaste in cabinet", frozenset({"toothpaste", "sink", "bath"}), frequencies, 99)
+    assert small == large
+
+
+@pytest.mark.parametrize("location", ["bathroom", ""])
+@pytest.mark.parametrize("facts", [{}, {"door": "closed"}])
+def test_of_many_items_those_about_the_things_in_view_come_first(library, episode, location, facts):
+    """Words that all states share outnumber the one that tells them apart, and equal facts are an equal signature."""
+    room = (
+        "You are in the bathroom. There is a closed cabinet, a sink, a towel rack, a bath tub, a trash can and a mat."
+    )
+    for thing in THINGS:
+        library.record(episode(f"take {thing}", see=f"{room} You see a {thing}."))
+        library.add(Item("insight", f"put {thing} in cabinet: rewarded", locations=tuple({location} - {""})))
+    for thing in THINGS:
+        seen = f"{room}\nInventory:\n  a {thing}"
+        state = State(seen, facts=facts, location=location, task="tidy up and put things away")
+        first, *_ = library.recall(state, k=3).items
+        assert thing in first.what.title
+
+
+def test_other_numbers_are_no_other_words(library, episode, monkeypatch):
+    """A counter in the observation must not cause a search at every step."""
+    library.record(episode("open the door", see="A closed door. Step 1 of 50."))
+    library.add(Item("insight", "open the closed door: rewarded"))
+    find = Mock(side_effect=Candidates._find_items)
+    monkeypatch.setattr(Candidates, "_find_items", lambda self, query: find(self, query))
+    for step in range(1, 5):
+        (hit,) = library.recall(State(f"A closed door. Step {step} of 50.")).items
+        assert hit.what.title == "open the closed door: rewarded"
+    assert find.call_count == 1

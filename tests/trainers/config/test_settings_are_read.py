@@ -105,7 +105,7 @@ def test_every_setting_is_read(reads, monkeypatch, tmp_path):
     open_remote_engines(monkeypatch, tmp_path)
     open_workers(monkeypatch)
     policy.PolicySettings(speech="free").build_prompts()  # a tiny base cannot think
-    assert Examples(copies=4, memory_share=0.75, renamed=0.5).split_copies() == (3, 2)  # nor read messages
+    assert Examples(renamed=0.5).renamed == 0.5  # nor read messages
     unread = [
         f"{kind.__name__}.{field.name}"
         for kind in SECTIONS

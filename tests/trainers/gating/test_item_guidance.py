@@ -13,6 +13,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.gating.item_guidance import ItemGuidance
 from hardwon.trainers.player import Player
+from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.session import Session
 from hardwon.trainers.trainer import train
 
@@ -34,28 +35,43 @@ def test_items_are_shown_without_counts_and_returns():
     assert hint.step_ids == ()
 
 
-@pytest.mark.parametrize(("kind", "shown"), [("items", "items"), ("guide", "library")])
-def test_demonstrations_show_what_the_first_recalling_arm_shows(tmp_path, monkeypatch, kind, shown):
+@pytest.mark.parametrize(
+    ("guidance", "shown"),
+    [
+        ({"lessons": "items"}, {"none": 1, "items": 3}),
+        ({"lessons": "guide"}, {"none": 1, "library": 3}),
+        ({"lessons": "items", "retrieved": "library", "guided": "guide"}, {"none": 1, "items": 2, "library": 1}),
+    ],
+)
+def test_demonstrations_show_what_the_recalling_arms_show(tmp_path, monkeypatch, guidance, shown):
     """A policy learns to read lessons from lessons; a guide that has learned nothing is not asked."""
-    guide = {"guide": {"settings": {"says": "recalled", "distil": 0}}} if kind == "guide" else {}
+    guide = {"guide": {"settings": {"says": "recalled", "distil": 0}}} if "guide" in guidance.values() else {}
     settings = build_settings(
         tmp_path,
-        arms={"control": 1, "lessons": 2},
-        guidance={"lessons": kind},
+        arms={"control": 1, **dict.fromkeys(guidance, 2)},
+        guidance=guidance,
         library={"explored": {"": {"seeds": "20-23"}}},
-        warmstart={"examples": {"copies": 2, "memory_share": 0.5}, "learning": {"updates": 1, "batch": 1}},
+        warmstart={
+            "examples": {"copies": 4, "memory_share": 0.75, "renamed": 1.0},
+            "learning": {"updates": 1, "batch": 1},
+        },
         roles={"policy": {}, **guide},
     )
-    arms: list[Arm] = []
+    copies: dict[str, int] = {}
+    renamed: set[str] = set()
     original = Player.demonstrate
 
-    async def demonstrate(self, paths, chosen, *args):
-        arms.extend(chosen)
-        return await original(self, paths, chosen, *args)
+    async def demonstrate(self, paths, arms, rename):
+        copies.update({arm.memory: count for arm, count in arms.items()})
+        specs = [Spec("", 0, arm.name, copy, salt="") for arm, count in arms.items() for copy in range(count)]
+        renamed.update(spec.arm for spec in specs if rename(spec) is not str)
+        return await original(self, paths, arms, rename)
 
     monkeypatch.setattr(Player, "demonstrate", demonstrate)
     train(settings)
-    assert [arm.memory for arm in arms] == ["none", shown]
+    assert copies == shown
+    assert "control" not in renamed
+    assert len(renamed) == len(shown) - 1
 
 
 def test_without_items_nothing_is_shown():

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from tests.trainers.folder_base import build_settings, save_base
 
 from hardwon.memory.errors import ConfigError
+from hardwon.trainers.algorithms.imitation import Imitation
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.session import Session
 from hardwon.trainers.trainer import train
@@ -26,7 +29,7 @@ def first(settings):
 
 
 def begin(settings, first, tmp_path, **changes):
-    return train({**settings, "warmstart": {"run": str(first)}, **changes}, [f"run.out={tmp_path / 'second'}"])
+    return train({**settings, "warmstart": {"run": str(first)}} | changes, [f"run.out={tmp_path / 'second'}"])
 
 
 def read_weights(checkpoint):
@@ -120,5 +123,35 @@ def test_a_base_at_another_place_is_named_and_other_instructions_are_refused(set
 def test_a_missing_run_is_refused_and_so_are_settings_that_nothing_reads(settings, tmp_path):
     with pytest.raises(ConfigError, match="there is no checkpoint in"):
         begin(settings, tmp_path / "nothing", tmp_path)
-    with pytest.raises(ConfigError, match="nothing is imitated"):
-        of({**settings, "warmstart": {"run": "a", "learning": {"updates": 3}}})
+    with pytest.raises(ConfigError, match=r"nothing is imitated; set warmstart\.learning"):
+        of({**settings, "warmstart": {"run": "a", "examples": {"copies": 3}}})
+
+
+def test_with_learning_the_policy_goes_on_to_imitate(settings, first, tmp_path):
+    """With small updates it stays near the policy of the first run, and with none it would be equal."""
+    learning = {"updates": 2, "batch": 2, "lr": 1e-6}
+    report = begin(settings, first, tmp_path, warmstart={"run": first, "learning": learning})
+    before, after = read_weights(first), read_weights(report.checkpoint)
+    assert all(torch.allclose(value, before[name], atol=1e-4) for name, value in after.items())
+    assert any(not torch.equal(value, before[name]) for name, value in after.items())
+
+
+def test_a_stop_while_it_goes_on_to_imitate_does_not_begin_again(settings, first, tmp_path, monkeypatch):
+    """Resumed, it has the weights of a run without the stop; the first run may be gone by then."""
+    goes_on = {**settings, "warmstart": {"run": first, "learning": {"updates": 6, "batch": 2, "lr": 0.01}}}
+    straight = train(goes_on, [f"run.out={tmp_path / 'straight'}"])
+    update = Imitation.update
+    losses: list[object] = []
+
+    def stop(self):
+        losses.append(update(self))
+        if len(losses) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return losses[-1]
+
+    monkeypatch.setattr(Imitation, "update", stop)
+    assert train(goes_on, [f"run.out={tmp_path / 'second'}"]).stopped
+    Path(first).parent.parent.rename(tmp_path / "elsewhere")
+    resumed = train(goes_on, [f"run.out={tmp_path / 'second'}"], resume=True)
+    weights = read_weights(straight.checkpoint)
+    assert all(torch.equal(value, weights[name]) for name, value in read_weights(resumed.checkpoint).items())

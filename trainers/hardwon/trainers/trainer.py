@@ -322,10 +322,10 @@ def _begin(loop: TrainingLoop) -> bool:
     feasibility.check_groups(session)
     feasibility.check_prompts(session)
     feasibility.check_roles(session)
-    if warmstart is not None and warmstart.run is not None:
+    if warmstart is not None and warmstart.run is not None and loop.warming is None:
         take_over(session)
         loop.screen.tell(f"the policy begins as that of {warmstart.run}.")
-    elif warmstart is not None:
+    if warmstart is not None and warmstart.imitates:
         if not updates.imitate(loop, warmstart, loop.warming):
             return False
         feasibility.check_prompts(session)  # its demonstrations may be longer

@@ -89,7 +89,7 @@ class NamespaceCache:
         self.numbers: dict[int, str] = {}
         self.surroundings = Surroundings(store, lambda: self.structural)
         self._guard: Guard | None = None
-        self.bound: dict[tuple[str, frozenset[int] | None], tuple[Hit, ...]] = {}
+        self.bound: dict[tuple[str, frozenset[int] | None, frozenset[str]], tuple[Hit, ...]] = {}
         """By cluster and applicable worlds: items found by search, so that the next visit needs no search."""
 
         self.done: dict[frozenset[int] | None, BestSteps] = {}

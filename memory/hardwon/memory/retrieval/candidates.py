@@ -5,10 +5,11 @@ the items filed under the situation, its place, adjacent places and its tags. Ev
 and `Candidates.items` merge the answers. `recall` filters, ranks, deduplicates and cuts the candidates.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from hardwon.memory.records import Hit, State
+from hardwon.memory.records import Hit, Item, State
 from hardwon.memory.situations.keys import content_words
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import plain, state_text
@@ -17,7 +18,7 @@ from hardwon.memory.storage.freshness import Version
 from . import clusters
 from .cache import NamespaceCache
 from .embedders import Vectors
-from .ranking import POOL, Found, TakenStep, find_best_steps, steps_of
+from .ranking import POOL, Found, TakenStep, find_best_steps, rate_subject, steps_of
 from .search import Kind, Search
 from .text_index import MORE_TERMS, QUERY_TERMS
 
@@ -38,12 +39,12 @@ NEXT_DOOR = 0.3
 """Least similarity of an item that is filed under a place reached from the current one."""
 TAGS = 2
 """Number of an item's tags that a state must contain for a match regardless of other words."""
-TAG_WORDS = 16
-"""Number of words of a state that are looked up as tags, the rarest ones."""
+RARE_WORDS = 16
+"""Number of words of a state that are looked up as tags and subjects of items, those of the fewest episodes."""
 BOUND = 64
 """Largest number of items bound to a cluster."""
 VOTED = 4096
-"""Largest number of situations with cached voters."""
+"""Largest number of situations with cached voters or items."""
 FOUND = 512
 """Largest number of texts with cached search results."""
 
@@ -170,6 +171,12 @@ def fuse(*rankings: Sequence[int]) -> list[int]:
     return sorted(scores, key=lambda ref: (-scores[ref], ref))
 
 
+@lru_cache(maxsize=1024)
+def _without_numbers(text: str) -> frozenset[str]:
+    """Return the content words of a text but the numbers: a counter of steps must not cause a search at every step."""
+    return frozenset(word for word in content_words(text) if not word.isdecimal())
+
+
 class Neighbor(NamedTuple):
     """The best step of a state that search found."""
 
@@ -221,7 +228,7 @@ class Candidates:
         """Steps of the situation itself that vote."""
 
     def items(self) -> Sequence[Hit]:
-        """Return the candidate items. Those of a situation are bound to it until the items change."""
+        """Return the candidate items. Those of a situation in the same words are kept until the items change."""
         derived = self._derived
         if not derived.items:
             return ()  # saves a search
@@ -231,11 +238,15 @@ class Candidates:
                 Hit(derived.items[derived.numbers[ref]], similarity, why)
                 for ref, similarity, why in self._of_worlds(hits)
             ]
-        where = self.state.signature, self.worlds
+        # A signature hides names and numbers, or says only what the facts say; the words tell which items fit.
+        query = f"{self.state.task}\n{self.text}"
+        where = self.state.signature, self.worlds, _without_numbers(query)
         bound = derived.bound.get(where)
         if bound is None:  # first visit of this situation since the items changed
-            bound = self._find_items()
+            bound = self._find_items(query)
             if self.signature:
+                if len(derived.bound) > VOTED:
+                    derived.bound.clear()
                 derived.bound[where] = bound
         return bound
 
@@ -319,10 +330,9 @@ class Candidates:
         is_of, worlds = self._derived.is_of, self.worlds
         return [hit for hit in hits if is_of(hit[0], worlds)]
 
-    def _find_items(self) -> tuple[Hit, ...]:
+    def _find_items(self, query: str) -> tuple[Hit, ...]:
         """Return the items for the situation of the state, at most BOUND, in no particular order."""
         is_of, worlds = self._derived.is_of, self.worlds
-        query = f"{self.state.task}\n{self.text}"
         filed = self._find_filed(query)
         refs = [ref for ref in dict.fromkeys(ref for _, _, refs in filed for ref in refs) if is_of(ref, worlds)]
         matches, nearest = self._match_items(query, refs)
@@ -333,16 +343,22 @@ class Candidates:
         # In ascending order of similarity: the last entry of an item is the strongest reason to show it.
         floors = {ref: (floor, why) for floor, why, refs in filed for ref in refs}
         items, numbers, refs_found = self._derived.items, self._derived.numbers, set(nearest)
+        in_view = content_words(query)
         hits = []
         for ref in chosen:
             similarity, why = matches.rate(ref) if ref in refs_found else (matches.cosines[ref], "")
             if ref in floors:
                 floor, reason = floors[ref]
                 if floor >= similarity or not why:
-                    similarity, why = max(floor, similarity), reason
+                    why = reason
+                similarity = max(similarity, floor + (1.0 - floor) * self._rate(items[numbers[ref]], in_view))
             if similarity >= MIN_COSINE:
                 hits.append(Hit(items[numbers[ref]], similarity, why))
         return tuple(hits)
+
+    def _rate(self, item: Item, in_view: Set[str]) -> float:
+        """Return how far the state shows the subject of an item: many items may be filed under one place."""
+        return rate_subject(f"{item.title}\n{item.body}", in_view, self._derived.words, self._derived.clock.time)
 
     def _match_items(self, query: str, filed: Sequence[int]) -> tuple[Matches, list[int]]:
         """Return the items that match by words and meaning, and the applicable ones among the best of them."""
@@ -364,8 +380,11 @@ class Candidates:
         """Return the filed items as (least similarity, reason, numbers), in ascending order of similarity."""
         own = self._read_filed("signature", [plain(self.state.signature)])
         at_place, adjacent = self._find_by_place(plain(self.state.location))
+        count: Callable[[str, int], int] = self._derived.words.get
+        rarest = [word for _, word in sorted((count(word, 0), word) for word in content_words(query))[:RARE_WORDS]]
         return [
-            (MIN_COSINE, "its tags", self._find_by_tag(query)),
+            (0.0, "its subject", self._find_by_subject(rarest)),
+            (MIN_COSINE, "its tags", self._find_by_tag(rarest)),
             (NEXT_DOOR, "a place that is near", adjacent),
             (HERE, "its own place", at_place),
             (1.0, "its own situation", own),
@@ -395,10 +414,17 @@ class Candidates:
             self._derived.reached[location] = places
         return at_place, self._read_filed("location", places) if places else []
 
-    def _find_by_tag(self, query: str) -> list[int]:
-        """Return the items that share at least TAGS tags with the words of a state, most shared tags first."""
-        count: Callable[[str, int], int] = self._derived.words.get
-        rarest = [word for _, word in sorted((count(word, 0), word) for word in content_words(query))[:TAG_WORDS]]
+    def _find_by_subject(self, rarest: Sequence[str]) -> list[int]:
+        """Return the items with a rare word of the state, the best first.
+
+        The words that are rare among items are often common among states, such as `nothing`, so the search for the
+        whole text does not look these up.
+        """
+        rows = self._index.by_words("items", " ".join(rarest), DEPTH, self._derived.words, len(rarest))
+        return [row.ref for row in rows]
+
+    def _find_by_tag(self, rarest: Sequence[str]) -> list[int]:
+        """Return the items that share at least TAGS tags with the rare words of a state, most shared tags first."""
         rows = self._store.rows(
             f"SELECT number FROM item_places WHERE namespace = ? AND by = 'tag' AND value IN "
             f"({','.join('?' * len(rarest))}) GROUP BY number HAVING count(*) >= ? "

@@ -1,8 +1,8 @@
 """Recall: return the past experience that applies to a state, for the next step.
 
-Recall by step looks up the state's cluster. For a new cluster, it searches by words and meaning and binds the results
-to the cluster. Results are ranked by similarity and learned utility and cut to a token budget. If nothing is similar
-enough, recall returns nothing. `candidates` has the sources.
+Recall by step looks up the state's cluster. For a new cluster, or one in other words, it searches by words and meaning
+and keeps the results for the next visit. Results are ranked by similarity and learned utility and cut to a budget of
+tokens. If nothing is similar enough, recall returns nothing. `candidates` has the sources.
 """
 
 from collections import deque

@@ -75,10 +75,9 @@ class Examples:
         if self.copies < 1:
             raise ConfigError(f"copies is {self.copies}; use 1 or more.")
 
-    def split_copies(self) -> tuple[int, int]:
-        """Return the number of copies with memory, and of those in which things have each other's names."""
-        with_memory = round(self.memory_share * self.copies)
-        return with_memory, round(self.renamed * with_memory)
+    def count_with_memory(self) -> int:
+        """Return the number of copies with memory."""
+        return round(self.memory_share * self.copies)
 
 
 def build_examples(

@@ -284,15 +284,21 @@ class WarmStartConfig:
     learning: WarmStart = field(default_factory=WarmStart)
     """Settings of the imitation updates."""
     run: str | None = None
-    """Folder of a run with the same model, or of one of its checkpoints: its policy is taken over, and nothing is
-    imitated. So one warm start serves several runs."""
+    """Folder of a run with the same model, or of one of its checkpoints: its policy is taken over. Nothing is imitated
+    then, unless `learning` is set: the policy learns from further demonstrations. So one warm start serves several
+    runs."""
 
     def __post_init__(self) -> None:
-        if self.run is not None and (self.examples != Examples() or self.learning != WarmStart()):
+        if not self.imitates and self.examples != Examples():
             raise ConfigError(
-                f"warmstart.run is {self.run}, so nothing is imitated; remove examples and learning, on the command "
-                f"line with warmstart='{{run: {self.run}}}'."
+                f"warmstart.run is {self.run}, so nothing is imitated; set warmstart.learning as well to imitate, or "
+                f"remove examples, on the command line with warmstart='{{run: {self.run}}}'."
             )
+
+    @property
+    def imitates(self) -> bool:
+        """Return whether the policy imitates demonstrations."""
+        return self.run is None or self.learning != WarmStart()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -36,7 +37,8 @@ def demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
 def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     """Play the exploring episodes worth imitating again, with and without recall, as examples.
 
-    Of the copies of an episode, `Examples.memory_share` recalls from the library in the first arm that does.
+    Of the copies of an episode, `Examples.memory_share` recall from the library, dealt in turn to the arms that show
+    different things of it.
     """
     paths: dict[Task, tuple[str, ...]] = {}
     environment = loop.session.environment
@@ -58,9 +60,11 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
             f"{len(in_library)} of {len(paths)} demonstrated task instances are in library.explored: their hints lack "
             "the past return of actions, which would count the instance itself. Give the library other seeds."
         )
-    with_memory, renamed = config.split_copies() if recalling else (0, 0)
-    arms = {Arm(CONTROL): config.copies - with_memory, **dict.fromkeys(recalling[:1], with_memory)}
-    rename = _rename_copies(loop, paths, renamed)
+    with_memory = config.count_with_memory() if recalling else 0
+    kinds = list({arm.memory: arm for arm in reversed(recalling)}.values())[::-1]
+    dealt = Counter(kinds[n % len(kinds)] for n in range(with_memory))
+    arms = {Arm(CONTROL): config.copies - with_memory, **dealt}
+    rename = _rename_copies(loop, paths, {arm.name: round(config.renamed * copies) for arm, copies in dealt.items()})
     arms = {arm: copies for arm, copies in arms.items() if copies}
     rollouts = asyncio.run(loop.player.demonstrate(paths, arms, rename))
     samples = [restrict(sample, config.restricted) for rollout in rollouts for sample in rollout.rows]
@@ -68,17 +72,19 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     return pack_samples(samples, turns)
 
 
-def _rename_copies(loop: TrainingLoop, paths: Mapping[Task, Sequence[str]], copies: int) -> Callable[[Spec], Rename]:
-    """Return a function that renames the things in the first copies with memory of each demonstration."""
-    names = Names(list_actions(loop.session.environment, paths) if copies else ())
-    if copies and not any(len(group) > 1 for group in names.groups):
+def _rename_copies(
+    loop: TrainingLoop, paths: Mapping[Task, Sequence[str]], copies: Mapping[str, int]
+) -> Callable[[Spec], Rename]:
+    """Return a function that renames the things in the first copies of each demonstration in an arm, by its name."""
+    names = Names(list_actions(loop.session.environment, paths) if any(copies.values()) else ())
+    if any(copies.values()) and not any(len(group) > 1 for group in names.groups):
         loop.screen.warn(
             "warmstart.examples.renamed changes nothing: no listed actions of the demonstrations differ by a name. "
             "Set it to 0."
         )
 
     def rename(spec: Spec) -> Rename:
-        if spec.arm == CONTROL or spec.copy >= copies:
+        if spec.copy >= copies.get(spec.arm, 0):
             return str
         return names.shuffle(random.Random(f"{loop.config.run.seed}:{spec.task}:{spec.seed}:{spec.copy}"))
 
