@@ -1,7 +1,10 @@
 """Stage 1 of the roles that answer with one of two words: its questions, what it learns, and how that is measured."""
 
 import asyncio
+import os
+import signal
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from hardwon.trainers.roles.marking import find_deciding_steps, mark_lessons, ma
 from hardwon.trainers.roles.note_generators import lessons
 from hardwon.trainers.roles.study import Marked, Study, balance, plan_study, split_marked
 from hardwon.trainers.trainer import train
+from hardwon.trainers.warmstart import updates
 
 TOKENIZER = build_chat_tokenizer()
 PROMPTS = ChatFormat(TOKENIZER)
@@ -229,3 +233,69 @@ def test_settings_of_stage_1_that_nothing_reads_are_refused(settings, role, chan
         settings |= {"arms": {"control": 1, "advice": 2}, "guidance": {"advice": "role"}, "library": {}}
     with pytest.raises(ConfigError, match=reason):
         train(of(settings))
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stop_after_stage_1_of_a_role_does_not_repeat_it(tmp_path, monkeypatch, stop):
+    """The run that was stopped after the first of two roles ends with the weights of the straight run."""
+    settings = build_settings(
+        tmp_path,
+        arms={"control": 1, "retrieved": 2},
+        warmstart={"learning": {"updates": 2, "batch": 2}},
+        library={"explored": {"": {"seeds": "20-23"}}},
+        roles={
+            "policy": {},
+            "extractor": {"settings": {"distil": 2, "trials": 0}},
+            "admission": {"settings": {"distil": 2, "teams": 2, "runs": 2, "worlds": 1, "steps": 2}},
+        },
+    )
+    straight = train(settings, [f"run.out={tmp_path / 'straight'}"])
+    learn, studied = Study.learn, list[str]()
+
+    def count(self, *args):
+        if self.learning is not None:
+            studied.append(self._role)
+        if stop == signal.SIGKILL and studied == ["extractor", "admission"]:
+            raise Killed
+        report = learn(self, *args)
+        if stop == signal.SIGTERM and studied == ["extractor"]:
+            os.kill(os.getpid(), stop)
+        return report
+
+    monkeypatch.setattr(Study, "learn", count)
+    if stop == signal.SIGTERM:
+        assert train(settings).stopped
+    else:
+        with pytest.raises(Killed):
+            train(settings)
+    studied.clear()
+    monkeypatch.setattr(updates, "imitate", lambda *_: pytest.fail("the policy imitates again"))
+    stop = None
+    resumed = train(settings, resume=True)
+    assert studied == ["admission"]
+    for role in settings["roles"]:
+        before, after = (read_state(report.checkpoint, role) for report in (straight, resumed))
+        assert all(torch.equal(before[name], value) for name, value in after.items()), role
+
+
+class Killed(Exception):
+    """Stands for a kill: nothing of the run is executed after it."""
+
+
+def read_state(checkpoint, role):
+    """Return the weights of a role."""
+    return torch.load(Path(checkpoint) / f"{role}.pt", weights_only=True)["state"]["weights"]
+
+
+def test_a_role_that_was_taught_is_not_called_untrained(tmp_path, capsys):
+    settings = build_settings(
+        tmp_path,
+        arms={"control": 1, "retrieved": 2},
+        library={"explored": {"": {"seeds": "20-23"}}},
+        roles={"policy": {}, "extractor": {"settings": {"distil": 1, "trials": 0}}},
+    )
+    train(settings)
+    assert "the untrained base" not in capsys.readouterr().err
+    settings["roles"]["extractor"]["settings"]["distil"] = 0
+    train(settings, [f"run.out={tmp_path / 'second'}"])
+    assert "the untrained base" in capsys.readouterr().err

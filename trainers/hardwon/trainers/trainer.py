@@ -34,8 +34,8 @@ from .learning import GATE_LOG
 from .loop import Position, TrainingLoop
 from .metrics import Metrics, is_worse, keep_until, read as read_metrics
 from .player import Player
-from .roles.base import LooksBack
 from .roles.decisions import PURPOSES, look
+from .roles.study import Studies
 from .session import Session, read_config
 from .warmstart import updates
 from .warmstart.takeover import check_run, take_over
@@ -325,19 +325,44 @@ def _begin(loop: TrainingLoop) -> bool:
     if warmstart is not None and warmstart.run is not None and loop.warming is None:
         take_over(session)
         loop.screen.tell(f"the policy begins as that of {warmstart.run}.")
-    if warmstart is not None and warmstart.imitates:
+    if warmstart is not None and warmstart.imitates and not updates.list_studied(loop.warming):
         if not updates.imitate(loop, warmstart, loop.warming):
             return False
         feasibility.check_prompts(session)  # its demonstrations may be longer
-    for name, role in session.roles.items():
-        role.begin(loop.screen.tell)
-        session.engine.load_adapter(name, 1, role.weights())
-        if isinstance(role, LooksBack) and (text := asyncio.run(role.look_back())):
-            (loop.screen.warn if text.startswith("WARNING") else loop.screen.tell)(text)
+    if not _begin_roles(loop):
+        return False
     _warn_of_verdicts(session, loop.screen)
-    if warmstart is not None:
+    if warmstart is not None or any(map(_studies, session.roles.values())):
         updates.finish(loop)  # a kill in the first evaluation must not lose the warm start
     return True
+
+
+def _begin_roles(loop: TrainingLoop) -> bool:
+    """Prepare every role, with a checkpoint after each stage 1, and load its weights into the engine.
+
+    Returns:
+        False if the run was asked to stop between two roles.
+    """
+    session, done = loop.session, updates.list_studied(loop.warming)
+    for name, role in session.roles.items():
+        if isinstance(role, Studies) and name in done:
+            role.study.skip()
+        role.begin(loop.screen.tell)
+        session.engine.load_adapter(name, 1, role.weights())
+        if isinstance(role, Studies) and (text := asyncio.run(role.look_back())):
+            (loop.screen.warn if text.startswith("WARNING") else loop.screen.tell)(text)
+        if _studies(role) and name not in done:
+            done = (*done, name)
+            updates.save_studied(loop, done)
+            if loop.stopping:
+                loop.screen.tell(f"stopped and saved after stage 1 of {name}; add --resume to continue.")
+                return False
+    return True
+
+
+def _studies(role: object) -> bool:
+    """Return whether a role has a stage 1 in this run."""
+    return isinstance(role, Studies) and role.study.teaches
 
 
 def _warn_of_verdicts(session: Session, screen: Screen) -> None:
@@ -345,8 +370,8 @@ def _warn_of_verdicts(session: Session, screen: Screen) -> None:
     if session.config.model.is_compact or session.config.engine.kind != "local":
         return
     for name in [*PURPOSES.keys() & session.roles.keys()]:
-        if session.config.roles[name].settings.get("writes") == "text":
-            continue  # it decides nothing
+        if session.config.roles[name].settings.get("writes") == "text" or _studies(session.roles[name]):
+            continue  # it decides nothing, or its right answers were measured
         verdicts = asyncio.run(look(session.engine, session.prompts, name))
         if warning := verdicts.explain(name):
             screen.warn(warning)

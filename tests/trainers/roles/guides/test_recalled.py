@@ -118,7 +118,7 @@ def test_the_question_of_an_episode_is_that_of_the_first_stage():
     _, (question,) = ask(ConsultedGuidance(Fixed(), role._parts.engine, PROMPTS, always=True))
     prompt = role.speaker.prompt(GuideQuery(HALL, tuple(LINES.splitlines())))
     assert question.prompt == prompt
-    lesson = role._study.build_example(Marked(prompt, True, "a"), "a")
+    lesson = role.study.build_example(Marked(prompt, True, "a"), "a")
     assert lesson.completion == PROMPTS.verdicts("guide").yes
 
 

@@ -181,7 +181,7 @@ class AdmissionRole:
         self._verdicts = parts.prompts.verdicts("share")
         how = self.settings
         learning = plan_study(how.distil, how.distil_batch, how.distil_lr, parts.seed)
-        self._study = Study(parts, name, self._verdicts, learning)
+        self.study = Study(parts, name, self._verdicts, learning)
         self._groups: list[list[tuple[Episode, list[Sample]]]] = []
         self._sent = 0
 
@@ -193,14 +193,14 @@ class AdmissionRole:
         """
         if self._parts.environment is None:
             raise ConfigError(f"the role {self.name} plays episodes itself and was given no environment.")
-        if (learning := self._study.learning) is not None:
+        if (learning := self.study.learning) is not None:
             asker = EngineAdmission(self._parts.engine, self._parts.prompts, role=self.name)
             most = learning.updates * learning.batch
-            self._study.learn(mark_steps(self._parts, asker.value, asker.prompt, most=most), tell)
+            self.study.learn(mark_steps(self._parts, asker.value, asker.prompt, most=most), tell)
 
     async def look_back(self) -> str:
         """Return in words how well stage 1 taught it which steps to share."""
-        return await self._study.describe()
+        return await self.study.describe()
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
         """Return the episodes unchanged: shared steps are shown only within teams."""

@@ -124,15 +124,6 @@ class TriesCandidates(Protocol):
         ...
 
 
-@runtime_checkable
-class LooksBack(Protocol):
-    """A role that can tell how well it begins."""
-
-    async def look_back(self) -> str:
-        """Return what the preparation has reached, in words; empty if there is nothing to tell."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The objects that a role is built from."""

@@ -147,7 +147,7 @@ class ExtractorRole:
         )
         how = self.settings
         learning = plan_study(how.distil, how.distil_batch, how.distil_lr, parts.seed)
-        self._study = Study(parts, name, parts.prompts.verdicts("keep"), learning)
+        self.study = Study(parts, name, parts.prompts.verdicts("keep"), learning)
         is_verdict = self.settings.writes == "choice"
         self._verdicts = parts.prompts.verdicts("keep") if is_verdict else None
         self._parameters = parameters_of(parts.model, name)
@@ -168,14 +168,14 @@ class ExtractorRole:
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Run stage 1 if the settings ask for it, then copy the weights, which `frozen` refers to."""
-        if (learning := self._study.learning) is not None and isinstance(writer := self._writer, KeepOrSkip):
+        if (learning := self.study.learning) is not None and isinstance(writer := self._writer, KeepOrSkip):
             most = learning.updates * learning.batch
-            self._study.learn(mark_lessons(self._parts, writer.candidates, writer.ask, most=most), tell)
+            self.study.learn(mark_lessons(self._parts, writer.candidates, writer.ask, most=most), tell)
         self._first = _copy_weights(self.weights())
 
     async def look_back(self) -> str:
         """Return in words how well stage 1 taught it which lessons to keep."""
-        return await self._study.describe()
+        return await self.study.describe()
 
     # -- reading beside the rollouts ----------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from hardwon.trainers.algorithms.imitation import Report, WarmStart, warm_start
 from hardwon.trainers.algorithms.samples import Ids, Sample, pack_samples
@@ -73,7 +74,14 @@ class Study:
             learning: The updates; None learns nothing.
         """
         self._parts, self._role, self._verdicts, self.learning = parts, role, verdicts, learning
+        self.teaches = learning is not None
+        """Whether the role has a stage 1, in this process or before the run was resumed."""
+        self._is_over = False
         self._held_out: Sequence[Marked] = ()
+
+    def skip(self) -> None:
+        """Leave the weights as they are: stage 1 was finished before the run was resumed."""
+        self._is_over, self.learning = True, None
 
     def learn(self, marked: Sequence[Marked], tell: Callable[[str], None]) -> Report | None:
         """Imitate the right answers to most questions, and hold out the others; return None if nothing is learned.
@@ -81,6 +89,8 @@ class Study:
         An adapter begins as the policy's is after its warm start, which has learned to read what is remembered: SmolLM2
         then tells recollections apart after 64 updates of 2, and from its own weights not after 40 updates of 8.
         """
+        if self._is_over:
+            return None
         model = self._parts.model
         if has_adapters(model) and POLICY in model.peft_config:
             copy_adapter(model, POLICY, self._role)
@@ -121,6 +131,20 @@ class Study:
             f"{self._role}: P(right) is {right:.2f} on {len(self._held_out)} questions that it did not learn from, "
             f"{yes} of which have the answer yes."
         )
+
+
+@runtime_checkable
+class Studies(Protocol):
+    """A role that may have a stage 1 before it learns from outcomes."""
+
+    @property
+    def study(self) -> Study:
+        """Stage 1 of this role."""
+        ...
+
+    async def look_back(self) -> str:
+        """Return what stage 1 has reached, in words; empty if there is nothing to tell."""
+        ...
 
 
 def plan_study(updates: int, batch: int, lr: float, seed: int) -> WarmStart | None:

@@ -1,10 +1,12 @@
 """The updates of a warm start, with checkpoints of their own until the first iteration has one.
 
-On one core, the warm start of a pretrained base takes an hour. A killed run continues within it, bit for bit on a CPU.
+On one core, the warm start of a pretrained base takes an hour, and stage 1 of three roles half of one. A killed run
+continues within the warm start, and at the next role of stage 1, bit for bit on a CPU.
 """
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,8 +63,36 @@ def imitate(loop: TrainingLoop, config: WarmStartConfig, checkpoint: Path | None
     return True
 
 
+def save_studied(loop: TrainingLoop, roles: Sequence[str]) -> None:
+    """Save a checkpoint after stage 1 of a role.
+
+    Args:
+        loop: The loop of the run.
+        roles: The roles whose stage 1 is over.
+    """
+    import torch
+
+    def write(folder: Path) -> None:
+        loop.write_checkpoint(folder)
+        torch.save({"studied": list(roles)}, folder / STATE)
+
+    warmstart = loop.config.warmstart
+    imitated = warmstart.learning.updates if warmstart is not None and warmstart.imitates else 0
+    open_checkpoints(loop.session.out).save(imitated + len(roles), write)
+
+
+def list_studied(checkpoint: Path | None) -> tuple[str, ...]:
+    """Return the roles whose stage 1 was over at a checkpoint inside the warm start."""
+    if checkpoint is None:
+        return ()
+    import torch
+
+    saved = torch.load(checkpoint / STATE, map_location="cpu", weights_only=True)
+    return tuple(saved.get("studied", ()))
+
+
 def finish(loop: TrainingLoop) -> None:
-    """Save the checkpoint before the first iteration, and delete those inside the warm start."""
+    """Save the checkpoint before the first iteration, and delete those inside the warm start and stage 1."""
     loop.save()
     shutil.rmtree(loop.session.out / FOLDER, ignore_errors=True)
 
