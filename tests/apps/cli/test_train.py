@@ -65,6 +65,7 @@ def test_a_run_is_trained_evaluated_and_exported(config, tmp_path):
     assert {arm: part["success"] for arm, part in arms.items()} == {
         arm: part["success"] for arm, part in report["final"].items()
     }
+    assert {part["temperature"] for part in arms.values()} == {report["temperature"]} == {1.0}
     only = json.loads(
         hardwon("eval", tmp_path / "run", "--arm", "control", "--seeds", "200-204", "--copies", 2, "--json").stdout
     )
@@ -126,9 +127,18 @@ def test_the_smallest_example_trains(tmp_path):
 def test_a_table_in_a_pipe_is_cut_nowhere(capsys):
     numbers = {"episodes": 90, "success": 0.8, "low": 0.7, "high": 0.89, "difference": 0.044, "error": 0.047}
     print_arms({"retrieved-frozen": {**numbers, "harm": 0.08, "steps": 5.0, "tokens": 1158.0, "excluded": 0}})
-    _, row = capsys.readouterr().out.splitlines()
+    _, row = capsys.readouterr().out.splitlines()  # without a temperature nothing is said about it
     assert row.split("  ")[0] == "retrieved-frozen"
     assert "+0.044 ± 0.047" in row
+
+
+@pytest.mark.parametrize(("temperature", "words"), [(0.0, "greedy actions"), (0.7, "actions sampled at temperature")])
+def test_a_table_says_how_actions_were_chosen(capsys, temperature, words):
+    """Greedy figures and sampled ones must not be compared by mistake."""
+    numbers = {"episodes": 9, "success": 0.8, "low": 0.7, "high": 0.9, "difference": None, "error": None, "harm": None}
+    numbers |= {"steps": 5.0, "tokens": 10.0, "excluded": 0, "temperature": temperature}
+    print_arms({"control": numbers, "retrieved": numbers})
+    assert capsys.readouterr().out.splitlines()[-1].startswith(words)
 
 
 def test_an_interrupted_run_says_how_to_go_on(config, monkeypatch):

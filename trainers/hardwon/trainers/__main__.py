@@ -81,7 +81,7 @@ def _print_report(report: "TrainReport") -> None:
     state = "stopped after" if report.stopped else "done:"
     typer.echo(f"{state} {report.iterations} iterations, {report.cpu_s:.0f} CPU-s, {report.wall_s:.0f} s")
     if report.final:
-        print_arms(report.final)
+        print_arms({arm: {**part, "temperature": report.temperature} for arm, part in report.final.items()})
     typer.echo(f"checkpoint  {report.checkpoint}")
     if report.best:
         typer.echo(f"best        {report.best}")
@@ -118,6 +118,9 @@ def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
             f"{arm['tokens']:.0f}",
         )
     console.print(table)
+    temperatures = {arm["temperature"] for arm in arms.values() if arm.get("temperature") is not None}
+    for temperature in temperatures:
+        typer.echo("greedy actions" if temperature == 0 else f"actions sampled at temperature {temperature:g}")
     if excluded := sum(arm["excluded"] for arm in arms.values()):
         typer.echo(f"{excluded} episodes were excluded because the environment failed.")
 

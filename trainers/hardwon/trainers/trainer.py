@@ -82,6 +82,8 @@ class TrainReport:
     """Rank of this process in a multi-process run. Only rank 0 has results to report."""
     warnings: tuple[str, ...] = ()
     """Roles that made episodes worse or were never trained, with the next step."""
+    temperature: float = 1.0
+    """Sampling temperature of the evaluations; 0 is greedy."""
 
 
 def train(
@@ -135,6 +137,7 @@ def train(
                 *find_harmful_guides(config, loop.session.out),
                 *feasibility.find_untrained_roles(config, loop.session.engine.versions(), loop.position.iteration),
             ),
+            temperature=config.eval.temperature,
         )
 
 

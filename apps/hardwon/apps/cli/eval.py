@@ -91,7 +91,9 @@ def _evaluate_checkpoint(
     worlds = _override_worlds(read_config(checkpoint).tasks.eval, fold, seeds)
     played = evaluate_checkpoint(checkpoint, worlds, arms, copies, temperature, common.tell, library)
     report = asyncio.run(played)
-    return {name: asdict(part) for name, part in report.items()}
+    if temperature is None:
+        temperature = read_config(checkpoint).eval.temperature
+    return {name: {**asdict(part), "temperature": temperature} for name, part in report.items()}
 
 
 def _evaluate_policy(
