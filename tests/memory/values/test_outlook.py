@@ -9,6 +9,7 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.outlook_keys import COLUMNS, OutlookKeys
+from hardwon.memory.values import outlook
 from hardwon.memory.values.outlook import NOTHING, EpisodeRows, Forms, Mean, Rows, fit
 from hardwon.memory.values.outlook_episodes import EpisodeReader
 from hardwon.memory.values.prospects import look_around
@@ -147,6 +148,56 @@ def test_a_new_action_counts_as_never_tried():
     episode = EpisodeRows([row] * 9, [0.0] * 9, [0.0] * 9, [False] * 9, [False] * 9, [True] * 9, [])
     (new,) = fitted(episode, rows=rows).judge([keys("sing")])
     assert new.n == 0
+
+
+def test_outlooks_do_not_depend_on_what_was_judged_before(monkeypatch):
+    """Whether actions are judged together, one by one, again, or after others took their place."""
+    rows = Rows()
+    episodes = [opens_box(rows, True), *tries(rows, "lift", [1.0, 0.0]), reads_note(rows, 0.2, 1.0)]
+    names = [keys("open box"), keys("take coin"), keys("read"), with_form("lift", "lift 1"), keys("sing"), keys("read")]
+    together = fitted(*episodes, rows=rows).judge(names)
+    assert len(set(together)) == 5
+    monkeypatch.setattr(outlook, "RECENT", 2)
+    table = fitted(*episodes, rows=rows)
+    for _ in range(2):
+        assert [table.judge([columns])[0] for columns in names] == together
+    assert table.judge(names) == together
+    assert fitted(*episodes[:1], rows=rows).judge(names) != together  # another fit judges anew
+
+
+def test_an_action_is_computed_once(monkeypatch):
+    rows = Rows()
+    table = fitted(opens_box(rows, True), rows=rows)
+    looked_up = []
+
+    def find(rows, columns):
+        looked_up.append(columns)
+        return [0] * COLUMNS
+
+    monkeypatch.setattr(Rows, "find", find)
+    for _ in range(2):
+        table.judge([keys("open box"), keys("read"), keys("read")])
+    assert looked_up == [keys("open box"), keys("read")]
+
+
+def test_equal_actions_share_a_row_however_many_were_filed_between_them(monkeypatch):
+    monkeypatch.setattr(outlook, "RECENT", 1)
+    rows = Rows()
+    filed = [rows.file(keys(name)) for name in ("read", "sing", "read", "sing", "wait")]
+    assert filed == [1, 2, 1, 2, 3]
+    again = Rows(rows.list_keys(), rows.build())
+    assert [again.file(keys(name)) for name in ("wait", "read", "new")] == [3, 1, 4]
+
+
+def test_tables_that_are_stacked_are_estimated_one_by_one():
+    """With keys 1 and 2 in the first two columns, which weigh 1 and 2."""
+    gain = Mean(np.array([0.0, 1.0, 4.0]), np.array([0.0, 2.0, 1.0]))
+    lost = Mean(np.array([0.0, 0.5, 0.5]), np.array([0.0, 0.0, 1.0]))
+    ids = np.zeros((2, COLUMNS), dtype=np.int32)
+    ids[0, :2] = 1, 2
+    stacked = Mean.stack([gain, lost]).estimate(ids)
+    assert stacked.tolist() == [[(2 * 1.0 + 2 * 4.0) / 4, 0.0], [0.5, 0.0]]
+    assert stacked.tolist() == [gain.estimate(ids).tolist(), lost.estimate(ids).tolist()]
 
 
 def test_without_episodes_every_outlook_is_zero():

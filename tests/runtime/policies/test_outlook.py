@@ -177,6 +177,72 @@ def test_the_order_of_actions_does_not_matter():
     assert {choose(dict(sorted(here.items(), reverse=flip))) for flip in (True, False)} == {"open box"}
 
 
+def watch_recall(monkeypatch):
+    """The actions of each recall."""
+    calls, recall = [], ExperienceLibrary.recall
+
+    def watch(library, *given, actions=None, **named):
+        calls.append(sorted(actions))
+        return recall(library, *given, actions=actions, **named)
+
+    monkeypatch.setattr(ExperienceLibrary, "recall", watch)
+    return calls
+
+
+def play_keyhole(**fields):
+    """Learn in 24 episodes, then play two frozen; return all actions with their values."""
+    with ExperienceLibrary.open(":memory:") as library:
+        learner = Agent("outlook", library, Keyhole(), max_steps=20, **fields)
+        episodes = [learner.run(seed=seed).trajectory for seed in range(24)]
+        player = Agent("outlook", library, Keyhole(), max_steps=20, learn=False, **fields)
+        episodes += [player.run(seed=seed).trajectory for seed in (100, 101)]
+    return [[(step.action, step.why.value) for step in episode.steps] for episode in episodes]
+
+
+def test_estimates_are_recalled_only_in_the_steps_that_need_them(monkeypatch):
+    """They decide nothing elsewhere: an agent that recalls at every step does the same."""
+    calls = watch_recall(monkeypatch)
+    played = play_keyhole()
+    steps = sum(map(len, played))
+    assert len(calls) < steps / 10
+    calls.clear()
+    monkeypatch.setattr(OutlookPolicy, "recalls_on_demand", False)
+    assert play_keyhole() == played
+    assert len(calls) >= steps
+
+
+def test_a_stuck_frozen_agent_recalls_the_estimates_of_all_actions(monkeypatch):
+    """The degenerate case: an empty library has no promising action, so every step needs them."""
+    calls = watch_recall(monkeypatch)
+    with ExperienceLibrary.open(":memory:") as library:
+        steps = Agent("outlook", library, Keyhole(), max_steps=3, learn=False).run(seed=0).trajectory.steps
+    assert calls == [sorted(step.admissible) for step in steps]
+
+
+def test_a_planner_reads_estimates_at_every_step(monkeypatch):
+    calls = watch_recall(monkeypatch)
+    with ExperienceLibrary.open(":memory:") as library:
+        agent = Agent("outlook", library, Keyhole(), max_steps=5, planner="demonstrations")
+        assert len(agent.run(seed=0).trajectory.steps) == len(calls) == 5
+
+
+def test_an_action_that_failed_in_the_same_context_is_left_out():
+    """Only the context of an action that failed is recalled."""
+    working, contexts = WorkingMemory(), []
+
+    def recall(actions):
+        contexts.append(list(actions))
+        return Recollection(estimates={action: Estimate(0.0, context="dark") for action in actions})
+
+    here = {"wait": Outlook(0.4), "open box": Outlook(0.9)}
+    assert choose(here, working=working, recall=recall) == "open box"
+    working.fail("open box", "light", "no_effect")
+    assert choose(here, working=working, recall=recall) == "open box"
+    working.fail("open box", "dark", "no_effect")
+    assert choose(here, working=working, recall=recall) == "wait"
+    assert contexts == [["open box"]] * 2
+
+
 def test_an_environment_without_admissible_actions_is_refused():
     with pytest.raises(PolicyFailure, match="admissible"):
         OutlookPolicy().decide(asked({}))

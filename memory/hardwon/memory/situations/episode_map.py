@@ -86,9 +86,15 @@ class EpisodeMap:
         if step.post.location != step.pre.location:
             self._moves[step.pre.location, step.action] = step.post.location
 
-    def has_tried(self, state: State, action: str) -> bool:
-        """Return whether the action was taken in exactly this state."""
-        return (place(state), action) in self._tried
+    def list_tried(self, state: State) -> set[str]:
+        """Return the actions that were taken in exactly this state."""
+        where = place(state)
+        return {action for start, action in self._tried if start == where}
+
+    def read_version(self, location: str) -> tuple[object, ...]:
+        """Return all that the destinations of the actions at a location depend on, to recognize a change."""
+        moves = tuple((action, end) for (start, action), end in self._moves.items() if start == location)
+        return tuple(self.visits), moves
 
     def find_destination(self, situation: Situation, action: str) -> str:
         """Return the known location that an action leads to, or "".

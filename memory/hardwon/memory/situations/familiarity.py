@@ -26,6 +26,8 @@ class Familiarity:
     _settled: set[str] = field(default_factory=set)
     _visits: Counter[str] = field(default_factory=Counter)
     _leads_to: dict[tuple[str, str], str] = field(default_factory=dict)
+    _last: tuple[State | None, str, str] = field(default=(None, "", ""), compare=False)
+    """A state with its place and location: all actions of a state are looked up one after the other."""
 
     def begin(self, state: State) -> None:
         """Add the state in which the episode starts."""
@@ -47,11 +49,11 @@ class Familiarity:
 
     def tries(self, state: State, action: str) -> int:
         """Return the number of times the action was taken in exactly this state."""
-        return self._tries[place(state), action]
+        return self._tries.get((self._identify(state)[0], action), 0)
 
     def counts(self, state: State, action: str) -> str:
         """Return the familiarity of an action and of the state it leads to, as a part of a key."""
-        current = place(state)
+        current = self._identify(state)[0]
         follows = self._leads_to.get((current, action))
         visits = self._visits[follows] if follows is not None else 0
         novelty = "unknown" if follows is None else "new" if visits == 1 else "seen" if visits < 4 else "stale"
@@ -60,11 +62,19 @@ class Familiarity:
 
     def tries_at(self, state: State, action: str) -> int:
         """Return the number of times the action was taken at this location, in any state of it."""
-        return self._tries_at[location(state), action]
+        return self._tries_at.get((self._identify(state)[1], action), 0)
 
     def tries_since_gain(self, state: State, action: str) -> int:
         """Return the number of times the action was taken at this location since the last reward."""
-        return self._since_gain[location(state), action]
+        return self._since_gain.get((self._identify(state)[1], action), 0)
+
+    def _identify(self, state: State) -> tuple[str, str]:
+        """Return the place and the location of a state."""
+        last, where, name = self._last
+        if last is not state:
+            where, name = place(state), location(state)
+            self._last = state, where, name
+        return where, name
 
     def _paid_before(self, action: str) -> str:
         """Return " paid" if the action was rewarded in this episode, " settled" if its object was, and otherwise "".

@@ -118,8 +118,11 @@ class Situation:
         self.state = state
         self._structural = structural
         self._task = content_words(state.task)
-        self._contexts: dict[Words, tuple[str, str]] = {}
-        """By the arguments of an action: see `read_around`."""
+        self._contexts: dict[Words, str] = {}
+        """By the arguments of an action: see `read_surroundings`; for `_in_notes`, see `read_notes`."""
+        self._in_notes: dict[Words, str] = {}
+        self._flags: dict[str, list[str]] = {}
+        """By argument: see `flags`, without the notes."""
         self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
         """By action and counts: see `keys`. The action that is taken was estimated before."""
         self._lists = {
@@ -133,7 +136,7 @@ class Situation:
         """Return the situation with all words in its contexts, not only structural ones."""
         situation = copy(self)
         situation._structural = EVERY_WORD
-        situation._contexts, situation._keys = {}, {}  # both depend on the structural words
+        situation._contexts, situation._in_notes, situation._keys = {}, {}, {}  # as they depend on the words
         return situation
 
     @cached_property
@@ -196,9 +199,12 @@ class Situation:
         """
         flags = []
         for number, slot in enumerate(parsed.slots, 1):
-            marks = ["T"] if content_words(slot) & self._task else []
-            marks += [name for name in sorted(self._lists) if _listed_in(slot, self._lists[name])]
-            marks += [self._mark(parsed.verb, slot)] if self._notes.sentences else []
+            marks = self._flags.get(slot)
+            if marks is None:
+                marks = ["T"] if content_words(slot) & self._task else []
+                marks += [name for name in sorted(self._lists) if _listed_in(slot, self._lists[name])]
+                self._flags[slot] = marks
+            marks = [*marks, self._mark(parsed.verb, slot)] if self._notes.sentences else marks
             flags.append(f"{number}:{','.join(marks)}")
         return " ".join(flags)
 
@@ -227,27 +233,39 @@ class Situation:
 
     def context(self, action: str) -> str:
         """Return the words around the arguments of an action: the condition of an automatic guardrail."""
-        return self.read_around(parse_action(action).slots)[0]
+        return self.read_surroundings(parse_action(action).slots)
 
     def read_note_words(self, slots: Words) -> Words:
         """Return the words around each argument in the notes, one by one: `1 grill`, `1 slice`."""
         if not self._notes.sentences:
             return ()
-        notes = self.read_around(slots)[1].split("; ")
+        notes = self.read_notes(slots).split("; ")
         return tuple(f"{part[0]} {word}" for part in notes for word in part[3:].split() if word != "-")
 
     def read_around(self, slots: Words) -> tuple[str, str]:
         """Return the words around each argument in the observation, with hidden facts, and those in the notes."""
+        return self.read_surroundings(slots), self.read_notes(slots)
+
+    def read_surroundings(self, slots: Words) -> str:
+        """Return the words around each argument in the observation, with hidden facts."""
         context = self._contexts.get(slots)
         if context is None:
             texts = [
                 f"{number}: {self._around(slot, slots, self._observation)}" for number, slot in enumerate(slots, 1)
             ]
-            notes = [f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1)]
-            around = "; ".join([*texts, self._scalars] if self._scalars else texts)
-            context = around, "; ".join(notes) if self._notes.sentences else "nothing told"
+            context = "; ".join([*texts, self._scalars] if self._scalars else texts)
             self._contexts[slots] = context
         return context
+
+    def read_notes(self, slots: Words) -> str:
+        """Return the words around each argument in the notes."""
+        if not self._notes.sentences:
+            return "nothing told"
+        notes = self._in_notes.get(slots)
+        if notes is None:
+            around = (f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1))
+            notes = self._in_notes[slots] = "; ".join(around)
+        return notes
 
     def _around(self, slot: str, slots: Sequence[str], text: _Text) -> str:
         """Return the structural words within `WINDOW` of an argument, in the sentences with most of the arguments."""
@@ -255,12 +273,12 @@ class Situation:
         if not places:
             return "-"
         rest = [text.find(other).starts for other in slots if other != slot]
-        counts = {number: sum(number in starts for starts in rest) for number in places}
-        most = max(counts.values())
+        counts = {number: sum(number in starts for starts in rest) for number in places} if rest else {}
+        most = max(counts.values(), default=0)
         # a set, because a context must not depend on the order of words or on how often they occur
         window: set[str] = set()
         for number, starts in places.items():
-            if counts[number] < most:
+            if most and counts[number] < most:
                 continue
             sentence = text.sentences[number]
             for at in starts:
@@ -330,7 +348,7 @@ class Attempt:
     @property
     def context(self) -> str:
         """Return the words around the arguments in the observation, with hidden facts."""
-        return self.situation.read_around(self.parsed.slots)[0]
+        return self.situation.read_surroundings(self.parsed.slots)
 
     @cached_property
     def surroundings(self) -> Context:

@@ -27,10 +27,16 @@ STATES = 512
 """Number of states whose keys are kept; the states of an episode are read several times."""
 
 Keys = tuple[str, ...]
+_Which = tuple[str, str, str, tuple[str, ...], str]
+"""Identity of a state for its keys: task, location, observation, notes and facts."""
 
 
 class OutlookKeys:
-    """Computes the keys of actions and keeps those of the last states."""
+    """Computes the keys of actions and keeps those of the last states.
+
+    A step changes little: mostly the notes are those of the step before, and all locations of an episode are judged
+    with the same notes and facts. So the parts of keys that come from them are kept apart from the rest.
+    """
 
     def __init__(self, structural: frozenset[str] = frozenset()) -> None:
         """Create a computation of keys.
@@ -39,11 +45,23 @@ class OutlookKeys:
             structural: Words that belong to the structure of the environment.
         """
         self.structural = structural
-        self._states: dict[tuple[object, ...], tuple[Situation, dict[tuple[str, bool, bool], Keys]]] = {}
+        self._scenes: dict[_Which, Scene] = {}
+        self._belongings: dict[tuple[str, tuple[str, ...], str], Belongings] = {}
 
-    def situate(self, state: State) -> Situation:
-        """Return the situation of a state."""
-        return self._find(state)[0]
+    def situate(self, state: State) -> "Scene":
+        """Return a state with the keys that were computed in it."""
+        facts = str(state.facts) if state.facts else ""
+        which = state.task, state.location, state.observation, state.notes, facts
+        scene = self._scenes.get(which)
+        if scene is None:
+            if len(self._scenes) >= STATES:
+                self._scenes.clear()
+                self._belongings.clear()
+            belongings = self._belongings.get((state.task, state.notes, facts))
+            if belongings is None:
+                belongings = self._belongings[state.task, state.notes, facts] = Belongings(state, self.structural)
+            scene = self._scenes[which] = Scene(Situation(state, self.structural), belongings)
+        return scene
 
     def list(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> list[Keys]:
         """Return the keys of each action in a state.
@@ -53,50 +71,93 @@ class OutlookKeys:
             actions: The actions.
             episode: The map of the episode so far.
         """
-        situation, kept = self._find(state)
+        scene = self.situate(state)
+        destinations, kept = scene.find_destinations(actions, episode), scene.keys
         keys_of_actions = []
-        for action in actions:
-            which = action, action in episode.done, bool(episode.find_destination(situation, action))
+        for action, destination in zip(actions, destinations, strict=True):
+            which = action, action in episode.done, bool(destination)
             keys = kept.get(which)
             if keys is None:
                 parsed = parse_action(action)
-                keys = compute_outlook_keys(situation, action, parsed, done=which[1], leads_back=which[2])
+                keys = compute_outlook_keys(scene, action, parsed, done=which[1], leads_back=which[2])
                 kept[which] = keys
             keys_of_actions.append(keys)
         return keys_of_actions
 
-    def _find(self, state: State) -> tuple[Situation, dict[tuple[str, bool, bool], Keys]]:
-        which = state.task, state.location, state.observation, state.notes, str(state.facts)
-        entry = self._states.get(which)
-        if entry is None:
-            if len(self._states) >= STATES:
-                self._states.clear()
-            entry = self._states[which] = Situation(state, self.structural), {}
-        return entry
+
+class Belongings:
+    """What the task, the notes and the facts of a state say about arguments, whatever the observation is."""
+
+    def __init__(self, state: State, structural: frozenset[str]) -> None:
+        self._situation = Situation(State("", task=state.task, notes=state.notes, facts=state.facts), structural)
+        self.listed = self._situation.listed
+        self._kept: dict[tuple[str, tuple[str, ...]], tuple[str, str, tuple[str, ...]]] = {}
+
+    def read(self, parsed: ParsedAction) -> tuple[str, str, tuple[str, ...]]:
+        """Return the flags of an action, its marks as text, and the words of the notes around its arguments."""
+        which = parsed.verb, parsed.slots
+        parts = self._kept.get(which)
+        if parts is None:
+            situation = self._situation
+            marks = " ".join(situation.mark(parsed)) or "-"
+            parts = self._kept[which] = (
+                situation.flags(parsed),
+                marks,
+                situation.read_note_words(parsed.slots)[:MAX_WORDS],
+            )
+        return parts
+
+
+class Scene:
+    """A state with what was computed for its actions."""
+
+    __slots__ = ("_destinations", "belongings", "keys", "situation")
+
+    def __init__(self, situation: Situation, belongings: Belongings) -> None:
+        self.situation = situation
+        self.belongings = belongings
+        self.keys: dict[tuple[str, bool, bool], Keys] = {}
+        """By action, whether the episode did it, and whether it leads back."""
+        self._destinations: tuple[object, dict[str, str]] = ((), {})
+        """By action, where it leads, and the part of an episode's map that this depends on."""
+
+    def find_destinations(self, actions: Sequence[str], episode: EpisodeMap) -> list[str]:
+        """Return the known location that each action leads to, or ""; see `EpisodeMap.find_destination`."""
+        version, by_action = self._destinations
+        if version != (now := episode.read_version(self.situation.state.location)):
+            by_action = {}
+            self._destinations = now, by_action
+        destinations = []
+        for action in actions:
+            destination = by_action.get(action)
+            if destination is None:
+                destination = by_action[action] = episode.find_destination(self.situation, action)
+            destinations.append(destination)
+        return destinations
 
 
 def compute_outlook_keys(
-    situation: Situation, action: str, parsed: ParsedAction, *, done: bool, leads_back: bool
+    scene: Scene, action: str, parsed: ParsedAction, *, done: bool, leads_back: bool
 ) -> tuple[str, ...]:
     """Return the keys of an action, one for each column.
 
     Args:
-        situation: The situation before the action.
+        scene: The state before the action.
         action: The action.
         parsed: The parsed action.
         done: Whether the episode already did it.
         leads_back: Whether it leads to a location that the episode has seen.
     """
     form, half, narrow = parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
-    around = situation.read_around(parsed.slots)[0]
-    marks = " ".join(situation.mark(parsed)) or "-"
-    note_keys = [f"{half} | {marks} | {word}" for word in situation.read_note_words(parsed.slots)[:MAX_WORDS]]
+    around = scene.situation.read_surroundings(parsed.slots)
+    flags, marks, note_words = scene.belongings.read(parsed)
+    note_keys = [f"{half} | {marks} | {word}" for word in note_words]
     again = ("again " if done else "first ") + ("back" if leads_back else "on")
     return (
         "*",
         form,
         f"{form} | {again}",
-        f"{form} | {again} | {situation.flags(parsed)} | {situation.listed}",
+        f"{form} | {again} | {flags} | {scene.belongings.listed}",
         f"{form} | {around}",
         f"{len(parsed.slots)} | {marks}",
         f"{half} | {marks} | {again}",

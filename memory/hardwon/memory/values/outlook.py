@@ -48,7 +48,11 @@ MOST = 30
 SPREAD = 0.1
 """Prior variance of a key, worth one step."""
 HIGHEST_GAIN, LOWEST_GAIN = 1.5, -1.0
+RECENT = 8192
+"""Number of actions whose rows or outlooks are kept by their keys."""
 
+FIGURES = ("gain", "unlock", "lost", "dead", "promise")
+"""The figures of a table; the promise is as `unlock`, with the chances of untried actions in the values."""
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 _WEIGHTS = np.array([2.0**level for level in LEVELS])
@@ -130,6 +134,8 @@ class Rows:
         self._array = rows
         self._added: dict[tuple[int, ...], int] | None = None
         """All rows by their key ids; None until the first row is filed, because reading needs the keys alone."""
+        self._recent: dict[tuple[str, ...], int] = {}
+        """By keys, the rows that were filed last: most actions of a state are possible in the next one, too."""
 
     def __len__(self) -> int:
         return len(self._array) if self._added is None else len(self._added)
@@ -141,10 +147,17 @@ class Rows:
 
     def file(self, keys: Sequence[str]) -> int:
         """Return the row of an action with these keys, which is added if it is new."""
-        if self._added is None:
-            self._added = {tuple(row): number for number, row in enumerate(self._array.tolist())}
-        ids = tuple(self._keys.setdefault(key, len(self._keys)) for key in keys)
-        return self._added.setdefault(ids, len(self._added))
+        which = tuple(keys)
+        row = self._recent.get(which)
+        if row is None:
+            if self._added is None:
+                self._added = {tuple(row): number for number, row in enumerate(self._array.tolist())}
+            ids = tuple([self._keys.setdefault(key, len(self._keys)) for key in which])
+            row = self._added.setdefault(ids, len(self._added))
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            self._recent[which] = row
+        return row
 
     def find(self, keys: Sequence[str]) -> list[int]:
         """Return the ids of keys; 0 for an unknown one."""
@@ -187,11 +200,16 @@ class Mean:
         weight[0] = 0.0  # the empty key
         return cls(mean, weight)
 
+    @classmethod
+    def stack(cls, means: Sequence["Mean"]) -> "Mean":
+        """Return the means of several figures as those of one, (figures, keys)."""
+        return cls(np.stack([part.mean for part in means]), np.stack([part.weight for part in means]))
+
     def estimate(self, keys: Ints) -> Floats:
-        """Return the weighted mean over the keys of each row; 0 without any evidence."""
-        weights = self.weight[keys] * _WEIGHTS
-        total = weights.sum(axis=1)
-        means: Floats = (weights * self.mean[keys]).sum(axis=1) / np.maximum(total, 1e-12)
+        """Return the weighted mean over the keys of each row, for each figure; 0 without any evidence."""
+        weights = np.take(self.weight, keys, axis=-1) * _WEIGHTS
+        total = weights.sum(axis=-1)
+        means: Floats = (weights * np.take(self.mean, keys, axis=-1)).sum(axis=-1) / np.maximum(total, 1e-12)
         return means
 
 
@@ -202,30 +220,37 @@ class OutlookTable:
     rows: Rows
     forms: Forms
     keys: OutlookKeys
-    gain: Mean
-    unlock: Mean
-    lost: Mean
-    dead: Mean
-    promise: Mean
-    """As `unlock`, with the chances of untried actions in the values."""
+    means: Mean
+    """The means of each of `FIGURES`, (figures, keys)."""
     chances: Floats
     """See `count_chances`."""
     counts: Floats
     scale: float
     """The median positive reward, the unit of gains."""
+    _judged: dict[tuple[str, ...], Outlook] = field(default_factory=dict, compare=False, repr=False)
+    """Outlooks by keys: most actions of a step could be taken in the step before, too."""
 
     def judge(self, keys: Sequence[Sequence[str]]) -> list[Outlook]:
         """Return the outlook of each action with these keys."""
-        if not keys:
-            return []
+        wanted = [tuple(columns) for columns in keys]
+        kept = self._judged
+        missing = [columns for columns in dict.fromkeys(wanted) if columns not in kept]
+        if missing:
+            if len(kept) + len(missing) > RECENT:
+                kept.clear()
+                missing = list(dict.fromkeys(wanted))
+            kept.update(zip(missing, self._compute_outlooks(missing), strict=True))
+        return [kept[columns] for columns in wanted]
+
+    def _compute_outlooks(self, keys: Sequence[tuple[str, ...]]) -> list[Outlook]:
         ids = np.array([self.rows.find(columns) for columns in keys], dtype=np.int32)
         ids[ids >= len(self.counts)] = 0  # keys of episodes that were read after the fit
-        gain, unlock, lost, dead = (table.estimate(ids) for table in (self.gain, self.unlock, self.lost, self.dead))
+        gain, unlock, lost, dead, expected = self.means.estimate(ids)
         value = compute_value(gain, unlock, lost)
         present = np.array([[key != "" for key in columns] for columns in keys])
         tried = _count_words(ids, present[:, SPECIAL], self.counts)
         chance = compute_chance(ids[:, FORM], tried, self.chances)
-        promise = chance + DISCOUNT * np.maximum(0.0, self.promise.estimate(ids) - unlock)
+        promise = chance + DISCOUNT * np.maximum(0.0, expected - unlock)
         n = _count_tried(present, self.counts[ids])
         columns = (column.tolist() for column in (value, gain, unlock, lost, dead, n, promise, chance))
         return [
@@ -314,7 +339,8 @@ def fit(rows: Rows, forms: Forms, keys_of: OutlookKeys, episodes: Sequence[Episo
     tried = _count_words(ids, ids[:, SPECIAL] > 0, counts)
     chance, untried = compute_chance(ids[:, FORM], tried, chances), 1.0 / np.sqrt(1.0 + tried)
     promise = links.fit(lambda unlocked: compute_value(gains_of, unlocked, lost_of * (1.0 - untried)) + chance, size)
-    return OutlookTable(rows, forms, keys_of, gain, unlock, lost, dead, promise, chances, counts, scale)
+    means = Mean.stack([gain, unlock, lost, dead, promise])
+    return OutlookTable(rows, forms, keys_of, means, chances, counts, scale)
 
 
 def _count_words(ids: Ints, has_words: NDArray[np.bool_], counts: Floats) -> Floats:

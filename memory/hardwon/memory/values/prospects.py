@@ -69,7 +69,8 @@ def _look_elsewhere(
             continue
         visit = visits[name]
         there = _carry_over(state, visit.state)
-        open_actions = [action for action in visit.actions if not episode.has_tried(visit.state, action)]
+        tried = episode.list_tried(visit.state)
+        open_actions = [action for action in visit.actions if action not in tried]
         open_actions += _imagine(table, state, actions, visit, visits)
         outlooks = table.judge(table.keys.list(there, open_actions, episode))
         for action, outlook in zip(open_actions, outlooks, strict=True):
@@ -78,15 +79,9 @@ def _look_elsewhere(
 
 def _list_moves(table: OutlookTable, visit: Visit, episode: EpisodeMap) -> dict[str, str]:
     """Return the destination of each action that moves and whose destination is known."""
-    situation = table.keys.situate(visit.state)
-    moves = {}
-    for action in visit.actions:
-        parsed = parse_action(action)
-        if table.forms.is_move(parsed.template):
-            destination = episode.find_destination(situation, action)
-            if destination:
-                moves[action] = destination
-    return moves
+    moving = [action for action in visit.actions if table.forms.is_move(parse_action(action).template)]
+    destinations = table.keys.situate(visit.state).find_destinations(moving, episode)
+    return {action: destination for action, destination in zip(moving, destinations, strict=True) if destination}
 
 
 def _carry_over(now: State, then: State) -> State:

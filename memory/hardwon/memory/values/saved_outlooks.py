@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from hardwon.memory.situations.outlook_keys import COLUMNS, OutlookKeys
 from hardwon.memory.storage.cache_files import Arrays
 
-from .outlook import EpisodeRows, Forms, Mean, OutlookTable, Rows
+from .outlook import FIGURES, EpisodeRows, Forms, Mean, OutlookTable, Rows
 from .value_table import MADE
 
 LAYOUT = f"{MADE} outlooks 2"
 """Version of the keys and of the layout of the arrays."""
 FIELDS = {"steps": np.int32, "rewards": np.float64, "novelty": np.float64, "lost": np.bool_, "dead": np.bool_}
-_TABLES = ("gain", "unlock", "lost", "dead", "promise")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +53,8 @@ def pack(table: OutlookTable, episodes: Sequence[EpisodeRows], progress: Progres
         "counts": table.counts,
         "chances": table.chances,
     }
-    for name in _TABLES:
-        mean: Mean = getattr(table, name)
-        arrays[f"mean {name}"], arrays[f"weight {name}"] = mean.mean, mean.weight
+    for name, mean, weight in zip(FIGURES, table.means.mean, table.means.weight, strict=True):
+        arrays[f"mean {name}"], arrays[f"weight {name}"] = mean, weight
     arrays["lengths"] = np.array([len(episode.steps) for episode in episodes], dtype=np.int64)
     for name, dtype in {**FIELDS, "followed": np.bool_}.items():
         values = [value for episode in episodes for value in getattr(episode, name)]
@@ -71,12 +69,12 @@ def unpack(arrays: Arrays) -> tuple[OutlookTable, Progress]:
     """Return the tables; the episodes are unpacked only when new ones come, see `unpack_episodes`."""
     meta = json.loads(arrays["meta"].tobytes())
     rows = Rows(json.loads(arrays["keys"].tobytes()), arrays["rows"].reshape(-1, COLUMNS))
-    means = {name: Mean(arrays[f"mean {name}"], arrays[f"weight {name}"]) for name in _TABLES}
+    means = Mean.stack([Mean(arrays[f"mean {name}"], arrays[f"weight {name}"]) for name in FIGURES])
     table = OutlookTable(
         rows,
         _unpack_forms(meta["forms"]),
         OutlookKeys(frozenset(meta["structural"])),
-        **means,
+        means,
         chances=arrays["chances"],
         counts=arrays["counts"],
         scale=meta["scale"],

@@ -21,7 +21,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.prompts import GUIDANCE, block, call_text
 from hardwon.runtime.loop.advisor import Advisor, collect_sources
 from hardwon.runtime.loop.enforcement import Mode, Ruling, rule, settle
-from hardwon.runtime.loop.nodes import GUIDANCE_TOKENS
+from hardwon.runtime.loop.nodes_advise import GUIDANCE_TOKENS
 
 from .tool_episode import REFUSED, SHOWN_CHARS, WARNED, ToolEpisode, iter_calls
 

@@ -5,11 +5,11 @@ broke.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
-from hardwon.memory import Reasons, Recollection, State, Step
+from hardwon.memory import Estimate, Reasons, Recollection, State, Step
 from hardwon.memory.reasons import NO_REASONS
 from hardwon.memory.values.prospects import Prospects
 
@@ -184,6 +184,12 @@ class Context:
     """Task and seed that the environment was reset with; None if they are not known. A policy must not act on it."""
     prospects: Prospects = field(default_factory=Prospects)
     """What each action is expected to bring and to make possible; empty unless the policy has `foresees = True`."""
+    recall: Callable[[Sequence[str]], Recollection] | None = None
+    """Recalls the experience with some actions; None if `recollection` has it already. See `read_estimates`."""
+
+    def read_estimates(self, actions: Sequence[str]) -> Mapping[str, Estimate]:
+        """Return the estimates of actions, which are recalled now if the policy has `recalls_on_demand = True`."""
+        return self.recollection.estimates if self.recall is None else self.recall(actions).estimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +211,9 @@ class Decision:
 class Policy(Protocol):
     """Chooses actions. A policy raises `PolicyFailure` if it gets no usable action, for example from its model.
 
-    A policy with `foresees = True` gets the prospects of the admissible actions; see `Context.prospects`.
+    A policy with `foresees = True` gets the prospects of the admissible actions; see `Context.prospects`. A policy that
+    reads values and has `recalls_on_demand = True` gets an empty recollection: estimates cost as much as prospects, and
+    it calls `Context.read_estimates` only in the steps in which it needs them.
     """
 
     name: str

@@ -64,6 +64,10 @@ class WorkingMemory:
         """Return why an action failed in a context before, or None."""
         return self._failed.get((action, context))
 
+    def has_failed(self, action: str) -> bool:
+        """Return whether an action failed before, in whatever context."""
+        return any(action == name for name, _ in self._failed)
+
     def heard(self, feedback: str) -> bool:
         """Return whether the environment gave this feedback before."""
         return feedback in self._feedback

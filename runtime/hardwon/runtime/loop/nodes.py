@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
-from hardwon.memory import Diagnosis, Failure, Reasons, Step, Trajectory, Verdict
+from hardwon.memory import Diagnosis, Failure, Reasons, Recollection, Step, Trajectory, Verdict
 from hardwon.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailure
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.interfaces.diagnosis import diagnose, why_replan
@@ -29,7 +29,7 @@ from .enforcement import Ruling, rule, settle
 from .extract import carry_out, read_episode
 from .holdout import is_forced
 from .nodes_advise import DEMONSTRATIONS, AdvisingNodes
-from .routed_recall import STORES, MergedRecall
+from .routed_recall import STORES
 from .starts import rebuild_hints, rebuild_memory, start_from
 from .state import EpisodeState, Live, Update, build_cost_fields
 
@@ -46,10 +46,6 @@ class Closable(Protocol):
     def close(self) -> None:
         """Release all resources. You can call this more than once."""
         ...
-
-
-GUIDANCE_TOKENS = 512
-"""Budget of a recall, in tokens of the recalled text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,27 +122,13 @@ class Nodes(AdvisingNodes):
         return {"new_situation": all(step.pre.signature != signature for step in episode["steps"])}
 
     def recall(self, episode: EpisodeState) -> Update:
-        """Recall past experience for the current state."""
-        state, working = episode["state"], self.live[episode["thread"]].working
-        counts = {action: working.counts(state, action) for action in episode["actions"]}
-        values = self.policy.reads == "values"  # such a policy reads estimates only, so no items are searched
-        recaller = self._find_recaller(episode)
-        recollection = recaller.recall(
-            state,
-            k=0 if values else self.settings.recall_k,
-            budget_tokens=GUIDANCE_TOKENS,
-            level=self.settings.level,
-            actions=counts,
-            after=episode["steps"][-1].action if episode["steps"] else "",
-        )
-        repeats = {step.action for step in episode["steps"]}.difference(counts) & recollection.outcomes.keys()
-        if repeats:  # what this episode did already, and cannot repeat now, is nothing to work towards
-            left = {action: outcome for action, outcome in recollection.outcomes.items() if action not in repeats}
-            recollection = replace(recollection, outcomes=left)
-        if isinstance(recaller, MergedRecall) and recaller.silent:
+        """Recall past experience for the current state, unless the policy asks for it itself."""
+        if self._recalls_on_demand:
+            return {"recollection": Recollection()}
+        recollection, silent = self._recall(episode, episode["actions"])
+        if silent:
             # An episode counts as one without a store that was down, and does not wait for it again.
-            stores = {**episode["stores"], **dict.fromkeys(recaller.silent, False)}
-            return {"recollection": recollection, "stores": stores}
+            return {"recollection": recollection, "stores": {**episode["stores"], **dict.fromkeys(silent, False)}}
         return {"recollection": recollection}
 
     def decide(self, episode: EpisodeState) -> Update:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory import ExperienceLibrary, Item, Recollection
 from hardwon.memory.records import Kind
 from hardwon.runtime.guidance.base import Guidance, Occasion, find_occasion
 from hardwon.runtime.interfaces.extension import Recaller, Router
@@ -20,8 +20,11 @@ from hardwon.runtime.planning.plans import Following, Plan, Planner
 from hardwon.runtime.planning.progress import explain_dead_end, judge_skills
 
 from .advisor import Advice, Advisor
+from .routed_recall import MergedRecall
 from .state import EpisodeState, Live, Settings, Update
 
+GUIDANCE_TOKENS = 512
+"""Budget of a recall, in tokens of the recalled text."""
 DEMONSTRATIONS = "demonstrations"
 """Name under which a following planner is withheld at random, as an item is under its id."""
 
@@ -204,9 +207,38 @@ class AdvisingNodes:
     def _prepare_decision(self, episode: EpisodeState) -> Context:
         """Return the input for the policy's decision, with the prospects if the policy looks ahead."""
         context = self.context(episode)
+        if self._recalls_on_demand:
+            context = replace(context, recall=lambda actions: self._recall(episode, actions)[0])
         if not self._foresees:
             return context
         return replace(context, prospects=self.library.foresee(context.state, context.actions, context.working.map))
+
+    def _recall(self, episode: EpisodeState, actions: Sequence[str]) -> tuple[Recollection, frozenset[str]]:
+        """Return the past experience with some actions in the current state, and the names of stores that are down."""
+        state, working = episode["state"], self.live[episode["thread"]].working
+        counts = {action: working.counts(state, action) for action in actions}
+        values = self.policy.reads == "values"  # such a policy reads estimates only, so no items are searched
+        recaller = self._find_recaller(episode)
+        recollection = recaller.recall(
+            state,
+            k=0 if values else self.settings.recall_k,
+            budget_tokens=GUIDANCE_TOKENS,
+            level=self.settings.level,
+            actions=counts,
+            after=episode["steps"][-1].action if episode["steps"] else "",
+        )
+        repeats = {step.action for step in episode["steps"]}.difference(counts) & recollection.outcomes.keys()
+        if repeats:  # what this episode did already, and cannot repeat now, is nothing to work towards
+            left = {action: outcome for action, outcome in recollection.outcomes.items() if action not in repeats}
+            recollection = replace(recollection, outcomes=left)
+        return recollection, frozenset(recaller.silent if isinstance(recaller, MergedRecall) else ())
+
+    @property
+    def _recalls_on_demand(self) -> bool:
+        """Return whether the policy asks for estimates when it needs them, and no planner reads them."""
+        is_asked = self.policy.reads == "values" and getattr(self.policy, "recalls_on_demand", False)
+        # Other libraries answer at every step, because an episode during which one is down does not count for it.
+        return bool(is_asked) and self.planner is None and self.recaller is None
 
     @property
     def _foresees(self) -> bool:

@@ -164,10 +164,15 @@ def _choose_planned(context: Context, candidates: list[str]) -> str | None:
 
 def list_candidates(context: Context) -> list[str]:
     """Return the allowed actions that have not failed in this context, or all allowed ones if there are none."""
-    estimates, allowed = context.recollection.estimates, list_allowed(context)
-    return [
-        action for action in allowed if not context.working.failed(action, _find_estimate(estimates, action).context)
-    ] or allowed
+    allowed = list_allowed(context)
+    failures = [action for action in allowed if context.working.has_failed(action)]
+    if not failures:
+        return allowed
+    estimates = context.read_estimates(failures)
+    barred = {
+        action for action in failures if context.working.failed(action, _find_estimate(estimates, action).context)
+    }
+    return [action for action in allowed if action not in barred] or allowed
 
 
 def list_allowed(context: Context) -> list[str]:

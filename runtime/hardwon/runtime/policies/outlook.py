@@ -11,6 +11,8 @@ similar actions lost the task: there is little to lose.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal
 
 from hardwon.memory import Reasons, State
@@ -62,6 +64,7 @@ class OutlookPolicy:
     name = "outlook"
     reads: Literal["values", "text"] = "values"
     foresees = True
+    recalls_on_demand = True
 
     def decide(self, context: Context) -> Decision:
         """Return the next action.
@@ -77,10 +80,11 @@ class OutlookPolicy:
         planned = find_planned_action(context)
         if planned is not None:
             return Decision(planned, Reasons(planned=True))
-        candidates = _list_open(context)
+        allowed = list_candidates(context)
+        candidates = _list_open(context, allowed)
         best = max(_list_choices(context, candidates), key=_get_score)
         if best.score < STUCK:
-            resort = _find_fresh(context) if context.learning else _find_bold(context, candidates)
+            resort = _find_fresh(context, allowed) if context.learning else _find_bold(context, allowed, candidates)
             if resort is not None:
                 return Decision(resort.action, _build_reasons(resort, context.learning))
         if context.learning and context.rng.random() < _compute_exploration(best.score, context.episode):
@@ -133,16 +137,19 @@ def _score_elsewhere(
     Tries of the action there count, and so do those of the way's first action. Otherwise the agent would walk to and
     fro between two actions that each look better from the other location.
     """
-    working = context.working
-    for far in elsewhere:
-        if far.first in candidates and far.outlook.dead <= MOST_DEAD:
-            tries = working.tries_since_gain(State("", location=far.location), far.action)
-            tries += working.tries_since_gain(context.state, far.first)
-            value = (score(far.outlook) - REPEAT * tries) * DISCOUNT**far.steps
-            yield _Choice(far.first, far.outlook, value, far)
+    working, possible = context.working, set(candidates)
+    first_tries = {action: working.tries_since_gain(context.state, action) for action in candidates}
+    # The actions of a location come one after the other.
+    for location, actions in groupby(elsewhere, attrgetter("location")):
+        place = State("", location=location)
+        for far in actions:
+            if far.first in possible and far.outlook.dead <= MOST_DEAD:
+                tries = working.tries_since_gain(place, far.action) + first_tries[far.first]
+                value = (score(far.outlook) - REPEAT * tries) * DISCOUNT**far.steps
+                yield _Choice(far.first, far.outlook, value, far)
 
 
-def _find_fresh(context: Context) -> _Choice | None:
+def _find_fresh(context: Context, allowed: list[str]) -> _Choice | None:
     """Return the action with the best chance among those that the last paid step made possible, if there is any."""
     paid = max((t for t, step in enumerate(context.history) if step.reward > 0), default=-1)
     if paid < 0:
@@ -152,13 +159,13 @@ def _find_fresh(context: Context) -> _Choice | None:
     outlooks = context.prospects.by_action
     fresh = [
         _Choice(action, outlooks[action], outlooks[action].chance + 1e-6 * context.rng.random())
-        for action in list_candidates(context)
+        for action in allowed
         if action not in earlier and action in outlooks and outlooks[action].chance >= SLIGHT
     ]
     return max(fresh, key=_get_score, default=None)
 
 
-def _find_bold(context: Context, candidates: list[str]) -> _Choice | None:
+def _find_bold(context: Context, allowed: list[str], candidates: list[str]) -> _Choice | None:
     """Return the best risk of a frozen agent that is stuck, or the best estimated return if no risk is worth it.
 
     A lost task costs as much as one reward, because there is not more to be had, and what was rarely tried is not
@@ -168,7 +175,7 @@ def _find_bold(context: Context, candidates: list[str]) -> _Choice | None:
     def score(outlook: Outlook) -> float:
         return outlook.gain + DISCOUNT * outlook.unlock - outlook.lost
 
-    allowed, outlooks = list_candidates(context), context.prospects.by_action
+    outlooks = context.prospects.by_action
     risks = [action for action in allowed if outlooks.get(action, NO_OUTLOOK).lost <= MOST_LOST[True]]
     bearable = (far for far in context.prospects.elsewhere if far.outlook.lost <= MOST_LOST[True])
     choices = [*_score_here(context, risks, score), *_score_elsewhere(context, allowed, bearable, score)]
@@ -178,7 +185,8 @@ def _find_bold(context: Context, candidates: list[str]) -> _Choice | None:
 
 def _find_best_return(context: Context, candidates: list[str]) -> _Choice | None:
     """Return the candidate whose estimated return exceeds the mean most, if the library has estimates."""
-    estimates, unit, outlooks = context.recollection.estimates, context.prospects.scale, context.prospects.by_action
+    estimates = context.read_estimates(context.actions)
+    unit, outlooks = context.prospects.scale, context.prospects.by_action
     if not estimates:
         return None
     values = {action: estimates[action].value if action in estimates else 0.0 for action in candidates}
@@ -211,9 +219,9 @@ def _is_safe(outlook: Outlook, learning: bool) -> bool:
     return _assume_lost(outlook, learning) <= MOST_LOST[learning]
 
 
-def _list_open(context: Context) -> list[str]:
+def _list_open(context: Context, allowed: list[str]) -> list[str]:
     """Return the actions that are worth a try: the strictest of four lists that is not empty."""
-    allowed, outlooks = list_candidates(context), context.prospects.by_action
+    outlooks = context.prospects.by_action
     safe = [action for action in allowed if _is_safe(outlooks.get(action, NO_OUTLOOK), context.learning)]
     live = [action for action in safe if outlooks.get(action, NO_OUTLOOK).dead <= MOST_DEAD]
     return live or safe or allowed

@@ -13,7 +13,7 @@ from hardwon.memory import State, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.loop.nodes import GUIDANCE_TOKENS
+from hardwon.runtime.loop.nodes_advise import GUIDANCE_TOKENS
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
