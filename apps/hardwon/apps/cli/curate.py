@@ -451,11 +451,22 @@ def grant(
 
 
 @app.command()
-def snapshot(path: Library, namespace: Namespace = "default", as_json: AsJson = False) -> None:
-    """Store a copy of this host's replica in the database of a shared library, so that new hosts start quickly."""
+def snapshot(
+    path: Library,
+    namespace: Namespace = "default",
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            help="Store snapshots of all namespaces there from now on: a folder of fsspec such as s3://BUCKET/FOLDER, "
+            "or `database`."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store a copy of this host's replica for new hosts of a shared library, so that they start quickly."""
     _require_address(path)
     with opened(path, namespace, write=True) as library:
-        position = cast(Any, library).store_snapshot()
+        position = cast(Any, library).store_snapshot(folder=folder)
     _print_result(as_json, {"position": position}, f"New replicas begin from position {position}.")
 
 

@@ -20,7 +20,7 @@ from rich.filesize import decimal
 from hardwon.apps.shared.common import AsJson, is_address, library_name, out, parse_library, say_json, table
 
 EXTRAS = (
-    *("embed", "plot", "map", "chat", "serve", "mcp", "otel", "postgres", "train", "vllm", "ray"),
+    *("embed", "plot", "map", "chat", "serve", "mcp", "otel", "postgres", "storage", "train", "vllm", "ray"),
     *("textworld", "babyai", "alfworld", "scienceworld", "miniwob"),
 )
 ENVIRONMENTS = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob", "wiki")

@@ -13,7 +13,14 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from hardwon.memory.errors import HardwonError, LibraryError, LibraryUnreachable, LibraryUnwritable, OtherReplica
+from hardwon.memory.errors import (
+    HardwonError,
+    LibraryError,
+    LibraryUnreachable,
+    LibraryUnwritable,
+    MissingExtra,
+    OtherReplica,
+)
 from hardwon.memory.storage.database import Store
 from hardwon.memory.upkeep import forgetting
 
@@ -80,7 +87,12 @@ class Follower:
         self._log.attach()
         self._check_same_log()
         if (snapshot := snapshots.is_worth_loading(self._log, self._replica.position)) is not None:
-            snapshots.load(self._log, self._store, snapshot)
+            try:
+                snapshots.load(self._log, self._store, snapshot)
+            except (LibraryUnreachable, MissingExtra) as error:
+                if snapshot.file is None:
+                    raise
+                logger.warning("%s The replica is filled from the log instead.", error)
         self._is_joined = True
 
     def _check_same_log(self) -> None:
@@ -154,7 +166,7 @@ class Follower:
             snapshots.rebuild(self._log, self._store)
 
     def store_snapshot(self) -> int:
-        """Store a copy of the replica in the database for new hosts; return its position."""
+        """Store a copy of the replica for new hosts; return its position."""
         return snapshots.save(self._log, self._store, self._replica.namespace)
 
     def erase(self) -> None:

@@ -273,13 +273,35 @@ _INDEXED = "ALTER FUNCTION hardwon.assign_positions(integer) SET enable_seqscan 
 """Positions at the cost of the entries that wait in one namespace. The plan that a session keeps reads the whole table
 if most of its rows belonged to one namespace when the statistics were taken."""
 
-MIGRATIONS = (_INITIAL, _UPKEEP, _GRADES, _QUICK, _INDEXED)
+_FOLDERS = """
+CREATE TABLE hardwon.folders (id integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY, url text NOT NULL UNIQUE);
+ALTER TABLE hardwon.snapshots ADD COLUMN folder integer REFERENCES hardwon.folders, ADD COLUMN name text,
+    ADD COLUMN secret bytea;
+CREATE TABLE hardwon.unneeded (
+    namespace integer, folder integer REFERENCES hardwon.folders, name text, due timestamptz NOT NULL,
+    PRIMARY KEY (namespace, folder, name));
+ALTER TABLE hardwon.unneeded ENABLE ROW LEVEL SECURITY;
+CREATE POLICY managing ON hardwon.unneeded USING (hardwon.may_manage(namespace));
+DO $$ DECLARE member record;
+BEGIN
+    FOR member IN SELECT role, bool_or(manages) AS manages FROM hardwon.members JOIN pg_roles ON rolname = role
+        GROUP BY role LOOP
+        EXECUTE format('GRANT SELECT ON hardwon.folders TO %I', member.role);
+        IF member.manages THEN
+            EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON hardwon.unneeded TO %I', member.role);
+        END IF;
+    END LOOP;
+END $$;
+"""
+"""Snapshots in folders outside the database, and the files there that nobody needs from a moment on."""
+
+MIGRATIONS = (_INITIAL, _UPKEEP, _GRADES, _QUICK, _INDEXED, _FOLDERS)
 SCHEMA_VERSION = len(MIGRATIONS)
 
 GRANTS = """
 GRANT USAGE ON SCHEMA hardwon TO {role};
 GRANT SELECT ON hardwon.meta, hardwon.namespaces, hardwon.log, hardwon.positions, hardwon.waiting, hardwon.leases,
-    hardwon.snapshots, hardwon.chunks, hardwon.vectors TO {role};
+    hardwon.snapshots, hardwon.chunks, hardwon.vectors, hardwon.folders TO {role};
 GRANT EXECUTE ON FUNCTION hardwon.may, hardwon.may_manage, hardwon.assign_positions TO {role};
 """
 """Rights of a role that reads."""
@@ -292,6 +314,7 @@ GRANT EXECUTE ON FUNCTION hardwon.lock_items, hardwon.take_lease, hardwon.give_l
 """Rights of a role that writes, beside those of one that reads."""
 MANAGE_GRANTS = """
 GRANT INSERT, DELETE ON hardwon.snapshots, hardwon.chunks TO {role};
+GRANT SELECT, INSERT, UPDATE, DELETE ON hardwon.unneeded TO {role};
 GRANT DELETE ON hardwon.vectors TO {role};
 GRANT USAGE ON SEQUENCE hardwon.snapshots_id_seq TO {role};
 GRANT EXECUTE ON FUNCTION hardwon.erase TO {role};

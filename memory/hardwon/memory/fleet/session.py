@@ -60,7 +60,11 @@ class KeyExists(LibraryError):
 _CLASSES: tuple[tuple[str, type[HardwonError], str], ...] = (
     ("HW001", LeaseLost, "Another process learns items for this namespace now; call it again later."),
     ("25P03", LeaseLost, "The operation took too long, so the server ended it. Nothing was written; call it again."),
-    ("42501", LibraryForbidden, "Ask the owner of the database for the right; see `hardwon doctor`."),
+    (
+        "42501",
+        LibraryForbidden,
+        "The owner grants rights: hardwon memory grant ADDRESS ROLE --write; see docs/fleet.md.",
+    ),
     ("3F000", NotALibrary, "Open it once with a role that may create the schema."),
     ("42P01", NotALibrary, "Open it once with a role that may create the schema."),
     ("25006", LibraryReadOnly, "It is a standby; give all hosts and target_session_attrs=read-write in the address."),
@@ -256,7 +260,7 @@ class Session:
             if self._patience.is_exhausted:
                 text = f"nothing for {ANSWER_S:.0f} s"
             return LibraryUnreachable(f"{self.name} does not answer ({text}). Start the server, then try again.")
-        return LibraryError(f"{self.name}: {text} (SQLSTATE {state}).")
+        return LibraryError(f"{self.name}: {text} (SQLSTATE {state}). The log of the server says more.")
 
     def close(self) -> None:
         """Close the connection. A later call opens it again."""

@@ -1,4 +1,4 @@
-"""Snapshots: copies of a replica in the database, from which others begin.
+"""Snapshots: copies of a replica in the database, or in a folder beside it, from which others begin.
 
 A new replica loads the newest snapshot and applies only the entries after it. After `forget`, the snapshot also stands
 for entries whose content is erased. One snapshot of a namespace is kept, the newest.
@@ -10,10 +10,11 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from hardwon.memory.errors import LibraryError, LibraryUnwritable, NewerSchema
+from hardwon.memory.errors import HardwonError, LibraryError, LibraryUnwritable, NewerSchema
 from hardwon.memory.privacy.private_files import open_new
 from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.database import Store
@@ -23,7 +24,10 @@ from hardwon.memory.upkeep.setup import namespace_number
 
 from .entries import ERASED, open_codec
 from .log import Log
-from .replica import EntryErased, Replica
+from .replica import EntryErased, Origin, Replica
+from .storage import folders
+from .storage.folders import SealedFile
+from .storage.sealing import BrokenSeal
 
 CHUNK = 2**20
 """Bytes of a row of the table of chunks."""
@@ -47,15 +51,21 @@ class Snapshot(NamedTuple):
     """Version of the rules by which its situations are filed."""
     digest: str
     """Hash of the bytes of the file."""
+    file: SealedFile | None = None
+    """Its file in a folder; None if the content is in the database."""
 
 
 def find(log: Log) -> Snapshot | None:
     """Return the newest snapshot of the namespace, or None."""
     rows = log.read(
-        "SELECT id, pos, schema, keys, digest FROM hardwon.snapshots WHERE namespace = %(namespace)s "
-        "ORDER BY pos DESC, id DESC LIMIT 1"
+        "SELECT id, pos, schema, keys, digest, folder, name, secret FROM hardwon.snapshots "
+        "WHERE namespace = %(namespace)s ORDER BY pos DESC, id DESC LIMIT 1"
     )
-    return Snapshot(*rows[0]) if rows else None
+    if not rows:
+        return None
+    ref, position, schema, keys, digest, folder, name, secret = rows[0]
+    file = None if folder is None else SealedFile(folder, name, bytes(secret))
+    return Snapshot(ref, position, schema, keys, digest, file)
 
 
 def is_due(log: Log, position: int) -> bool:
@@ -80,6 +90,7 @@ def load(log: Log, store: Store, snapshot: Snapshot) -> None:
     Raises:
         NewerSchema: A newer version of hardwon stored the snapshot.
         LibraryError: The snapshot is damaged, or another one replaced it meanwhile.
+        LibraryUnreachable: The server does not answer, or the folder of the file cannot be read.
     """
     if snapshot.schema > SCHEMA_VERSION or snapshot.keys > KEYS_VERSION:
         raise NewerSchema(
@@ -122,18 +133,18 @@ def rebuild(log: Log, store: Store) -> None:
 
 
 def _download(log: Log, snapshot: Snapshot, path: Path) -> None:
-    codec, total, number = open_codec(), hashlib.blake2b(digest_size=16), 0
+    codec, total = open_codec(), hashlib.blake2b(digest_size=16)
     unpacker = codec.ZstdDecompressor().decompressobj()
-    query = "SELECT content FROM hardwon.chunks WHERE snapshot = %(snapshot)s AND number = %(number)s"
     try:
         with open_new(path) as file:
-            while rows := log.read(query, {"snapshot": snapshot.id, "number": number}):
-                content = unpacker.decompress(bytes(rows[0][0]))
+            for chunk in _read_chunks(log, snapshot):
+                content = unpacker.decompress(chunk)
                 total.update(content)
                 file.write(content)
-                number += 1
-    except codec.ZstdError:
+    except (codec.ZstdError, BrokenSeal):
         pass  # its hash differs, too
+    except HardwonError:  # some are OSErrors: the server or the folder does not answer
+        raise
     except OSError as error:
         raise LibraryUnwritable(f"{path}: {error.strerror}. Free some space, then try again.") from error
     if total.hexdigest() != snapshot.digest:
@@ -141,6 +152,18 @@ def _download(log: Log, snapshot: Snapshot, path: Path) -> None:
             f"the snapshot of {log.name} at position {snapshot.position} is damaged, or was replaced meanwhile. "
             "Try again; if it stays, delete its row from hardwon.snapshots."
         )
+
+
+def _read_chunks(log: Log, snapshot: Snapshot) -> Iterator[bytes]:
+    if snapshot.file is not None:
+        yield from folders.find(log, snapshot.file.folder).read(snapshot.file)
+        return
+    query = "SELECT content FROM hardwon.chunks WHERE snapshot = %(snapshot)s AND number = %(number)s"
+    for number in count():
+        rows = log.read(query, {"snapshot": snapshot.id, "number": number})
+        if not rows:
+            return
+        yield bytes(rows[0][0])
 
 
 def _check(log: Log, snapshot: Snapshot, source: sqlite3.Connection) -> None:
@@ -161,7 +184,7 @@ def _check(log: Log, snapshot: Snapshot, source: sqlite3.Connection) -> None:
 
 
 def save(log: Log, store: Store, number: int, *, erase: Sequence[int] = ()) -> int:
-    """Store a copy of a replica in the database in place of the older one; return its position.
+    """Store a copy of a replica in place of the older one; return its position.
 
     Args:
         log: The log that the replica follows.
@@ -183,29 +206,41 @@ def save(log: Log, store: Store, number: int, *, erase: Sequence[int] = ()) -> i
             copy.shrink(rewrite=False)
         packed = folder / "outgoing.zst"
         digest = _compress(path, packed)
+        file = folders.upload(log, packed)
         with log.writing():
-            _insert(log, packed, digest, origin.position, origin.entry)
+            _insert(log, packed, file, digest, origin)
             if erase:
                 log.write("SELECT hardwon.erase(%(namespace)s, %(entries)s)", {"entries": list(erase)})
                 log.write("DELETE FROM hardwon.vectors WHERE namespace = %(namespace)s")
+    folders.delete_unneeded(log)
     return origin.position
 
 
-def _insert(log: Log, packed: Path, digest: str, position: int, entry: int) -> None:
+def _insert(log: Log, packed: Path, file: SealedFile | None, digest: str, origin: Origin) -> None:
+    """Insert the row of a snapshot and, unless it has a file, its content; delete the rows of older ones."""
+    if file is not None:
+        folders.claim(log, file)
     ((ref,),) = log.write(
-        "INSERT INTO hardwon.snapshots(namespace, pos, entry, schema, keys, digest) "
-        "VALUES (%(namespace)s, %(pos)s, %(entry)s, %(schema)s, %(keys)s, %(digest)s) RETURNING id",
-        {"pos": position, "entry": entry, "schema": SCHEMA_VERSION, "keys": KEYS_VERSION, "digest": digest},
-    )
-    with packed.open("rb") as file:
-        for number, chunk in enumerate(iter(lambda: file.read(CHUNK), b"")):
-            log.write(
-                "INSERT INTO hardwon.chunks VALUES (%(ref)s, %(number)s, %(chunk)b)",
-                {"ref": ref, "number": number, "chunk": chunk},
-            )
+        "INSERT INTO hardwon.snapshots(namespace, pos, entry, schema, keys, digest, folder, name, secret) VALUES "
+        "(%(namespace)s, %(pos)s, %(entry)s, %(schema)s, %(keys)s, %(digest)s, %(folder)s, %(name)s, %(key)s) "
+        "RETURNING id",
+        {
+            "pos": origin.position, "entry": origin.entry, "schema": SCHEMA_VERSION, "keys": KEYS_VERSION,
+            "digest": digest, **(dict.fromkeys(SealedFile._fields) if file is None else file._asdict()),
+        },
+    )  # fmt: skip
+    if file is None:
+        with packed.open("rb") as source:
+            for number, chunk in enumerate(iter(lambda: source.read(CHUNK), b"")):
+                log.write(
+                    "INSERT INTO hardwon.chunks VALUES (%(ref)s, %(number)s, %(chunk)b)",
+                    {"ref": ref, "number": number, "chunk": chunk},
+                )
     log.write(
-        "DELETE FROM hardwon.snapshots WHERE namespace = %(namespace)s AND id <> %(ref)s AND pos <= %(pos)s",
-        {"ref": ref, "pos": position},
+        "WITH old AS (DELETE FROM hardwon.snapshots WHERE namespace = %(namespace)s AND id <> %(ref)s "
+        "AND pos <= %(pos)s RETURNING namespace, folder, name) "
+        "INSERT INTO hardwon.unneeded SELECT *, clock_timestamp() FROM old WHERE folder IS NOT NULL",
+        {"ref": ref, "pos": origin.position},
     )
 
 

@@ -24,6 +24,7 @@ from .follower import Follower
 from .log import Log
 from .outbox import Outbox
 from .replica import Replica
+from .storage import folders
 
 LARGEST_IMPORT = 256 * 2**20
 """Largest size of an imported file in bytes: it is one entry, which is applied as a whole."""
@@ -214,15 +215,22 @@ class TendedReplica(ExperienceLibrary):
             ),
         ]
 
-    def store_snapshot(self) -> int:
-        """Store a copy of this replica in the database, from which new replicas begin; return its position.
+    def store_snapshot(self, *, folder: str | None = None) -> int:
+        """Store a copy of this replica, from which new replicas begin; return its position.
 
         The process that learns items does so by itself whenever the log has grown enough.
 
+        Args:
+            folder: Folder of fsspec in which the snapshots of all namespaces of the database are stored from now on,
+                such as `s3://BUCKET/FOLDER`, or `database` for the database itself. None keeps the choice.
+
         Raises:
-            LibraryForbidden: The role may not manage the namespace.
+            LibraryForbidden: The role may not manage the namespace, or is not the owner who chooses the folder.
+            LibraryUnreachable: The server does not answer, or the folder cannot be written.
         """
         self._check_writable()
+        if folder is not None:
+            folders.choose(self._log, folder)
         self.sync()
         return self._follower.store_snapshot()
 

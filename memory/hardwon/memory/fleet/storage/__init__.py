@@ -1,0 +1,1 @@
+"""Files of snapshots in a folder outside the database, such as a bucket of an object storage."""
