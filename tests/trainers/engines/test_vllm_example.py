@@ -1,8 +1,8 @@
-"""`examples/train_smollm2_policy.yaml` through a vLLM server in a few updates: thoughts, listed actions and tool calls.
+"""The examples with SmolLM2 through a vLLM server in a few updates: thoughts, listed actions, tool calls and all roles.
 
-`make test-vllm` runs the file as it is with a real server on the CPU: with SmolLM2 if `models/smollm2` is there, and
-otherwise with a base of the same kind that has learned nothing. By default, a server that a small model answers for
-takes its place, and other worlds that of TextWorldExpress.
+`make test-vllm` runs the files as they are with a real server on the CPU: with SmolLM2 if `models/smollm2` is there,
+and otherwise with a base of the same kind that has learned nothing. By default, a server that a small model answers
+for takes its place, and other worlds that of TextWorldExpress.
 """
 
 import os
@@ -23,6 +23,7 @@ from hardwon.trainers.trainer import train
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "train_smollm2_policy.yaml"
+ALL_ROLES = ROOT / "examples" / "train_smollm2.yaml"
 THOUGHT = 6
 SHORT = (
     "arms.control=2", "arms.retrieved=1", "eval.every=0", "explore.tries=1", "explore.worlds.seeds=0-1",
@@ -37,6 +38,12 @@ CALLS = (
     "library.explored={}", "arms={control: 3}", "guidance={}",
 )  # fmt: skip
 """A world whose actions are tool calls."""
+STAGE_1 = (
+    "arms.retrieved=2", "arms.guided=2", "roles.extractor.settings.distil=1", "roles.guide.settings.distil=1",
+    "roles.admission.settings.distil=1", "roles.extractor.settings.ready=1", "roles.guide.settings.ready=1",
+    "roles.admission.settings.ready=1", "run.save_every=1",
+)  # fmt: skip
+"""What makes stage 1 and the batches of the other roles short."""
 
 
 @pytest.fixture
@@ -51,10 +58,10 @@ def run(monkeypatch, tmp_path):
         batches.append([row for rollout in rollouts for row in rollout.rows])
         return rollouts
 
-    def train_example(base: Path, *overrides: str) -> list[list[Sample]]:
+    def train_example(base: Path, *overrides: str, example: Path = EXAMPLE) -> list[list[Sample]]:
         batches.clear()
         monkeypatch.setattr(Player, "play", watched)
-        report = train(EXAMPLE, (*SHORT, f"model.base={base}", f"run.out={tmp_path / 'run'}", *overrides))
+        report = train(example, (*SHORT, f"model.base={base}", f"run.out={tmp_path / 'run'}", *overrides))
         assert report.iterations == 2
         return batches
 
@@ -94,6 +101,18 @@ def test_the_example_thinks_and_calls_tools(run, tmp_path):
     assert any(row.mask.count(True) < len(row.mask) for batch in batches for row in batch)
 
 
+def test_all_roles_train_through_a_server(run, tmp_path, monkeypatch):
+    base = save_base(tmp_path / "base")
+    monkeypatch.setattr(fake_vllm, "MODEL", build_chat_model(build_chat_tokenizer()))
+    with fake_vllm.serving() as server:
+        url = f"engine.url={server.url}"
+        batches = run(base, "engine.kind=server", url, *CORRIDOR, *STAGE_1, example=ALL_ROLES)
+        loaded = [body["lora_name"] for path, body in server.asked if path == "/v1/load_lora_adapter"]
+    check_thoughts(batches, base)
+    assert {name.partition("-")[0] for name in loaded} == {"policy", "extractor", "guide", "admission"}
+    assert len(loaded) > 4  # some were trained, and loaded again
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
     """The folder of a base and the URL of a real vLLM server of it."""
@@ -106,7 +125,7 @@ def served(tmp_path_factory):
     log, port = folder / "server.log", free_port()
     options = (
         f"--model {base} --host 127.0.0.1 --port {port} --max-model-len 4096 --dtype float32 --enforce-eager "
-        "--enable-lora --max-lora-rank 16 --max-loras 2 --max-cpu-loras 4 --logprobs-mode processed_logprobs "
+        "--enable-lora --max-lora-rank 16 --max-loras 4 --max-cpu-loras 8 --logprobs-mode processed_logprobs "
         # vLLM 0.32 on a CPU dies of a seeded request whose prompt it reads in parts
         "--structured-outputs-config.backend guidance --no-enable-chunked-prefill"
     )
@@ -137,4 +156,12 @@ def served(tmp_path_factory):
 def test_the_example_trains_through_a_real_server(run, served, world):
     base, url = served
     batches = run(base, "engine.kind=server", f"engine.url={url}", *world)
+    check_thoughts(batches, base)
+
+
+@pytest.mark.vllm
+@pytest.mark.timeout(1800)
+def test_all_roles_train_through_a_real_server(run, served):
+    base, url = served
+    batches = run(base, "engine.kind=server", f"engine.url={url}", *STAGE_1, example=ALL_ROLES)
     check_thoughts(batches, base)
