@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -192,32 +191,46 @@ def test_among_actions_of_one_kind_the_places_are_shared_by_support():
     assert order("go to bed", "go to desk", "go to shelf") == ["go to bed", "go to desk", "go to shelf"]
 
 
+WEIGHTS = {"toothpaste": 2.0, "shampoo": 2.0, "cabinet": 0.5, "room": 0.0, "rewarded": 0.0}
+
+
+def rate(statement, *in_view):
+    return rate_subject(statement, frozenset(in_view), lambda word: WEIGHTS.get(word, 1.0))
+
+
 def test_a_statement_fits_where_its_rare_words_are_shown():
-    """Worked example: of 99 episodes, 9 showed toothpaste and 49 a cabinet."""
-    frequencies = {"toothpaste": 9, "cabinet": 49, "shampoo": 9, "room": 99}
-    rare, common = math.log(100 / 9), math.log(100 / 49)
-    shown = frozenset({"toothpaste", "cabinet", "room"})
-    own = rate_subject("put toothpaste in cabinet: rewarded", shown, frequencies, 99)
-    assert own == pytest.approx((rare + common) / (rare + common + 1.0))
-    assert rate_subject("put shampoo in cabinet", shown, frequencies, 99) == pytest.approx(common / (rare + common + 1))
-    assert (
-        own > rate_subject("go to the cabinet", shown, frequencies, 99) > rate_subject("a room", shown, frequencies, 99)
-    )
+    """Worked example: 2.5 of 2.5 + 1, and 0.5 of 2.5 + 1."""
+    view = ("toothpaste", "cabinet", "room")
+    assert rate("toothpaste in cabinet: rewarded", *view) == pytest.approx(2.5 / 3.5)
+    assert rate("shampoo in cabinet: rewarded", *view) == pytest.approx(0.5 / 3.5)
+    assert rate("the cabinet", *view) == pytest.approx(0.5 / 1.5)
+    assert rate("a room", *view) == 0.0
 
 
-def test_a_statement_about_nothing_that_was_seen_fits_nowhere():
-    assert rate_subject("", frozenset({"door"}), {"door": 1}, 5) == 0.0
-    assert rate_subject("prefer untried things", frozenset({"door"}), {"door": 1}, 5) == 0.0
-    assert (
-        rate_subject("door", frozenset({"door"}), {"door": 9}, 5) == 0.0
-    )  # counted more often than there are episodes
+def test_a_statement_without_words_fits_nowhere():
+    assert rate("", "door") == 0.0
+    assert rate("of the", "door") == 0.0
+    assert rate("toothpaste") == 0.0
 
 
 def test_more_words_that_a_state_shows_besides_change_no_fit():
-    frequencies = {"toothpaste": 9, "cabinet": 49, "sink": 50}
-    small = rate_subject("put toothpaste in cabinet", frozenset({"toothpaste"}), frequencies, 99)
-    large = rate_subject("put toothpaste in cabinet", frozenset({"toothpaste", "sink", "bath"}), frequencies, 99)
-    assert small == large
+    assert rate("toothpaste in cabinet", "toothpaste") == rate("toothpaste in cabinet", "toothpaste", "sink", "bath")
+
+
+def test_one_shared_word_is_not_the_subject(library, episode):
+    """A lesson about things that were never met does not fit because of one common request."""
+    for request in ("book a flight to Rome", "cancel my booking", "change my seat", "ask for the manager"):
+        library.record(episode("answer", see=request))
+    lessons = (
+        "refunds above 100 euros need the approval of a manager", "a passport is needed for flights to Chile",
+        "invoices go to the address in the contract", "upgrades are free for gold members",
+    )  # fmt: skip
+    library.add_many(Item("insight", lesson) for lesson in lessons)
+    first, *_ = library.recall(State("Need a manager's approval of refunds")).items
+    assert first.what.title.startswith("refunds")
+    assert first.similarity > 0.4
+    others = library.recall(State("Is the manager of the hotel in?")).items
+    assert all(hit.similarity < 0.55 for hit in others)
 
 
 @pytest.mark.parametrize("location", ["bathroom", ""])

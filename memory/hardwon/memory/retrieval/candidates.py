@@ -5,6 +5,7 @@ the items filed under the situation, its place, adjacent places and its tags. Ev
 and `Candidates.items` merge the answers. `recall` filters, ranks, deduplicates and cuts the candidates.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -358,7 +359,18 @@ class Candidates:
 
     def _rate(self, item: Item, in_view: Set[str]) -> float:
         """Return how far the state shows the subject of an item: many items may be filed under one place."""
-        return rate_subject(f"{item.title}\n{item.body}", in_view, self._derived.words, self._derived.clock.time)
+        return rate_subject(f"{item.title}\n{item.body}", in_view, self._weigh)
+
+    def _weigh(self, word: str) -> float:
+        """Return the weight of a word: its rarity among episodes or, if none showed it, among items.
+
+        Words that no episode shows are of two kinds: those of the sentences themselves, such as `rewarded`, which are
+        common among items, and names of things that have not been met.
+        """
+        count = self._derived.words.get(word)
+        if count:
+            return max(0.0, math.log((self._derived.clock.time + 1) / count))
+        return self._index.measure_rarity("items", word)
 
     def _match_items(self, query: str, filed: Sequence[int]) -> tuple[Matches, list[int]]:
         """Return the items that match by words and meaning, and the applicable ones among the best of them."""

@@ -10,7 +10,7 @@ changes only the order.
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 from hardwon.memory.records import Failure
@@ -48,28 +48,20 @@ Found = tuple[int, float, str]
 """A search result: id, similarity to the query, and the reason for the match."""
 
 
-def rate_subject(statement: str, in_view: Set[str], frequencies: Mapping[str, int], episodes: int) -> float:
+def rate_subject(statement: str, in_view: Set[str], weigh: Callable[[str], float]) -> float:
     """Return how far a state shows the subject of a statement, in [0, 1).
 
-    Each word w of the statement that an episode or the state showed weighs log((episodes + 1) / episodes with w). The
-    result is the weight of those that the state shows, over the weight of all plus 1. So `put toothpaste in cabinet`
-    fits where there is toothpaste, and not where there is another thing and a cabinet. A statement about things that
-    are everywhere fits nowhere in particular.
+    It is the weight of the statement's words that the state shows, over the weight of all of them plus 1. A statement
+    about putting toothpaste in a cabinet fits where there is toothpaste, and not where there is another thing and a
+    cabinet. One about things that are everywhere fits nowhere in particular.
 
     Args:
         statement: The title and the body of an item.
         in_view: The content words of the state.
-        frequencies: By word, the number of episodes that showed it.
-        episodes: Number of episodes.
+        weigh: Returns the weight of a word, 0 or more, larger for rarer words.
     """
-    present = total = 0.0
-    for word in content_words(statement):
-        count, is_present = frequencies.get(word, 0), word in in_view
-        if count or is_present:
-            weight = max(0.0, math.log((episodes + 1) / max(1, count)))
-            total += weight
-            present += weight * is_present
-    return present / (total + 1.0)
+    weights = {word: weigh(word) for word in content_words(statement)}
+    return sum(weights[word] for word in weights.keys() & in_view) / (sum(weights.values()) + 1.0)
 
 
 class TakenStep(NamedTuple):

@@ -89,6 +89,10 @@ class Search:
         """Return the rows that contain the rarest words of the text, the best first."""
         return self._texts[kind].scored(text, k, frequencies, terms)
 
+    def measure_rarity(self, kind: Kind, word: str) -> float:
+        """Return log((rows + 1) / rows with the word), as of the last search by words."""
+        return self._texts[kind].measure_rarity(word)
+
     def index(self, kind: Kind, version: Version | None = None) -> VectorIndex | TrainedIndex:
         """Return the vector index, updated to a version of the library or to the current one."""
         with self._lock:

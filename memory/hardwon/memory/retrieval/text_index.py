@@ -215,6 +215,10 @@ class TextIndex:
         """Return the number of rows from an id on."""
         return len(self._ids) - bisect_left(self._ids, since)
 
+    def measure_rarity(self, word: str) -> float:
+        """Return log((n + 1) / the number of rows with the word), for n rows as of the last search; at least 0."""
+        return max(0.0, math.log((len(self._ids) + 1) / max(1.0, self._count_rows(word).rows)))
+
     def forget(self) -> None:
         """Drop everything that was cached, after rows were deleted or replaced."""
         self._forget_words()
