@@ -111,7 +111,6 @@ def _list_loads(loads: Loads) -> list[Row]:
         rows += _list_looks("look under load", writers, turns)
         if hosts_ms := [turn.hosts_ms for turn in turns if turn.hosts_ms is not None]:
             rows.append(_row("CPU time of a writing host for an entry", writers, statistics.mean(hosts_ms), "ms"))
-    rows += _list_looks("slow look under load", list(loads.turns)[1], loads.slow)
     rows += [_row("look that applies entries", n, statistics.mean(ms), "ms") for n, ms in loads.looks_ms.items()]
     if loads.servers_ms:
         rows.append(_row("CPU time of the server for a look", 1, statistics.median(loads.servers_ms), "ms"))

@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +26,7 @@ import psycopg
 
 from benchmarks.fixtures import EPISODE, Rooms
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.fleet import follower as follower_module
-from hardwon.memory.fleet.follower import SOON_S, Pace
+from hardwon.memory.fleet.follower import Pace
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log
 
@@ -40,10 +40,9 @@ SAMPLE_S = 0.02
 """Seconds between two questions whether the replica has caught up after a turn."""
 LOOKS, ROUNDS = (1, 4, 8), 6
 """Numbers of entries that a measured look at the log applies, and the number of looks of each in a turn."""
-SLOW_S = 0.25
-"""Pause of the follower in turns that measure looks at many entries under the load of few writers."""
-OFFERED = 320
-"""Episodes of a writer. They suffice for all turns: to apply an episode again costs two thirds of the first time."""
+OFFERED = 130
+"""Episodes of a writer for each way in which it takes part in the turns: none is offered twice, because to apply an
+episode again costs two thirds of the first time."""
 SETTLE_S = 60.0
 """Seconds until the replica must have caught up after a turn."""
 _PLACES = "SELECT log_id, pos FROM hardwon.positions WHERE namespace = %(namespace)s AND log_id = ANY(%(ids)s)"
@@ -108,8 +107,6 @@ class Loads:
 
     turns: dict[int, list[Turn]] = field(default_factory=dict)
     """Turns of load, by the number of writers."""
-    slow: list[Turn] = field(default_factory=list)
-    """Turns of the second number of writers in which the follower pauses for `SLOW_S` after each look."""
     idle_ms: list[float] = field(default_factory=list)
     """Medians of recall while nobody writes."""
     busy_ms: list[float] = field(default_factory=list)
@@ -156,7 +153,8 @@ def measure_filling(url: str, folder: Path, steps: int) -> Filled:
 def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
     """Measure lag and recall of a replica while writers offer steps; the numbers of writers take turns."""
     loads, rooms, idle = Loads({count: [] for count in counts}), Rooms(2), _Idle(url)
-    with connect(url, folder / "reader") as reader, start_processes(_offer, url, max(counts)) as pipes:
+    offer = partial(_offer, counts)
+    with connect(url, folder / "reader") as reader, start_processes(offer, url, max(counts)) as pipes:
         reader._store.copy_to(folder / "copy.db")
         with closing(ExperienceLibrary.open(folder / "copy.db", read_only=True)) as copy, closing(idle):
             for _ in range(LOADS):
@@ -166,8 +164,6 @@ def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
                 for count in counts:
                     with _noting_looks(reader) as looks:
                         loads.turns[count].append(_offer_together(reader, pipes[:count], looks))
-                with _noting_looks(reader, SLOW_S) as looks:
-                    loads.slow.append(_offer_together(reader, pipes[: counts[1]], looks))
                 # In turns of their own: recall competes with the follower of its process.
                 for library, times_ms in ((reader, loads.busy_ms), (copy, loads.still_ms)):
                     for pipe in pipes:
@@ -208,8 +204,8 @@ class _Idle:
 
 
 @contextmanager
-def _noting_looks(library: FleetLibrary, pause_s: float = SOON_S) -> Iterator[list[Look]]:
-    """Yield a list that receives each look of the follower that finds entries, and set the pause after each look."""
+def _noting_looks(library: FleetLibrary) -> Iterator[list[Look]]:
+    """Yield a list that receives each look of the follower that finds entries."""
     looks: list[Look] = []
     follower, position = library._follower, library.position
     inner = follower.catch_up
@@ -223,11 +219,9 @@ def _noting_looks(library: FleetLibrary, pause_s: float = SOON_S) -> Iterator[li
         return position
 
     follower.catch_up = catch_up  # type: ignore[method-assign]
-    follower_module.SOON_S = pause_s
     try:
         yield looks
     finally:
-        follower_module.SOON_S = SOON_S
         del follower.catch_up
 
 
@@ -271,9 +265,14 @@ def _time_recall(library: ExperienceLibrary, rooms: Rooms) -> float:
     return statistics.median(times)
 
 
-def _offer(url: str, who: int, pipe: Any) -> None:
+def count_ways(counts: Sequence[int], who: int) -> int:
+    """Return in how many turns of a cycle a writer takes part; see `measure_loads`."""
+    return sum(who < count for count in counts) + 2
+
+
+def _offer(counts: Sequence[int], url: str, who: int, pipe: Any) -> None:
     """Offer steps in a process of its own, until it is asked to end."""
-    chance, payloads, number = random.Random(who), make_payloads(OFFERED, 100 + who), 0
+    chance, payloads, number = random.Random(who), make_payloads(OFFERED * count_ways(counts, who), 100 + who), 0
     log, written, stopping = Log(url, "default"), threading.Event(), threading.Event()
 
     def give_positions() -> None:
@@ -297,7 +296,7 @@ def _offer(url: str, who: int, pipe: Any) -> None:
         while (due := due + chance.expovariate(OFFER / EPISODE)) < ended:
             time.sleep(max(0.0, due - time.monotonic()))
             number += 1
-            (ref,) = log.append("episode", [(f"offer-{who}-{number}", payloads[number % OFFERED])])
+            (ref,) = log.append("episode", [(f"offer-{who}-{number}", payloads[number % len(payloads)])])
             commits.append(Commit(ref, time.monotonic()))
             written.set()
         after_s = _read_host_s(pids)

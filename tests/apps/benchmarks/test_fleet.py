@@ -3,7 +3,9 @@
 import pytest
 from tests.memory.fleet.conftest import server, url
 
+from benchmarks.fixtures import EPISODE
 from benchmarks.speed import fleet, replicas, scale
+from benchmarks.speed.simulation import LOAD_S, OFFER
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 
@@ -21,6 +23,9 @@ def test_every_figure_is_measured(url, tmp_path, monkeypatch):
     rows = fleet.measure(url, 60, lambda words: None)
     assert all(row["value"] > 0 for row in rows)
     assert {row["n"] for row in rows if row["what"] == "lag, median"} == {1, 2}
+    # Looks at one or two entries in half a second say nothing about the cost of an entry.
+    line = {"entries of a look under load": (1, 2), "look under load": (20, 30)}
+    rows = [row | {"value": line[row["what"]][row["n"] - 1]} if row["what"] in line else row for row in rows]
     figures = scale.Figures([rows])
     model = scale.calibrate(figures)
     assert scale.check(model, figures)
@@ -31,3 +36,11 @@ def test_a_database_with_a_library_is_left_alone(url, tmp_path):
     ExperienceLibrary.open(url, replica=tmp_path).close()
     with pytest.raises(ConfigError, match="holds a library"):
         fleet.measure(url, 200, lambda words: None)
+
+
+@pytest.mark.parametrize(("who", "ways"), [(0, 5), (3, 4), (7, 3)])
+def test_no_episode_is_offered_twice(who, ways):
+    """To apply one again is cheaper, and the writers of most turns would be the first to do so."""
+    assert replicas.count_ways(fleet.WRITERS, who) == ways
+    steps = replicas.LOADS * LOAD_S * OFFER
+    assert 1.1 * steps / EPISODE <= replicas.OFFERED
