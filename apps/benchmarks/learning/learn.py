@@ -1,4 +1,4 @@
-"""`hardwon bench learn`: measure what episodic control learns, per game and arm.
+"""`hardwon bench learn`: measure what a policy without a language model learns, per game and arm.
 
 Every case learns on the train fold from its own random start. It is tested frozen and greedy on unseen seeds. These
 seeds were not used for tuning, which used dev seeds 0 to 49.
@@ -17,6 +17,7 @@ from hardwon.memory.errors import ConfigError, UnknownName
 if TYPE_CHECKING:
     from hardwon.apps.experiment import Plan
 
+POLICIES = ("episodic", "outlook")
 BEGIN, END = "<!-- bench learn: begin -->", "<!-- bench learn: end -->"
 
 
@@ -87,6 +88,9 @@ CASES: dict[str, Case] = {
 
 def learn(
     cases: Annotated[str, typer.Option(help=f"Cases to run, of {', '.join(CASES)}; all by default.")] = "",
+    policy: Annotated[
+        str, typer.Option(help=f"Policy that learns and is tested: {' or '.join(POLICIES)}.")
+    ] = "episodic",
     seeds: Annotated[int, typer.Option(min=1, help="Number of agent seeds: 0, 1, ...")] = 3,
     out: Annotated[Path, typer.Option(help="Folder for the runs; an unfinished run continues.")] = Path("runs/learn"),
     write: Annotated[
@@ -102,15 +106,17 @@ def learn(
     for name in names:
         if name not in CASES:
             raise UnknownName.of("case", name, CASES)
+    if policy not in POLICIES:
+        raise UnknownName.of("policy", policy, POLICIES)
     if write is not None and BEGIN not in write.read_text(encoding="utf-8"):
         raise ConfigError(f"{write} has no line {BEGIN!r}; add it and {END!r} where the table belongs.")
     rows: list[dict[str, Any]] = []
     for name in names:
-        rows += run_case(name, CASES[name], seeds, out)
+        rows += run_case(name, CASES[name], seeds, out, policy)
         if write is not None:  # after every case, so that an interrupted run leaves a valid table
             write_table(write, rows, out)
     if regimes:
-        for label, plan, folder in build_regimes(names, seeds, out):
+        for label, plan, folder in build_regimes(names, seeds, out, policy):
             rows += run_plan(label, plan, folder)
             if write is not None:
                 write_table(write, rows, out)
@@ -120,9 +126,10 @@ def learn(
         print("\n".join(format_table(rows)))
 
 
-def run_case(name: str, case: Case, seeds: int, out: Path) -> list[dict[str, Any]]:
+def run_case(name: str, case: Case, seeds: int, out: Path, policy: str = "episodic") -> list[dict[str, Any]]:
     """Return one row per arm and test; further tests of a case reuse the library that the first test built."""
-    return [row for plan, folder in build_plans(name, case, seeds, out) for row in run_plan(name, plan, folder)]
+    plans = build_plans(name, case, seeds, out, policy)
+    return [row for plan, folder in plans for row in run_plan(name, plan, folder)]
 
 
 def run_plan(label: str, plan: "Plan", folder: Path) -> list[dict[str, Any]]:
@@ -147,7 +154,9 @@ def run_plan(label: str, plan: "Plan", folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def build_regimes(names: Sequence[str], seeds: int, out: Path) -> Iterator[tuple[str, "Plan", Path]]:
+def build_regimes(
+    names: Sequence[str], seeds: int, out: Path, policy: str = "episodic"
+) -> Iterator[tuple[str, "Plan", Path]]:
     """Yield a label, a plan and a folder for each test outside the conditions of learning.
 
     The first regime, other seeds of the same game, is the first test of every case. Here the same libraries are tested
@@ -157,9 +166,10 @@ def build_regimes(names: Sequence[str], seeds: int, out: Path) -> Iterator[tuple
         names: The cases, whose libraries were learned before.
         seeds: Number of agent seeds.
         out: Folder for the runs.
+        policy: The policy that learned.
     """
     for at, name in enumerate(names):
-        learned, _ = next(build_plans(name, CASES[name], seeds, out))
+        learned, _ = next(build_plans(name, CASES[name], seeds, out, policy))
         learned = replace(learned, checkpoints=(learned.episodes,), arms=("empty", "step"))
         if other := CASES[name].other:
             yield f"{name}, other parameters", replace(learned, params=other), out / f"{name}-parameters"
@@ -172,8 +182,13 @@ def build_regimes(names: Sequence[str], seeds: int, out: Path) -> Iterator[tuple
             yield f"{following}, library of {name}", plan, out / f"{following}-by-{name}"
 
 
-def build_plans(name: str, case: Case, seeds: int, out: Path) -> Iterator[tuple["Plan", Path]]:
-    """Yield the experiment plan and the output folder of each test of a case."""
+def build_plans(
+    name: str, case: Case, seeds: int, out: Path, policy: str = "episodic"
+) -> Iterator[tuple["Plan", Path]]:
+    """Yield the experiment plan and the output folder of each test of a case.
+
+    Outlooks are read at every step, so `OutlookPolicy` has no arm that reads the library once per episode.
+    """
     from hardwon.apps.cli.run import TRAIN_SEEDS, parse_seeds
     from hardwon.apps.experiment import Plan
 
@@ -187,8 +202,8 @@ def build_plans(name: str, case: Case, seeds: int, out: Path) -> Iterator[tuple[
             train_seeds=parse_seeds(TRAIN_SEEDS),
             eval_fold=fold,
             eval_seeds=parse_seeds(test_seeds),
-            arms=case.arms,
-            policy="episodic",
+            arms=tuple(arm for arm in case.arms if (policy, arm) != ("outlook", "task")),
+            policy=policy,
             library=str(out / name / "library.db"),
             seeds=tuple(range(seeds)),
             max_steps=case.max_steps,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.learning import learn as bench
+from hardwon.memory.errors import UnknownName
 
 
 def test_regimes_test_the_learned_libraries_and_learn_nothing_more(tmp_path):
@@ -29,6 +30,34 @@ def test_regimes_that_do_not_exist_are_left_out(tmp_path):
     """One case has no other game, and BabyAI has no parameters."""
     assert [label for label, _, _ in bench.build_regimes(["coin"], 1, tmp_path)] == ["coin, other parameters"]
     assert list(bench.build_regimes(["gotolocal"], 1, tmp_path)) == []
+
+
+def test_a_policy_plays_every_test_of_a_case_and_every_regime(tmp_path):
+    """The other settings are those of the default policy, so the two can be compared seed by seed."""
+    for name, case in bench.CASES.items():
+        default = list(bench.build_plans(name, case, 3, tmp_path))
+        plans = list(bench.build_plans(name, case, 3, tmp_path, "outlook"))
+        assert [plan.policy for plan, _ in default] == ["episodic"] * len(case.tests)
+        assert [plan.arms for plan, _ in default] == [case.arms] * len(case.tests)
+        arms = tuple(arm for arm in case.arms if arm != "task")
+        assert plans == [(replace(plan, policy="outlook", arms=arms), folder) for plan, folder in default]
+    regimes = bench.build_regimes(["coin", "twc"], 3, tmp_path, "outlook")
+    assert [plan.policy for _, plan, _ in regimes] == ["outlook"] * 4
+
+
+def test_the_command_plays_the_policy_that_was_given(tmp_path, monkeypatch):
+    plans = []
+
+    def note(name, plan, folder):
+        plans.append(plan)
+        return []
+
+    monkeypatch.setattr(bench, "run_plan", note)
+    given = {"cases": "coin,twc", "seeds": 1, "out": tmp_path, "write": None, "as_json": True}
+    bench.learn(**given, policy="outlook", regimes=True)
+    assert [plan.policy for plan in plans] == ["outlook"] * 7
+    with pytest.raises(UnknownName, match="outlok"):
+        bench.learn(**given, policy="outlok", regimes=False)
 
 
 @pytest.mark.slow
