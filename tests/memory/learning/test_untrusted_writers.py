@@ -103,6 +103,42 @@ def test_what_a_trusted_writer_finds_is_active(library):
     assert active(library) != []
 
 
+def run_command(library, number):
+    """Return an episode with one shell command that fails and one that works."""
+    episode = ToolEpisode(library, f"Run the tests {number}")
+    calls = [Call("Bash", {"command": "pytest"}, "", "not found")]
+    episode.add_answer(episode.state([]), calls, why={})
+    episode.add_answer(episode.state(calls), [*calls, Call("Bash", {"command": "make test"}, "ok", "")], why={})
+    return episode.trajectory(True, ending="success")
+
+
+@pytest.mark.parametrize(
+    ("trust", "title"),
+    [
+        ("trusted", "Do not `Bash(command=pytest)`"),
+        ("untrusted", "Do not `Bash(command={command})` with the values that failed before; other values may work"),
+    ],
+)
+def test_a_guardrail_of_a_single_writer_names_its_command_or_says_that_other_values_may_work(library, trust, title):
+    for number in range(6):
+        library.receive([run_command(library, number)], writer="hook:claude-code", trust=trust)
+    library.evolve()
+    assert [item.title for item in library.items(["guardrail"])] == [title]
+
+
+def test_after_forgetting_one_of_the_trusted_episodes_the_untrusted_ones_still_do_not_count(path):
+    with ExperienceLibrary.open(path) as library:
+        refs = library.receive(
+            [errand(library, "Pay", "pay", number=n) for n in range(2)], writer="hook", trust="trusted"
+        )
+        for number in range(6):
+            library.receive([run_command(library, number)], writer="token:a", trust="untrusted")
+        library.forget(episode=refs[0])
+    with ExperienceLibrary.open(path) as library:
+        library.evolve()
+        assert library.items(["guardrail"]) == []
+
+
 @pytest.mark.parametrize(
     ("writer", "source", "leaves"),
     [

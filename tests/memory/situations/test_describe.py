@@ -52,6 +52,7 @@ def test_every_form_of_key_is_told(key, words):
         (None, "always"),
         ({"around": "1: closed"}, "near {1}: closed"),
         ({"around": "1: "}, "wherever it is"),
+        ({"around": ""}, "in any situation"),
         ({"told": "1 grill"}, "told of {1}: grill"),
         ({"mark": "1 unnamed"}, "{1} is not in the notes"),
         ({"text": "is locked"}, 'the text says "is locked"'),

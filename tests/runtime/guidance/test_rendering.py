@@ -4,6 +4,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, Estimate, Failure, Hit, Item, Outcome, Recollection, State, Step
 from hardwon.memory.situations.actions import pattern_of
+from hardwon.memory.situations.titles import WITH_FAILED_VALUES
 from hardwon.runtime.guidance.abstraction import abstract_recollection
 from hardwon.runtime.guidance.base import lines_of
 from hardwon.runtime.guidance.rendering import Visible, render_estimates, render_item
@@ -35,6 +36,21 @@ def test_an_item_of_which_only_the_verb_would_remain_is_left_out():
     item = Item("strategy", "Prefer `put vase in chest` when the vase is Marigold's", source="experience")
     assert render_item(item, Visible(State("You are in the hall."))) == ""
     assert lines_of(Recollection(items=(Hit(item, 1.0, ""),)), State("You are in the hall.")) == []
+
+
+@pytest.mark.parametrize(
+    ("forbids", "line"),
+    [
+        ("refund(order=77001)", f"Do not `refund(order={{order}})` {WITH_FAILED_VALUES}."),
+        ("refund(order=8123)", "Do not `refund(order=8123)`."),
+        ("refund(order={1})", "Do not `refund(order={order})` in such a situation."),
+    ],
+)  # fmt: skip
+def test_a_ban_of_certain_values_does_not_read_as_a_ban_of_the_tool(forbids, line):
+    """The condition names a word of another request, so the title cannot be shown."""
+    where = " when the text has Marigold" if forbids == "refund(order={1})" else ""
+    item = Item("guardrail", f"Do not `{forbids}`{where}", forbids=forbids, condition={"all": []}, source="experience")
+    assert render_item(item, HERE) == f"- guardrail: {line}"
 
 
 def estimate(value, n, key):

@@ -10,6 +10,7 @@ from hardwon.apps.render.views import (
     Line,
     describe_step,
     format_earlier_step,
+    format_grade,
     format_segment,
     format_step_refs,
     format_success,
@@ -108,7 +109,8 @@ def _render_head(explanation: Mapping[str, Any]) -> Html:
             if name in explanation["meta"]
         },
     }
-    return section("Outcome", tag("dl", *map(_render_fact, facts.items()), class_="pairs"))
+    grades = [("graded", format_grade(grade)) for grade in explanation["grades"]]
+    return section("Outcome", tag("dl", *map(_render_fact, [*facts.items(), *grades]), class_="pairs"))
 
 
 def _render_fact(fact: tuple[str, str]) -> Html:

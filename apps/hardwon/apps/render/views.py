@@ -48,7 +48,7 @@ def render_episode(episode: Mapping[str, Any], *, brief: bool = False) -> Render
     ]
     if meta.get("failed"):
         head.append(Text(f"excluded: {excerpt(meta['failed'], 300)}"))
-    head += [Text(_format_grade(grade)) for grade in episode["grades"]]
+    head += [Text(f"graded {format_grade(grade)}") for grade in episode["grades"]]
     if brief:
         return Group(*head, Text(), _render_segments(episode["segments"]), Text(), _render_brief(episode["steps"]))
     segments = {segment["first_t"]: segment for segment in episode["segments"]}
@@ -60,10 +60,12 @@ def render_episode(episode: Mapping[str, Any], *, brief: bool = False) -> Render
     return Group(*head, *parts)
 
 
-def _format_grade(grade: Mapping[str, Any]) -> str:
-    """Return a grade on one line, such as `graded failure by ann at ...: the customer called`."""
-    words = "; ".join(excerpt(grade[name], 200) for name in ("why", "instead", "lesson") if grade[name])
-    outcome = f"graded {format_success(grade['success'])}, score {grade['score']:.2f}, by {grade['grader']}"
+def format_grade(grade: Mapping[str, Any]) -> str:
+    """Return a grade on one line, such as `failed, score 0.00, by ann at ...: the customer called`."""
+    step = "" if grade["step"] is None else f" of step {grade['step']}"
+    names = {"why": "", "instead": f"instead{step}: ", "lesson": "lesson: "}
+    words = "; ".join(f"{label}{excerpt(grade[name], 200)}" for name, label in names.items() if grade[name])
+    outcome = f"{format_success(grade['success'])}, score {grade['score']:.2f}, by {grade['grader']}"
     return f"{outcome} at {grade['at']}{f': {words}' if words else ''}"
 
 

@@ -19,10 +19,11 @@ from hardwon.memory.guardrails.conditions import guard_key
 from hardwon.memory.records import Admission, Item, Trajectory
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.evidence import call_key
+from hardwon.memory.situations.titles import WITH_FAILED_VALUES
 from hardwon.memory.storage.cache_files import Sidecar
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import witness_of
-from hardwon.memory.trust.testimony import form_of
+from hardwon.memory.trust.testimony import form_of, hides_values
 from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 
@@ -147,9 +148,11 @@ def generalize_item(item: Item, pattern: str = "") -> Item | None:
     ):  # without a tool name, only text of the untrusted step would be left
         return None
     sequence = ", then ".join(f"`{form}`" for form in forms)
+    # A sentence about the bare form would read as a ban of the whole tool.
+    failing = WITH_FAILED_VALUES if hides_values(pattern) else "in such a situation"
     title = {
-        "guardrail": f"Do not {sequence} in such a situation",
-        "warning": f"{sequence} mostly fails in such a situation",
+        "guardrail": f"Do not {sequence} {failing}",
+        "warning": f"{sequence} mostly fails {failing}",
         "strategy": f"{sequence} pays more than usual in such a situation",
         "remedy": f"What helped after a failure ({item.repairs.replace('_', ' ')}): {sequence}",
     }.get(item.kind, f"To earn a reward, {sequence}")

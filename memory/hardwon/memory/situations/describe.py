@@ -78,6 +78,8 @@ def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> s
             return joint.join(f"({condition_words(part, pattern)})" for part in operand)
         case "not":
             return f"not ({condition_words(operand, pattern)})"
+        case "around" if not operand:  # a call without arguments in the situation
+            return "in any situation"
         case "around":
             return "; ".join(_describe_around(operand, names)) or "wherever it is"
         case "told":

@@ -32,6 +32,9 @@ _MARKS = {
     "unnamed": "not mentioned in your notes",
 }
 
+WITH_FAILED_VALUES = "with the values that failed before; other values may work"
+"""The end of a sentence about failures whose values are left out."""
+
 
 def strategy_title(key: str, common: Collection[str] = ()) -> str:
     """Return the title of a strategy that was found under a key of the value table.

@@ -263,9 +263,12 @@ class Batch:
         return dict(zip(states, numbers, strict=True))
 
     def _number_writers(self, episodes: Sequence[Trajectory]) -> dict[str, int]:
-        """Return the numbers of the episodes' writers by name, assigning numbers to new writers."""
+        """Return the numbers of the episodes' untrusted writers by name, assigning numbers to new writers.
+
+        All trusted writers share the empty name: a file with their episodes is not one of an untrusted writer alone.
+        """
         # In the order of the episodes, so that replicas of one log give a writer the same number.
-        names = dict.fromkeys(witness_of(episode.writer) for episode in episodes)
+        names = dict.fromkeys(witness_of(episode.writer) if is_untrusted(episode) else "" for episode in episodes)
         self._connection.executemany(
             "INSERT OR IGNORE INTO writers(namespace, name) VALUES (?, ?)", [(self._namespace, name) for name in names]
         )

@@ -17,7 +17,7 @@ from typing import Any
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, Hit, State, Step
 from hardwon.memory.situations.actions import parse_action
-from hardwon.memory.situations.phrases import FUNCTION_WORDS
+from hardwon.memory.situations.phrases import FUNCTION_WORDS, HOLE
 from hardwon.memory.storage.database import Store
 
 from .instructions import instruction_in
@@ -74,6 +74,11 @@ def form_of(action: str) -> str:
         return ""
     listed = (f"{{{name}}}" if name.isdigit() else f"{name}={{{name}}}" for name in arguments)
     return f"{parsed.verb}({', '.join(listed)})"
+
+
+def hides_values(pattern: str) -> bool:
+    """Return whether the form of a pattern leaves out values that the pattern names, such as a command."""
+    return any(HOLE.fullmatch(part.value) is None for part in parse_action(pattern).parts)
 
 
 def _is_name(text: str) -> bool:

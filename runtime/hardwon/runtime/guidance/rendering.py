@@ -14,6 +14,7 @@ from operator import itemgetter
 from hardwon.memory import Estimate, Item, Outcome, State, Step
 from hardwon.memory.situations.actions import parse_action, pattern_of
 from hardwon.memory.situations.phrases import words_of
+from hardwon.memory.situations.titles import WITH_FAILED_VALUES
 from hardwon.memory.trust.instructions import LEFT_OUT, instruction_in
 
 _ERROR_CLASS = re.compile(r"[A-Z][A-Za-z]*(?:Error|Exception|Warning):?")
@@ -24,6 +25,8 @@ LONGEST_EVIDENCE = 240
 _WORDS = re.compile(r"\w+")
 _TOKEN = re.compile(r"[^\s\"'(),=]+")
 _HOLE = re.compile(r"\{(\d+)\}")
+_NAMED_HOLE = re.compile(r"\{[^{}\s]+\}")
+"""A hole with a number or with the name of a parameter."""
 _QUOTED = re.compile(r"`([^`]*)`")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _OF_RULES = words_of(
@@ -353,11 +356,20 @@ def _says_something(action: str) -> bool:
     return not _HOLE.search(action) or any(not _HOLE.fullmatch(slot) for slot in slots)
 
 
+def _lost_value(action: str, general: str) -> bool:
+    """Return whether a value that an action names became a hole in its general form."""
+    return len(_NAMED_HOLE.findall(general)) > len(_NAMED_HOLE.findall(action))
+
+
 def _generalize_item(item: Item, visible: Visible) -> tuple[str, str]:
     counts = item.body if visible.tells(_NUMBER.sub(" ", item.body), _OF_RULES) else ""
-    rendered = ", then ".join(f"`{generalize_action(action, visible)}`" for action in _list_actions(item))
+    actions = _list_actions(item)
+    general = [generalize_action(action, visible) for action in actions]
+    rendered = ", then ".join(f"`{action}`" for action in general)
+    # A sentence about the bare form would read as a ban of the whole tool.
+    failing = WITH_FAILED_VALUES if any(map(_lost_value, actions, general)) else "in such a situation"
     if item.kind == "guardrail":
-        return f"Do not {rendered} in such a situation.", counts
+        return f"Do not {rendered} {failing}.", counts
     if item.kind == "warning":
-        return f"{rendered} mostly fails in such a situation.", counts
+        return f"{rendered} mostly fails {failing}.", counts
     return f"{rendered} paid in such a situation.", counts

@@ -172,7 +172,9 @@ class Deletion:
 
     def _delete_writers(self) -> None:
         """Delete the writers that have no episode left."""
-        names = self._rows.read_ids("SELECT DISTINCT writer FROM trajectories WHERE namespace = ?", self._namespace)
+        names = self._rows.read_ids(
+            "SELECT DISTINCT iif(trust = 'trusted', '', writer) FROM trajectories WHERE namespace = ?", self._namespace
+        )
         # The full names, too: libraries of an earlier version counted by them.
         remaining = {*names, *map(witness_of, names)}
         self._rows.delete(
