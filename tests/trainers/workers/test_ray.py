@@ -1,4 +1,4 @@
-"""Rollout workers as Ray actors: two of them, one killed, end with the weights of none."""
+"""Rollout workers as Ray actors: two or three of them, one killed, end with the weights of none."""
 
 import os
 
@@ -16,13 +16,14 @@ ray = pytest.importorskip("ray")
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster of this machine with two CPUs, which every run of the module joins."""
-    ray_cluster._connect("auto", 2)
+    """A cluster of this machine with three CPUs, which every run of the module joins."""
+    ray_cluster._connect("auto", 3)
     yield
     ray.shutdown()
 
 
-def test_two_actors_end_with_the_weights_of_none_also_if_one_is_killed(corridor, cluster, tmp_path, monkeypatch):
+@pytest.mark.parametrize("actors", [2, 3])
+def test_actors_end_with_the_weights_of_none_also_if_one_is_killed(corridor, cluster, tmp_path, monkeypatch, actors):
     settings = corridor(run={"iterations": 2, "save_every": 2, "groups": 2})
     alone = run(settings, tmp_path / "alone")
     killed: list[RayWorker] = []
@@ -36,7 +37,7 @@ def test_two_actors_end_with_the_weights_of_none_also_if_one_is_killed(corridor,
         return found
 
     monkeypatch.setattr(RayWorker, "events", kill_once)
-    together = run(settings, tmp_path / "together", workers=2)
+    together = run(settings, tmp_path / "together", workers=actors)
     assert len(killed) == 1
     assert_same(alone, together)
     assert lines(alone) == lines(together)
