@@ -250,6 +250,18 @@ def test_of_many_items_those_about_the_things_in_view_come_first(library, episod
         assert thing in first.what.title
 
 
+@pytest.mark.parametrize("met", [True, False])
+def test_the_subject_is_recognized_in_a_long_answer_of_a_tool(library, episode, met):
+    """Hundreds of new names and ids do not displace it, whether an episode showed it or not."""
+    for order in range(9):
+        library.record(episode("look", see=f"The order has a {'voucher' if met and not order else 'box'} in it."))
+    library.add(Item("insight", "a voucher cannot be refunded"))
+    library.add_many(Item("insight", f"a {thing} can be returned") for thing in THINGS)
+    names = " ".join(f"a{letter}{other}name id{letter}{other}7" for letter in "abcdefgh" for other in "abcdefgh")
+    first, *_ = library.recall(State(f"{{{names}}} The order has a voucher in it.")).items
+    assert first.what.title == "a voucher cannot be refunded"
+
+
 def test_other_numbers_are_no_other_words(library, episode, monkeypatch):
     """A counter in the observation must not cause a search at every step."""
     library.record(episode("open the door", see="A closed door. Step 1 of 50."))

@@ -40,6 +40,8 @@ NEXT_DOOR = 0.3
 """Least similarity of an item that is filed under a place reached from the current one."""
 TAGS = 2
 """Number of an item's tags that a state must contain for a match regardless of other words."""
+CONSIDERED = 128
+"""Numbers of words of a state that may name the subject of an item: those that no episode showed, and the rarest."""
 RARE_WORDS = 16
 """Number of words of a state that are looked up as tags and subjects of items, those of the fewest episodes."""
 BOUND = 64
@@ -393,10 +395,10 @@ class Candidates:
         own = self._read_filed("signature", [plain(self.state.signature)])
         at_place, adjacent = self._find_by_place(plain(self.state.location))
         count: Callable[[str, int], int] = self._derived.words.get
-        rarest = [word for _, word in sorted((count(word, 0), word) for word in content_words(query))[:RARE_WORDS]]
+        rarest = [word for _, word in sorted((count(word, 0), word) for word in content_words(query))]
         return [
             (0.0, "its subject", self._find_by_subject(rarest)),
-            (MIN_COSINE, "its tags", self._find_by_tag(rarest)),
+            (MIN_COSINE, "its tags", self._find_by_tag(rarest[:RARE_WORDS])),
             (NEXT_DOOR, "a place that is near", adjacent),
             (HERE, "its own place", at_place),
             (1.0, "its own situation", own),
@@ -430,9 +432,13 @@ class Candidates:
         """Return the items with a rare word of the state, the best first.
 
         The words that are rare among items are often common among states, such as `nothing`, so the search for the
-        whole text does not look these up.
+        whole text does not look these up. Of words that no episode showed, a long answer of a tool may have hundreds.
         """
-        rows = self._index.by_words("items", " ".join(rarest), DEPTH, self._derived.words, len(rarest))
+        frequencies = self._derived.words
+        new = sorted((word for word in rarest if word not in frequencies), key=lambda word: not word.isalpha())
+        old = [word for word in rarest if word in frequencies]
+        named = self._index.select_present("items", (*new[:CONSIDERED], *old[:CONSIDERED]))[:RARE_WORDS]
+        rows = self._index.by_words("items", " ".join(named), DEPTH, frequencies, len(named))
         return [row.ref for row in rows]
 
     def _find_by_tag(self, rarest: Sequence[str]) -> list[int]:

@@ -89,6 +89,10 @@ class Search:
         """Return the rows that contain the rarest words of the text, the best first."""
         return self._texts[kind].scored(text, k, frequencies, terms)
 
+    def select_present(self, kind: Kind, words: Sequence[str]) -> list[str]:
+        """Return those of the words that occur in any row, in their order."""
+        return self._texts[kind].select_present(words)
+
     def measure_rarity(self, kind: Kind, word: str) -> float:
         """Return log((rows + 1) / rows with the word), as of the last search by words."""
         return self._texts[kind].measure_rarity(word)

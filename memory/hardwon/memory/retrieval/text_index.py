@@ -149,11 +149,7 @@ class TextIndex:
             terms: Largest number of words. Beyond QUERY_TERMS, words are added only while all of them together have few
                 rows.
         """
-        # FTS5 keeps a row per document in this table, keyed by id: the maximum costs one lookup.
-        ((newest,),) = self._rows(f"SELECT coalesce(max(id), 0) FROM {self._table}_docsize", ())
-        if newest != (self._ids[-1] if self._ids else 0):  # rows were added, so cached counts are stale
-            self._forget_words()
-            self._read_ids()
+        self._follow()
         cached = self._reaches
         reaches = {word: cached.get(word) or self._count_rows(word) for word in _select_words(text, frequencies)}
         rarest = [word for _, word in sorted((reach.rows, word) for word, reach in reaches.items() if reach.rows)]
@@ -214,6 +210,19 @@ class TextIndex:
     def _count_from(self, since: int) -> int:
         """Return the number of rows from an id on."""
         return len(self._ids) - bisect_left(self._ids, since)
+
+    def select_present(self, words: Sequence[str]) -> list[str]:
+        """Return those of the words that occur in any row, in their order."""
+        self._follow()
+        return [word for word in words if self._count_rows(word).rows]
+
+    def _follow(self) -> None:
+        """Drop cached counts if rows were added."""
+        # FTS5 keeps a row per document in this table, keyed by id: the maximum costs one lookup.
+        ((newest,),) = self._rows(f"SELECT coalesce(max(id), 0) FROM {self._table}_docsize", ())
+        if newest != (self._ids[-1] if self._ids else 0):
+            self._forget_words()
+            self._read_ids()
 
     def measure_rarity(self, word: str) -> float:
         """Return log((n + 1) / the number of rows with the word), for n rows as of the last search; at least 0."""
