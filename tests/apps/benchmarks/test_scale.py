@@ -18,7 +18,7 @@ FOLLOWING = Following(pause_s=0.02, append_s=0.0006, give_s=0.001, wake_s=0.004,
 
 
 WORK = ("entries of a look under load", "look under load")
-"""What a replica did while 8 writers wrote; how long an entry waited for it is checked."""
+"""Figures of a replica while 8 writers wrote; the time that an entry waited for it is checked."""
 NAMES = ("appends", "bare INSERTs", "appends beside bare INSERTs", "appends, median time", "lag, median")
 
 

@@ -43,7 +43,7 @@ STAGE_1 = (
     "roles.admission.settings.distil=1", "roles.extractor.settings.ready=1", "roles.guide.settings.ready=1",
     "roles.admission.settings.ready=1", "run.save_every=1",
 )  # fmt: skip
-"""What makes stage 1 and the batches of the other roles short."""
+"""Settings that make stage 1 and the batches of the other roles short."""
 
 
 @pytest.fixture

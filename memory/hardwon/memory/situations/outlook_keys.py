@@ -86,7 +86,7 @@ class OutlookKeys:
 
 
 class Belongings:
-    """What the task, the notes and the facts of a state say about arguments, whatever the observation is."""
+    """Flags, marks and words of arguments that follow from the task, the notes and the facts of a state alone."""
 
     def __init__(self, state: State, structural: frozenset[str]) -> None:
         self._situation = Situation(State("", task=state.task, notes=state.notes, facts=state.facts), structural)
