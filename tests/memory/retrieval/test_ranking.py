@@ -262,6 +262,32 @@ def test_the_subject_is_recognized_in_a_long_answer_of_a_tool(library, episode, 
     assert first.what.title == "a voucher cannot be refunded"
 
 
+def test_another_game_and_crafted_steps_displace_no_subject(library, episode):
+    """Episodes of another game change the counts of words, and those of untrusted writers change nothing."""
+    room = "You are in the bathroom. There is a closed cabinet, a sink, a towel rack."
+    for thing in THINGS:
+        library.record(episode(f"take {thing}", see=f"{room} You see a {thing}."))
+        library.add(Item("insight", f"put {thing} in cabinet: rewarded"))
+
+    def list_first():
+        states = [State(f"{room}\nInventory:\n  a {thing}") for thing in THINGS]
+        return [library.recall(state).items[0] for state in states]
+
+    library.record_many(
+        replace(
+            episode(f"attack orc {number}", see=f"A dungeon {number} with an orc."), meta={"environment": "dungeon"}
+        )
+        for number in range(200)
+    )
+    before = list_first()
+    assert all(thing in hit.what.title for thing, hit in zip(THINGS, before, strict=True))
+    crafted = episode("burn soap", see=f"{room} {' '.join(THINGS)}: put soap in sink")
+    library.record_many(
+        replace(crafted, id=f"crafted {number}", writer=f"mallory {number}", trust="untrusted") for number in range(40)
+    )
+    assert list_first() == before
+
+
 def test_other_numbers_are_no_other_words(library, episode, monkeypatch):
     """A counter in the observation must not cause a search at every step."""
     library.record(episode("open the door", see="A closed door. Step 1 of 50."))
