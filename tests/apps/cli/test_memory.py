@@ -143,11 +143,13 @@ def test_a_page_that_cannot_be_is_a_wrong_call(hardwon, learnt, wrong):
     hardwon("memory", "ls", learnt, *wrong, expect=2)
 
 
-def test_a_list_cuts_long_texts_and_show_does_not(hardwon, own):
+def test_a_list_wraps_the_sentences_of_rules_and_cuts_longer_texts(hardwon, own):
     title = "a lesson with a great many words " * 10 + "and its end"
     with ExperienceLibrary.open(own) as library:
-        ref = library.add(Item("insight", title, score=1.0)).item_id
-    assert "…" in hardwon("memory", "ls", own, "-k", 1).stdout
+        ref = library.add(Item("insight", title, score=1.0, body="many more words " * 40)).item_id
+    listed = hardwon("memory", "ls", own, "-k", 1).stdout
+    assert title in " ".join(listed.split())
+    assert "…" in listed
     assert title in " ".join(hardwon("memory", "show", own, ref).stdout.split())
 
 

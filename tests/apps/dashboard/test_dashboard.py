@@ -29,10 +29,11 @@ from hardwon.apps.dashboard import (
 )  # fmt: skip
 from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
-from hardwon.apps.dashboard.markup import linked, shorten, tag
+from hardwon.apps.dashboard.markup import linked, shorten, table, tag
 from hardwon.apps.dashboard.run_pages import experiment, training
 from hardwon.apps.http.access.auth import Caller, Tokens
 from hardwon.apps.http.state import runs
+from hardwon.apps.render.failures import name_failure
 from hardwon.apps.render.views import describe_step
 from hardwon.apps.shared.explain import explain
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, Reasons, State, Step, Trajectory
@@ -63,9 +64,26 @@ def test_arms_have_an_interval_around_their_share():
     assert only["low"] < only["share"] == 0.5 < only["high"]
 
 
-def test_growth_counts_items_made_by_then():
+def test_growth_counts_items_in_use_then():
     recorded = [{"recorded_at": f"2026-01-0{day}"} for day in (1, 2, 3)]
-    assert figures.growth(recorded, ["2026-01-01", "2026-01-03", "2026-01-04"]) == [[1, 1], [2, 1], [3, 2]]
+    in_use = [("2026-01-01", 1), ("2026-01-02", 0)]
+    assert figures.growth(recorded, []) == [[1, 0], [2, 0], [3, 0]]
+    assert figures.growth(recorded, in_use) == [[1, 1], [2, 0], [3, 0]]
+
+
+def test_growth_ends_with_the_items_in_use_now():
+    """Those learned from the last episode are admitted after it."""
+    recorded = [{"recorded_at": f"2026-01-0{day}"} for day in (1, 2)]
+    assert figures.growth(recorded, [("2026-01-01", 1), ("2026-01-03", 2), ("2026-01-04", 6)]) == [[1, 1], [2, 6]]
+
+
+def test_every_cause_of_failure_has_words():
+    assert not [failure for failure in Failure if failure != Failure.NONE and name_failure(failure) == failure]
+
+
+def test_cells_name_their_column():
+    """A phone shows a row as a block, in which each value stands after its label."""
+    assert 'data-label="score"' in table(("lesson", "score"), [("look", 1.0)], caption="Lessons")
 
 
 @given(st.integers(0, 5000))
@@ -166,15 +184,15 @@ def test_a_strategy_that_took_part_in_choices_is_not_called_unused(tmp_path, mon
     """It was never shown itself, but its steps stand behind an estimate; `memory ls` counts such uses, too."""
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
         strategy = library.add(Item("strategy", "wait first")).item_id
-        assert lessons.find_lessons(library)["newest"][0]["words"] == "not used yet"
+        assert lessons.find_lessons(library)["newest"][0]["words"] == "has not taken part in a choice yet"
         monkeypatch.setattr(lessons, "find_estimates", lambda library, items: {strategy: {"one", "two"}})
         words = lessons.find_lessons(library)["newest"][0]["words"]
     assert words == "decided a choice in 2 episodes, not compared yet"
 
 
 def test_a_guardrail_whose_refusals_were_wrong_makes_things_worse():
-    wrong, _ = lessons._judge({"blocked": 9, "overridden": 6, "worked": 6})
-    right, words = lessons._judge({"blocked": 9, "overridden": 6, "worked": 0})
+    wrong, _ = lessons._judge("guardrail", {"blocked": 9, "overridden": 6, "worked": 6})
+    right, words = lessons._judge("guardrail", {"blocked": 9, "overridden": 6, "worked": 0})
     assert wrong < 0 < right
     assert words == "refused 9 actions; 0 of 6 worked when let through"
 
@@ -324,7 +342,7 @@ def guarded(library, episode, failure, words):
 def test_item_page_says_why_the_evidence_failed(own, episode):
     with ExperienceLibrary.open(own) as library:
         section, _ = guarded(library, episode, Failure.TOOL_ERROR, "permission denied")
-    assert "Failures in its evidence: tool_error" in section
+    assert "Failures in its evidence: the tool reported an error" in section
     assert "permission denied" in section
 
 

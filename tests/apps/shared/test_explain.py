@@ -156,7 +156,7 @@ def test_a_guardrail_says_why_its_evidence_failed_and_when_it_is_tried_next(own,
     standing = item["probation"]
     assert (standing["in_force"], standing["refused"], standing["next_trial_after_refusals"]) == (True, 1, 4)
     assert format_failures(item["failures"]) == (
-        f'Failures in its evidence: tool_error {times} times ("permission denied").'
+        f'Failures in its evidence: the tool reported an error {times} times ("permission denied").'
     )
     assert format_probation(standing).startswith("In force. Refused once; tried 0 times. Next trial after 4 more")
 

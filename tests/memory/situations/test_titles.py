@@ -13,17 +13,23 @@ from hardwon.memory.situations.titles import guardrail_title, remedy_title, skil
     [
         (
             "take {1} | tried 0 to unknown | 1:T | inventory -",
-            "Prefer `take X` when you have not tried it here and X is named by the task",
+            "Prefer `take X` when you have not tried it here yet and the task names X",
         ),
         (
             "put {1} in {2} | tried 1 to new | 1:T,inventory 2: | inventory T | 1: ; 2: empty | 1: reads; 2: -",
-            "Prefer `put X in Y` when you tried it once here and it led somewhere new, X is named by the task and in "
-            'the inventory, the inventory has something that the task names, the text about Y has "empty" and your '
-            'notes about X have "reads"',
+            "Prefer `put X in Y` when you tried it once here and it led somewhere new, the task names X, X is in the "
+            'inventory, the inventory has something that the task names, the text around Y says "empty" and your '
+            'notes about X say "reads"',
         ),
-        ("cook {1} in stove | 1 grill", 'Prefer `cook X in stove` when your notes about X have "grill"'),
+        ("cook {1} in stove | 1 grill", 'Prefer `cook X in stove` when your notes about X say "grill"'),
         ("wait | tried 2 to stale", "Prefer `wait` when you tried it several times here and it led to a state that "
          "you have seen many times"),
+        (
+            "take {1} | 1:told 2: | 1: take; 2: -",
+            'Prefer `take X` when your notes say "take" about X',
+        ),
+        ("take {1} | 1:other | 1: reads", 'Prefer `take X` when your notes mention X, but not with "take" and your '
+         'notes about X say "reads"'),
         ("go {1} |  | ", "Prefer `go X` when you can"),
     ],
 )  # fmt: skip
@@ -35,7 +41,7 @@ def test_a_strategy_is_a_sentence(key, title):
     ("around", "title"),
     [
         ("1: also see", "Prefer `take X` when X is in the inventory"),
-        ("1: also clean see", 'Prefer `take X` when X is in the inventory and the text about X has "clean"'),
+        ("1: also clean see", 'Prefer `take X` when X is in the inventory and the text around X says "clean"'),
         ("1: ; front wall", 'Prefer `take X` when X is in the inventory and the situation says "front wall"'),
         ("1: -", "Prefer `take X` when X is in the inventory and X is not in sight"),
     ],
@@ -49,10 +55,10 @@ def test_words_that_every_situation_shows_are_left_out(around, title):
 @pytest.mark.parametrize(
     ("condition", "title"),
     [
-        ({"around": "1: raw; front wall"}, 'the text about X has "raw" and the situation says "front wall"'),
+        ({"around": "1: raw; front wall"}, 'the text around X says "raw" and the situation says "front wall"'),
         ({"around": "1: -"}, "X is not in sight"),
-        ({"told": "1 grill"}, 'your notes about X have "grill"'),
-        ({"mark": "2 unnamed"}, "Y is not mentioned in your notes"),
+        ({"told": "1 grill"}, 'your notes about X say "grill"'),
+        ({"mark": "2 unnamed"}, "your notes do not mention Y"),
         ({"text": "is locked"}, 'the text says "is locked"'),
     ],
 )

@@ -30,9 +30,22 @@ def test_tables_are_counted_by_namespace(two):
 def test_items_are_counted_by_namespace(two):
     figures = two.item_figures()
     assert figures.by_status == {"active": {"insight": 1}}
-    assert len(figures.created_at) == 1
+    assert [count for _, count in figures.in_use] == [1]
     assert figures.shown == {}
     assert figures.blocked == 0
+
+
+def test_items_in_use_are_counted_over_their_history(two):
+    """Retired and restored items, and one that waits in quarantine until a person releases it."""
+    (kept,) = two.items()
+    ref = two.add(Item("insight", "Knives lie in drawers")).item_id
+    waiting = two.add(Item("insight", "From a stranger", trust="untrusted", source="client")).item_id
+    two.retire(ref, "a test")
+    two.undo(ref)
+    two.retire(kept.id, "a test")
+    two.release(waiting, "a test")
+    assert [count for _, count in two.item_figures().in_use] == [1, 2, 2, 1, 2, 1, 2]
+    assert two.item_figures().in_use[-1][1] == sum(two.item_figures().by_status["active"].values())
 
 
 def test_changes_are_read_from_a_position_on(two, path, episode):

@@ -71,7 +71,7 @@ def overview(library: ExperienceLibrary, *, by_time: bool | None = None) -> dict
         "items": items.by_status.get("active", {}),
         "quarantined": sum(items.by_status.get("quarantined", {}).values()),
         "blocked": items.blocked,
-        "growth": date_points(growth(recorded, items.created_at), recorded, by_time=by_time),
+        "growth": date_points(growth(recorded, items.in_use), recorded, by_time=by_time),
         "success": {
             name_group(arm): date_points(rolling(rows), counted, by_time=by_time)
             for arm, rows in _by_arm(counted).items()
@@ -85,10 +85,23 @@ def overview(library: ExperienceLibrary, *, by_time: bool | None = None) -> dict
     }
 
 
-def growth(recorded: Sequence[Row], born: Sequence[str]) -> list[list[int]]:
-    """Return [episodes, items] points: the number of items created by the time of an episode."""
-    points = _spread(len(recorded))
-    return [[at, bisect_right(born, recorded[at - 1]["recorded_at"])] for at in points]
+def growth(recorded: Sequence[Row], in_use: Sequence[tuple[str, int]]) -> list[list[int]]:
+    """Return [episodes, items] points: the number of items in use at the time of an episode.
+
+    The last point has the items in use now: those learned from the last episode are admitted after it.
+    """
+    times = [at for at, _ in in_use]
+    points = [
+        [at, _find_count(in_use, bisect_right(times, recorded[at - 1]["recorded_at"]))] for at in _spread(len(recorded))
+    ]
+    if points:
+        points[-1][1] = _find_count(in_use, len(in_use))
+    return points
+
+
+def _find_count(in_use: Sequence[tuple[str, int]], changes: int) -> int:
+    """Return the number of items in use after so many changes."""
+    return in_use[changes - 1][1] if changes else 0
 
 
 def rolling(rows: Sequence[tuple[int, bool]]) -> list[list[float]]:

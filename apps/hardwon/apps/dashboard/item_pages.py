@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query
 from nicegui import ui
 
+from hardwon.apps.render.failures import name_failure
 from hardwon.apps.render.views import (
     EFFECTS,
     build_effect_rows,
@@ -172,7 +173,7 @@ def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
     if item.get("failures"):
         yield tag("p", format_failures(item["failures"]))
     yield tag("p", f"Created by {item['writer']} from {len(steps)} steps. The newest:", class_="soft")
-    head = ("step", "where", "did", "then", "why it failed", "return", "in episode")
+    head = ("step", "where", "did", "then", "how it went", "return", "in episode")
     yield table(
         head,
         [
@@ -196,10 +197,14 @@ def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
 
 
 def _format_failure(step: Mapping[str, Any]) -> str:
-    """Return the kind of failure of a step and the words that show it: `tool_error: permission denied`."""
+    """Return how a step failed and the words that show it: `the tool reported an error: permission denied`.
+
+    Words that the column before has are not repeated.
+    """
     if step["failure"] == Failure.NONE:
         return "it worked"
-    return f"{step['failure']}: {step['evidence'][:200]}" if step["evidence"] else str(step["failure"])
+    words, evidence = name_failure(step["failure"]), step["evidence"][:200]
+    return f"{words}: {evidence}" if evidence and evidence not in step["happened"] else words
 
 
 def _render_effect(item: Mapping[str, Any]) -> Iterator[Html]:

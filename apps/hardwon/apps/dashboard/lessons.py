@@ -10,7 +10,13 @@ from .markup import Html, Link, join, linked, section, tag
 
 SHOWN = 5
 """Number of lessons in each list."""
-_KINDS = {"guardrail": "refuses", "skill": "plan", "insight": "note"}
+_KINDS = {"skill": "plan", "insight": "note"}
+_UNUSED = {
+    "guardrail": "has not refused any action yet",
+    "skill": "no agent has followed it yet",
+    "strategy": "has not taken part in a choice yet",
+}
+"""The words for a lesson without a use, by kind."""
 
 
 def find_lessons(library: ExperienceLibrary) -> dict[str, list[dict[str, Any]]]:
@@ -43,7 +49,7 @@ def _choose(lessons: Sequence[dict[str, Any]], sign: int) -> list[dict[str, Any]
 
 
 def _describe_lesson(item: Item, measured: Mapping[str, Any]) -> dict[str, Any]:
-    worth, words = _judge(measured)
+    worth, words = _judge(item.kind, measured)
     return {
         "id": item.id,
         "title": item.title,
@@ -55,7 +61,7 @@ def _describe_lesson(item: Item, measured: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _judge(measured: Mapping[str, Any]) -> tuple[float, str]:
+def _judge(kind: str, measured: Mapping[str, Any]) -> tuple[float, str]:
     """Return the worth of an item in [-2, 2], and the sentence that says why; 0 if it is not known.
 
     A clear difference, whose interval excludes 0, counts above every unclear one.
@@ -66,7 +72,7 @@ def _judge(measured: Mapping[str, Any]) -> tuple[float, str]:
     if difference is None:
         counts = {"shown in": measured.get("shown"), "decided a choice in": measured.get("decided")}
         uses = [f"{words} {count} episode{'s' if count > 1 else ''}" for words, count in counts.items() if count]
-        return 0.0, f"{', '.join(uses)}, not compared yet" if uses else "not used yet"
+        return 0.0, f"{', '.join(uses)}, not compared yet" if uses else _UNUSED.get(kind, "no agent has seen it yet")
     is_clear = measured["low"] > 0 or measured["high"] < 0
     sure = "" if is_clear else ", not certain yet"
     counted = f"{measured['shown']} episodes with it, {measured['withheld']} without"

@@ -75,7 +75,7 @@ def linked(text: str, link: Link | None = None) -> Html:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str, numbers: Sequence[str] = (), empty: str = ""
 ) -> Html:
-    """Return a table that scrolls sideways if it is wider than the page.
+    """Return a table that scrolls sideways if it is wider than the page; on a phone, a row is a block of labels.
 
     Args:
         head: Titles of the columns.
@@ -97,7 +97,15 @@ def table(
             tag(
                 "tbody",
                 *(
-                    tag("tr", *(tag("td", _cell(v), class_=c) for v, c in zip(row, classes, strict=True)))
+                    tag(
+                        "tr",
+                        *(
+                            # The roles keep rows and cells for screen readers where the style makes them blocks.
+                            tag("td", _cell(v), class_=c, data_label=n, role="cell")
+                            for n, v, c in zip(head, row, classes, strict=True)
+                        ),
+                        role="row",
+                    )
                     for row in body
                 ),
             ),

@@ -42,7 +42,7 @@ def add(api: FastAPI) -> None:
             )
             html(_render_axes("time" if by_time else "episodes", room.link))
             with ui.element("div").classes("two"):
-                _add_chart("Lessons", {"lessons": totals["growth"]}, "lessons", share=False, by_time=by_time)
+                _add_chart("Lessons in use", {"lessons": totals["growth"]}, "lessons", share=False, by_time=by_time)
                 _add_chart("Success of the newest episodes", totals["success"], "share", share=True, by_time=by_time)
             with ui.element("div").classes("two"):
                 html(_render_newest(totals["newest"], room.link))

@@ -12,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hardwon.apps.shared.common import excerpt, table
+from hardwon.memory.situations.titles import fill_holes
+
+from .failures import name_failure
 
 SHOWN = 3
 """Number of earlier steps described per step of an episode."""
@@ -231,9 +234,12 @@ def describe_item(item: Mapping[str, Any]) -> Iterator[Line]:
         if item[name]:
             yield label, excerpt(item[name], WHOLE)
     if item["forbids"]:
-        yield "forbids", f"`{item['forbids']}`{', to a whole plan' if item['granularity'] == 'task' else ''}"
+        yield (
+            "forbids",
+            f"`{fill_holes(item['forbids'])}`{', to a whole plan' if item['granularity'] == 'task' else ''}",
+        )
     if item["condition_words"]:
-        yield "condition", item["condition_words"]
+        yield "condition", fill_holes(item["condition_words"])
     for number, step in enumerate(item["steps"], 1):
         yield "" if number > 1 else "steps", f"{number}. `{step}`"
     if item["verify_words"]:
@@ -330,25 +336,27 @@ def format_blocks(counts: Mapping[str, Any]) -> str:
 
 
 def format_failures(causes: Sequence[Mapping[str, Any]]) -> str:
-    """Return the causes of failure: `Failures in its evidence: tool_error 6 times ("permission denied")`."""
+    """Return the causes of failure: `Failures in its evidence: nothing changed 6 times ("It is locked")`."""
     if not causes:
         return "Its evidence has no failed steps."
-    listed = [f'{cause["cause"]} {format_count(cause["times"])} ("{excerpt(cause["words"], 160)}")' for cause in causes]
+    listed = [
+        f'{name_failure(cause["cause"])} {format_count(cause["times"])} ("{excerpt(cause["words"], 160)}")'
+        for cause in causes
+    ]
     return f"Failures in its evidence: {'; '.join(listed)}."
 
 
 def format_probation(standing: Mapping[str, Any]) -> str:
     """Return the state of a guardrail's probation.
 
-    For example: `In force. Refused 7 times; tried once. Next trial after 3 more refusals, or at
-    2026-01-01T12:00:00+00:00.`
+    For example: `In force. Refused 7 times; tried once. Next trial after 3 more refusals, or at 2026-01-01 12:00 UTC.`
     """
     force = "In force." if standing["in_force"] else "Not in force: it only warns."
     counted = f"Refused {format_count(standing['refused'])}; tried {format_count(standing['trials'])}."
     if standing["next_trial_at"] is None:
         return f"{force} {counted} It is pinned, so it is never tried."
-    after = standing["next_trial_after_refusals"]
-    return f"{force} {counted} Next trial after {after} more refusals, or at {standing['next_trial_at']}."
+    after, at = standing["next_trial_after_refusals"], str(standing["next_trial_at"])[:16].replace("T", " ")
+    return f"{force} {counted} Next trial after {after} more refusals, or at {at} UTC."
 
 
 def format_count(n: int) -> str:

@@ -1,14 +1,15 @@
 """List the contents of a library by page, and render the lists as text.
 
-A list is the rows of a page and the total number of rows. In text, a row is a line of figures and a line of words,
-cut to the page width; `hardwon memory show` prints everything.
+A list is the rows of a page and the total number of rows. In text, a row is a line of figures and the words:
+whole for items, and else cut to the page width; `hardwon memory show` prints everything.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from rich.cells import cell_len
-from rich.console import Group
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from hardwon.memory import ExperienceLibrary, Hit, Item, Step
@@ -17,6 +18,8 @@ from hardwon.memory.records import KINDS, SOURCES, Kind
 
 from .common import WIDEST, as_text, cell, excerpt
 
+WHOLE = 600
+"""Largest number of characters of the text of an item; rules write shorter ones."""
 SEARCHED = 400
 """Number of hits to filter, if filters are given."""
 _STATUS = {"active": "active", "quarantined": "quarantined", "retired": "retired", "all": None}
@@ -163,14 +166,13 @@ def _is_wanted(what: Item | Step, among: str, kinds: Sequence[str] | None) -> bo
 
 
 def render_items(items: Sequence[Item], used: Sequence[int]) -> Group:
-    """Render items, two lines each: the figures and the text."""
+    """Render items: a line of figures each, and the whole text."""
     rows = [
         (item.id, item.kind, item.score, item.confidence, count, _format_marks(item))
         for item, count in zip(items, used, strict=True)
     ]
-    return render_rows(
-        "id", "kind", "score", "conf.", "used", "", rows=rows, says=[_format_item(item) for item in items]
-    )
+    says = [_format_item(item) for item in items]
+    return render_rows("id", "kind", "score", "conf.", "used", "", rows=rows, says=says, is_cut=False)
 
 
 def _format_marks(item: Item) -> str:
@@ -188,9 +190,10 @@ def _format_item(item: Item) -> str:
 
 
 def render_quarantine(items: Sequence[Item]) -> Group:
-    """Render quarantined items, two lines each: the origin and the text."""
+    """Render quarantined items: a line about the origin each, and the whole text, which a person is to judge."""
     rows = [(item.id, item.kind, item.source, item.writer) for item in items]
-    return render_rows("id", "kind", "source", "writer", rows=rows, says=[_format_item(item) for item in items])
+    says = [_format_item(item) for item in items]
+    return render_rows("id", "kind", "source", "writer", rows=rows, says=says, is_cut=False)
 
 
 def render_episodes(episodes: Sequence[Mapping[str, Any]]) -> Group:
@@ -257,8 +260,15 @@ def _format_state(row: Mapping[str, Any]) -> str:
     return ", ".join([*marks, *(["pinned"] if row["pinned"] else [])])
 
 
-def render_rows(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str]) -> Group:
-    """Render rows of two lines: cells in columns, and a text cut to the page width."""
+def render_rows(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str], is_cut: bool = True) -> Group:
+    """Render rows: a line of cells in columns, and a text below.
+
+    Args:
+        columns: Titles of the columns.
+        rows: Values of the cells.
+        says: The texts.
+        is_cut: Whether a text is cut to one line of the page instead of wrapped.
+    """
     cells = [[cell(value) for value in row] for row in rows]
     # cell_len, because wide characters take two columns of a terminal.
     widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
@@ -271,8 +281,10 @@ def render_rows(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str
         ]
         return Text("  ".join(padded).rstrip(), style, no_wrap=True, overflow="ellipsis")
 
-    lines = [line(columns, "bold")]
+    lines: list[RenderableType] = [line(columns, "bold")]
     for values, text in zip(cells, says, strict=True):
-        words = Text(f"    {excerpt(text, WIDEST)}", "dim", no_wrap=True, overflow="ellipsis")
-        lines += [line(values), words]
+        words = Text(
+            excerpt(text, WIDEST if is_cut else WHOLE), "dim", no_wrap=is_cut, overflow="ellipsis" if is_cut else "fold"
+        )
+        lines += [line(values), Padding(words, (0, 0, 0, 4))]
     return Group(*lines)

@@ -259,8 +259,8 @@ def _build_strategy(
     return Item(
         "strategy",
         title,
-        f"earned {cell.mean:.2f} on average in {cell.n} steps; `{fill_holes(pattern)}` earns {average.mean:.2f} "
-        f"on average over all {average.n} steps",
+        f"brought {cell.mean:.2f} on average, in {cell.n} steps; `{fill_holes(pattern)}` at any time brought "
+        f"{average.mean:.2f}, in {average.n} steps",
         provenance=tuple(cell.steps),
         score=round(min(1.0, max(0.0, 0.5 + cell.mean - average.mean)), 3),
         confidence=round(cell.n / (cell.n + 4), 3),

@@ -1,7 +1,7 @@
 """Titles of items that rules create, as sentences for people.
 
     take {1} | tried 0 to unknown | 1:T | inventory -
-    Prefer `take X` when you have not tried it here and X is named by the task
+    Prefer `take X` when you have not tried it here yet and the task names X
 
 `hardwon.memory.situations.keys` defines the forms of keys. Ids of items never depend on these sentences, so you can
 change them without creating all items of an older library again.
@@ -19,17 +19,17 @@ _COUNTS = re.compile(r"tried (\d) to (\w+)")
 _NUMBERED = re.compile(r"(\d+): ?(.*)")
 _WORD_OF = re.compile(r"(\d+) (\S+)")
 _LETTERS = "XYZ"
-_TRIES = {"0": "you have not tried it here", "1": "you tried it once here", "2": "you tried it several times here"}
+_TRIES = {"0": "you have not tried it here yet", "1": "you tried it once here", "2": "you tried it several times here"}
 _FOLLOWS = {
     "new": " and it led somewhere new",
     "seen": " and it led to a state that you had seen before",
     "stale": " and it led to a state that you have seen many times",
 }
 _MARKS = {
-    "T": "named by the task",
-    "told": "mentioned in your notes with this verb",
-    "other": "mentioned in your notes, but not with this verb",
-    "unnamed": "not mentioned in your notes",
+    "T": "the task names {name}",
+    "told": 'your notes say "{verb}" about {name}',
+    "other": 'your notes mention {name}, but not with "{verb}"',
+    "unnamed": "your notes do not mention {name}",
 }
 
 WITH_FAILED_VALUES = "with the values that failed before; other values may work"
@@ -47,8 +47,29 @@ def strategy_title(key: str, common: Collection[str] = ()) -> str:
     clauses: list[str] = []
     # not strict: a key of an unknown form has a title without clauses
     for kind, part in zip(PARTS.get(len(parts) + 1, ()), parts, strict=False):
-        clauses += _CLAUSES[kind](_drop_words(part, common) if kind == "shown" else part)
-    return f"Prefer `{fill_holes(pattern)}` when {_join(clauses) or 'you can'}"
+        match kind:
+            case "flags":
+                clauses += _read_flags(part, _find_verb(pattern))
+            case "shown":
+                clauses += _read_around(_drop_words(part, common))
+            case _:
+                clauses += _CLAUSES[kind](part)
+    return f"Prefer `{fill_holes(pattern)}` when {_join(_drop_repeats(clauses, _find_verb(pattern))) or 'you can'}"
+
+
+def _find_verb(pattern: str) -> str:
+    """Return the first word of an action."""
+    return pattern.partition(" ")[0]
+
+
+def _drop_repeats(clauses: Sequence[str], verb: str) -> list[str]:
+    """Return the clauses without words of the notes that another clause already tells: the verb about an argument."""
+    repeats = {
+        f'your notes about {letter} say "{verb}"'
+        for letter in _LETTERS
+        if _MARKS["told"].format(name=letter, verb=verb) in clauses
+    }
+    return [clause for clause in clauses if clause not in repeats]
 
 
 def _drop_words(part: str, common: Collection[str]) -> str:
@@ -65,12 +86,12 @@ def _drop_words(part: str, common: Collection[str]) -> str:
 
 def guardrail_title(pattern: str, condition: Mapping[str, Any]) -> str:
     """Return the title of a guardrail: the forbidden action and its condition."""
-    return f"Do not `{fill_holes(pattern)}`{_when(condition)}"
+    return f"Do not `{fill_holes(pattern)}`{_when(condition, _find_verb(pattern))}"
 
 
 def warning_title(pattern: str, condition: Mapping[str, Any]) -> str:
     """Return the title of a warning: the action that mostly fails and its condition."""
-    return f"`{fill_holes(pattern)}` mostly fails{_when(condition)}"
+    return f"`{fill_holes(pattern)}` mostly fails{_when(condition, _find_verb(pattern))}"
 
 
 def skill_title(steps: Sequence[str]) -> str:
@@ -115,7 +136,7 @@ def _letter(number: str) -> str:
     return _LETTERS[at] if 0 <= at < len(_LETTERS) else f"X{number}"
 
 
-def _when(condition: Mapping[str, Any]) -> str:
+def _when(condition: Mapping[str, Any], verb: str) -> str:
     """Return a condition as a clause that begins with "when"."""
     operator, operand = next(iter(condition.items()))
     match operator:
@@ -125,7 +146,7 @@ def _when(condition: Mapping[str, Any]) -> str:
             clauses = _read_notes(operand)
         case "mark":
             number, _, mark = operand.partition(" ")
-            clauses = [f"{_letter(number)} is {_mark(mark)}"]
+            clauses = [_read_mark(mark, number, verb)]
         case "again":
             clauses = ["it has just failed and nothing was done since"]
         case _:
@@ -141,21 +162,22 @@ def _read_counts(part: str) -> list[str]:
     return [_TRIES.get(tries[1], part) + _FOLLOWS.get(tries[2], "")]
 
 
-def _read_flags(part: str) -> list[str]:
+def _read_flags(part: str, verb: str) -> list[str]:
     """Return clauses about the flags of the arguments."""
     clauses = []
     for flag in part.split():
         number, _, marks = flag.partition(":")
         if marks:
-            clauses.append(f"{_letter(number)} is {_join([_mark(mark) for mark in marks.split(',')])}")
+            clauses += [_read_mark(mark, number, verb) for mark in marks.split(",")]
         elif flag == SAID:
             clauses.append("the text names this very action")
     return clauses
 
 
-def _mark(mark: str) -> str:
-    """Return the description of one flag."""
-    return _MARKS.get(mark, f"in the {mark}")
+def _read_mark(mark: str, number: str, verb: str) -> str:
+    """Return the clause about one flag of an argument."""
+    name = _letter(number)
+    return _MARKS[mark].format(name=name, verb=verb) if mark in _MARKS else f"{name} is in the {mark}"
 
 
 def _read_lists(part: str) -> list[str]:
@@ -179,7 +201,7 @@ def _read_around(part: str) -> list[str]:
         elif match[2] == "-":
             clauses.append(f"{_letter(match[1])} is not in sight")
         elif match[2]:
-            clauses.append(f"the text about {_letter(match[1])} has {_words(match[2])}")
+            clauses.append(f"the text around {_letter(match[1])} says {_words(match[2])}")
     return clauses
 
 
@@ -188,9 +210,9 @@ def _read_notes(part: str) -> list[str]:
     if part == "nothing told":
         return []
     if word := _WORD_OF.fullmatch(part):
-        return [f"your notes about {_letter(word[1])} have {_words(word[2])}"]
+        return [f"your notes about {_letter(word[1])} say {_words(word[2])}"]
     notes = [match for match in map(_NUMBERED.fullmatch, part.split("; ")) if match is not None]
-    return [f"your notes about {_letter(note[1])} have {_words(note[2])}" for note in notes if note[2] not in ("", "-")]
+    return [f"your notes about {_letter(note[1])} say {_words(note[2])}" for note in notes if note[2] not in ("", "-")]
 
 
 def _words(text: str) -> str:
@@ -205,8 +227,6 @@ def _join(parts: Sequence[str]) -> str:
 
 _CLAUSES = {
     "counts": _read_counts,
-    "flags": _read_flags,
     "listed": _read_lists,
-    "shown": _read_around,
     "told": _read_notes,
 }

@@ -36,6 +36,12 @@ FROM usages WHERE namespace = ? AND mode IN ('blocked', 'overridden') GROUP BY i
 """
 
 
+_STATUSES = """
+SELECT at, ref, CASE op WHEN 'retired' THEN 'retired' ELSE json_extract(detail, '$.status') END AS status FROM changes
+WHERE namespace = ? AND what = 'item' AND status IS NOT NULL ORDER BY seq
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class TierCounts:
     """Sizes of the tables of one namespace."""
@@ -56,8 +62,8 @@ class TierCounts:
 class ItemFigures:
     """Growth and use of the items of one namespace."""
 
-    created_at: tuple[str, ...]
-    """Times at which the items were created, oldest first."""
+    in_use: tuple[tuple[str, int], ...]
+    """Times at which items were admitted, released or retired, oldest first, with the number in use from then on."""
     by_status: dict[str, dict[str, int]]
     """Number of items by status and kind."""
     shown: dict[str, tuple[int, float]]
@@ -110,10 +116,18 @@ def count_tiers(store: Store, namespace: int) -> TierCounts:
 def item_figures(store: Store, namespace: int) -> ItemFigures:
     """Return the growth of the items of a namespace, and how often they were shown, withheld or refused an action."""
     own = (namespace,)
-    created = store.rows("SELECT created_at FROM items WHERE namespace = ? ORDER BY created_at", own)
     ((blocked,),) = store.rows("SELECT count(*) FROM usages WHERE namespace = ? AND mode = 'blocked'", own)
     arms = {mode: (count, mean) for mode, count, mean in store.rows(_SHOWN, own)}
-    return ItemFigures(tuple(at for (at,) in created), _count_items(store, namespace), arms, blocked)
+    return ItemFigures(_count_in_use(store, namespace), _count_items(store, namespace), arms, blocked)
+
+
+def _count_in_use(store: Store, namespace: int) -> tuple[tuple[str, int], ...]:
+    """Return the times at which the number of active items changed, with the number from then on."""
+    active, counts = set[str](), list[tuple[str, int]]()
+    for at, ref, status in store.rows(_STATUSES, (namespace,)):
+        (active.add if status == "active" else active.discard)(ref)
+        counts.append((at, len(active)))
+    return tuple(counts)
 
 
 def measure_items(store: Store, namespace: int) -> dict[str, dict[str, Any]]:
