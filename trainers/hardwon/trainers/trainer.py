@@ -328,11 +328,12 @@ def _begin(loop: TrainingLoop) -> bool:
     if warmstart is not None and warmstart.run is not None and loop.warming is None:
         take_over(session)
         loop.screen.tell(f"the policy begins as that of {warmstart.run}.")
-    if warmstart is not None and warmstart.imitates and not updates.list_studied(loop.warming):
+    studied = updates.list_studied(loop.warming)  # read now: a later checkpoint of the warm start deletes this one
+    if warmstart is not None and warmstart.imitates and not studied:
         if not updates.imitate(loop, warmstart, loop.warming):
             return False
         feasibility.check_prompts(session)  # its demonstrations may be longer
-    if not _begin_roles(loop):
+    if not _begin_roles(loop, studied):
         return False
     _warn_of_verdicts(session, loop.screen)
     if warmstart is not None or any(map(_studies, session.roles.values())):
@@ -340,13 +341,17 @@ def _begin(loop: TrainingLoop) -> bool:
     return True
 
 
-def _begin_roles(loop: TrainingLoop) -> bool:
+def _begin_roles(loop: TrainingLoop, studied: tuple[str, ...]) -> bool:
     """Prepare every role, with a checkpoint after each stage 1, and load its weights into the engine.
+
+    Args:
+        loop: The loop of the run.
+        studied: The roles whose stage 1 was over when the run was resumed.
 
     Returns:
         False if the run was asked to stop between two roles.
     """
-    session, done = loop.session, updates.list_studied(loop.warming)
+    session, done = loop.session, studied
     for name, role in session.roles.items():
         if isinstance(role, Studies) and name in done:
             role.study.skip()
