@@ -78,6 +78,8 @@ class Reasons:
     """Ids of the items that the hint was based on; None if there was no hint."""
     withheld: tuple[str, ...] | None = _reason("withheld", _parse_ids)
     """Ids of the items that were withheld at random, for comparison."""
+    masked: tuple[str, ...] | None = _reason("masked", _parse_ids)
+    """Ids of the items, shown or withheld, that hurt in this world so far, and are withheld in nine of ten episodes."""
     blocked: tuple[str, ...] | None = _reason("blocked", _parse_ids)
     """Ids of the guardrails that refused actions at this step."""
     overridden: tuple[str, ...] | None = _reason("overrode", _parse_ids)

@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -245,6 +246,30 @@ def test_usefulness_is_the_difference_with_an_interval(library, episode):
     assert -1.0 <= known["low"] < 0.5 < known["high"] <= 1.0
 
 
+def test_usefulness_compares_episodes_with_the_same_chance_of_withholding(library, path, episode):
+    """In use 1 of 2 shown, 0 of 1 withheld; masked 1 of 1 and 2 of 3: gains, where the sums show none."""
+    ref = add(library, "x")
+    for won in (True, False):
+        library.record(used(episode, [ref], won))
+    library.record(used(episode, [], False, withheld=[ref]))
+    library.record(used(episode, [ref], True, masked=[ref]))
+    for won in (True, True, False):
+        library.record(used(episode, [], won, withheld=[ref], masked=[ref]))
+    known = library.usefulness(ref)
+    assert (known["shown"], known["withheld"]) == (3, 4)
+    # by hand: 1/2 - 0 and 1 - 2/3, weighted by the inverse of the variances of the smoothed rates
+    v = 0.25 / 2 + (1 / 3) * (2 / 3), (2 / 3) * (1 / 3) + 0.6 * 0.4 / 3
+    assert known["difference"] == pytest.approx((1 / 2 / v[0] + 1 / 3 / v[1]) / (1 / v[0] + 1 / v[1]))
+    assert library.measure_items()[ref].items() >= known.items()
+    modes = Counter(usage["mode"] for usage in library.usages(ref))
+    assert modes == {"recalled": 3, "withheld": 4, "masked": 4}
+    library.export_jsonl(path.with_suffix(".jsonl"))
+    with ExperienceLibrary.open(path.with_name("other.db")) as other:
+        other.import_jsonl(path.with_suffix(".jsonl"))
+        assert other.usefulness(ref) == known
+        assert other.verify() == []
+
+
 def test_control_episodes_of_another_namespace_are_no_baseline(library, path, episode):
     """Two customers with the same task and seed: the control arm of one says nothing of the other."""
     ref = add(library, "x")
@@ -309,9 +334,10 @@ def test_an_outcome_is_bounded_and_success_unless_the_episode_says_otherwise(epi
 
 def test_the_interval_of_a_difference_in_unequal_arms():
     """Worked example: 3 of 4 with the item, 2 of 10 without; smoothed shares 4/6 and 3/12."""
-    known = estimate_difference((4, 0.75), (10, 0.2))
+    known = estimate_difference({("recalled", False): (4, 0.75), ("withheld", False): (10, 0.2)})
     margin = 1.96 * math.sqrt(4 / 6 * 2 / 6 / 4 + 1 / 4 * 3 / 4 / 10)
     assert known["difference"] == pytest.approx(0.55)
     assert known["low"] == pytest.approx(0.55 - margin)
     assert known["high"] == 1.0
-    assert estimate_difference((10, 0.2), (4, 0.75))["high"] == pytest.approx(margin - 0.55)
+    arms = {("recalled", True): (10, 0.2), ("withheld", True): (4, 0.75)}
+    assert estimate_difference(arms)["high"] == pytest.approx(margin - 0.55)

@@ -43,12 +43,12 @@ class Trials:
             masked = self.ref in found.masked
             assert masked != (self.ref in [hit.what.id for hit in found.items])
             shown = (self.chance.random() < TRIED) == masked
-            self.record(task, shown, success=shown == helps)
+            self.record(task, shown, success=shown == helps, masked=masked)
 
-    def record(self, task, shown, *, success):
+    def record(self, task, shown, *, success, masked=False):
         """Record one episode."""
         made = self.episode("open drawer", see=SEE, task=task, success=success, meta={"environment": task[:6]})
-        why = {"recalled" if shown else "withheld": [self.ref]}
+        why = {"recalled" if shown else "withheld": [self.ref]} | ({"masked": [self.ref]} if masked else {})
         self.library.record(replace(made, steps=tuple(replace(step, why=why) for step in made.steps)))
 
     def is_masked(self, task):
@@ -111,6 +111,32 @@ def test_a_shift_of_all_outcomes_changes_no_sign():
         assert shrink(other)[world].difference == pytest.approx(-effect.difference)
 
 
+def test_episodes_with_another_chance_are_compared_among_themselves():
+    """In use .5 and 0 shown against withheld, masked 1 and .75: two gains of about .3, where the sums show a loss."""
+    in_use, masked = Arms(38, 19, 4, 0), Arms(4, 4, 38, 28)
+    together = replace(in_use, masked=masked)
+    assert shrink({1: together})[1].difference > 0.1
+    assert shrink({1: Arms(42, 23, 42, 28)})[1].difference < 0
+    # by hand: the inverse of the variances weighs the two differences
+    p, q, v = [], [], []
+    for arms in (in_use, masked):
+        p.append((arms.shown_won + 1) / (arms.shown + 2))
+        q.append((arms.withheld_won + 1) / (arms.withheld + 2))
+        v.append(p[-1] * (1 - p[-1]) / (arms.shown + 2) + q[-1] * (1 - q[-1]) / (arms.withheld + 2))
+    mean = sum((a - b) / c for a, b, c in zip(p, q, v, strict=True)) / sum(1 / c for c in v)
+    assert shrink({1: together})[1].difference == pytest.approx(mean)
+
+
+def test_a_group_of_episodes_with_one_arm_tells_nothing():
+    """Episodes that all showed the item, or all withheld it, are compared with none of the other group."""
+    assert shrink({1: Arms(9, 9, masked=Arms(0, 0, 9, 0))}) == {}
+    alone = shrink({1: Arms(8, 7, 6, 1)})
+    assert shrink({1: Arms(8, 7, 6, 1, Arms(0, 0, 30, 30))}) == alone
+    assert shrink({1: Arms(0, 0, 30, 30, Arms(8, 7, 6, 1))}) == alone
+    assert not is_tried(Arms(LEAST, 0, LEAST - 1, 0, Arms(0, 0, 9, 9)))
+    assert is_tried(Arms(LEAST - 1, 0, 1, 0, Arms(1, 0, LEAST, 0)))
+
+
 # ---- masks
 
 
@@ -138,6 +164,21 @@ def test_a_world_that_changes_has_its_item_back(library, trials, ref):
     trials.run(ABROAD, 60, helps=True)
     assert not trials.is_masked(ABROAD)
     trials.run(ABROAD, 2 * WINDOW, helps=True)
+    assert not trials.is_masked(ABROAD)
+
+
+def test_an_agent_that_gets_better_meanwhile_does_not_keep_an_item_masked(library, trials, ref):
+    """Masked by bad luck while the agent fails; then it succeeds with the item and without: the item comes back.
+
+    Nine of ten of the later episodes are without the item, and nine of ten of the earlier ones were with it.
+    """
+    trials.run(HOME, 10, helps=True)
+    for number in range(40):
+        trials.record(ABROAD, number % 10 > 0, success=number % 10 == 0 or number % 3 == 0)
+    assert trials.is_masked(ABROAD)
+    for number in range(200):
+        masked = trials.is_masked(ABROAD)
+        trials.record(ABROAD, (number % 10 == 0) == masked, success=number % 9 > 0, masked=masked)
     assert not trials.is_masked(ABROAD)
 
 

@@ -9,6 +9,7 @@ from hardwon.memory import Hit, Item, Reasons, Recollection, State
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Context, Usage
 from hardwon.runtime.loop.advisor import Advisor, collect_sources
+from hardwon.runtime.loop.holdout import Drawn
 
 SEE = State("A door.")
 GUARDRAIL = Item("guardrail", "no", condition={"text": "door"}, forbids="push {1}", id="g")
@@ -73,20 +74,21 @@ def test_items_are_withheld_only_while_trying(library):
     items = [Item("insight", f"insight {n}", id=f"i{n}") for n in range(200)]
     recollection = Recollection(items=tuple(Hit(item, 1.0, "") for item in items))
     trying = Advisor(library, Fixed(None), True)
-    left, withheld = trying.withhold(recollection, "episode")
+    left, drawn = trying.withhold(recollection, "episode")
+    withheld = drawn.withheld
     assert 5 <= len(withheld) <= 40
     assert {hit.what.id for hit in left.items} | set(withheld) == {item.id for item in items}
-    assert trying.withhold(recollection, "episode") == (left, withheld)
-    assert trying.withhold(recollection, "another")[1] != withheld
+    assert trying.withhold(recollection, "episode") == (left, drawn)
+    assert trying.withhold(recollection, "another")[1] != drawn
     assert all(trying.is_withheld("episode", ref) for ref in withheld)
     frozen = replace(trying, is_trying=False)
-    assert frozen.withhold(recollection, "episode") == (recollection, ())
+    assert frozen.withhold(recollection, "episode") == (recollection, Drawn())
     assert not any(frozen.is_withheld("episode", ref) for ref in withheld)
 
 
 def test_sources_are_fields_of_the_reasons():
-    assert Reasons(**collect_sources(Hint("x", ("a",), (7,)), ["b"])) == {
-        "recalled": ["a"], "like": [7], "withheld": ["b"]
+    assert Reasons(**collect_sources(Hint("x", ("a",), (7,)), Drawn(("b",), ("a", "b")))) == {
+        "recalled": ["a"], "like": [7], "withheld": ["b"], "masked": ["a", "b"]
     }  # fmt: skip
-    assert Reasons(**collect_sources(Hint("x"), ())) == {"recalled": [], "like": []}
-    assert collect_sources(None, ()) == {}
+    assert Reasons(**collect_sources(Hint("x"), Drawn())) == {"recalled": [], "like": []}
+    assert collect_sources(None, Drawn()) == {}

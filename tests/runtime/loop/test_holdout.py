@@ -4,8 +4,9 @@ import pytest
 
 from hardwon.memory import Item, Recollection
 from hardwon.memory.records import Hit
+from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.runtime.agent import Agent
-from hardwon.runtime.loop.holdout import OVERRIDE, WITHHOLD, is_forced, is_withheld, without
+from hardwon.runtime.loop.holdout import OVERRIDE, WITHHOLD, Drawn, is_forced, is_withheld, without
 
 GUARDRAIL = Item("guardrail", "no", condition={"text": "x"}, forbids="eat {1}", id="gu")
 
@@ -38,8 +39,8 @@ def test_what_is_held_back_is_not_in_the_recollection():
     recollection = Recollection(items=hits, guardrails=(GUARDRAIL,))
     shown, withheld = without(recollection, lambda ref: ref in ("b", "gu"))
     assert [hit.what for hit in shown.items] == [items[0], items[2], GUARDRAIL]
-    assert withheld == ("b",)
-    assert without(recollection, lambda _: False) == (recollection, ())
+    assert withheld == Drawn(("b",))
+    assert without(recollection, lambda _: False) == (recollection, Drawn())
 
 
 @pytest.fixture
@@ -66,6 +67,21 @@ def test_items_are_held_back_while_learning(library, reader):
         modes.update(shown=len(shown), withheld=len(withheld))
     assert 0 < modes["withheld"] < 0.3 * modes["shown"]
     assert {"recalled", "withheld"} <= {usage["mode"] for item in library.items() for usage in library.usages(item.id)}
+
+
+def test_a_masked_item_is_recorded_as_masked_whether_it_was_shown_or_not(library, reader, monkeypatch):
+    """So that its effect is measured among episodes with the same chance."""
+    ref = library.add(Item("insight", "in the red room go to the golden room")).item_id
+    monkeypatch.setattr(NamespaceCache, "masked", lambda self, state, actions=(): frozenset({ref}))
+    modes: Counter[str] = Counter()
+    for seed in range(40):
+        steps = reader(seed)
+        masked = [why for why in steps if ref in (why.masked or ())]
+        modes.update(shown=any(ref in (why.recalled or ()) for why in masked))
+        modes.update(withheld=any(ref in (why.withheld or ()) for why in masked))
+    assert 0 < modes["shown"] < 12 < modes["withheld"]
+    usages = Counter(usage["mode"] for usage in library.usages(ref))
+    assert usages["masked"] == modes["shown"] + modes["withheld"]
 
 
 def test_nothing_is_held_back_when_it_counts(library, reader):
@@ -122,8 +138,8 @@ def test_what_hurts_in_this_world_has_its_trials_the_other_way_round():
     recollection = Recollection((Hit(items["a"], 0.9, ""),), masked=("b", "c"))
     shown, withheld = without(recollection, lambda ref: ref == "c", items.__getitem__)
     assert [hit.what.id for hit in shown.items] == ["a", "c"]
-    assert withheld == ("b",)
-    assert without(recollection, lambda _: False) == (recollection, ())
+    assert withheld == Drawn(("b",), masked=("b", "c"))
+    assert without(recollection, lambda _: False) == (recollection, Drawn())
     none, withheld = without(recollection, lambda ref: ref == "a", items.__getitem__)
     assert none.items == ()
-    assert withheld == ("a", "b", "c")
+    assert withheld == Drawn(("a", "b", "c"), masked=("b", "c"))

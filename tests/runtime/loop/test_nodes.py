@@ -47,7 +47,7 @@ def episode(**fields) -> Any:
         "usage": Usage(),
         "hint": None,
         "hints": {},
-        "withheld": {},
+        "drawn": {},
         "plan": None,
         "skills": {},
         "new_situation": True,

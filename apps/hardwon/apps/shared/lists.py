@@ -104,7 +104,7 @@ def count_uses(library: ExperienceLibrary, items: Sequence[Item]) -> list[int]:
     return [
         len(
             # A withheld item was kept from the agent on purpose, so it had no influence.
-            {usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] != "withheld"}
+            {usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] not in ("withheld", "masked")}
             | estimated.get(item.id, set())
         )
         for item in items

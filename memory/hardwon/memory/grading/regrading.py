@@ -180,7 +180,7 @@ class Regrading:
             control = None if new.success is None else item_credit.read_control_outcome(connection, namespace, new)
             item_credit.write_usages(connection, namespace, new, new.outcome, control)
             return
-        where = f"{_OF_EPISODE} AND mode IN ('recalled', 'withheld', 'blocked')"
+        where = f"{_OF_EPISODE} AND mode IN ('recalled', 'withheld', 'masked', 'blocked')"
         connection.execute(f"UPDATE usages SET outcome = ? WHERE {where}", (new.outcome, *own))
         seal(connection, "usages", _OF_EPISODE, own)
 

@@ -203,6 +203,9 @@ def write_usages(
             ("overridden", why.overridden, worked),
         )
         rows += [(item_id, step.t, mode, result) for mode, ids, result in usages for item_id in ids or ()]
+    # Once per episode: the draw is that of the whole episode.
+    masked = _steps_by_item(trajectory, lambda why: why.masked)
+    rows += [(item_id, t, "masked", outcome) for item_id, t in masked.items()]
     verified = trajectory.meta.get("skills") or {} if outcome is not None else {}
     rows += [
         (item_id, t, "followed", float(verified.get(item_id, 0)))
@@ -365,7 +368,8 @@ def judge_skills(connection: Connection, namespace: int, trajectory: Trajectory,
 def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str, Any]:
     """Estimate how much showing an item changes the outcome: E[R | shown] - E[R | withheld] over episodes.
 
-    Only randomized withholding identifies the effect; co-occurrence does not.
+    Only randomized withholding identifies the effect; co-occurrence does not. Episodes in which the item was masked
+    withheld it with another probability, so they are compared among themselves; see `estimate_difference`.
 
     Args:
         connection: A connection to the library.
@@ -376,35 +380,54 @@ def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str
         The numbers of episodes `shown` and `withheld`, the `difference`, and its 95 % interval `low` to `high` (normal
         approximation). The last three are None until the item was both shown and withheld.
     """
-    arms = {}
-    for mode in ("recalled", "withheld"):
-        n, mean = connection.execute(
-            "SELECT count(*), avg(outcome) FROM (SELECT DISTINCT trajectory_id, outcome FROM usages "
-            "WHERE namespace = ? AND item_id = ? AND mode = ? AND outcome IS NOT NULL)",
-            (namespace, item_id, mode),
-        ).fetchone()
-        arms[mode] = (n, mean)
-    return estimate_difference(arms["recalled"], arms["withheld"])
+    rows = connection.execute(ARMS.format(" AND item_id = ?"), (namespace, item_id))
+    return estimate_difference({(mode, bool(masked)): (n, mean) for _, mode, masked, n, mean in rows})
 
 
-def estimate_difference(with_it: tuple[int, float], without_it: tuple[int, float]) -> dict[str, Any]:
-    """Return the difference of two mean outcomes with its 95 % interval; see `usefulness`.
+MODES = ("recalled", "withheld")
+ARMS = """
+SELECT item_id, mode, masked, count(*), avg(outcome) FROM (
+    SELECT item_id, mode, outcome, max(mode = 'masked') OVER (PARTITION BY item_id, trajectory_id) AS masked FROM (
+        SELECT DISTINCT item_id, mode, trajectory_id, outcome FROM usages
+        WHERE namespace = ? AND outcome IS NOT NULL AND mode IN ('recalled', 'withheld', 'masked'){}))
+WHERE mode != 'masked' GROUP BY 1, 2, 3
+"""
+"""Query of the arms of items, with a place for a further condition. An item counts once per episode and mode."""
+
+
+def estimate_difference(arms: Mapping[tuple[str, bool], tuple[int, float]]) -> dict[str, Any]:
+    """Return the difference of the mean outcomes with and without an item, with its 95 % interval; see `usefulness`.
+
+    The differences of the episodes in which the item was in use and of those in which it was masked are averaged,
+    weighted by the inverse of their variances.
 
     Args:
-        with_it: The number of episodes that were shown the item, and their mean outcome.
-        without_it: The number of episodes from which it was withheld, and their mean outcome.
+        arms: By mode (`recalled` or `withheld`) and whether the item was masked, the number of episodes and their mean
+            outcome.
     """
-    (n, with_item), (m, without) = with_it, without_it
-    if not n or not m:
-        return {"shown": n, "withheld": m, "difference": None, "low": None, "high": None}
-    # Smoothed, so that the interval never has width 0.
-    p, q = (with_item * n + 1) / (n + 2), (without * m + 1) / (m + 2)
-    margin = 1.96 * math.sqrt(p * (1 - p) / n + q * (1 - q) / m)
-    difference = with_item - without
+    counts = {mode: sum(arms.get((mode, masked), (0, 0.0))[0] for masked in (False, True)) for mode in MODES}
+    compared = [
+        _compare(*(arms[mode, masked] for mode in MODES))
+        for masked in (False, True)
+        if all(arms.get((mode, masked), (0, 0.0))[0] for mode in MODES)
+    ]
+    sizes = {"shown": counts["recalled"], "withheld": counts["withheld"]}
+    if not compared:
+        return {**sizes, "difference": None, "low": None, "high": None}
+    weight = sum(1.0 / variance for _, variance in compared)
+    difference = sum(each / variance for each, variance in compared) / weight
+    margin = 1.96 / math.sqrt(weight)
     return {
-        "shown": n,
-        "withheld": m,
+        **sizes,
         "difference": difference,
         "low": max(-1.0, difference - margin),
         "high": min(1.0, difference + margin),
     }
+
+
+def _compare(with_it: tuple[int, float], without_it: tuple[int, float]) -> tuple[float, float]:
+    """Return the difference of two mean outcomes and its variance."""
+    (n, with_item), (m, without) = with_it, without_it
+    # Smoothed, so that the interval never has width 0.
+    p, q = (with_item * n + 1) / (n + 2), (without * m + 1) / (m + 2)
+    return with_item - without, p * (1 - p) / n + q * (1 - q) / m

@@ -119,10 +119,11 @@ class Usage:
     item_id: str
     trajectory_id: str
     t: int
-    mode: Literal["recalled", "withheld", "blocked", "overridden", "followed"]
+    mode: Literal["recalled", "withheld", "masked", "blocked", "overridden", "followed"]
     """How the item took part.
 
-    `recalled`: shown; `withheld`: it fitted and was held back for comparison; `blocked`: it refused an action;
+    `recalled`: shown; `withheld`: it fitted and was held back for comparison; `masked`, besides one of these: it hurt
+    in this world so far, so it was held back with probability 0.9 instead of 0.1; `blocked`: it refused an action;
     `overridden`: its refusal was overridden; `followed`: a skill that ran.
     """
     arm: str

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hardwon.memory.learning.item_credit import estimate_difference
+from hardwon.memory.learning.item_credit import ARMS, estimate_difference
 from hardwon.memory.learning.rule_mining import strategy_id
 from hardwon.memory.storage.database import Store
 
@@ -22,13 +22,6 @@ GROUP BY mode
 """
 
 
-# An item counts once per episode and mode, as in `item_credit.usefulness`.
-_USED = """
-SELECT item_id, mode, count(*), avg(outcome) FROM (
-    SELECT DISTINCT item_id, mode, trajectory_id, outcome FROM usages
-    WHERE namespace = ? AND outcome IS NOT NULL AND mode IN ('recalled', 'withheld'))
-GROUP BY item_id, mode
-"""
 _REFUSED = """
 SELECT item_id, sum(mode = 'blocked'), sum(mode = 'overridden' AND outcome IS NOT NULL),
     sum(mode = 'overridden' AND outcome = 1)
@@ -137,17 +130,19 @@ def measure_items(store: Store, namespace: int) -> dict[str, dict[str, Any]]:
     item. `blocked`, `overridden` and `worked` count refused actions, refusals that were overridden, and those of them
     whose action worked.
     """
-    outcomes: dict[str, dict[str, tuple[int, float]]] = {}
-    for ref, mode, count, mean in store.rows(_USED, (namespace,)):
-        outcomes.setdefault(ref, {})[mode] = (count, mean)
+    outcomes: dict[str, dict[tuple[str, bool], tuple[int, float]]] = {}
+    for ref, mode, masked, count, mean in store.rows(ARMS.format(""), (namespace,)):
+        outcomes.setdefault(ref, {})[mode, bool(masked)] = (count, mean)
     refused = {ref: counts for ref, *counts in store.rows(_REFUSED, (namespace,))}
     measured = {}
     for ref in outcomes.keys() | refused.keys():
-        with_it, without_it = (outcomes.get(ref, {}).get(mode, (0, 0.0)) for mode in ("recalled", "withheld"))
+        arms = outcomes.get(ref, {})
+        with_it = [arms.get(("recalled", masked), (0, 0.0)) for masked in (False, True)]
+        n = sum(count for count, _ in with_it)
         counts = refused.get(ref, (0, 0, 0))
         measured[ref] = {
-            **estimate_difference(with_it, without_it),
-            "succeeded": with_it[1] if with_it[0] else None,
+            **estimate_difference(arms),
+            "succeeded": sum(count * mean for count, mean in with_it) / n if n else None,
             **dict(zip(("blocked", "overridden", "worked"), counts, strict=True)),
         }
     return measured

@@ -7,7 +7,10 @@ showed an item are compared with those that withheld it:
 
 with p_w = (won + 1) / (n_w + 2) for the n_w episodes that showed it, and q_w likewise for the m_w that withheld it
 (Agresti and Caffo 2000; the interval never has width 0). Only the last WINDOW episodes of each arm count, so the
-estimate follows changes of a world.
+estimate follows changes of a world. A masked item is withheld in nine of ten episodes instead of one. Episodes in which
+it was masked are therefore compared among themselves, and their difference and the other are averaged, weighted by the
+inverse of their variances: an agent that gets better meanwhile would otherwise have most of its good episodes without
+the item.
 
 Worlds inform each other: each difference is shrunk towards the item's mean over its worlds (empirical Bayes; the
 variance tau^2 between worlds is by DerSimonian and Laird 1986 and at least SPREAD^2):
@@ -23,8 +26,8 @@ episodes. A masked item is still shown at random, as other items are withheld at
 import json
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hardwon.memory.records import Item
 from hardwon.memory.storage.database import Store
@@ -51,6 +54,13 @@ class Arms:
     shown_won: int = 0
     withheld: int = 0
     withheld_won: int = 0
+    masked: "Arms | None" = None
+    """The episodes in which the item was masked; the other counts are without them."""
+
+    @property
+    def compared(self) -> "tuple[Arms, ...]":
+        """The groups of episodes, with the same probability of withholding, that have both arms."""
+        return tuple(each for each in (self, self.masked) if each and each.shown and each.withheld)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +94,7 @@ def shrink(arms: Mapping[int, Arms]) -> dict[int, Estimated]:
     Args:
         arms: By world, the episodes that showed or withheld the item.
     """
-    differences = {world: _difference(counts) for world, counts in arms.items() if counts.shown and counts.withheld}
+    differences = {world: _difference(counts) for world, counts in arms.items() if counts.compared}
     if not differences:
         return {}
     # A lower bound: with few worlds, the estimate is often 0, which would erase their differences.
@@ -103,9 +113,13 @@ def shrink(arms: Mapping[int, Arms]) -> dict[int, Estimated]:
 
 def _difference(arms: Arms) -> tuple[float, float]:
     """Return the smoothed difference of the success rates, and its variance."""
-    p = (arms.shown_won + 1) / (arms.shown + 2)
-    q = (arms.withheld_won + 1) / (arms.withheld + 2)
-    return p - q, p * (1 - p) / (arms.shown + 2) + q * (1 - q) / (arms.withheld + 2)
+    weight = total = 0.0
+    for each in arms.compared:
+        p = (each.shown_won + 1) / (each.shown + 2)
+        q = (each.withheld_won + 1) / (each.withheld + 2)
+        v = p * (1 - p) / (each.shown + 2) + q * (1 - q) / (each.withheld + 2)
+        weight, total = weight + 1.0 / v, total + (p - q) / v
+    return total / weight, 1.0 / weight
 
 
 def _variance_between(differences: Sequence[tuple[float, float]]) -> float:
@@ -126,7 +140,7 @@ def hurts(arms: Arms, estimated: Estimated | None) -> bool:
 
 def is_tried(arms: Arms) -> bool:
     """Return whether both arms have enough episodes to judge an item."""
-    return min(arms.shown, arms.withheld) >= LEAST
+    return min(sum(each.shown for each in arms.compared), sum(each.withheld for each in arms.compared)) >= LEAST
 
 
 _Outcomes = deque[tuple[int, int]]
@@ -135,7 +149,7 @@ _USED = (
     "JOIN episode_worlds AS placed USING (namespace, trajectory_id) "
     "JOIN trajectories AS episode ON episode.namespace = used.namespace AND episode.id = trajectory_id "
     # The unary plus makes SQLite scan the new usages by id instead of the index of the namespace.
-    "WHERE used.id > ? AND +used.namespace = ? AND mode IN ('recalled', 'followed', 'withheld') "
+    "WHERE used.id > ? AND +used.namespace = ? AND mode IN ('recalled', 'followed', 'withheld', 'masked') "
     "AND success IS NOT NULL ORDER BY used.id"
 )
 
@@ -147,8 +161,8 @@ class Effects:
         self._store = store
         self._namespace = namespace
         self._last = 0
-        self._outcomes: dict[str, dict[tuple[int, bool], _Outcomes]] = {}
-        """By item, then by (world as recorded, whether shown): (usage id, success) pairs, the newest last."""
+        self._outcomes: dict[str, dict[tuple[int, bool, bool], _Outcomes]] = {}
+        """By item, then by (world as recorded, whether masked, whether shown): (usage id, success), the newest last."""
         self._scores: dict[str, Scores] = {}
         self._masked: dict[str, set[int]] = {}
         """By item: the worlds that mask it, computed on demand since its episodes last changed."""
@@ -209,8 +223,8 @@ class Effects:
             Effect(
                 world,
                 worlds.get(world).name,
-                counts.shown,
-                counts.withheld,
+                counts.shown + (counts.masked.shown if counts.masked else 0),
+                counts.withheld + (counts.masked.withheld if counts.masked else 0),
                 estimates[world].difference if world in estimates else None,
                 estimates[world].low if world in estimates else None,
                 estimates[world].high if world in estimates else None,
@@ -236,31 +250,30 @@ class Effects:
 
     def _arms(self, ref: str, worlds: Worlds) -> dict[int, Arms]:
         """Count the newest episodes of each world; merged worlds are counted together."""
-        outcomes_by_arm: defaultdict[tuple[int, bool], list[tuple[int, int]]] = defaultdict(list)
-        for (world, with_item), outcomes in self._outcomes.get(ref, {}).items():
-            outcomes_by_arm[worlds.standing_for(world), with_item] += outcomes
-        # Merged worlds bring WINDOW outcomes each; sorting by usage id keeps the newest of all.
-        successes = {arm: [success for _, success in sorted(pairs)[-WINDOW:]] for arm, pairs in outcomes_by_arm.items()}
+        outcomes_by_arm: defaultdict[tuple[int, bool, bool], list[tuple[int, int]]] = defaultdict(list)
+        for (world, masked, with_item), outcomes in self._outcomes.get(ref, {}).items():
+            outcomes_by_arm[worlds.standing_for(world), masked, with_item] += outcomes
         return {
-            world: Arms(
-                *_counts(successes.get((world, True), ())),
-                *_counts(successes.get((world, False), ())),
-            )
-            for world in {world for world, _ in successes}
+            world: _count_arms({arm[1:]: pairs for arm, pairs in outcomes_by_arm.items() if arm[0] == world})
+            for world in {world for world, _, _ in outcomes_by_arm}
         }
 
     def _read(self) -> None:
         """Read new usages and the scores of their items."""
         self.unread = False
-        episodes: dict[tuple[str, str], tuple[int, int, int, bool]] = {}
-        # One entry per item and episode: an item both withheld and shown in an episode counts as shown.
+        episodes: dict[tuple[str, str], tuple[int, int, int]] = {}
+        modes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         for number, ref, episode, mode, world, success in self._store.rows(_USED, (self._last, self._namespace)):
             self._last = number
-            with_item = mode != "withheld" or episodes.get((ref, episode), (0, 0, 0, False))[-1]
-            episodes[ref, episode] = (number, world, success, with_item)
-        for (ref, _), (number, world, success, with_item) in episodes.items():
-            arms = self._outcomes.setdefault(ref, {})
-            arms.setdefault((world, with_item), deque(maxlen=WINDOW)).append((number, success))
+            episodes[ref, episode] = number, world, success
+            modes[ref, episode].add(mode)
+        # One entry per item and episode: an item both withheld and shown in an episode counts as shown.
+        for (ref, episode), (number, world, success) in episodes.items():
+            took_part = modes[ref, episode] - {"masked"}
+            if not took_part:
+                continue  # it was drawn, but the hint did not use it
+            arm = world, "masked" in modes[ref, episode], took_part != {"withheld"}
+            self._outcomes.setdefault(ref, {}).setdefault(arm, deque(maxlen=WINDOW)).append((number, success))
         if episodes or not self._scores:
             self._read_scores({ref for ref, _ in episodes} if self._scores else None)
             self._left_out = None
@@ -276,7 +289,20 @@ class Effects:
             self._scores.setdefault(ref, {})[world] = score, uses
 
 
-def _counts(won: Iterable[int]) -> tuple[int, int]:
-    """Return the number of episodes and of successes."""
-    outcomes = list(won)
-    return len(outcomes), sum(outcomes)
+def _count_arms(outcomes: Mapping[tuple[bool, ...], Sequence[tuple[int, int]]]) -> Arms:
+    """Return the arms of one world.
+
+    Args:
+        outcomes: By whether the item was masked and whether it was shown, (usage id, success) pairs in any order.
+            Merged worlds bring WINDOW pairs each, of which the newest count.
+    """
+    # Taken over both groups, so that what the item did before it was masked is forgotten in the end.
+    pairs = [(*pair, masked) for masked in (False, True) for pair in outcomes.get((masked, True), ())]
+    newest = sorted(pairs)[-WINDOW:]
+    groups = []
+    for masked in (False, True):
+        won = [success for _, success, is_masked in newest if is_masked == masked]
+        without = [success for _, success in sorted(outcomes.get((masked, False), ()))[-WINDOW:]]
+        groups.append(Arms(len(won), sum(won), len(without), sum(without)))
+    in_use, masked_group = groups
+    return in_use if masked_group == Arms() else replace(in_use, masked=masked_group)

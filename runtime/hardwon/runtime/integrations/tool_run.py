@@ -87,7 +87,7 @@ class ToolRun:
         recollection = self.library.recall(
             state, k=self.recall_k, budget_tokens=GUIDANCE_TOKENS, after=steps[-1].action if steps else ""
         )
-        recollection, withheld = self.advisor.withhold(recollection, self.name)
+        recollection, drawn = self.advisor.withhold(recollection, self.name)
         context = Context(
             state=state,
             actions=(),
@@ -103,7 +103,7 @@ class ToolRun:
         occasion = find_occasion(steps=len(steps), new_situation=True, replan=replan, was_guided=False)
         assert occasion is not None
         hint = self.advisor.advise(occasion, context).hint
-        self.why = NO_REASONS.updated(**collect_sources(hint, withheld))
+        self.why = NO_REASONS.updated(**collect_sources(hint, drawn))
         self.hints[situation] = hint, self.why
         return hint
 

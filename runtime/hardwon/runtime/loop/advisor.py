@@ -5,7 +5,6 @@ nobody should read: an empty one, and a model's text that mentions a forbidden a
 """
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ from hardwon.memory import ExperienceLibrary, Recollection
 from hardwon.runtime.guidance.base import Guidance, Hint, Occasion, apropose_hint, forbidden_in
 from hardwon.runtime.interfaces.types import Context, Usage
 
-from .holdout import is_withheld, without
+from .holdout import Drawn, is_withheld, without
 from .state import build_cost_fields
 
 
@@ -41,8 +40,8 @@ class Advisor:
         """Return whether an item is withheld in an episode, by the name that seeds the episode's draws."""
         return self.is_trying and is_withheld(episode, item_id)
 
-    def withhold(self, recollection: Recollection, episode: str) -> tuple[Recollection, tuple[str, ...]]:
-        """Return the recollection without the items that are withheld in an episode, and the ids of these items."""
+    def withhold(self, recollection: Recollection, episode: str) -> tuple[Recollection, Drawn]:
+        """Return the recollection without the items that are withheld in an episode, and the items drawn."""
         get = self.library.get if self.is_trying else None
         return without(recollection, lambda ref: self.is_withheld(episode, ref), get)
 
@@ -77,11 +76,10 @@ def _review(hint: Hint | None, occasion: Occasion, context: Context, began: floa
     return Advice(hint, record, usage)
 
 
-def collect_sources(hint: Hint | None, withheld: Iterable[str]) -> dict[str, Any]:
-    """Return the fields of `Reasons` that name the items and past steps of a hint, and the withheld items."""
+def collect_sources(hint: Hint | None, drawn: Drawn) -> dict[str, Any]:
+    """Return the fields of `Reasons` that name the items and past steps of a hint, and the items of random trials."""
     sources = dict[str, Any]()
     if hint is not None:
         sources.update(recalled=hint.item_ids, similar=hint.step_ids)
-    if ids := tuple(withheld):
-        sources["withheld"] = ids
+    sources.update({name: ids for name in ("withheld", "masked") if (ids := getattr(drawn, name))})
     return sources

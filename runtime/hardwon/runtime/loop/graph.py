@@ -26,6 +26,7 @@ from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Decision, Usage
 from hardwon.runtime.planning.plans import Plan, PlannedStep
 
+from .holdout import Drawn
 from .nodes import ROUTES, TARGETS
 from .state import EpisodeState, Update
 
@@ -51,7 +52,7 @@ LASTING = (
     "state",
     "steps",
     "hints",
-    "withheld",
+    "drawn",
     "plan",
     "skills",
     "replan",
@@ -66,6 +67,7 @@ LASTING = (
 RECORDS = (
     Decision,
     Diagnosis,
+    Drawn,
     Estimate,
     Failure,
     Hint,

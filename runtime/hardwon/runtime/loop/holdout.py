@@ -6,9 +6,9 @@ so that the same seeds withhold the same items.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hardwon.memory import Hit, Item, Recollection
 from hardwon.memory.errors import UnknownName
@@ -17,6 +17,20 @@ WITHHOLD = 0.1
 """Probability that a fitting item is withheld for an episode."""
 OVERRIDE = 0.02
 """Probability that a forbidden action runs anyway; such runs measure the precision of guardrails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The items that took part in the random trials of an episode."""
+
+    withheld: tuple[str, ...] = ()
+    """Ids of the items that were not shown."""
+    masked: tuple[str, ...] = ()
+    """Ids of the items that hurt in this world so far: withheld with probability 1 - WITHHOLD instead of WITHHOLD."""
+
+    def joined(self, withheld: Iterable[str], masked: Iterable[str]) -> "Drawn":
+        """Return this with further items."""
+        return Drawn(tuple(dict.fromkeys((*self.withheld, *withheld))), tuple(dict.fromkeys((*self.masked, *masked))))
 
 
 def is_withheld(episode: str, item_id: str) -> bool:
@@ -32,7 +46,7 @@ def is_forced(episode: str, t: int, replans: int) -> bool:
 
 def without(
     recollection: Recollection, is_held_back: Callable[[str], bool], get: Callable[[str], Item] | None = None
-) -> tuple[Recollection, tuple[str, ...]]:
+) -> tuple[Recollection, Drawn]:
     """Remove withheld items from a recollection; active guardrails always stay.
 
     Args:
@@ -42,30 +56,30 @@ def without(
             drawn item is shown and the others count as withheld. A world that changed is noticed this way.
 
     Returns:
-        The recollection without the withheld items, and their ids.
+        The recollection without the withheld items, and the items that took part in the trials.
     """
-    recollection, masked = _add_tried(recollection, is_held_back, get) if get else (recollection, ())
-    tried = recollection.masked
+    in_trial = set(recollection.masked)
+    recollection, left, masked = _add_tried(recollection, is_held_back, get) if get else (recollection, (), ())
     in_force = {item.id for item in recollection.guardrails}
     fitting = [hit.what.id for hit in recollection.items if isinstance(hit.what, Item)]
-    withheld = tuple(ref for ref in fitting if ref not in in_force and ref not in tried and is_held_back(ref))
+    withheld = tuple(ref for ref in fitting if ref not in in_force and ref not in in_trial and is_held_back(ref))
     if not withheld:
-        return recollection, masked
+        return recollection, Drawn(left, masked)
     kept = (hit for hit in recollection.items if not isinstance(hit.what, Item) or hit.what.id not in withheld)
-    return replace(recollection, items=tuple(kept)), (*withheld, *masked)
+    return replace(recollection, items=tuple(kept)), Drawn((*withheld, *left), masked)
 
 
 def _add_tried(
     recollection: Recollection, is_drawn: Callable[[str], bool], get: Callable[[str], Item]
-) -> tuple[Recollection, tuple[str, ...]]:
-    """Return the recollection with the drawn ones of the masked items, and the ids of the other masked items."""
+) -> tuple[Recollection, tuple[str, ...], tuple[str, ...]]:
+    """Return the recollection with the drawn ones of the masked items, the ids of the others, and those of all."""
     in_force = {item.id for item in recollection.guardrails}
-    masked = [ref for ref in recollection.masked if ref not in in_force]
+    masked = tuple(ref for ref in recollection.masked if ref not in in_force)
     tried = []
     for ref in filter(is_drawn, masked):
         with suppress(UnknownName):  # another process may have deleted it just now
             tried.append(Hit(get(ref), 1.0, "shown by chance: it hurt in this world so far"))
     if not tried:
-        return recollection, tuple(masked)
+        return recollection, masked, masked
     left = tuple(ref for ref in masked if all(hit.what.id != ref for hit in tried))
-    return replace(recollection, items=(*recollection.items, *tried)), left
+    return replace(recollection, items=(*recollection.items, *tried)), left, masked

@@ -27,7 +27,7 @@ from hardwon.runtime.planning.progress import advance_plan, find_followed_step, 
 from .advisor import collect_sources
 from .enforcement import Ruling, rule, settle
 from .extract import carry_out, read_episode
-from .holdout import is_forced
+from .holdout import Drawn, is_forced
 from .nodes_advise import DEMONSTRATIONS, AdvisingNodes
 from .routed_recall import STORES
 from .starts import rebuild_hints, rebuild_memory, start_from
@@ -71,7 +71,7 @@ class Nodes(AdvisingNodes):
             "steps": (),
             "usage": Usage(),
             "hints": {},
-            "withheld": {},
+            "drawn": {},
             "plan": None,
             "skills": None if self.planner is None else {},
             "replan": None,
@@ -368,8 +368,8 @@ def _exclude(error: EnvironmentFailure) -> Update:
 
 def _collect_advice(episode: EpisodeState) -> dict[str, Any]:
     """Return the fields of `Reasons` that tell which advice the policy got in this step."""
-    withheld = episode.get("withheld", {}).get(episode["state"].signature, ())
-    advice = collect_sources(episode["hint"], withheld)
+    drawn = episode.get("drawn", {}).get(episode["state"].signature, Drawn())
+    advice = collect_sources(episode["hint"], drawn)
     if guided := episode.get("guided"):
         advice["guidance"] = guided
     return advice

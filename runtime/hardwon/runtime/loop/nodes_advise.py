@@ -20,6 +20,7 @@ from hardwon.runtime.planning.plans import Following, Plan, Planner
 from hardwon.runtime.planning.progress import explain_dead_end, judge_skills
 
 from .advisor import Advice, Advisor
+from .holdout import Drawn
 from .routed_recall import MergedRecall
 from .state import EpisodeState, Live, Settings, Update
 
@@ -58,15 +59,15 @@ class AdvisingNodes:
         """Propose a hint on the occasions for guidance, and repeat the situation's last hint otherwise."""
         if (occasion := self._find_occasion(episode)) is None:
             return self._repeat_hint(episode)
-        context, withheld = self._prepare_guidance(episode)
-        return self._apply_advice(episode, self._advisor.advise(occasion, context), withheld)
+        context, drawn = self._prepare_guidance(episode)
+        return self._apply_advice(episode, self._advisor.advise(occasion, context), drawn)
 
     async def aguide(self, episode: EpisodeState) -> Update:
         """Propose a hint as `guide` does, awaiting guidance that waits for a model."""
         if (occasion := self._find_occasion(episode)) is None:
             return self._repeat_hint(episode)
-        context, withheld = self._prepare_guidance(episode)
-        return self._apply_advice(episode, await self._advisor.aadvise(occasion, context), withheld)
+        context, drawn = self._prepare_guidance(episode)
+        return self._apply_advice(episode, await self._advisor.aadvise(occasion, context), drawn)
 
     @property
     def _advisor(self) -> Advisor:
@@ -85,12 +86,12 @@ class AdvisingNodes:
     def _repeat_hint(self, episode: EpisodeState) -> Update:
         return {"hint": episode["hints"].get(episode["state"].signature), "guided": None}
 
-    def _prepare_guidance(self, episode: EpisodeState) -> tuple[Context, tuple[str, ...]]:
-        """Return the context for guidance without the withheld items, and the ids of these items."""
-        recollection, withheld = self._advisor.withhold(episode["recollection"], self._episode_name(episode))
-        return self.context({**episode, "hint": None, "recollection": recollection}), withheld
+    def _prepare_guidance(self, episode: EpisodeState) -> tuple[Context, Drawn]:
+        """Return the context for guidance without the withheld items, and the items of random trials."""
+        recollection, drawn = self._advisor.withhold(episode["recollection"], self._episode_name(episode))
+        return self.context({**episode, "hint": None, "recollection": recollection}), drawn
 
-    def _apply_advice(self, episode: EpisodeState, advice: Advice, withheld: tuple[str, ...]) -> Update:
+    def _apply_advice(self, episode: EpisodeState, advice: Advice, drawn: Drawn) -> Update:
         """Return the update after guidance: the hint or its absence, and the cost."""
         signature = episode["state"].signature
         return {
@@ -99,7 +100,7 @@ class AdvisingNodes:
             "usage": episode["usage"] + advice.usage,
             # None is stored too: abstaining also holds for the situation, until there is trouble.
             "hints": {**episode["hints"], signature: advice.hint},
-            "withheld": {**episode["withheld"], signature: withheld},
+            "drawn": {**episode.get("drawn", {}), signature: drawn},
         }
 
     def _is_withheld(self, episode: EpisodeState, item_id: str) -> bool:
@@ -130,7 +131,7 @@ class AdvisingNodes:
         trouble = episode.get("replan") or explain_dead_end(context)
         if not trouble and (plan.next is not None if plan else not episode["new_situation"]):
             return {}
-        items, withheld = self._select_items(episode, ("skill", "remedy") if trouble else ("skill",))
+        items, drawn = self._select_items(episode, ("skill", "remedy") if trouble else ("skill",))
         if trouble:
             revised: Plan | None = self.planner.repair(plan or Plan(context.state.task), trouble, context, items)
         else:
@@ -140,11 +141,11 @@ class AdvisingNodes:
             update["skills"] = judge_skills(plan, episode["state"], episode["skills"] or {}, continued_by=revised)
         if revised and revised.usage.calls:
             update["usage"] = episode["usage"] + revised.usage
-        if withheld:
-            # Guidance may have withheld items in this step already, so the ids are merged.
+        if drawn != Drawn():
+            # Guidance may have drawn items in this step already, so the ids are merged.
             signature = episode["state"].signature
-            earlier = episode["withheld"].get(signature, ())
-            update["withheld"] = {**episode["withheld"], signature: tuple(dict.fromkeys((*earlier, *withheld)))}
+            earlier = episode.get("drawn", {}).get(signature, Drawn())
+            update["drawn"] = {**episode.get("drawn", {}), signature: earlier.joined(drawn.withheld, drawn.masked)}
         return update
 
     def _follow_demonstration(self, episode: EpisodeState, plan: Plan | None, context: Context) -> Plan | None:
@@ -164,19 +165,20 @@ class AdvisingNodes:
             return await asyncio.to_thread(self.plan, episode)
         return self.plan(episode)
 
-    def _select_items(self, episode: EpisodeState, kinds: Sequence[Kind]) -> tuple[tuple[Item, ...], tuple[str, ...]]:
-        """Return fitting skills and remedies that have not failed in this episode, and the ids of the withheld ones."""
+    def _select_items(self, episode: EpisodeState, kinds: Sequence[Kind]) -> tuple[tuple[Item, ...], Drawn]:
+        """Return fitting skills and remedies that have not failed in this episode, and the items of random trials."""
         if not self.settings.arm.has_memory:
-            return (), ()
+            return (), Drawn()
         results = episode["skills"] or {}
         fitting = [item for item in self.library.offered(episode["state"], kinds=kinds) if results.get(item.id, True)]
         withheld = tuple(item.id for item in fitting if self._is_withheld(episode, item.id))
         kept = [item for item in fitting if item.id not in withheld]
+        masked: Sequence[Item] = ()
         if self._is_trying:  # a masked item hurt in this world, and is sometimes tried again
             masked = self.library.offered(episode["state"], kinds=kinds, masked=True)
             kept += [item for item in masked if self._is_withheld(episode, item.id) and results.get(item.id, True)]
             withheld += tuple(item.id for item in masked if not self._is_withheld(episode, item.id))
-        return tuple(kept), withheld
+        return tuple(kept), Drawn(withheld, tuple(item.id for item in masked))
 
     def context(self, episode: EpisodeState) -> Context:
         """Return the input for the policy's decision."""

@@ -13,6 +13,7 @@ from hardwon.runtime.planning.plans import Plan
 
 from .budgets import StepLimit
 from .enforcement import Mode
+from .holdout import Drawn
 
 
 class EpisodeState(TypedDict, total=False):
@@ -42,8 +43,8 @@ class EpisodeState(TypedDict, total=False):
     """Name of the strategy of the episode; missing without strategies."""
     stores: dict[str, bool]
     """Whether the episode recalls from each store of a routed recall; missing without one."""
-    withheld: dict[str, tuple[str, ...]]
-    """The ids of the items withheld in each situation, by signature."""
+    drawn: dict[str, Drawn]
+    """The items that took part in random trials in each situation, by signature."""
     plan: Plan | None
     skills: dict[str, bool] | None
     """The skills and remedies that have ended, and whether they were verified; None without a planner."""

@@ -225,7 +225,7 @@ class Deletion:
         """Subtract the uses in episodes that are about to be deleted from the use counts of items."""
         used = self._run(
             f"SELECT item_id, count(DISTINCT trajectory_id) FROM usages WHERE namespace = ? AND trajectory_id {LISTED} "
-            "AND mode != 'withheld' GROUP BY 1",
+            "AND mode NOT IN ('withheld', 'masked') GROUP BY 1",
             (self._namespace, refs),
         ).fetchall()
         self._rows.connection.executemany(
