@@ -4,13 +4,16 @@
     textworld   TextWorldExpress, whose steps cost CPU time in Java
 
 The numbers of workers take turns in every round, so that other load on the machine affects all of them alike. The
-policy is a tiny model with random weights, which the learner's process serves.
+policy is a tiny model with random weights, which the learner's process serves. The CPU time of the processes says how
+much more workers could gain.
 """
 
 import asyncio
+import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -90,13 +93,18 @@ def _compare(name: str, environment: dict[str, Any], folder: Path, rounds: int) 
         }
     )
     with closing(Session.open(config, folder)) as session, _open_players(session) as players:
-        rates = asyncio.run(_play_rounds(players, dict.fromkeys(config.list_arms(), COPIES), rounds))
+        rates, spent = asyncio.run(_play_rounds(players, dict.fromkeys(config.list_arms(), COPIES), rounds))
     rows = [
         {"what": f"{name}, {workers or 'no'} workers", "n": rounds, "value": round(statistics.median(each), 2)}
         | {"unit": "episodes per second", "promise": ""}
         for workers, each in rates.items()
     ]
     share = statistics.median(two / one for one, two in zip(rates[1], rates[2], strict=True))
+    rows += [
+        {"what": f"{name}, {max(WORKERS)} workers, CPU time of {part}", "n": rounds, "value": round(1000 * each, 2)}
+        | {"unit": "ms per episode", "promise": ""}
+        for part, each in spent.items()
+    ]
     return [
         *rows,
         {"what": f"{name}, 2 over 1", "n": rounds, "value": round(share, 2), "unit": "x", "promise": ">= 1.6"},
@@ -119,14 +127,52 @@ def _open_players(session: Session) -> Iterator[dict[int, Player]]:
         yield players
 
 
-async def _play_rounds(players: dict[int, Player], arms: Any, rounds: int) -> dict[int, list[float]]:
+async def _play_rounds(
+    players: dict[int, Player], arms: Any, rounds: int
+) -> tuple[dict[int, list[float]], dict[str, float]]:
+    """Return the rates by the number of workers, and the CPU time of an episode with most workers, by its part."""
     rates: dict[int, list[float]] = {workers: [] for workers in players}
+    spent: Counter[str] = Counter()
+    episodes = 0
     worlds = [("train", seed) for seed in range(WORLDS)]
     for number in range(rounds + 1):
         order = sorted(players, reverse=bool(number % 2))
         for workers in order:
-            began = time.perf_counter()
+            pids = await _find_workers(players[workers]) if number and workers == max(players) else []
+            before, began = read_spent_s(pids), time.perf_counter()
             rollouts = await players[workers].play(worlds, arms, salt=f"{number}")
             if number:  # the first round starts the environments
                 rates[workers].append(len(rollouts) / (time.perf_counter() - began))
-    return rates
+            if pids:
+                spent.update({part: each - before[part] for part, each in read_spent_s(pids).items()})
+                episodes += len(rollouts)
+    return rates, {part: each / episodes for part, each in spent.items()}
+
+
+async def _find_workers(player: Player) -> list[int]:
+    """Return the processes of a player's workers."""
+    assert player.pool is not None
+    actors = [member.handle.actor for member in player.pool._members]  # type: ignore[attr-defined]
+    return [await actor.__ray_call__.remote(lambda _: os.getpid()) for actor in actors]
+
+
+def read_spent_s(workers: Sequence[int]) -> dict[str, float]:
+    """Return the CPU time of the learner, which is this process, of its workers, and of programs that they started."""
+    programs = [program for worker in workers for program in list_programs(worker)]
+    return {
+        "the learner": time.process_time(),
+        "the workers": sum(map(_read_s, workers)),
+        "the environments' programs": sum(map(_read_s, programs)),
+    }
+
+
+def list_programs(pid: int) -> list[int]:
+    """Return the processes that a process of this machine has started."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]
+
+
+def _read_s(pid: int) -> float:
+    """Return the CPU time of all threads of a process of this machine."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
