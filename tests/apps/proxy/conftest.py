@@ -53,7 +53,7 @@ class Upstream:
         self.extra = {}
         self.gate = threading.Event()
         self.gate.set()
-        self.break_off = False
+        self.break_off = self.end_early = False
         self.url = ""
         routes = [
             Route("/v1/chat/completions", self.complete, methods=["POST"]),
@@ -131,6 +131,8 @@ class Upstream:
             yield event("response.output_item.done", output_index=at, item=item)
         if self.break_off:
             raise RuntimeError("the server dies")
+        if self.end_early:
+            return
         yield event(f"response.{value['status']}", response=value)
 
     async def stream(self, common, message, reason):
@@ -151,6 +153,8 @@ class Upstream:
                 yield chunk({"tool_calls": [{"index": index, "function": {"arguments": letter}}]})
         if self.break_off:
             raise RuntimeError("the server dies")
+        if self.end_early:
+            return
         yield chunk({}, reason)
         yield "data: [DONE]\n\n"
 

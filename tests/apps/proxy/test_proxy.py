@@ -238,12 +238,15 @@ def test_a_server_that_is_down_or_slow_is_an_error_of_the_api(proxied, upstream)
     assert caught.value.status_code == 504
 
 
-def test_a_stream_that_breaks_off_is_an_error_and_ends_no_run(proxied, upstream, library):
+@pytest.mark.parametrize("fault", ["break_off", "end_early"])
+def test_a_stream_that_breaks_off_is_an_error_and_ends_no_run(proxied, upstream, library, fault):
+    """Also if the connection closes in order, as of a server that stops or a balancer that gives up."""
     client = proxied()
-    upstream.answer, upstream.break_off = refunding, True
+    upstream.answer = refunding
+    setattr(upstream, fault, True)
     with pytest.raises(openai.APIError):
         list(chat(client, [{"role": "user", "content": "Refund Ada's order."}], stream=True))
-    upstream.break_off = False
+    setattr(upstream, fault, False)
     run_agent(client, upstream, "Refund Ada's order.", refund_tool, stream=True)
     (episode,) = wait_for(lambda: open_episodes(library))
     assert len(episode.steps) == 2

@@ -325,12 +325,14 @@ def test_a_response_that_was_cut_tells_no_outcome(proxied, upstream, library):
     assert (episode.success, episode.ending) == (None, "max_output_tokens")
 
 
-def test_a_stream_that_breaks_off_ends_no_run(proxied, upstream, library):
+@pytest.mark.parametrize("fault", ["break_off", "end_early"])
+def test_a_stream_that_breaks_off_ends_no_run(proxied, upstream, library, fault):
     client = proxied()
-    upstream.answer, upstream.break_off = refunding, True
+    upstream.answer = refunding
+    setattr(upstream, fault, True)
     with pytest.raises(openai.APIError):
         list(client.responses.create(model="m", input="Refund Ada's order.", stream=True))
-    upstream.break_off = False
+    setattr(upstream, fault, False)
     run_agent(client, "Refund Ada's order.", refund_tool, stream=True)
     (episode,) = wait_for(lambda: open_episodes(library))
     assert len(episode.steps) == 2

@@ -86,16 +86,18 @@ class ChatReader:
         self._before = ""
         """Text that the client has of responses whose calls were refused."""
         self._continues: bool | None = None
+        self._has_end = False
 
     def begin(self) -> None:
         """Begin with a response."""
         self._continues = self._continues is not None
         self._before += self._builder.text
-        self._builder, self.held = CompletionBuilder(), []
+        self._builder, self.held, self._has_end = CompletionBuilder(), [], False
 
     def add(self, event: bytes, chunk: Any, *, holds: bool) -> list[bytes]:
         """Add a chunk, and return the events to pass on now."""
         self._builder.add(chunk)
+        self._has_end = self._has_end or event.strip() == b"data: [DONE]"
         if self._continues:
             event = drop_role(event, chunk)
         if holds and (self.held or has_calls(chunk)):
@@ -107,6 +109,11 @@ class ChatReader:
     def is_over(self) -> bool:
         """Return whether the model has finished its answer."""
         return self._builder.has_choice and self._builder.finish_reason is not None
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the answer has begun, and neither its end nor an error came."""
+        return self._builder.has_choice and not (self.is_over or self._has_end or self._builder.has_error)
 
     def read_response(self) -> Answer | None:
         """Return the current response."""
@@ -203,6 +210,11 @@ class CompletionBuilder:
             call["function"]["arguments"] += arguments
         elif arguments is not None:
             call["function"]["arguments"] = arguments
+
+    @property
+    def has_error(self) -> bool:
+        """Return whether the server wrote an error into the stream."""
+        return "error" in self._fields
 
     @property
     def text(self) -> str:

@@ -62,6 +62,11 @@ class StreamReader(Protocol):
         """Return whether the model has finished its answer."""
         ...
 
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the events so far begin an answer and do not end it, not even with an error."""
+        ...
+
     def read_response(self) -> Answer | None:
         """Return the current response, or None if it has an unknown format."""
         ...

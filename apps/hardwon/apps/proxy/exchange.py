@@ -35,7 +35,7 @@ _REJECTED = (400, 413, 422)
 
 
 class ResponseFailed(Exception):
-    """The upstream server rejected a request that repeats a call after a refusal."""
+    """The upstream server rejected a request that repeats a call after a refusal, or sent a part of an answer."""
 
 
 def error_body(message: str, code: str) -> dict[str, Any]:
@@ -129,6 +129,8 @@ class Exchange:
                     for passed in events:
                         yield passed
                 await response.aclose()
+                if reader.is_cut:
+                    raise ResponseFailed("the stream ended before the answer did")
                 current, held = reader.read_response() if reader.is_over else None, reader.held
                 rulings = await self._rule_on(current) if current and attempt < MOST_RETRIES else []
                 if ending := find_ending(rulings):

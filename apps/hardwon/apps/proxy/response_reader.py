@@ -56,7 +56,7 @@ class ResponseReader:
         self._items: dict[int, Any] = {}
         self._held_from: int | None = None
         """Index of the first item whose events are held."""
-        self._has_call = self._continues = False
+        self._has_call = self._continues = self._has_error = False
         self._begun = False
         self._response: dict[str, Any] = {}
         """The response as its last event describes it."""
@@ -75,6 +75,7 @@ class ResponseReader:
             return self._pass_on(event)
         kind = chunk.get("type")
         at = chunk.get("output_index", 0)
+        self._has_error = self._has_error or kind == "error"
         if kind in (*_BEGINNINGS, *_ENDS):
             self._response = dict(chunk.get("response") or {})
             self._first_id = self._first_id or str(self._response.get("id") or "")
@@ -132,6 +133,11 @@ class ResponseReader:
     def is_over(self) -> bool:
         """Return whether the model has finished its answer."""
         return self._response.get("status") in ("completed", "incomplete")
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the answer has begun, and neither its end nor an error came."""
+        return self._response.get("status") in ("queued", "in_progress") and not self._has_error
 
     def _build(self) -> dict[str, Any]:
         # Some servers leave the output out of the last event.
