@@ -16,16 +16,18 @@ from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.memory.records import Add, Hit
 from hardwon.runtime.guidance.base import RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context
+from hardwon.trainers import train
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import RoleConfig, of
 from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.models.tiny import build_model
 from hardwon.trainers.roles.base import Parts, TriesCandidates
 from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.item_reward import Use, is_gain
 from hardwon.trainers.roles.note_generators import Written
 from hardwon.trainers.roles.proposals import Reading
-from hardwon.trainers.roles.trials import WAITING, Trial, Trials
+from hardwon.trainers.roles.trials import OFFERED, WAITING, Trial, Trials
 from hardwon.trainers.rollouts import rollout as rollouts
 from hardwon.trainers.rollouts.candidate import CandidateGuidance
 from hardwon.trainers.rollouts.rollout import Spec
@@ -179,6 +181,53 @@ def test_a_world_tries_what_has_most_to_do_with_it():
         trials.add(trial(f"put {thing} in its place: rewarded"))
     specs = trials.assign(copies(1), lambda spec: "You can put the fork somewhere.")
     assert {spec.candidate.title for spec in specs if spec.candidate} == {"put fork in its place: rewarded"}
+
+
+def test_instances_are_rated_by_the_rare_words_that_a_candidate_shares_with_them():
+    """Worked example: `fork` is in one of three instances and one of two candidates, `put` in all of them."""
+    trials = Trials(worlds=2)
+    trials.add(trial("put fork drawer"))
+    trials.add(trial("put sock wardrobe"))
+    situations = {"train#1": "put the fork away", "train#2": "put milk in the wardrobe", "train#3": "put bread"}
+    ratings = {"train#1": 1 + 1 / 6, "train#2": 1 + 1 / 6, "train#3": 1 / 6}
+    assert trials.rate(situations) == pytest.approx(ratings)
+    assert trials.rate(dict(reversed(situations.items()))) == pytest.approx(ratings)
+
+
+def test_nothing_is_rated_without_a_candidate_and_its_own_instance_is_not_rated_by_it():
+    trials = Trials(worlds=2)
+    assert trials.rate({"train#1": "put the fork away"}) == {"train#1": 0.0}
+    assert trials.rate({}) == {}
+    trials.add(trial("put fork drawer", group="train#1"))
+    ratings = trials.rate({"train#1": "put the fork away", "train#2": "put the fork away"})
+    assert ratings["train#1"] == 0.0 < ratings["train#2"]
+
+
+def test_the_instances_that_a_waiting_candidate_is_about_are_played(corridor, monkeypatch):
+    """Of eight times as many that are drawn; without a waiting candidate, the first ones that are drawn."""
+    offered, played = [], []
+    play = TrainingLoop._play
+
+    def rate(self, specs):
+        offered.append([spec.seed for spec in specs])
+        return [spec.seed for spec in specs]
+
+    async def note(self, worlds, salt):
+        played.append([seed for _, seed in worlds])
+        return await play(self, worlds, salt)
+
+    waits = iter([False, True])
+    monkeypatch.setattr(TrainingLoop, "_play", note)
+    monkeypatch.setattr(ExtractorRole, "rate_instances", rate)
+    monkeypatch.setattr(ExtractorRole, "has_candidates", lambda self: next(waits))
+    roles = {"policy": {"learner": {"lr": 0.003}}, "extractor": {"settings": {"ready": 4}}}
+    arms, tasks = {"control": 2, "advice": 2}, {"train": {"seeds": "0-39"}}
+    run = {"iterations": 2, "groups": 2, "rerolls": 0}
+    train(corridor(roles=roles, arms=arms, guidance={"advice": "library"}, tasks=tasks, run=run))
+    assert len(offered) == 1
+    assert len(offered[0]) == 2 * OFFERED
+    assert len(played) == 2
+    assert sorted(played[1]) == sorted(offered[0])[-2:]
 
 
 def test_it_is_tried_no_more_often_than_is_needed_and_by_one_world_at_a_time():

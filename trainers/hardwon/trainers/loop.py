@@ -32,8 +32,10 @@ from .engines.factory import get_tokens_read
 from .evaluate import collect_episodes, flatten_report, summarise, summarize_composed, summarize_episodes
 from .metrics import Metrics
 from .player import Player
-from .roles.base import PolicyRole, Role
+from .roles.base import PolicyRole, Role, TriesCandidates
+from .roles.trials import OFFERED
 from .rollouts.explore import Task
+from .rollouts.rollout import Spec
 from .session import Session
 from .workers.ahead import Ahead
 
@@ -264,7 +266,7 @@ class TrainingLoop:
         Dynamic sampling: a group without a learning signal for any role is replaced by a group of another task
         instance, at most `rerolls` times. Remaining groups without a signal still count in the loss denominator.
         """
-        groups = await self._play(self.worlds.draw(self.config.run.groups), f"{self.config.run.seed}/{number}")
+        groups = await self._play(self._draw_worlds(), f"{self.config.run.seed}/{number}")
         # rerolling selects groups by outcome, so success rates and the library use the first draw
         first = [rollout for group in groups.values() for rollout in group]
         rerolled = 0
@@ -282,6 +284,23 @@ class TrainingLoop:
         remaining = sum(not self._is_wanted(group) for group in groups.values())
         counts = {"groups_rerolled": float(rerolled), "groups_without_signal": float(remaining)}
         return first, [rollout for group in groups.values() for rollout in group], counts
+
+    def _draw_worlds(self) -> list[Task]:
+        """Return the task instances of an iteration.
+
+        While candidates wait for trials, more are drawn, and those are played that the candidates are about.
+        """
+        number = self.config.run.groups
+        waiting = [
+            role for role in self.session.roles.values() if isinstance(role, TriesCandidates) and role.has_candidates()
+        ]
+        if not waiting or self.config.tasks.sampler:  # a sampler has reasons of its own
+            return self.worlds.draw(number)
+        worlds = self.worlds.draw(number * OFFERED)
+        specs = [Spec(fold, seed) for fold, seed in worlds]
+        ratings = [max(each) for each in zip(*(role.rate_instances(specs) for role in waiting), strict=True)]
+        best = sorted(range(len(worlds)), key=lambda at: (-ratings[at], at))[:number]
+        return [worlds[at] for at in sorted(best)]
 
     async def _play(self, worlds: Sequence[Task], salt: str) -> dict[Task, list[Rollout]]:
         """Play one group per task instance and return the rollouts by instance."""

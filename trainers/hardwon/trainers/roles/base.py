@@ -123,6 +123,14 @@ class TriesCandidates(Protocol):
         """
         ...
 
+    def has_candidates(self) -> bool:
+        """Return whether candidates wait for episodes in which they are tried."""
+        ...
+
+    def rate_instances(self, specs: Sequence[Spec]) -> Sequence[float]:
+        """Return for each episode how much the waiting candidates have to do with its task instance; 0 is nothing."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:

@@ -245,6 +245,14 @@ class ExtractorRole:
         """Return the episodes, half of those of each task instance and arm with a candidate."""
         return self._proposals.assign(specs) if self._tries else specs
 
+    def has_candidates(self) -> bool:
+        """Return whether candidates wait for episodes in which they are tried."""
+        return self._tries and len(self._proposals.trials) > 0
+
+    def rate_instances(self, specs: Sequence[Spec]) -> Sequence[float]:
+        """Return for each episode how much the waiting candidates have to do with its task instance."""
+        return self._proposals.rate(specs)
+
     # -- showing ------------------------------------------------------------------------------------
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:

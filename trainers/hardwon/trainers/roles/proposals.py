@@ -130,6 +130,11 @@ class Proposals:
         """Return the episodes, some of them with a candidate."""
         return self.trials.assign(specs, self._read_situation) if len(self.trials) else specs
 
+    def rate(self, specs: Sequence[Spec]) -> list[float]:
+        """Return how much the waiting candidates have to do with the task instances of episodes; see `Trials.rate`."""
+        ratings = self.trials.rate({spec.group: self._read_situation(spec) for spec in specs})
+        return [ratings[spec.group] for spec in specs]
+
     def _read_situation(self, spec: Spec) -> str:
         """Return the task and the first observation of an episode."""
         state, _ = self._beginnings.read(spec)

@@ -2,13 +2,16 @@
 
     trials = Trials(worlds=2)
     trials.add(Trial(item, group="train#7", episode=trajectory.id))
+    ratings = trials.rate({"train#8": situation, ...})  # which task instances to play
     specs = trials.assign(specs, read_situation)      # before the rollouts
     trials.collect(rollouts)                          # after them
     for trial in trials.take_judged(): ...
 
 Half of the episodes of an arm in a task instance are shown what recall gives today. The other half is shown that, and
 one candidate. The difference in outcome is what the candidate adds: a text that repeats a recalled item adds nothing.
-A candidate is never tried in the task instance that it was learned from.
+A candidate is never tried in the task instance that it was learned from. A trial in an instance that it is not about
+shows nothing, and recall would not show it there either. So instances that a waiting candidate is about are played: of
+`OFFERED` times as many, those that share the rarest words with a candidate.
 """
 
 from collections import Counter
@@ -25,6 +28,8 @@ from hardwon.trainers.rollouts.rollout import Spec
 
 from .item_reward import Measure, Use, is_gain, worth
 
+OFFERED = 8
+"""Task instances that are looked at for each one that is played, while candidates wait."""
 WAITING = 256
 """Largest number of candidates that wait for a trial. The oldest one without any trial is dropped."""
 
@@ -97,6 +102,35 @@ class Trials:
 
     # -- before and after the rollouts ----------------------------------------------------------------
 
+    def rate(self, situations: Mapping[str, str]) -> dict[str, float]:
+        """Return how much the waiting candidates have to do with task instances; 0 is nothing.
+
+        A word counts less, the more candidates and the more of these instances have it: a place that all of them have
+        says nothing.
+
+        Args:
+            situations: By task instance, the text of its first situation.
+        """
+        words, frequency = self._read_words()
+        texts = {group: content_words(situation.lower()) for group, situation in situations.items()}
+        common = Counter(word for each in texts.values() for word in each)
+        return {
+            group: max(
+                (
+                    sum(1.0 / (frequency[word] * common[word]) for word in sorted(words[trial.item.id] & text))
+                    for trial in self._trials.values()
+                    if trial.group != group
+                ),
+                default=0.0,
+            )
+            for group, text in texts.items()
+        }
+
+    def _read_words(self) -> tuple[dict[str, frozenset[str]], Counter[str]]:
+        """Return the words of each candidate, and the number of candidates that have each word."""
+        words = {trial.item.id: content_words(trial.item.text.lower()) for trial in self._trials.values()}
+        return words, Counter(word for each in words.values() for word in each)
+
     def assign(self, specs: Sequence[Spec], read_situation: Callable[[Spec], str]) -> list[Spec]:
         """Return the episodes, half of those of each task instance and arm with a candidate.
 
@@ -127,9 +161,8 @@ class Trials:
         ]
         if not free:
             return None
-        words = {trial.item.id: content_words(trial.item.text.lower()) for trial in self._trials.values()}
         # a word that all candidates share says nothing about which of them fits
-        frequency = Counter(word for each in words.values() for word in each)
+        words, frequency = self._read_words()
         situation = content_words(read_situation(spec).lower())
 
         def fit(trial: Trial) -> tuple[float, int]:
