@@ -248,7 +248,7 @@ def test_a_server_that_is_too_old(url, monkeypatch):
 
 def test_a_schema_that_is_newer(url, log):
     log._writer.run("UPDATE hardwon.meta SET value = '99' WHERE name = 'schema'")
-    with pytest.raises(NewerSchema, match=rf"has schema 99.*supports up to {SCHEMA_VERSION}\b"):
+    with pytest.raises(NewerSchema, match=rf"has schema 99.*supports up to {SCHEMA_VERSION}\b.*pip install"):
         Log(url, "default")
 
 

@@ -1,5 +1,6 @@
 """Episodes that are recorded while the server cannot be reached arrive later, each once."""
 
+import re
 import signal
 import socket
 import subprocess
@@ -175,14 +176,17 @@ def test_a_network_that_stops_in_the_middle_of_a_commit(server, url, tmp_path, e
     with tempfile.TemporaryDirectory(prefix="hw-", dir="/tmp") as short:
         network = Network(Path(short) / "n", server)
         with connect(network.url(url), tmp_path / "a", outbox=outbox) as library:
+            errors = []
             for number in range(6):
                 network.cut_after = b"INSERT INTO hardwon.log"
                 try:
                     library.record(episode(f"open drawer {number}", id=f"e{number}"))
-                except LibraryUnreachable:
-                    assert not outbox
+                except LibraryUnreachable as error:
+                    errors.append(str(error))
                     library.record(episode(f"open drawer {number}", id=f"e{number}"))
             assert network.cuts >= 1
+            assert bool(errors) != outbox
+            assert all(re.search(r"does not answer \(.*Start the server, then try again", text) for text in errors)
             network.cut_after = None
             if outbox:
                 wait_until_sent(library)
