@@ -223,3 +223,78 @@ def test_the_order_of_files_and_fields_is_stable(library, folder, items):
     after = (folder / MANIFEST).read_text().splitlines()
     assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
     assert find(folder, items[0]).name == f"{items[0].id}.md"
+
+
+@pytest.mark.parametrize(
+    "name", ["refunds.md", "strategy/refunds.md", "strategy/more/refunds.md", "strategy/refunds.txt", ".old/refunds.md"]
+)
+def test_a_file_under_another_name_is_named_and_its_item_stays(library, folder, items, name):
+    check_out(library, folder, "test.db")
+    edit(folder, items[1], "Title", "Heading")
+    path = find(folder, items[0])
+    (folder / name).parent.mkdir(exist_ok=True)
+    path.rename(folder / name)
+    digest = library.digest()
+    for attempt in (lambda: commit(library, folder, why=""), lambda: check_out(library, folder, "test.db")):
+        with pytest.raises(ConfigError, match=f"{name} is strategy/{items[0].id}.md under another name. Rename it to"):
+            attempt()
+    assert library.digest() == digest
+    (folder / name).unlink()
+    assert ("retired", items[0].id) in list_changes(commit(library, folder, why=""))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("title: Check", "<<<<<<< HEAD\ntitle: Check\n=======\ntitle: Weigh\n>>>>>>> main\n#", 4),
+        ("Refunds", "<<<<<<< HEAD\nRefunds\n=======\nAll refunds\n>>>>>>> main\n", 12),
+    ],
+)
+def test_conflict_markers_of_git_stop_a_commit(library, folder, items, old, new, line):
+    check_out(library, folder, "test.db")
+    edit(folder, items[1], "Title", "Heading")
+    edit(folder, items[0], old, new)
+    digest = library.digest()
+    with pytest.raises(ConfigError, match=rf"{items[0].id}\.md:{line}: git left conflict markers here. Resolve"):
+        commit(library, folder, why="")
+    assert library.digest() == digest
+
+
+def test_markers_that_an_item_has_in_the_library_are_text(library, folder, items):
+    library.update(items[0].id, body="<<<<<<< HEAD\na\n=======\nb\n>>>>>>> main\nmeans a conflict")
+    check_out(library, folder, "test.db")
+    assert commit(library, folder, why="") == []
+
+
+@pytest.mark.parametrize("new", ["", "id: mine\n"])
+def test_a_file_that_lost_its_id_does_not_retire_its_item(library, folder, items, new):
+    check_out(library, folder, "test.db")
+    edit(folder, items[0], f"id: {items[0].id}\n", new)
+    with pytest.raises(ConfigError, match=rf"{items[0].id}\.md:2: the id was .* at the checkout. Write it"):
+        commit(library, folder, why="")
+    assert library.get(items[0].id) == items[0]
+
+
+def test_a_new_file_that_equals_a_deleted_one_keeps_the_item(library, folder, items):
+    check_out(library, folder, "test.db")
+    path = find(folder, items[0])
+    path.with_name("new.md").write_text(path.read_text().replace(f"id: {items[0].id}\n", ""))
+    path.unlink()
+    assert list_changes(commit(library, folder, why="")) == [("new", items[0].id)]
+    assert library.get(items[0].id).status == "active"
+
+
+def test_another_kind_is_a_conflict_that_names_the_old_one(library, folder, items):
+    check_out(library, folder, "test.db")
+    edit(folder, items[0], "kind: strategy", "kind: warning")
+    (change,) = commit(library, folder, why="")
+    assert (change.what, change.item) == ("conflict", items[0].id)
+    assert "Write `kind: strategy`" in change.detail
+
+
+def test_a_file_that_is_not_utf_8_names_the_next_step(library, folder, items):
+    check_out(library, folder, "test.db")
+    path = find(folder, items[0])
+    path.write_text(path.read_text(), encoding="utf-16")
+    with pytest.raises(ConfigError, match=rf"{items[0].id}\.md:1: the file is not UTF-8 .* Save it as UTF-8"):
+        commit(library, folder, why="")

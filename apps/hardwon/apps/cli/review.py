@@ -149,5 +149,7 @@ def commit(
         tell(("would be: " if dry_run else "") + ", ".join(f"{count} {what}" for what, count in counts.items()))
     if counts["older"]:
         tell(f"To get the library's version of older files, run: hardwon memory checkout {library_name(path)} {folder}")
+    if counts["conflict"]:
+        tell(f"To get the library's version, run: hardwon memory checkout {library_name(path)} {folder} --force")
     if counts["conflict"] or counts["rejected"]:
         raise typer.Exit(1)

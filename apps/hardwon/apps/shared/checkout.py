@@ -15,7 +15,7 @@ from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, UnknownName
 
 from .editing import check_changes
-from .item_files import ItemFile, build_item, compute_digest, name_file, parse_file, read_values, render_file
+from .item_files import ItemFile, build_item, compute_digest, name_file, parse_file, read_file, read_values, render_file
 
 MANIFEST = ".hardwon.json"
 FORMAT = 1
@@ -24,6 +24,7 @@ STATUSES = ("active", "quarantined")
 
 What = Literal["new", "changed", "retired", "conflict", "rejected", "older"]
 """older: the file is as it was checked out, but the library changed the item since."""
+LARGEST = 1_000_000  # bytes of the largest file that is searched for the id of a missing one
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,8 @@ def check_out(library: ExperienceLibrary, folder: Path, name: str, *, force: boo
     """
     before = read_manifest(folder) or Manifest()
     items = read_items(library)
+    if not force:
+        _check_places(folder, before)
     if not force and (edited := list(_find_edited(folder, before, items))):
         more = f" and {len(edited) - 5} more" if len(edited) > 5 else ""
         raise ConfigError(
@@ -168,12 +171,33 @@ def _find_path(folder: Path, file: str) -> Path:
     return path
 
 
-def read_files(folder: Path) -> list[ItemFile]:
+def _check_places(folder: Path, manifest: Manifest) -> None:
+    """Check that no missing file lies elsewhere in the folder: its item would be retired, or get a second file.
+
+    Raises:
+        ConfigError: A file has the id of a missing one. The message names both.
+    """
+    missing = {f"id: {ref}": file for ref, file in manifest.files.items() if not _find_path(folder, file).exists()}
+    for path in sorted(folder.rglob("*") if missing else ()):
+        name = path.relative_to(folder)
+        if ".git" in name.parts or not path.is_file() or path.stat().st_size > LARGEST:
+            continue
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[:3]:
+            if file := missing.get(line.strip()):
+                raise ConfigError(
+                    f"Nothing was written. {name.as_posix()} is {file} under another name. Rename it to {file}; to "
+                    "retire its item instead, delete it."
+                )
+
+
+def read_files(folder: Path, manifest: Manifest) -> list[ItemFile]:
     """Return all item files of a folder, in the order of their names.
 
     Raises:
-        ConfigError: A file is malformed, or two files have one id. The message names all of them, with the lines.
+        ConfigError: A file is malformed, has lost its id or two files have one. The message names all of them, with
+            the lines.
     """
+    refs = {file: ref for ref, file in manifest.files.items()}
     files: list[ItemFile] = []
     wrong: list[str] = []
     for path in sorted(folder.glob("*/*.md")):
@@ -181,11 +205,11 @@ def read_files(folder: Path) -> list[ItemFile]:
         if name.startswith("."):
             continue
         try:
-            files.append(parse_file(path.read_text(encoding="utf-8"), name))
+            files.append(read_file(path, name, manifest.digests))
         except UnicodeDecodeError as error:
-            wrong.append(f"{name}:1: the file is not UTF-8 ({error.reason} at byte {error.start}).")
+            wrong.append(f"{name}:1: the file is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.")
         except OSError as error:
-            wrong.append(f"{name}:1: the file cannot be read ({error.strerror}).")
+            wrong.append(f"{name}:1: the file cannot be read ({error.strerror}). Restore it, or remove it.")
         except ConfigError as error:
             wrong.append(str(error))
     seen: dict[str, str] = {}
@@ -195,6 +219,8 @@ def read_files(folder: Path) -> list[ItemFile]:
         seen.setdefault(file.id, file.name)
         if not file.id and not file.kind:
             wrong.append(f"{file.name}:2: the new item has no kind. Write a line such as `kind: strategy`.")
+        if (ref := refs.get(file.name, file.id)) != file.id:
+            wrong.append(f"{file.name}:2: the id was {ref!r} at the checkout. Write it again, or name a new file.")
     if wrong:
         raise ConfigError("Nothing was committed. " + " ".join(wrong))
     return files
@@ -226,11 +252,14 @@ def commit(library: ExperienceLibrary, folder: Path, *, why: str, dry_run: bool 
             f"{folder} is a checkout of the namespace {manifest.namespace!r}, not of {library.namespace!r}. Give the "
             "namespace with --namespace."
         )
-    files = read_files(folder)
+    _check_places(folder, manifest)
+    files = read_files(folder, manifest)
     work = _Commit(library, folder, manifest, why, dry_run)
     deleted = sorted(set(manifest.files) - {file.id for file in files})  # before new items get their files
     older = list(_find_older(files, manifest, read_items(library)))
     changes = [change for file in files if (change := work.take(file)) is not None]
+    # a new file that the curator merged into the item of a deleted one brings it back
+    deleted = [ref for ref in deleted if not _find_path(folder, manifest.files[ref]).exists()]
     changes += [change for ref in deleted if (change := work.remove(ref)) is not None]
     if not dry_run:
         write_manifest(folder, manifest)
@@ -266,9 +295,12 @@ class _Commit:
     def take(self, file: ItemFile) -> FileChange | None:
         """Take over one file, and return what was done, or None if it is unchanged."""
         base = self._manifest.digests.get(file.id)
+        item = self._read(file.id) if file.id else None
+        if item is not None and file.kind != item.kind:
+            reason = f"the kind of an item cannot change. Write `kind: {item.kind}`, or a new file without the id"
+            return FileChange("conflict", file.name, item.id, reason)
         if base == file.digest:
             return None
-        item = self._read(file.id) if file.id else None
         if item is None:
             if base is not None:
                 return FileChange("conflict", file.name, file.id, "the item is not in the library any more")
@@ -283,8 +315,6 @@ class _Commit:
         if base != compute_digest(now):
             reason = "the library changed it since the checkout" if base else "it is not of this checkout"
             return FileChange("conflict", file.name, item.id, f"{reason} (version {item.version} now)")
-        if file.kind != item.kind:
-            return FileChange("conflict", file.name, item.id, f"its kind is {item.kind} and cannot become {file.kind}")
         return self._change(item, file, {name: value for name, value in file.values.items() if value != now[name]})
 
     def _add(self, file: ItemFile) -> FileChange:

@@ -17,7 +17,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -35,6 +37,7 @@ EDITABLE = (*HEAD[2:], *PARTS, "body")
 SHOWN = 1
 """Digits of the figures in the comment: they move with every episode."""
 _FENCE = re.compile(r"^---[ \t]*$", re.MULTILINE)
+_MARKERS = re.compile(r"^<<<<<<< .*^=======\r?$.*^>>>>>>> ", re.MULTILINE | re.DOTALL)
 _DEFAULTS = {field.name: field.default for field in fields(Item) if field.default is not MISSING}
 
 
@@ -91,6 +94,30 @@ def render_file(item: Item) -> str:
 def _get_default(name: str) -> Any:
     default = _DEFAULTS.get(name, "")
     return list(default) if isinstance(default, tuple) else default
+
+
+def read_file(path: Path, name: str, digests: Mapping[str, str]) -> ItemFile:
+    """Read a file. Git's conflict markers are an error, unless the file is as it was checked out.
+
+    Args:
+        path: The file.
+        name: Its path in the folder, for messages.
+        digests: Hashes of the items that were checked out, by id.
+
+    Raises:
+        ConfigError: The file is malformed. The message names the file and the line.
+        UnicodeDecodeError: The file is not UTF-8.
+    """
+    text = path.read_text(encoding="utf-8")
+    markers = _MARKERS.search(text)
+    if markers is None:
+        return parse_file(text, name)
+    with suppress(ConfigError):
+        file = parse_file(text, name)
+        if file.digest == digests.get(file.id):
+            return file
+    line = text.count("\n", 0, markers.start()) + 1
+    raise ConfigError(f"{name}:{line}: git left conflict markers here. Resolve the conflict, and remove the markers.")
 
 
 def parse_file(text: str, name: str) -> ItemFile:
