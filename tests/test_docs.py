@@ -146,6 +146,22 @@ def test_every_public_name_is_in_the_reference():
         assert sorted(listed) == sorted(f"{package.__name__}.{name}" for name in package.__all__)
 
 
+@pytest.mark.parametrize(
+    "page",
+    "langchain langgraph mcp coding-agents functions proxy frameworks tracing importing http grading files lessons "
+    "trainers recipes dashboard install".split(),
+)
+def test_every_door_opens_with_at_most_two_commands(page):
+    """Whoever follows the first block of commands has something that works; so it is for a container."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    starts = [text, *([text.partition("## In a container")[2]] if page == "install" else [])]
+    for start in starts:
+        language, first = FENCE.findall(start)[0]
+        assert language in ("console", "python", "py")
+        if language == "console":
+            assert 1 <= sum(line.startswith("$ ") for line in first.splitlines()) <= 2
+
+
 def test_every_page_is_in_the_navigation():
     """A page that the site does not link to is read by nobody; decisions are linked from the architecture page."""
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")

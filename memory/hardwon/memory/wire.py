@@ -137,7 +137,14 @@ class Wire:
 
 
 def part(ref: str) -> str:
-    """Return an id quoted for use in a path."""
+    """Return an id quoted for use in a path.
+
+    Raises:
+        ConfigError: It is no id.
+    """
+    from .validation import check_id
+
+    check_id("id", ref)
     return quote(ref, safe="")
 
 

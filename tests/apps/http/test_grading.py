@@ -38,5 +38,10 @@ def test_a_grade_needs_the_right_to_write_or_the_own_episode(tmp_path, episode, 
             assert [one.why for one in library.grades("foreign")] == ["it was wrong"]
             with pytest.raises(UnknownName):
                 library.grade("nobody", success=False)
+            for name in ("\ud800", 5, None):  # refused here, because a path cannot hold them
+                with pytest.raises(ConfigError, match="id "):
+                    library.grade(name, success=False)
+            with pytest.raises(ConfigError, match="score is 1 for a failure"):
+                library.grade("foreign", success=False, score=1.0)
             with pytest.raises(ConfigError, match="says nothing"):
                 library.grade("foreign")

@@ -226,6 +226,7 @@ def test_words_of_an_untrusted_grader_wait_in_quarantine(library, episode):
     [
         {},
         {"score": 1.5}, {"score": float("nan")}, {"success": True, "unknown": True}, {"success": True, "score": 0.0},
+        {"success": False, "score": 1.0},
         {"instead": "x", "step": 9}, {"step": 0}, {"why": "x" * 5000}, {"success": True, "grader": " "}, {"success": 3},
         {"success": True, "why": 5}, {"score": "high"},
     ],

@@ -91,6 +91,8 @@ class GradeRequest:
             raise ConfigError("unknown is set together with success or score; give one of them.")
         if self.success and self.score == 0.0:
             raise ConfigError("score is 0 for a success; give a score above 0, or grade a failure.")
+        if self.success is False and self.score == 1.0:
+            raise ConfigError("score is 1 for a failure; give a score below 1, or grade a success.")
         if self.step is not None and not self.instead.strip():
             raise ConfigError(f"step is {self.step}, but there is no `instead`; give the action to take there.")
         if not (self.unknown or self.success is not None or self.score is not None or self.has_words):
