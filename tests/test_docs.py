@@ -148,8 +148,10 @@ def test_every_public_name_is_in_the_reference():
 
 @pytest.mark.parametrize(
     "page",
-    "langchain langgraph mcp coding-agents functions proxy frameworks tracing importing http grading files lessons "
-    "trainers recipes dashboard install".split(),
+    [
+        *("langchain", "langgraph", "mcp", "coding-agents", "functions", "proxy", "frameworks", "tracing", "importing"),
+        *("http", "grading", "files", "lessons", "trainers", "recipes", "dashboard", "install"),
+    ],
 )
 def test_every_door_opens_with_at_most_two_commands(page):
     """Whoever follows the first block of commands has something that works; so it is for a container."""

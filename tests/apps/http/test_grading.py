@@ -1,6 +1,7 @@
 """Late grades over HTTP: by whoever may write, and by an agent for the episodes that it recorded itself."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -38,9 +39,10 @@ def test_a_grade_needs_the_right_to_write_or_the_own_episode(tmp_path, episode, 
             assert [one.why for one in library.grades("foreign")] == ["it was wrong"]
             with pytest.raises(UnknownName):
                 library.grade("nobody", success=False)
-            for name in ("\ud800", 5, None):  # refused here, because a path cannot hold them
+            odd: tuple[Any, ...] = ("\ud800", 5, None)  # refused here, because a path cannot hold them
+            for value in odd:
                 with pytest.raises(ConfigError, match="id "):
-                    library.grade(name, success=False)
+                    library.grade(value, success=False)
             with pytest.raises(ConfigError, match="score is 1 for a failure"):
                 library.grade("foreign", success=False, score=1.0)
             with pytest.raises(ConfigError, match="says nothing"):
