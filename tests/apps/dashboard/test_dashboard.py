@@ -72,7 +72,7 @@ def test_growth_counts_items_in_use_then():
 
 
 def test_growth_ends_with_the_items_in_use_now():
-    """Those learned from the last episode are admitted after it."""
+    """Count those that were learned from the last episode, which are admitted after it."""
     recorded = [{"recorded_at": f"2026-01-0{day}"} for day in (1, 2)]
     assert figures.growth(recorded, [("2026-01-01", 1), ("2026-01-03", 2), ("2026-01-04", 6)]) == [[1, 1], [2, 6]]
 

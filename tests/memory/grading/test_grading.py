@@ -29,7 +29,7 @@ def make_episodes(episode, library, items, *, seed, count=14, unknown=()):
             shown = chance.sample(items, 2)
             why = {"recalled": shown[:1]} if chance.random() < 0.2 else {"recalled": shown}
             if chance.random() < 0.2:
-                why["withheld"] = [chance.choice(items)]
+                why["withheld"] = why["masked"] = [chance.choice(items)]
         steps = tuple(replace(step, why=why, keys=()) for step in one.steps)
         made.append(end(replace(one, steps=steps, arm=arm), None if number in unknown else success))
     return made

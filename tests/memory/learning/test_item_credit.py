@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
+from hardwon.apps.shared.lists import count_uses
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
 from hardwon.memory.learning.item_credit import CAUTION, OVERRIDES, SCORE_RATE, estimate_difference, shared_error
@@ -263,11 +264,31 @@ def test_usefulness_compares_episodes_with_the_same_chance_of_withholding(librar
     assert library.measure_items()[ref].items() >= known.items()
     modes = Counter(usage["mode"] for usage in library.usages(ref))
     assert modes == {"recalled": 3, "withheld": 4, "masked": 4}
+    assert count_uses(library, [library.get(ref)]) == [3]
     library.export_jsonl(path.with_suffix(".jsonl"))
     with ExperienceLibrary.open(path.with_name("other.db")) as other:
         other.import_jsonl(path.with_suffix(".jsonl"))
         assert other.usefulness(ref) == known
         assert other.verify() == []
+
+
+def test_a_late_grade_reaches_the_usages_of_a_masked_item(library, episode):
+    """Its effect compares outcomes by these rows."""
+    ref = add(library, "x")
+    graded = library.record(used(episode, [], True, withheld=[ref], masked=[ref]))
+    library.grade(graded, success=False)
+    assert {(usage["mode"], usage["outcome"]) for usage in library.usages(ref)} == {("withheld", 0.0), ("masked", 0.0)}
+
+
+def test_a_forgotten_episode_that_withheld_a_masked_item_was_no_use_of_it(library, episode):
+    """Three uses are left, in the file as in the counts that `verify` makes anew."""
+    ref = add(library, "x")
+    for _ in range(3):
+        library.record(used(episode, [ref], True))
+    gone = library.record(used(episode, [], True, withheld=[ref], masked=[ref]))
+    (before,) = library._store.rows("SELECT uses FROM items WHERE id = ?", (ref,))
+    library.forget(episode=gone)
+    assert library._store.rows("SELECT uses FROM items WHERE id = ?", (ref,)) == [before] == [(3,)]
 
 
 def test_control_episodes_of_another_namespace_are_no_baseline(library, path, episode):

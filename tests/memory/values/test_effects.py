@@ -9,7 +9,7 @@ from tests.memory.older import downgrade
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.storage.cache_files import Sidecar
 from hardwon.memory.storage.world_scores import BEFORE, PRIOR, compute_overall, score_in
-from hardwon.memory.values.effects import LEAST, SPREAD, WINDOW, Arms, hurts, is_tried, shrink
+from hardwon.memory.values.effects import LEAST, SPREAD, WINDOW, Arms, _count_arms, hurts, is_tried, shrink
 
 SEE = "You see a wooden drawer. It is closed."
 HOME, ABROAD = "bake the bread in the oven", "repair the bicycle outside"
@@ -135,6 +135,23 @@ def test_a_group_of_episodes_with_one_arm_tells_nothing():
     assert shrink({1: Arms(0, 0, 30, 30, Arms(8, 7, 6, 1))}) == alone
     assert not is_tried(Arms(LEAST, 0, LEAST - 1, 0, Arms(0, 0, 9, 9)))
     assert is_tried(Arms(LEAST - 1, 0, 1, 0, Arms(1, 0, LEAST, 0)))
+
+
+def test_episodes_of_both_groups_share_a_window_of_those_that_showed_the_item():
+    """40 new ones while masked: the older ones in use no longer count, so neither does their comparison."""
+    outcomes: dict[tuple[bool, ...], list[tuple[int, int]]] = {
+        (False, True): [(number, 0) for number in range(WINDOW)],
+        (False, False): [(100 + number, 1) for number in range(4)],
+        (True, True): [(200 + number, 1) for number in range(WINDOW - 10)],
+        (True, False): [(300 + number, 1) for number in range(2 * WINDOW)],
+    }
+    half = _count_arms(outcomes)
+    assert half.shown == 10
+    assert half.masked == Arms(WINDOW - 10, WINDOW - 10, WINDOW, WINDOW)
+    outcomes[True, True] = [(200 + number, 1) for number in range(WINDOW)]
+    forgotten = _count_arms(outcomes)
+    assert (forgotten.shown, forgotten.withheld) == (0, 4)
+    assert forgotten.compared == (Arms(WINDOW, WINDOW, WINDOW, WINDOW),)
 
 
 # ---- masks

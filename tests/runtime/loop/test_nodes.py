@@ -66,6 +66,21 @@ def forbid(library, *actions):
         library.add(Item("guardrail", f"no {action}", condition={"text": "red"}, forbids=action, confidence=0.9))
 
 
+def test_a_masked_skill_is_drawn_as_masked_whether_it_is_offered_or_not(nodes, library, monkeypatch):
+    """The planner gets it in one episode of ten, and the steps tell that it was masked in all of them."""
+    item = library.get(library.add(Item("skill", "go there", steps=("go east",), source="person")).item_id)
+    monkeypatch.setattr(
+        type(library), "offered", lambda self, state, kinds=(), *, masked=False: (item,) if masked else ()
+    )
+    offered = 0
+    for number in range(200):
+        items, drawn = nodes._select_items(episode(episode=number), ("skill",))
+        assert drawn.masked == (item.id,)
+        assert (item in items) == (item.id not in drawn.withheld)
+        offered += len(items)
+    assert 5 <= offered <= 40
+
+
 def test_every_route_is_drawn():
     """What follows a node is among what the drawing says."""
     states = [episode(), episode(failed="x"), episode(ending="x"), episode(decision=Decision("a"), forbidden={"a": ""})]

@@ -204,7 +204,7 @@ def test_nothing_is_rated_without_a_candidate_and_its_own_instance_is_not_rated_
 
 
 def test_the_instances_that_a_waiting_candidate_is_about_are_played(corridor, monkeypatch):
-    """Of eight times as many that are drawn; without a waiting candidate, the first ones that are drawn."""
+    """Eight times as many are drawn; without a waiting candidate, or with a sampler, only those that are played."""
     offered, played = [], []
     play = TrainingLoop._play
 
@@ -228,6 +228,17 @@ def test_the_instances_that_a_waiting_candidate_is_about_are_played(corridor, mo
     assert len(offered[0]) == 2 * OFFERED
     assert len(played) == 2
     assert sorted(played[1]) == sorted(offered[0])[-2:]
+
+
+def test_the_draws_of_a_sampler_stand(corridor, monkeypatch):
+    """It has reasons of its own, whatever the waiting candidates are about."""
+    monkeypatch.setattr(ExtractorRole, "has_candidates", lambda self: True)
+    monkeypatch.setattr(ExtractorRole, "rate_instances", lambda self, specs: pytest.fail("rated"))
+    roles = {"policy": {"learner": {"lr": 0.003}}, "extractor": {"settings": {"ready": 4}}}
+    tasks = {"train": {"seeds": "0-39"}, "sampler": {"failures": {}}}
+    run = {"iterations": 1, "groups": 2, "rerolls": 0}
+    arms = {"control": 2, "advice": 2}
+    train(corridor(roles=roles, arms=arms, guidance={"advice": "library"}, tasks=tasks, run=run))
 
 
 def test_it_is_tried_no_more_often_than_is_needed_and_by_one_world_at_a_time():
