@@ -71,7 +71,8 @@ def find_places(tree: Path, portions: Sequence[str], modules: Iterable[str] = ()
     """
     if modules := tuple(modules):
         mirrors = (_find_mirror(tree, module) for module in modules)
-        return list(dict.fromkeys(filter(None, mirrors)))
+        beside = dict.fromkeys(filter(None, mirrors))
+        return [place for place in beside if not any((str(folder),) in beside for folder in Path(place[0]).parents)]
     places: dict[Place, None] = {}
     for name in dict.fromkeys(name for portion in portions for name in TESTS[portion]):
         if (tree / name).is_file():
@@ -96,10 +97,11 @@ def _list_files(tree: Path, folder: str) -> Place:
 def _find_mirror(tree: Path, module: str) -> Place:
     """Return the tests beside a module: `tests/memory/values` for `memory/hardwon/memory/values/effects.py`."""
     portion, _, *rooms, _ = Path(module).parts
-    folder = "/".join(("tests", *rooms))
-    if len(rooms) == 1 or not (tree / folder).is_dir():
-        return _list_files(tree, f"tests/{portion}")
-    return (folder,)
+    while len(rooms) > 1:
+        if (tree / "tests" / Path(*rooms)).is_dir():
+            return ("/".join(("tests", *rooms)),)
+        rooms.pop()  # the tests of a small folder are beside those of the folder around it
+    return _list_files(tree, f"tests/{portion}")
 
 
 def map_tests(tree: Path, out: Path, jobs: int, portions: Sequence[str], places: Sequence[Place]) -> tuple[Map, Times]:

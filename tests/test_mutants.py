@@ -133,6 +133,14 @@ def test_the_tests_are_mapped_folder_by_folder():
     assert "tests/memory/test_bank.py" in near[1]
 
 
+def test_code_without_a_folder_of_tests_is_tried_with_those_around_it():
+    """Each test is mapped once, even if a folder and the one around it are both named."""
+    files = ("composers/branching.py", "terms/entropies.py", "losses.py")
+    modules = [f"trainers/hardwon/trainers/algorithms/{file}" for file in files]
+    assert mutant_map.find_places(mutants.ROOT, ["trainers"], modules) == [("tests/trainers/algorithms",)]
+    assert mutant_map.find_places(mutants.ROOT, ["trainers"], modules[1:2]) == [("tests/trainers/algorithms/terms",)]
+
+
 def test_a_sample_keeps_its_mutants_when_others_are_added():
     """Two runs of different sizes share their mutants, so that results can be compared."""
     all_mutants = [mutants.Mutant(f"{name}.py", "core/AddNot", number, 1) for name in "abcd" for number in range(10)]
