@@ -79,6 +79,21 @@ def test_what_cannot_be_done_says_so(world):
     assert world.step("fly to the moon")[3]["invalid"] == "Nothing happens."
 
 
+def test_the_gold_path_solves_the_running_game(world):
+    with pytest.raises(ConfigError, match="call reset first"):
+        world.gold_path()
+    world.reset("train", 0)
+    *_, (_, reward, done, info) = map(world.step, world.gold_path())
+    assert (reward, done, info["success"]) == (1.0, True, True)
+
+
+def test_a_range_of_seeds_has_every_kind_of_task(data):
+    """Files in the order of their names would give the first seeds one kind only."""
+    files = games(data, "all", "train")
+    assert {Path(file).parts[-3].partition("-")[0] for file in files[:40]} == {*KINDS}
+    assert sorted(files) == sorted(file for kind in KINDS for file in games(data, kind, "train"))
+
+
 def test_an_agent_plays_it(world):
     with ExperienceLibrary.open(":memory:") as library:
         result = Agent(EpisodicPolicy(), library, world, max_steps=5).run("train", 1)

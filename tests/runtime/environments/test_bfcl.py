@@ -25,6 +25,15 @@ def test_the_solutions_calls_are_right_to_the_official_checker(category):
     assert (reward, done, info["success"]) == (1.0, True, True)
 
 
+def test_the_gold_path_solves_the_running_task():
+    environment = bfcl.Bfcl("base", choices=8)
+    with pytest.raises(ConfigError, match="call reset first"):
+        environment.gold_path()
+    environment.reset("dev", 3)
+    *_, (_, reward, done, info) = map(environment.step, environment.gold_path())
+    assert (reward, done, info["success"]) == (1.0, True, True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("category", bfcl.CATEGORIES)
 def test_every_task_can_be_solved(category):

@@ -6,6 +6,7 @@ import pytest
 from tests.trainers.corridor import Corridor
 
 from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, RandomPolicy
 from hardwon.trainers import train
 from hardwon.trainers.config.schema import ExploreConfig, Worlds
@@ -38,6 +39,41 @@ def test_the_explorer_of_the_settings_plays_the_explored_instances(corridor, tmp
         rows = [row for row in recorded.trajectories(limit=None) if 400 <= row["seed"] <= 411]
     assert len(rows) >= 12  # random exploration may try an instance again
     assert {row["meta"]["policy"] for row in rows} == {explorer}
+
+
+class Solved(Corridor):
+    """A corridor that knows its solutions, but for odd seeds."""
+
+    seed = 0
+
+    def reset(self, task="", seed=0):
+        self.seed = seed
+        return super().reset(task, seed)
+
+    def gold_path(self):
+        return ["go east"] * (0 if self.seed % 2 else 20)
+
+    def clone(self):
+        return Solved()
+
+
+def test_known_solutions_are_explored_and_those_that_fail_are_left_out(library):
+    """The row of an episode says which environment it is about, or its steps would be recalled nowhere."""
+    with closing(Explorer(Solved(), ExploreConfig(policy="gold"))) as explorer:
+        solved, unsolved = explorer.explored(("", 4)), explorer.explored(("", 5))
+        assert unsolved == ()
+        assert [episode.success for episode in solved] == [True]
+        assert {step.action for step in solved[0].steps} == {"go east"}
+        assert all(step.admissible for step in solved[0].steps)
+        assert explorer.source("", 4) is solved[0]
+        library.record(solved[0])
+    (row,) = library.trajectories(limit=None)
+    assert (row["id"], row["meta"]["environment"]) == ("explore/#4/0", Corridor().name)
+
+
+def test_an_environment_without_solutions_is_refused_before_anything_is_played(corridor):
+    with pytest.raises(ConfigError, match=r"explore\.policy names gold, and corridor has no gold_path"):
+        train(corridor(explore={"policy": "gold", "worlds": {"seeds": "0-5"}}))
 
 
 def test_an_explorer_that_learns_gives_the_same_episodes_in_any_order_of_asking():

@@ -114,6 +114,7 @@ class Session:
         environment = cast(Environment, Reporting(open_world(config.environment)))
         explorer = Explorer(environment, config.explore, outcome=config.outcome)
         check_origins(environment, config.tasks.demonstrations)
+        check_origins(environment, ["gold"] * (config.explore.policy == "gold"), "explore.policy")
         demonstrations = Demonstrations(
             environment, config.tasks.demonstrations, explorer.source, outcome=config.outcome
         )

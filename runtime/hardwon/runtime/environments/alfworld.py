@@ -11,6 +11,7 @@ translation are cached (see `pddl_cache`).
 """
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ class AlfWorld:
         self.data = str(data or os.environ.get(HOME, ""))
         self._folds = folds
         self._env: Any = None
-        self._over = True
+        self._file, self._over = "", True
         if folds is not None:
             return
         if not self.data or not games(self.data, kind, "train"):
@@ -101,7 +102,8 @@ class AlfWorld:
         if not 0 <= seed < len(files):
             raise ConfigError(f"seed {seed} is not in the {fold} fold; it has {len(files)} games, from 0.")
         self.close()
-        self._env, first = _start(files[seed])
+        self._file = files[seed]
+        self._env, first = _start(self._file)
         intro, _, self._task = first.feedback.partition(_TASK)
         self._task = self._task.strip()
         self._room = self._view = intro.partition("\n\n")[2].strip()
@@ -145,6 +147,19 @@ class AlfWorld:
         """Return the admissible actions, sorted, without those that only show the state."""
         return sorted(set(self._valid) - _INFO_ACTIONS)
 
+    def gold_path(self) -> list[str]:
+        """Return the solution of the running game that its file contains, by an expert that searches nothing.
+
+        Raises:
+            ConfigError: No episode is running, or the file contains no solution.
+        """
+        if self._env is None:
+            raise ConfigError("there is no episode to solve yet; call reset first.")
+        try:
+            return [str(action) for action in json.loads(Path(self._file).read_text(encoding="utf-8"))["walkthrough"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{self._file} contains no walkthrough ({type(error).__name__}: {error}).") from error
+
     def clone(self) -> "AlfWorld":
         """Return another environment with the same games."""
         return AlfWorld(self.game, data=self.data, folds=self._folds)
@@ -177,11 +192,16 @@ class AlfWorld:
 
 @lru_cache(maxsize=64)
 def games(data: str, kind: str, fold: str) -> tuple[str, ...]:
-    """Return the files of the games of a kind in a fold, sorted."""
+    """Return the files of the games of a kind in a fold, in a fixed order.
+
+    All kinds together are mixed, so that any range of seeds has each of them.
+    """
     folder = Path(data) / FOLDERS[fold]
     # Without valid_seen, all games are one pool, split by `_fourth`; else dev and test would be empty.
     has_folds = folder.is_dir() and (Path(data) / FOLDERS["dev"]).is_dir()
     files = sorted((folder if has_folds else Path(data)).rglob("game.tw-pddl"))
+    if kind == ALL:
+        files.sort(key=lambda path: hashlib.sha256(f"{path.parent.parent.name}/{path.parent.name}".encode()).digest())
     return tuple(
         str(path)
         for path in files

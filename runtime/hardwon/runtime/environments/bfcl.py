@@ -167,6 +167,16 @@ class Bfcl:
         functions = (function for service in self._task.services for function in _load_functions(service))
         return [function for function in functions if function["name"] not in hidden]
 
+    def gold_path(self) -> list[str]:
+        """Return calls that solve the current task, with `answer()` at the end of each turn.
+
+        Raises:
+            ConfigError: No task was begun.
+        """
+        if self._task is None:
+            raise ConfigError("there is no task to solve yet; call reset first.")
+        return [call for calls in self._task.solution for call in (*calls, f"{ANSWER}()")]
+
     def clone(self) -> "Bfcl":
         """Return another environment of the same category."""
         return Bfcl(self.game, choices=self._choices)

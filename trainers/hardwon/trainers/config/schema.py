@@ -134,11 +134,12 @@ class ExploreConfig:
 
     worlds: Worlds = field(default_factory=Worlds)
     """Task instances that provide the examples and the vocabulary."""
-    policy: Literal["random", "curious", "episodic", "archive"] = "random"
+    policy: Literal["random", "curious", "episodic", "archive", "gold"] = "random"
     """Who explores. random: random actions. curious: the action that was taken least often in this state, in all tries
     of the task instance. episodic: the agent without a model, which learns from one instance to the
     next, as in `hardwon run`. It also finds the outcomes that need several steps in the right order. archive: returns
-    to the states found so far by replay and tries one more action there (Go-Explore); the environment must repeat."""
+    to the states found so far by replay and tries one more action there (Go-Explore); the environment must repeat.
+    gold: the environment's own solution, for tasks that no exploration solves; it needs `gold_path()`."""
     steps: int = 40
     """Maximum number of steps per exploring episode."""
     tries: int = 2

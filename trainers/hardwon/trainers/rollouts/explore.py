@@ -1,4 +1,4 @@
-"""Exploration: episodes of random actions, or of the agent without a model, before training.
+"""Exploration: episodes of random actions, of the agent without a model, or of known solutions, before training.
 
 They provide the examples of a warm start, the vocabulary of a word tokenizer, and the path that the arm
 `experience` shows. Exploration is deterministic per task instance, so nothing needs to be saved.
@@ -44,10 +44,11 @@ class Explorer:
                 max_steps=config.steps,
                 seed=number,
             )
-            for number in range(0 if config.policy == "archive" else config.tries)
+            for number in range(0 if config.policy in ("archive", "gold") else config.tries)
         ]
         self._episodes: dict[Task, tuple[Trajectory, ...]] = {}
-        self._paths = Demonstrations(environment, (), lambda *_: None, outcome=outcome)
+        origins = ("gold",) * (config.policy == "gold")
+        self._paths = Demonstrations(environment, origins, lambda *_: None, outcome=outcome)
 
     @property
     def tasks(self) -> list[Task]:
@@ -64,6 +65,10 @@ class Explorer:
             self._learn()
         if world not in self._episodes and self._config.policy == "archive":
             self._episodes[world] = self._search(world)
+        if world not in self._episodes and self._config.policy == "gold":
+            solved = self._paths.find(*world)
+            fold, seed = world
+            self._episodes[world] = () if solved is None else (replace(solved, id=f"explore/{fold}#{seed}/0"),)
         if world not in self._episodes:
             episodes: list[Trajectory] = []
             if self._curious is not None:  # what was tried in another instance depends on the order of asking

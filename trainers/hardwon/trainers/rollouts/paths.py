@@ -113,9 +113,7 @@ class Demonstrations:
         moves = (step for step in trajectory.steps if step.action)
         # the agent records no lists, and a prompt that is made of the episode shows them
         steps = tuple(replace(step, admissible=listed) for step, listed in zip(moves, self._policy.listed, strict=True))
-        return Trajectory(
-            trajectory.task, steps, bool(trajectory.success), trajectory.score, "control", seed, trajectory.ending
-        )
+        return replace(trajectory, steps=steps, success=bool(trajectory.success), id="")
 
     def _list_actions(self, origin: str, task: str, seed: int) -> Sequence[str]:
         """Return the actions of an origin for a task instance; none if it has none."""
@@ -146,16 +144,23 @@ class Demonstrations:
             self._agent = None
 
 
-def check_origins(environment: Environment, origins: Sequence[str]) -> None:
+def check_origins(environment: Environment, origins: Sequence[str], setting: str = "tasks.demonstrations") -> None:
     """Check that every origin of demonstrations exists.
+
+    Args:
+        environment: The environment.
+        origins: Where to look: explored, gold, or files.
+        setting: The setting that names them, for the error.
 
     Raises:
         ConfigError: The environment has no solutions of its own, or a file cannot be read.
     """
     for origin in origins:
         if origin == "gold" and not hasattr(environment, "gold_path"):
+            instead = "explored, or a file" if setting.startswith("tasks") else "episodic"
             raise ConfigError(
-                f"tasks.demonstrations names gold, and {environment.name} has no gold_path(); use explored, or a file."
+                f"{setting} names gold, and {environment.name} has no gold_path(), which returns a solution of its "
+                f"running episode. Use {instead}, or write it."
             )
         if origin not in ("explored", "gold"):
             read_paths(origin)
