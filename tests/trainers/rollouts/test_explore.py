@@ -1,6 +1,7 @@
 """Exploration for the library: random actions, or the agent without a model, which learns as it plays."""
 
 from contextlib import closing
+from functools import partial
 
 import pytest
 from tests.trainers.corridor import Corridor
@@ -10,6 +11,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, RandomPolicy
 from hardwon.trainers import train
 from hardwon.trainers.config.schema import ExploreConfig, Worlds
+from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.rollouts.explore import Explorer, learn_by_playing
 
 WORLDS = [("train", seed) for seed in range(12)]
@@ -74,6 +76,24 @@ def test_known_solutions_are_explored_and_those_that_fail_are_left_out(library):
 def test_an_environment_without_solutions_is_refused_before_anything_is_played(corridor):
     with pytest.raises(ConfigError, match=r"explore\.policy names gold, and corridor has no gold_path"):
         train(corridor(explore={"policy": "gold", "worlds": {"seeds": "0-5"}}))
+
+
+@pytest.mark.parametrize("explorer", ["random", "episodic"])
+def test_exploring_tells_its_progress(corridor, tmp_path, monkeypatch, capsys, explorer):
+    """Hundreds of slow games take minutes, before the first iteration; without a line it looks like a hang."""
+    for module in ("rollouts.explore", "warmstart.demonstrations"):
+        monkeypatch.setattr(f"hardwon.trainers.{module}.EpisodeCount", partial(EpisodeCount, every_s=0.0))
+    settings = corridor(
+        arms={"control": 2, "retrieved": 2},
+        explore={"worlds": {"seeds": "0-3"}, "steps": 12, "policy": explorer},
+        library={"explored": {"more": {"seeds": "400-402"}}},
+        run={"iterations": 0, "groups": 1, "out": str(tmp_path / "run")},
+        eval={"every": 0},
+    )
+    train(settings, quiet=False)
+    lines = capsys.readouterr().err
+    assert "explored 2 of 3 task instances" in lines
+    assert "explored 3 of 4 task instances" in lines
 
 
 def test_an_explorer_that_learns_gives_the_same_episodes_in_any_order_of_asking():

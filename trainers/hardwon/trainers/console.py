@@ -18,8 +18,14 @@ EVERY_S = 30.0
 class EpisodeCount:
     """Counts the episodes that have ended, and tells the count now and then."""
 
-    def __init__(self, total: int, tell: Callable[[str], None], every_s: float = EVERY_S) -> None:
-        self._total, self._tell, self._every_s = total, tell, every_s
+    def __init__(
+        self,
+        total: int,
+        tell: Callable[[str], None],
+        every_s: float = EVERY_S,
+        text: str = "played {} of {} episodes",
+    ) -> None:
+        self._total, self._tell, self._every_s, self._text = total, tell, every_s, text
         self._ended, self._last = 0, time.monotonic()
 
     def __call__(self) -> None:
@@ -27,7 +33,7 @@ class EpisodeCount:
         self._ended += 1
         if time.monotonic() - self._last >= self._every_s and self._ended < self._total:
             self._last = time.monotonic()
-            self._tell(f"played {self._ended} of {self._total} episodes")
+            self._tell(self._text.format(self._ended, self._total))
 
 
 class Screen:

@@ -37,7 +37,7 @@ from .prompting import instructions
 from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role, check_settings
 from .roles.note_generators import OUTCOMES, WORDS
-from .rollouts.explore import Explorer, learn_by_playing, open_world, words
+from .rollouts.explore import Explorer, Tell, learn_by_playing, open_world, words
 from .rollouts.opening import TAGS
 from .rollouts.paths import Demonstrations, check_origins
 from .rollouts.reporting import Reporting
@@ -95,6 +95,7 @@ class Session:
         checkpoint: Path | None = None,
         plays: bool = True,
         recalled: str | Path | None = None,
+        tell: Tell = lambda _: None,
     ) -> "Session":
         """Build a session from the bottom up, and load a checkpoint into it if there is one.
 
@@ -104,6 +105,7 @@ class Session:
             checkpoint: Folder of the checkpoint with the weights and libraries. None starts a new run.
             plays: False in a process that only helps with updates; it opens no remote engine.
             recalled: Library to recall from in place of the checkpoint's own; a copy is opened.
+            tell: Receives a line of progress now and then while task instances are explored.
         """
         require_base(config.model.base)
         # before anything is played, which may take minutes
@@ -112,13 +114,13 @@ class Session:
         out.mkdir(parents=True, exist_ok=True)
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
         environment = cast(Environment, Reporting(open_world(config.environment)))
-        explorer = Explorer(environment, config.explore, outcome=config.outcome)
+        explorer = Explorer(environment, config.explore, outcome=config.outcome, tell=tell)
         check_origins(environment, config.tasks.demonstrations)
         check_origins(environment, ["gold"] * (config.explore.policy == "gold"), "explore.policy")
         demonstrations = Demonstrations(
             environment, config.tasks.demonstrations, explorer.source, outcome=config.outcome
         )
-        library, start = _open_libraries(config, environment, explorer, out, checkpoint, recalled)
+        library, start = _open_libraries(config, environment, explorer, out, checkpoint, recalled, tell)
         base, tokenizer = _open_base(config, explorer, library, checkpoint)
         models = base_models.prepare_for_roles(base, list(config.roles), config.model, config.run.seed)
         first = next(iter(models.values()))
@@ -260,6 +262,7 @@ def _open_libraries(
     out: Path,
     checkpoint: Path | None,
     recalled: str | Path | None,
+    tell: Tell,
 ) -> tuple[ExperienceLibrary, ExperienceLibrary | None]:
     """Return the library that learns and its initial copy, from `recalled` or else the checkpoint if there is one.
 
@@ -279,7 +282,7 @@ def _open_libraries(
     if checkpoint is None and config.library.explored:
         for worlds in config.library.explored.values():
             if config.explore.policy == "episodic":
-                learn_by_playing(library, environment, worlds.all, config.explore.steps)
+                learn_by_playing(library, environment, worlds.all, config.explore.steps, tell=tell)
             else:
                 library.record_many(explorer.trajectories(worlds))
         library.evolve()

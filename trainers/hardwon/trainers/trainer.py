@@ -226,7 +226,7 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
         if config.warmstart is not None and config.warmstart.run is not None and (warning := check_run(config)):
             screen.warn(warning)
         _prepare_new_run(config, out)
-    session = Session.open(config, out, checkpoint=checkpoint)
+    session = Session.open(config, out, checkpoint=checkpoint, tell=screen.tell)
     player = Player(session, screen.tell, pool=open_pool(session))
     # The random states come last: building the session may draw random numbers.
     position = Position() if checkpoint is None else _load_position(checkpoint)

@@ -4,7 +4,7 @@ They provide the examples of a warm start, the vocabulary of a word tokenizer, a
 `experience` shows. Exploration is deterministic per task instance, so nothing needs to be saved.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, selec
 from hardwon.trainers.algorithms.samplers.shuffled import Task as Task
 from hardwon.trainers.config.program import PROGRAM
 from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, Worlds
+from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.programs.environment import ProgramEnvironment
 from hardwon.trainers.prompting.compact import compact
 
@@ -22,12 +23,22 @@ from .archive import Path, explore_archive
 from .curiosity import CuriousPolicy
 from .paths import Demonstrations
 
+Tell = Callable[[str], None]
+"""Receives a line of progress now and then."""
+
 
 class Explorer:
     """Explores task instances, each at most once."""
 
-    def __init__(self, environment: Environment, config: ExploreConfig, *, outcome: Outcome = "success") -> None:
-        self._config = config
+    def __init__(
+        self,
+        environment: Environment,
+        config: ExploreConfig,
+        *,
+        outcome: Outcome = "success",
+        tell: Tell = lambda _: None,
+    ) -> None:
+        self._config, self._tell = config, tell
         self._outcome: Outcome = outcome
         self._environment = environment
         self._library = ExperienceLibrary.open(":memory:")
@@ -57,7 +68,12 @@ class Explorer:
 
     def trajectories(self, worlds: Worlds) -> list[Trajectory]:
         """Return all exploring episodes of some task instances."""
-        return [trajectory for world in worlds.all for trajectory in self.explored(world)]
+        count = _count_explored(worlds.all, self._tell)
+        episodes: list[Trajectory] = []
+        for world in worlds.all:
+            episodes += self.explored(world)
+            count()
+        return episodes
 
     def explored(self, world: Task) -> tuple[Trajectory, ...]:
         """Return the episodes of one task instance. Only the last one can have solved the task."""
@@ -102,7 +118,7 @@ class Explorer:
     def _learn(self) -> None:
         """Play the instances of the settings in order, and learn from each, so that exploring stays deterministic."""
         worlds = self._config.worlds.all
-        played = learn_by_playing(self._library, self._environment, worlds, self._config.steps)
+        played = learn_by_playing(self._library, self._environment, worlds, self._config.steps, tell=self._tell)
         self._episodes |= {world: (episode,) for world, episode in zip(worlds, played, strict=True)}
 
     def experience(self, world: Task) -> str | None:
@@ -122,8 +138,18 @@ class Explorer:
         self._library.close()
 
 
+def _count_explored(worlds: Sequence[Task], tell: Tell) -> EpisodeCount:
+    """Return a count of explored task instances, which is told now and then."""
+    return EpisodeCount(len(worlds), tell, text="explored {} of {} task instances")
+
+
 def learn_by_playing(
-    library: ExperienceLibrary, environment: Environment, worlds: Iterable[Task], steps: int
+    library: ExperienceLibrary,
+    environment: Environment,
+    worlds: Sequence[Task],
+    steps: int,
+    *,
+    tell: Tell = lambda _: None,
 ) -> list[Trajectory]:
     """Let the agent without a model play each task instance once and record its episodes in the library.
 
@@ -134,12 +160,18 @@ def learn_by_playing(
         environment: The environment; the agent works on a clone.
         worlds: Task instances, by split and seed, in order.
         steps: Largest number of steps of an episode.
+        tell: Receives a line of progress now and then.
 
     Returns:
         The episodes, in order.
     """
+    count = _count_explored(worlds, tell)
+    played: list[Trajectory] = []
     with closing(Agent(EpisodicPolicy(), library, environment.clone(), arm="step", max_steps=steps)) as agent:
-        return [agent.run(split, seed, thread_id=f"explore/{split}#{seed}").trajectory for split, seed in worlds]
+        for split, seed in worlds:
+            played.append(agent.run(split, seed, thread_id=f"explore/{split}#{seed}").trajectory)
+            count()
+    return played
 
 
 def way(trajectory: Trajectory, outcome: Outcome = "success") -> str | None:

@@ -11,6 +11,7 @@ from hardwon.trainers.algorithms.imitation import Examples, build_examples, clea
 from hardwon.trainers.algorithms.samples import PackedSequence, pack_samples
 from hardwon.trainers.config.kinds import LESSONS, PASTES, RECALLS
 from hardwon.trainers.config.schema import CONTROL
+from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.rollouts.demonstration import shorten_path
 from hardwon.trainers.rollouts.explore import Task, way
@@ -41,13 +42,15 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     different things of it.
     """
     paths: dict[Task, tuple[str, ...]] = {}
-    environment = loop.session.environment
-    for world in loop.config.explore.worlds.all:
+    environment, worlds = loop.session.environment, loop.config.explore.worlds.all
+    count = EpisodeCount(len(worlds), loop.screen.tell, text="looked for demonstrations in {} of {} task instances")
+    for world in worlds:
         best = loop.session.explorer.source(*world)
         steps = clean_trajectory(best, config).steps if best is not None else ()
         path = shorten_path(environment, world, [step.action for step in steps])
         if path and (config.max_turns is None or len(path) <= config.max_turns):
             paths[world] = path
+        count()
     # with all that is recalled, also where the guide is to be asked later: it has learned nothing yet
     recalling = [
         arm if arm.memory in LESSONS else replace(arm, memory="library")
