@@ -2,8 +2,10 @@
 
 import importlib.util
 import inspect
+import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -174,12 +176,55 @@ trace = {{"ok": "wrong" not in sys.argv, "rewards": rewards}}
 """
 
 
+def find_block(language, word):
+    """Return the one block of the page that has a word."""
+    page = (Path(__file__).parents[3] / "docs" / "trainers.md").read_text(encoding="utf-8")
+    (block,) = [text for text in re.findall(rf"^```{language}\n(.*?)^```$", page, re.M | re.S) if word in text]
+    return block
+
+
+LETTERS = """
+import verifiers.v1 as vf
+
+class LettersTaskset(vf.Taskset[vf.Task[vf.TaskData, vf.State, vf.TaskConfig], vf.TasksetConfig]):
+    def load(self):
+        yield self.task_type(vf.TaskData(name="one", prompt="Write."), self.config.task)
+
+__all__ = ["LettersTaskset"]
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verifiers") is None, reason="verifiers is not installed")
+@pytest.mark.parametrize(("taskset", "seat"), [("games", "player"), ("letters", "agent")])
+def test_verifiers_takes_the_settings_of_the_page(taskset, seat, tmp_path, monkeypatch):
+    """The seat of a game has its own name; an environment without a seat of its own has the usual one."""
+    from verifiers.v1.cli.eval.main import main
+
+    (tmp_path / "games.py").write_text(find_block("py", "HardwonVerifiersEnv"))
+    (tmp_path / "letters.py").write_text(LETTERS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    if taskset == "games":
+        command = find_block("console", "vf-eval games").replace("\\\n", "")
+        words = shlex.split(command)[2:]  # after the prompt and the name
+    else:
+        ran: list[list[str]] = []
+        monkeypatch.setattr(subprocess, "run", lambda command, **options: ran.append(command))
+        monkeypatch.setenv("HARDWON_SEED", "0")
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+        with pytest.raises(ValueError, match="not enough values"):  # nothing ran, so there is no trace
+            exec(compile(find_block("py", "vf-eval"), "verifiers_program.py", "exec"), {"__name__": "__main__"})
+        words = [word.replace("your_environment", taskset) for word in ran[0][1:]]
+    main([*words, "--dry-run", "--output-dir", str(tmp_path / "out")])
+    (written,) = tmp_path.glob("out/**/eval.json")
+    assert json.loads(written.read_text())["env"][seat]["harness"]["id"] == "null"
+
+
 @pytest.mark.parametrize("seed", ["3", "wrong"])
 def test_the_program_of_the_page_reports_the_reward_of_verifiers(seed, tmp_path, monkeypatch):
     """With a stand-in for `vf-eval`, which writes the file that verifiers 0.4 writes."""
     openai = pytest.importorskip("openai")
-    page = (Path(__file__).parents[3] / "docs" / "trainers.md").read_text(encoding="utf-8")
-    (program,) = [block for block in re.findall(r"^```py\n(.*?)^```$", page, re.M | re.S) if "vf-eval" in block]
+    program = find_block("py", "vf-eval")
     (tmp_path / "vf-eval").write_text(VF_EVAL.format(python=sys.executable))
     (tmp_path / "vf-eval").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
