@@ -6,6 +6,8 @@ import random
 import subprocess
 import sys
 import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,20 @@ def test_a_range_of_seeds_has_every_kind_of_task(data):
     files = games(data, "all", "train")
     assert {Path(file).parts[-3].partition("-")[0] for file in files[:40]} == {*KINDS}
     assert sorted(files) == sorted(file for kind in KINDS for file in games(data, kind, "train"))
+
+
+def test_games_in_several_threads_do_not_disturb_each_other(data):
+    """Episodes of training run at once; TextWorld's parsers have a state in globals."""
+    pytest.importorskip("alfworld")
+
+    def play(seed):
+        with closing(AlfWorld("all", data=data)) as world:
+            world.reset("train", seed)
+            *_, (_, _, _, info) = map(world.step, world.gold_path())
+            return info["success"]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(play, range(12)))
 
 
 def test_an_agent_plays_it(world):

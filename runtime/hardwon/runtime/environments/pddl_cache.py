@@ -2,7 +2,8 @@
 
 TextWorld translates a game's problem for the planner four times before the first step: on load and on reset,
 each time once for playing and once for planning. It also parses the same grammar for every game, and the same
-templates at every step. The results depend only on the arguments, so each is computed once.
+templates at every step. The results depend only on the arguments, so each is computed once. Its parsers and its
+translator keep their state in globals, so one thread at a time uses them.
 """
 
 import copy
@@ -30,10 +31,11 @@ def install() -> None:
     A second call has no effect. Every caller gets a copy of the parse tree, because callers modify it.
     """
     import fast_downward
+    from textworld import logic as rules
     from textworld.envs.pddl import logic, textgen
 
     with _lock:
-        for module in (logic, textgen):
+        for module in (logic, textgen, rules):
             # Each module has its own reference to the function, so replacing one of them is not enough.
             if not hasattr(module._parse_and_convert, "cache_info"):
                 module._parse_and_convert = _cache_parser(module._parse_and_convert)
@@ -59,7 +61,9 @@ def _cache_parser(parse: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(parse)
     def parse_cached(*args: Any, **options: Any) -> Any:
-        return copy.deepcopy(parse_once(*args, **options))
+        with _lock:  # one parser, which has a state, serves all games
+            parsed = parse_once(*args, **options)
+        return copy.deepcopy(parsed)
 
     parse_cached.cache_info = parse_once.cache_info  # type: ignore[attr-defined]
     return parse_cached
