@@ -1,6 +1,7 @@
 """Samplers: worked examples, degenerate cases, and that a resumed run draws the same."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,21 @@ def test_failures_without_any_is_uniform_and_success_lowers_a_weight():
     assert sampler.get_weights()[WORLDS[0]] == pytest.approx(1.15)
     sampler.observe({WORLDS[0]: played(WORLDS[0], 1.0, 0.0)})
     assert sampler.get_weights()[WORLDS[0]] == pytest.approx(1.035)
+
+
+def test_a_failure_is_described_by_its_task_its_last_step_and_the_last_refusal():
+    """An episode whose environment broke, or that had no step, describes nothing, and neither does a success."""
+    refusals = [Diagnosis(False, evidence=words) for words in ("the door is locked", "the key is gone")]
+    first, last = (Step(State("hall", task="find the coin"), "open", State("hall"), one) for one in refusals)
+    wait = replace(last, action="wait", diagnosis=Diagnosis(True))
+    trajectory = Trajectory("find the coin", (first, last, wait), False, id="a")
+    broken = replace(played(WORLDS[0], 0.0, text="boil water")[0], failed="the environment broke")
+    empty = Rollout(Trajectory("", (), False, id="b"), (), "g")
+    sampler = build("failures")
+    sampler.observe({WORLDS[0]: [broken, empty, Rollout(trajectory, (), "g")]})
+    assert sampler.state_dict()["failures"] == [[*WORLDS[0], "find the coin wait the key is gone"]]
+    sampler.observe({WORLDS[1]: [empty], WORLDS[2]: played(WORLDS[2], 1.0)})
+    assert sampler.state_dict()["failures"][1:] == [[*WORLDS[1], ""]]
 
 
 def test_value_by_hand():
