@@ -336,6 +336,19 @@ def test_kept_items_are_dealt_in_turn_and_every_group_has_its_own():
         assert max(Counter(texts).values()) - min(Counter(texts).values()) <= (0 if len({*texts}) == 2 else 4)
 
 
+def test_the_figures_say_how_much_was_kept_and_how_many_instances_see_something():
+    """Each of the ways of an episode is kept or skipped; an instance without a kept one shows nothing."""
+    learner, rates = role(), set()
+    for salt in "123456":
+        dealt = asyncio.run(learner.prepare(groups(salt)))
+        texts = {spec.group: {one.memory for one in dealt if one.group == spec.group} - {None} for spec in dealt}
+        possible = len(texts) * len(ways(episode()))
+        assert learner.stats["kept"] == sum(map(len, texts.values())) / possible
+        assert learner.stats["shown"] == sum(map(bool, texts.values())) / len(texts)
+        rates.add(learner.stats["shown"])
+    assert len(rates) > 1
+
+
 def test_what_was_shown_is_credited_beside_the_group_s_control():
     learner = role(ready=1)
     specs = asyncio.run(learner.prepare(groups("1")))

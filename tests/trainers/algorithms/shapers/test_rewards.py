@@ -61,12 +61,12 @@ def paid(rewards, k):
 
 
 def test_density_by_hand():
-    """.1, .2, 0, .3: by two turns 0, .3, 0, .3; at the end 0, 0, 0, .6; one changes nothing."""
+    """.1, .2, 0, .3: by two turns 0, .3, 0, .3; by three 0, 0, .3, .3; at the end 0, 0, 0, .6; one changes nothing."""
     rewards = [0.1, 0.2, 0.0, 0.3]
     assert paid(rewards, 2) == pytest.approx([0, 0.3, 0, 0.3])
     assert paid(rewards, 0) == pytest.approx([0, 0, 0, 0.6])
     assert paid(rewards, 1) == rewards
-    assert sum(paid(rewards, 3)) == pytest.approx(0.6)
+    assert paid(rewards, 3) == pytest.approx([0, 0, 0.3, 0.3])
 
 
 def test_density_of_a_negative_number_is_refused():

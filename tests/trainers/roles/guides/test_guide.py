@@ -111,6 +111,12 @@ def test_it_says_one_of_the_texts_on_offer_or_nothing():
     assert {spec.memory for spec in chosen(role, specs([0, 1]))} <= {GOOD, BAD, None}
 
 
+def test_in_training_texts_are_drawn_and_otherwise_the_most_probable_is_taken():
+    role, draws = guide(), [specs([1], salt=str(n)) for n in range(8)]
+    assert {spec.memory for own in draws for spec in prepared(role, own)} == {GOOD, BAD}
+    assert len({spec.memory for own in draws for spec in chosen(role, own, speaks=True)}) == 1
+
+
 def test_every_token_is_kept_as_it_was_sampled():
     """The decision among two, its log-probability that of the token it was made to take; then the content."""
     role = guide()
