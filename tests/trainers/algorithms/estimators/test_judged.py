@@ -141,3 +141,37 @@ def test_a_dependency_on_no_item_is_refused():
 def test_a_judge_is_compared_with_the_outcomes():
     found = compare_verdicts([make("a", 1.0, steps=[1, 1]), make("b", 1.0, steps=[0]), make("c", 0.0, steps=[0, 1])])
     assert found == {"clean_wins": 0.5, "marked_losses": 1.0}
+
+
+def test_a_judge_is_compared_where_it_says_something():
+    """A failure without a wrong turn is not marked; turns without a verdict, and traces without any, do not count."""
+    batch = [make("a", 0.0, steps=[1, None]), make("b", 0.0, steps=[0]), make("c", 0.0, steps=[None]), make("d", 1.0)]
+    assert compare_verdicts(batch) == {"marked_losses": 0.5}
+    assert compare_verdicts([make("e", 1.0, steps=[None, 0])]) == {"clean_wins": 0.0}
+    assert compare_verdicts([]) == {}
+
+
+def test_a_tie_of_verdicts_is_wrong_in_every_estimator():
+    """One half is what a judge says that is torn: it never counts as right."""
+    for estimate in (capo, spark, tp_grpo):
+        torn, wrong = (
+            estimate([make("a", 1.0, steps=[1, value]), make("b", 0.0, steps=[1, 1])]) for value in (0.5, 0.0)
+        )
+        assert torn == wrong
+    assert compare_verdicts([make("a", 1.0, steps=[0.5])]) == {"clean_wins": 0.0}
+
+
+def test_a_turn_without_a_verdict_is_right_in_a_success_and_not_credited_by_a_selective_estimator():
+    """CAPO and TP-GRPO take nothing from it, and SPARK gives it nothing."""
+    batch = [make("a", 1.0, steps=[1, None]), make("b", 0.0, steps=[0, None])]
+    assert capo(batch)["a"][1] == capo(batch)["a"][0]
+    assert tp_grpo(batch)["a"][1] == tp_grpo(batch)["a"][0]
+    assert tp_grpo(batch)["b"] == [0.0, 0.0]
+    assert [values[1] for values in spark(batch).values()] == [0.0, 0.0]
+
+
+def test_a_checklist_that_only_some_have_compares_those():
+    """A trace without a list gets nothing, and is no sibling that failed to satisfy an item."""
+    plain = make("d", 0.0, 2, items=[None, None])
+    close(checklist([*THREE, plain]), {**checklist(THREE), "d": [0.0, 0.0]})
+    assert checklist(THREE[:1]) == {"a": [0.0, 0.0]}

@@ -283,6 +283,21 @@ def test_lp_reg_leaves_positive_advantages_alone(model):
     assert torch.equal(train(model, good, {})[0], train(model, good, {"lp-reg": SETTINGS["lp-reg"]})[0])
 
 
+def test_lp_reg_spares_unlikely_tokens_of_a_negative_advantage_only(model):
+    """Four trained tokens, of which the first and third are good and the last was likely."""
+    signs, sampled = [0.0] * 9, [-1.0] * 9
+    for at, sign, logprob in zip((2, 4, 6, 8), (1.0, -1.0, 1.0, -1.0), (-9.0, -9.0, -9.0, -0.1), strict=True):
+        signs[at], sampled[at] = sign, logprob
+    given = replace(sequence(0, length=9), advantages=tuple(signs), logprobs=tuple(sampled))
+    more = replace(sequence(1, advantage=-1.0), logprobs=(-9.0,) * 10)
+    made: Any = TERMS["lp-reg"](share=0.8, keep=1e-9)
+    made.prepare([given, more], FrozenPolicy(model, 4096, 1.0))
+    assert made._proxies[id(given)].isfinite().tolist() == [False, True, False, False]
+    assert made._proxies[id(more)].isfinite().all()
+    assert made.end() == {"active": 0.0}
+    assert not made._proxies
+
+
 def test_an_unclipped_token_has_the_objective_r_a():
     """A < 0 and r = .5 below the clip: PPO has no gradient there, and r A has one."""
     old = torch.tensor([-1.0, -1.0], dtype=torch.float64)
