@@ -1,6 +1,8 @@
 """Every setting has bounds of its own: a value beyond one is refused although the others are right, and the bound is
 accepted where it makes sense."""
 
+from typing import Any
+
 import pytest
 
 from hardwon.memory.errors import ConfigError
@@ -129,7 +131,8 @@ def test_the_bound_itself_is_accepted(build, name, value):
 
 def test_several_updates_per_step_and_turns_in_reverse_are_refused():
     """Both at once, whichever makes several updates."""
-    for settings in ({"epochs": 2}, {"minibatches": 2}):
+    several: list[dict[str, Any]] = [{"epochs": 2}, {"minibatches": 2}]
+    for settings in several:
         LearnerSettings(**settings)
         with pytest.raises(ConfigError, match="reverse-turns"):
             LearnerSettings(order="reverse-turns", **settings)
