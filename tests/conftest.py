@@ -1,5 +1,6 @@
 """Fixtures for all tests: an empty library, an episode factory, a small environment and a scripted policy."""
 
+import gc
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from pathlib import Path
@@ -13,6 +14,15 @@ from hardwon.runtime.interfaces.types import Decision
 
 settings.register_profile("hardwon", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("hardwon")
+
+# Collecting the tests makes a million objects that stay, and the collector of garbage would walk them again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but only that of the tests."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -53,8 +53,11 @@ def _make_cluster(binaries: Path) -> Path:
 class PrivateServer:
     """One server and its folder."""
 
-    options: tuple[str, ...] = ("-c", "fsync=off")
-    """Settings of the server. The tests end processes, never the machine, so what was written to files stays."""
+    options: tuple[str, ...] = ("-c", "fsync=off", "-c", "autovacuum=off")
+    """Settings of the server. The tests end processes, never the machine, so what was written to files stays.
+
+    Autovacuum would visit each of some hundred databases every minute, as long as the tests last.
+    """
 
     def __init__(self, binaries: Path, folder: Path | None = None) -> None:
         self.binaries, self.user = binaries, find_user()
