@@ -1,6 +1,7 @@
 """What TextWorld computes anew for every PDDL game is computed once; modules of the same names stand in for it."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +26,10 @@ def calls(monkeypatch):
         calls.append(("translate", problem, optimize))
         return f"task of {problem}", f"{problem} for {'planning' if optimize else 'playing'}"
 
-    names = ("fast_downward", "textworld", "textworld.envs", *(f"textworld.envs.pddl{part}" for part in PARTS))
+    names = (
+        "fast_downward", "textworld", "textworld.logic", "textworld.envs",
+        *(f"textworld.envs.pddl{part}" for part in PARTS),
+    )  # fmt: skip
     modules: dict[str, Any] = {name: ModuleType(name) for name in names}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -33,6 +37,8 @@ def calls(monkeypatch):
     for part in PARTS[1:]:
         modules[f"textworld.envs.pddl{part}"]._parse_and_convert = parse
         setattr(modules["textworld.envs.pddl"], part[1:], modules[f"textworld.envs.pddl{part}"])
+    modules["textworld.logic"]._parse_and_convert = parse
+    modules["textworld"].logic = modules["textworld.logic"]
     pddl_cache.install()
     return calls
 
@@ -45,6 +51,23 @@ def test_a_text_is_parsed_once_by_each_rule_and_every_caller_owns_its_tree(calls
     assert textgen._parse_and_convert("#intro#", rule_name="symbols") == [{"text": "#intro#", "rule": "symbols"}]
     textgen._parse_and_convert("#intro#", rule_name="start")
     assert calls == [("parse", "#intro#", "symbols"), ("parse", "#intro#", "start")]
+
+
+def test_one_thread_at_a_time_parses(calls, monkeypatch):
+    """The parsers keep their state in globals, and games of several threads use all three of them."""
+    from textworld import logic as rules
+    from textworld.envs.pddl import logic
+
+    for module in (rules, logic):
+        with pddl_cache._lock, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(module._parse_and_convert, module.__name__)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.05)
+            assert calls == []
+            pddl_cache._lock.release()
+            waiting.result(timeout=10)
+            pddl_cache._lock.acquire()
+        calls.clear()
 
 
 def test_a_problem_is_translated_once_for_playing_and_once_for_planning(calls):
