@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.errors import ConfigError, EnvironmentFailure, UnknownName
 from hardwon.runtime import Agent, EpisodicPolicy
 from hardwon.runtime.environments.alfworld import FOLDERS, KINDS, AlfWorld, games
 
@@ -87,6 +87,15 @@ def test_the_gold_path_solves_the_running_game(world):
     world.reset("train", 0)
     *_, (_, reward, done, info) = map(world.step, world.gold_path())
     assert (reward, done, info["success"]) == (1.0, True, True)
+
+
+def test_a_game_without_a_solution_breaks_no_other(world, tmp_path):
+    """Training then leaves it out, as any game whose environment fails."""
+    world.reset("train", 0)
+    world._file = str(tmp_path / "game.tw-pddl")
+    Path(world._file).write_text("{}")
+    with pytest.raises(EnvironmentFailure, match=r"game\.tw-pddl contains no walkthrough \(KeyError"):
+        world.gold_path()
 
 
 def test_a_range_of_seeds_has_every_kind_of_task(data):

@@ -1,4 +1,4 @@
-"""What a setting does away from its default: a default of 0 or 1 hides a sign, a factor and a divisor."""
+"""Settings away from their defaults: a default of 0 or 1 hides a wrong sign, factor or divisor."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""What roles report, what they wait for, and which episodes they learn from."""
+"""Reports, conditions and training data of the roles: metrics, when an update runs, which episodes count."""
 
 import asyncio
 from dataclasses import replace
@@ -59,7 +59,7 @@ def test_of_what_would_be_kept_the_surest_is_shown():
 
 
 def test_only_texts_that_an_episode_saw_are_credited():
-    """Of groups whose episodes all broke nothing is credited, not even keeping nothing; texts need an episode."""
+    """A group whose episodes all broke credits nothing, and neither does a text that no episode saw."""
     learner = role(ready=1)
     dealt = asyncio.run(learner.prepare(groups("1")))
     assert {bool(items) for written in learner._pending.values() for _, items in written} == {False, True}

@@ -27,16 +27,26 @@ def test_the_agent_learns_from_one_explored_instance_to_the_next(rooms, library)
     assert sum(taken) < sum(wandered) / 2
 
 
+@pytest.fixture
+def explore(corridor, tmp_path):
+    """Explore the instances of some seeds, and others for the library, and train nothing."""
+
+    def run(explorer, seeds, more, *, steps=30, quiet=True):
+        settings = corridor(
+            arms={"control": 2, "retrieved": 2},
+            explore={"worlds": {"seeds": seeds}, "steps": steps, "policy": explorer},
+            library={"explored": {"more": {"seeds": more}}},
+            run={"iterations": 0, "groups": 1, "out": str(tmp_path / "run")},
+            eval={"every": 0},
+        )
+        train(settings, quiet=quiet)
+
+    return run
+
+
 @pytest.mark.parametrize("explorer", ["random", "episodic"])
-def test_the_explorer_of_the_settings_plays_the_explored_instances(corridor, tmp_path, explorer):
-    settings = corridor(
-        arms={"control": 2, "retrieved": 2},
-        explore={"worlds": {"seeds": "0-5"}, "steps": 30, "policy": explorer},
-        library={"explored": {"more": {"seeds": "400-411"}}},
-        run={"iterations": 0, "groups": 1, "out": str(tmp_path / "run")},
-        eval={"every": 0},
-    )
-    train(settings)
+def test_the_explorer_of_the_settings_plays_the_explored_instances(explore, tmp_path, explorer):
+    explore(explorer, "0-5", "400-411")
     with ExperienceLibrary.open(tmp_path / "run" / "library.db", read_only=True) as recorded:
         rows = [row for row in recorded.trajectories(limit=None) if 400 <= row["seed"] <= 411]
     assert len(rows) >= 12  # random exploration may try an instance again
@@ -60,7 +70,7 @@ class Solved(Corridor):
 
 
 def test_known_solutions_are_explored_and_those_that_fail_are_left_out(library):
-    """The row of an episode says which environment it is about, or its steps would be recalled nowhere."""
+    """The row of an episode says which environment it is about, as that of any other explored episode does."""
     with closing(Explorer(Solved(), ExploreConfig(policy="gold"))) as explorer:
         solved, unsolved = explorer.explored(("", 4)), explorer.explored(("", 5))
         assert unsolved == ()
@@ -79,18 +89,10 @@ def test_an_environment_without_solutions_is_refused_before_anything_is_played(c
 
 
 @pytest.mark.parametrize("explorer", ["random", "episodic"])
-def test_exploring_tells_its_progress(corridor, tmp_path, monkeypatch, capsys, explorer):
+def test_exploring_tells_its_progress(explore, monkeypatch, capsys, explorer):
     """Hundreds of slow games take minutes, before the first iteration; without a line it looks like a hang."""
-    for module in ("rollouts.explore", "warmstart.demonstrations"):
-        monkeypatch.setattr(f"hardwon.trainers.{module}.EpisodeCount", partial(EpisodeCount, every_s=0.0))
-    settings = corridor(
-        arms={"control": 2, "retrieved": 2},
-        explore={"worlds": {"seeds": "0-3"}, "steps": 12, "policy": explorer},
-        library={"explored": {"more": {"seeds": "400-402"}}},
-        run={"iterations": 0, "groups": 1, "out": str(tmp_path / "run")},
-        eval={"every": 0},
-    )
-    train(settings, quiet=False)
+    monkeypatch.setattr("hardwon.trainers.rollouts.explore.EpisodeCount", partial(EpisodeCount, every_s=0.0))
+    explore(explorer, "0-3", "400-402", steps=12, quiet=False)
     lines = capsys.readouterr().err
     assert "explored 2 of 3 task instances" in lines
     assert "explored 3 of 4 task instances" in lines

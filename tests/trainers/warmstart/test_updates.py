@@ -1,10 +1,13 @@
 """A warm start is saved on its way, and goes on where it was: bit for bit the uninterrupted one."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.trainers import train
 from hardwon.trainers.algorithms.imitation import Imitation
 from hardwon.trainers.checkpoint import Checkpoints
+from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.player import Player
 from hardwon.trainers.warmstart import updates
@@ -52,6 +56,25 @@ def kill_inside(settings, folder, least):
     process.kill()
     _, err = process.communicate()
     assert process.returncode == -signal.SIGKILL, err
+
+
+def test_looking_for_demonstrations_tells_its_progress_and_which_are_lost(corridor, monkeypatch, tmp_path, capsys):
+    """An environment that breaks takes its examples away; the run would go on with what is left, without a word."""
+    original = Player.demonstrate
+
+    async def break_two(self, *arguments):
+        first, second, *rest = await original(self, *arguments)
+        return [*(replace(one, failed="environment_crash", rows=()) for one in (first, second)), *rest]
+
+    monkeypatch.setattr(Player, "demonstrate", break_two)
+    monkeypatch.setattr("hardwon.trainers.warmstart.demonstrations.EpisodeCount", partial(EpisodeCount, every_s=0.0))
+    model = {"base": str(save_base(tmp_path / "base")), "adapter": 4, "device": "cpu"}
+    warm = {"examples": {"copies": 2}, "learning": {"updates": 1, "batch": 2}}
+    explore = {"worlds": {"seeds": "0-5"}, "steps": 30}
+    train(corridor(**CHAT, model=model, warmstart=warm, explore=explore, run={"iterations": 0}), quiet=False)
+    lines = capsys.readouterr().err
+    assert "looked for demonstrations in 5 of 6 task instances" in lines
+    assert re.search(r"2 of \d+ demonstrations cannot be played again: environment_crash \(2\)\.", lines)
 
 
 @pytest.mark.parametrize("is_chat", [False, True])

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.memory import State
-from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
+from hardwon.memory.errors import ConfigError, EnvironmentFailure, MissingExtra, UnknownName
 from hardwon.runtime.interfaces.types import Info
 
 from . import pddl_cache
@@ -148,17 +148,19 @@ class AlfWorld:
         return sorted(set(self._valid) - _INFO_ACTIONS)
 
     def gold_path(self) -> list[str]:
-        """Return the solution of the running game that its file contains, by an expert that searches nothing.
+        """Return the solution in the file of the running game, whose expert knows where everything is.
 
         Raises:
-            ConfigError: No episode is running, or the file contains no solution.
+            ConfigError: No episode is running.
+            EnvironmentFailure: The file contains no solution.
         """
         if self._env is None:
             raise ConfigError("there is no episode to solve yet; call reset first.")
         try:
             return [str(action) for action in json.loads(Path(self._file).read_text(encoding="utf-8"))["walkthrough"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{self._file} contains no walkthrough ({type(error).__name__}: {error}).") from error
+            problem = f"{type(error).__name__}: {error}"
+            raise EnvironmentFailure(f"{self._file} contains no walkthrough ({problem}).") from error
 
     def clone(self) -> "AlfWorld":
         """Return another environment with the same games."""

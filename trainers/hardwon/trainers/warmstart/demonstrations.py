@@ -70,6 +70,9 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     rename = _rename_copies(loop, paths, {arm.name: round(config.renamed * copies) for arm, copies in dealt.items()})
     arms = {arm: copies for arm, copies in arms.items() if copies}
     rollouts = asyncio.run(loop.player.demonstrate(paths, arms, rename))
+    if lost := Counter(rollout.failed for rollout in rollouts if rollout.failed):
+        reasons = ", ".join(f"{reason} ({count})" for reason, count in lost.most_common())
+        loop.screen.warn(f"{lost.total()} of {len(rollouts)} demonstrations cannot be played again: {reasons}.")
     samples = [restrict(sample, config.restricted) for rollout in rollouts for sample in rollout.rows]
     turns = {sample.trace: [1.0] * (sample.turn + 1) for sample in samples}
     return pack_samples(samples, turns)
