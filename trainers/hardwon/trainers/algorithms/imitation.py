@@ -205,8 +205,8 @@ class WarmStart:
     """Weight decay; see LearnerSettings."""
     budget: int = 4096
     """Tokens of a micro-batch, padding included."""
-    recompute: bool = False
-    """Use gradient checkpointing."""
+    recompute: bool | None = None
+    """Use gradient checkpointing; see LearnerSettings."""
     seed: int = 0
     """Seed of the order of the examples."""
 

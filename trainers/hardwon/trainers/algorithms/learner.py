@@ -33,13 +33,13 @@ from .logprobs import (
     find_trained_positions,
     forward,
     get_device_and_dtype,
-    recompute_activations,
 )
 from .losses import MAX_LOG_RATIO, kl, masked_mean, policy_loss
-from .parallel import join_processes, run_empty_pass
+from .parallel import SingleProcess, join_processes, run_empty_pass
 from .samples import PackedSequence, micro_batches
 from .settings import LearnerSettings as LearnerSettings, LossSettings as LossSettings
 from .terms import FrozenPolicy, Terms
+from .updates.checkpointing import needs_checkpointing, recompute_activations
 from .updates.tally import Tally, summarize
 from .updates.turns import list_parts, move_factors, scale
 
@@ -142,10 +142,7 @@ class Learner:
             loss,
             self.reference if reference is None else reference,
         )
-        with (
-            recompute_activations(self.model) if self.settings.recompute else nullcontext(),
-            nullcontext() if self._compiled is None else self._compiled.use(),
-        ):
+        with nullcontext() if self._compiled is None else self._compiled.use():
             if by_turns:
                 self._update_by_turns(sequences, loss, reference, tally)
             else:
@@ -251,9 +248,11 @@ class Learner:
             # counted before the first pass: no process may wait for another one in the middle of its passes
             idle = self._processes.count_idle_passes(len(parts))
             for micro in parts:
-                self._accumulate(micro, before, weights, denominator, loss, partial)
+                with self._save_memory(micro):
+                    self._accumulate(micro, before, weights, denominator, loss, partial)
             for _ in range(idle):
-                run_empty_pass(self.model, self.role)
+                with self._save_memory([]):  # the layers of an empty pass wait for those of the others
+                    run_empty_pass(self.model, self.role)
             totals = self._processes.sum_update(self.parameters, partial.to_totals())
             tally.add(totals)
             # checked before the optimizer moves: the gradient of a policy too far away is dropped
@@ -264,6 +263,14 @@ class Learner:
         finally:
             # also after an error: gradients that stay would be added to those of the next update
             self._adam.zero_grad(set_to_none=True)
+
+    def _save_memory(self, micro: Sequence[PackedSequence]) -> AbstractContextManager[None]:
+        """Return a context that uses gradient checkpointing if the settings or the size of the batch ask for it."""
+        recompute = self.settings.recompute
+        # all processes must compute alike, so with several of them nothing depends on the memory of one
+        if recompute is None and isinstance(self._processes, SingleProcess):
+            recompute = needs_checkpointing(self.model, len(micro) * max(map(len, micro), default=0))
+        return recompute_activations(self.model) if recompute else nullcontext()
 
     def _accumulate(
         self,

@@ -9,7 +9,7 @@ head. This module knows no loss and no optimizer.
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -330,25 +330,3 @@ def get_device_and_dtype(model: Any) -> tuple[torch.device, torch.dtype]:
 def autocast(device: torch.device) -> AbstractContextManager[Any]:
     """Return a context that computes in bfloat16 on a GPU. It does nothing on a CPU, where bfloat16 is not faster."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
-
-
-@contextmanager
-def recompute_activations(model: nn.Module) -> Iterator[None]:
-    """Use gradient checkpointing in this context: layers keep only their inputs and run again in the backward pass.
-
-    transformers does this only for layers in training mode. Submodules keep their mode, so dropout stays
-    off. Outside of this context the layers use their key-value cache, which the engine needs.
-    """
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    unwrap_causal(model).gradient_checkpointing_enable({"use_reentrant": False})
-    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    before = [layer.training for layer in layers]
-    try:
-        for layer in layers:
-            layer.training = True
-        yield
-    finally:
-        # checkpointing itself stays enabled: layers in evaluation mode ignore it
-        for layer, training in zip(layers, before, strict=True):
-            layer.training = training

@@ -106,8 +106,10 @@ class LearnerSettings:
     """
     constant: int = 1024
     """Tokens that each trace counts for with denominator=constant."""
-    recompute: bool = False
-    """Use gradient checkpointing: less memory, about a third more time."""
+    recompute: bool | None = None
+    """Use gradient checkpointing: less memory, a third to two thirds more time. Default: only for a micro-batch whose
+    activations need more than half of the free memory, and not in several processes.
+    """
     compile: bool = False
     """Compile the layers with torch.compile for training: the first step takes minutes, later ones are faster."""
     seed: int = 0
