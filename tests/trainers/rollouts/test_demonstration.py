@@ -16,7 +16,7 @@ from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.prompting.chat import ChatFormat
-from hardwon.trainers.rollouts.demonstration import DemonstrationPolicy, shorten_path
+from hardwon.trainers.rollouts.demonstration import DemonstrationPolicy, find_path, shorten_path
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
 
 TOKENIZER = build_chat_tokenizer()
@@ -148,6 +148,45 @@ def test_a_crash_while_a_path_is_shortened_keeps_the_action(rooms):
     world = rooms(faults={5: EnvironmentCrashed("gone")})  # in the first path that is tried
     path = ("wait", *EAST, "wait")
     assert shorten_path(world, WORLD, path) == (*EAST, "wait")
+
+
+def need_a_wait(world):
+    """Change the world: only who has waited succeeds, and the states do not show who has."""
+    reset, step = world.reset, world.step
+    waited: list[str] = []
+
+    def reset_hidden(*where):
+        waited.clear()
+        return reset(*where)
+
+    def step_hidden(action):
+        waited.extend([action] if action == "wait" else [])
+        state, reward, over, info = step(action)
+        return state, reward, over, {**info, "success": bool(info.get("success") and waited)}
+
+    world.reset, world.step = reset_hidden, step_hidden
+    return world
+
+
+@pytest.mark.parametrize(
+    ("clean", "whole", "path"),
+    [
+        (EAST, ("wait", "wait", *EAST), ("wait", *EAST)),
+        (("wait", *EAST), (*EAST[:1], "wait", *EAST), ("wait", *EAST)),
+        (EAST, EAST, EAST),
+        ((), ("wait", *EAST), ("wait", *EAST)),
+        ((), (), ()),
+    ],
+    ids=["the step that counts shows nothing", "clean is enough", "neither succeeds", "nothing is clean", "empty"],
+)
+def test_a_path_that_succeeds_is_preferred_to_a_clean_one(rooms, clean, whole, path):
+    assert find_path(need_a_wait(rooms()), WORLD, clean, whole) == path
+
+
+def test_a_path_that_must_not_be_repeated_is_the_clean_one(rooms):
+    world = need_a_wait(rooms())
+    world.branches = None
+    assert find_path(world, WORLD, EAST, ("wait", *EAST)) == EAST
 
 
 def test_an_action_that_makes_the_next_one_admissible_stays(rooms):

@@ -15,18 +15,18 @@ import yaml
 from tests.trainers.folder_base import save_base
 from tests.trainers.test_trainer import assert_same, lines
 
-from hardwon.memory.errors import ConfigError
-from hardwon.trainers import train
+from hardwon.memory.errors import CannotLearn, ConfigError
+from hardwon.trainers import feasibility, train
 from hardwon.trainers.algorithms.imitation import Imitation
 from hardwon.trainers.checkpoint import Checkpoints
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.player import Player
-from hardwon.trainers.warmstart import updates
+from hardwon.trainers.warmstart import demonstrations, updates
 
 SAVING = """
 from hardwon.trainers.__main__ import main
-from hardwon.trainers.warmstart import updates
+from hardwon.trainers.warmstart import demonstrations, updates
 updates.SAVE_S = 0.0
 main()
 """
@@ -68,13 +68,57 @@ def test_looking_for_demonstrations_tells_its_progress_and_which_are_lost(corrid
 
     monkeypatch.setattr(Player, "demonstrate", break_two)
     monkeypatch.setattr("hardwon.trainers.warmstart.demonstrations.EpisodeCount", partial(EpisodeCount, every_s=0.0))
-    model = {"base": str(save_base(tmp_path / "base")), "adapter": 4, "device": "cpu"}
-    warm = {"examples": {"copies": 2}, "learning": {"updates": 1, "batch": 2}}
-    explore = {"worlds": {"seeds": "0-5"}, "steps": 30}
-    train(corridor(**CHAT, model=model, warmstart=warm, explore=explore, run={"iterations": 0}), quiet=False)
+    demonstrate(corridor, tmp_path)
     lines = capsys.readouterr().err
     assert "looked for demonstrations in 5 of 6 task instances" in lines
     assert re.search(r"2 of \d+ demonstrations cannot be played again: environment_crash \(2\)\.", lines)
+
+
+def demonstrate(corridor, tmp_path, **settings):
+    """Make one update of a warm start of a base with a chat template."""
+    model = {"base": str(save_base(tmp_path / "base")), "adapter": 4, "device": "cpu"}
+    warm = {"examples": {"copies": 2}, "learning": {"updates": 1, "batch": 2}}
+    explore = {"worlds": {"seeds": "0-5"}, "steps": 30}
+    train(
+        corridor(**CHAT, model=model, warmstart=warm, explore=explore, run={"iterations": 0}, **settings), quiet=False
+    )
+
+
+def test_a_demonstration_that_cleaning_broke_is_played_whole(corridor, monkeypatch, tmp_path, capsys):
+    """A step that shows nothing new, such as cooling a thing, is taken for a circle; the rest does not succeed."""
+    monkeypatch.setattr(
+        demonstrations, "clean_trajectory", lambda trajectory, _: replace(trajectory, steps=trajectory.steps[1:])
+    )
+    demonstrate(corridor, tmp_path)
+    lines = capsys.readouterr().err
+    assert "cannot be played again" not in lines
+    assert re.search(r"warm start: [1-9]\d* demonstrations of [1-9]\d* tokens, the longest of [1-9]\d*", lines)
+
+
+@pytest.mark.parametrize(("limit", "kept"), [("longest", True), ("shortest", False), ("less", None)])
+def test_demonstrations_that_the_model_cannot_read_are_left_out(corridor, monkeypatch, tmp_path, capsys, limit, kept):
+    """Their end would be trained at positions that the base has never seen."""
+    original, sizes = demonstrations._play_again, []
+
+    def play_and_measure(loop, config):
+        examples = original(loop, config)
+        sizes.extend(sorted(map(len, examples)))
+        limits = {"longest": sizes[-1], "shortest": sizes[0], "less": sizes[0] - 1}
+        monkeypatch.setattr(type(loop.session), "context", limits[limit])
+        return examples
+
+    monkeypatch.setattr(demonstrations, "_play_again", play_and_measure)
+    monkeypatch.setattr(feasibility, "check_prompts", lambda session: None)  # it reads the limit, too
+    if kept is None:
+        with pytest.raises(CannotLearn, match="left out: the longest has"):
+            demonstrate(corridor, tmp_path)
+        return
+    demonstrate(corridor, tmp_path)
+    assert sizes[0] < sizes[-1]
+    lines = capsys.readouterr().err
+    assert ("demonstrations are left out" in lines) is not kept
+    readable = len(sizes) if kept else sizes.count(sizes[0])
+    assert f"warm start: {readable} demonstrations" in lines
 
 
 @pytest.mark.parametrize("is_chat", [False, True])

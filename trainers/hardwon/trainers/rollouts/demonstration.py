@@ -104,6 +104,24 @@ def _encode(prompts: PromptFormat, action: str, choices: Sequence[str]) -> tuple
     return tokens, _list_allowed(trie, tokens)
 
 
+def find_path(environment: Environment, world: Task, clean: Sequence[str], whole: Sequence[str]) -> tuple[str, ...]:
+    """Return the shortest path that is found to succeed.
+
+    A step that shows nothing new may be the one that counts: a cooled potato looks like a warm one. Cleaning takes it
+    for a circle, so what is left is played before it is believed.
+
+    Args:
+        environment: The environment.
+        world: Task instance, by split and seed.
+        clean: Actions of an episode without those that seem useless.
+        whole: All actions of the episode.
+    """
+    if getattr(environment, "branches", "replay") is None:  # its actions must not be repeated
+        return tuple(clean)
+    succeeding = (path for path in (clean, whole) if path and _succeeds(environment, world, path))
+    return shorten_path(environment, world, next(succeeding, clean))
+
+
 def shorten_path(environment: Environment, world: Task, path: Sequence[str]) -> tuple[str, ...]:
     """Return a path without the actions that it succeeds without, found by playing it again.
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from hardwon.memory.errors import CannotLearn
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.trainers.algorithms.imitation import Examples, build_examples, clean_trajectory, restrict
 from hardwon.trainers.algorithms.samples import PackedSequence, pack_samples
@@ -13,7 +14,7 @@ from hardwon.trainers.config.kinds import LESSONS, PASTES, RECALLS
 from hardwon.trainers.config.schema import CONTROL
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.loop import TrainingLoop
-from hardwon.trainers.rollouts.demonstration import shorten_path
+from hardwon.trainers.rollouts.demonstration import find_path
 from hardwon.trainers.rollouts.explore import Task, way
 from hardwon.trainers.rollouts.renaming import Names, Rename, list_actions
 from hardwon.trainers.rollouts.rollout import Spec
@@ -30,9 +31,30 @@ def demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
             memory=lambda episode: way(episode, outcome),
             outcome=outcome,
         )
-    examples = _play_again(loop, config)
-    loop.screen.tell(f"warm start: {len(examples)} demonstrations")
+    examples = _leave_out_long(loop, _play_again(loop, config))
+    mean, longest = sum(map(len, examples)) / max(1, len(examples)), max(map(len, examples), default=0)
+    loop.screen.tell(f"warm start: {len(examples)} demonstrations of {mean:,.0f} tokens, the longest of {longest:,}")
     return examples
+
+
+def _leave_out_long(loop: TrainingLoop, examples: Sequence[PackedSequence]) -> list[PackedSequence]:
+    """Return the examples that the model can read, and warn of the others.
+
+    Raises:
+        CannotLearn: All of them are too long.
+    """
+    limit = loop.session.context
+    readable = [example for example in examples if limit is None or len(example) <= limit]
+    if len(readable) < len(examples):
+        text = (
+            f"{len(examples) - len(readable)} of {len(examples)} demonstrations are left out: the longest has "
+            f"{max(map(len, examples)):,} tokens, and the model reads {limit:,}. Choose a base with a longer context, "
+            "or shorter episodes (warmstart.examples.max_turns)."
+        )
+        if not readable:
+            raise CannotLearn(text)
+        loop.screen.warn(text)
+    return readable
 
 
 def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
@@ -46,8 +68,9 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     count = EpisodeCount(len(worlds), loop.screen.tell, text="looked for demonstrations in {} of {} task instances")
     for world in worlds:
         best = loop.session.explorer.source(*world)
-        steps = clean_trajectory(best, config).steps if best is not None else ()
-        path = shorten_path(environment, world, [step.action for step in steps])
+        clean = [step.action for step in clean_trajectory(best, config).steps] if best is not None else []
+        whole = [step.action for step in best.steps if step.action] if best is not None else []
+        path = find_path(environment, world, clean, whole)
         if path and (config.max_turns is None or len(path) <= config.max_turns):
             paths[world] = path
         count()
