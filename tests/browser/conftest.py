@@ -51,6 +51,7 @@ def folder(tmp_path_factory):
         library.record_many(_episode(number, library, guardrail) for number in range(40))
         library.evolve()
         library.add(Item("insight", "A stranger's advice", trust="untrusted", source="client"))
+        library.add(Item("insight", "Another stranger's advice", trust="untrusted", source="client"))
         library.add(Item("insight", "Apples lie in boxes", "Look into every box."))
         library.index()
     run = made / "runs" / "coin"

@@ -1,12 +1,15 @@
 """The dashboard in headless Chromium: what is asked of whom, by keyboard, at both widths, and what people do there."""
 
 import json
+import re
 from urllib.parse import urlsplit
 
 import pytest
 
 from hardwon.apps.http.access.auth import Tokens
-from hardwon.memory import ExperienceLibrary, Trajectory
+from hardwon.memory import ExperienceLibrary, Item, Trajectory
+
+LONG = "acme-airline-support-eu-west-production"
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -24,6 +27,7 @@ def ids(folder):
             "guardrail": library.items(["guardrail"])[0].id,
             "episode": library.trajectories(limit=1)[0]["id"],
             "waiting": library.items(status="quarantined")[0].id,
+            "quarantined": library.items(status="quarantined")[1].id,
             "insight": next(item.id for item in library.items(["insight"]) if "Apples" in item.title),
             "situation": library.clusters(1)[0]["signature"],
             "summary": library.summaries(limit=1)[0].id,
@@ -159,12 +163,98 @@ def test_colors_follow_the_system_until_a_person_chooses(chromium, url):
     page.goto("/items?kind=insight")
     page.wait_for_selector("main h1")
     dark = page.evaluate(ground)
-    for name in ("Dark colors", "Light colors"):  # dark as the system, then dark by choice, then light
+    grounds = [dark]
+    for name in ("Light colors", "Dark colors"):
+        assert page.locator("form.theme button:visible").inner_text() == name
         page.get_by_role("button", name=name).click()
         page.wait_for_load_state()
         assert page.url.endswith("/items?kind=insight")
-    assert (dark, page.evaluate(ground)) == ("rgb(13, 17, 23)", "rgb(246, 248, 250)")
+        grounds.append(page.evaluate(ground))
+    assert grounds == ["rgb(13, 17, 23)", "rgb(246, 248, 250)", "rgb(13, 17, 23)"]
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(ground) == "rgb(246, 248, 250)", "whoever chooses the colors of the system follows it again"
     context.close()
+
+
+@pytest.fixture(scope="module")
+def crowded(folder, serve):
+    """A server of a library with three namespaces, one with a long name, and a lesson but no episode in another."""
+    path = folder / "crowded.db"
+    for name in ("default", LONG, "waiting"):
+        with ExperienceLibrary.open(path, namespace=name) as library:
+            if name == "waiting":
+                library.add(Item("insight", "Ask for the order number", trust="untrusted", source="client"))
+            else:
+                library.record(Trajectory("a task", (), True))
+    return serve(path)
+
+
+def is_wide(page):
+    return page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth")
+
+
+def test_a_long_namespace_fits_a_phone_and_leads_to_the_list(visit, crowded):
+    """The other namespace does not have this episode: staying on its page would be an error."""
+    page = visit("/episodes", at=crowded, width=390)
+    page.locator("tbody a").first.click()
+    page.wait_for_url("**/episodes/**")
+    assert not is_wide(page)
+    page.get_by_label("Namespace").select_option(LONG)
+    page.get_by_role("button", name="Go").click()
+    page.wait_for_url(f"**/episodes?namespace={LONG}")
+    assert page.locator("main h1").inner_text() == "Episodes"
+    assert not is_wide(page)
+
+
+def test_lessons_that_wait_are_on_the_first_page_before_any_episode(visit, crowded):
+    text = visit("/?namespace=waiting", at=crowded).locator("#main").inner_text()
+    assert "Ask for the order number" in text
+    assert "This library has no experience yet" in text
+
+
+def test_the_lines_that_connect_an_agent_are_whole_on_a_phone(visit, folder, serve):
+    with ExperienceLibrary.open(folder / "a-library-with-a-long-name-for-a-phone.db") as library:
+        path = library.path
+    page = visit("/", at=serve(path), width=390)
+    assert page.locator("pre").count() == 5
+    assert page.evaluate("[...document.querySelectorAll('pre')].filter(e => e.scrollWidth > e.clientWidth).length") == 0
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/episodes?offset=x", "/items/gu-000000000000", "/episodes/none"])
+def test_error_pages_have_the_colors_of_the_system_and_links(chromium, url, path):
+    page = chromium.new_context(base_url=url, color_scheme="dark").new_page()
+    assert page.goto(path).status in (404, 422)
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 23)"
+    page.get_by_role("link", name="Episodes").click()
+    page.wait_for_url("**/episodes")
+    page.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_buttons_can_be_read(chromium, url, ids, scheme):
+    """Text of at least 4.5 times the light of its ground, or the other way round."""
+    page = chromium.new_context(base_url=url, color_scheme=scheme).new_page()
+    page.goto("/items?status=all")
+    page.wait_for_selector("main h1")
+    for item in ids["guardrail"], ids["quarantined"]:
+        page.goto(f"/items/{item}")
+        page.get_by_role("button", name="Pin").wait_for()
+        for button in page.locator(".actions .q-btn").all():
+            text = read_color(button.evaluate("e => getComputedStyle(e).color"))
+            ground = read_color(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            low, high = sorted((find_luminance(text), find_luminance(ground)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, button.inner_text()
+    page.context.close()
+
+
+def read_color(text):
+    return [int(part) for part in re.findall(r"\d+", text)[:3]]
+
+
+def find_luminance(color):
+    """Return the relative luminance of a color, as WCAG defines it."""
+    parts = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
 def test_episode_is_forgotten_after_a_count(visit, folder):

@@ -29,7 +29,7 @@ from hardwon.apps.dashboard import (
 )  # fmt: skip
 from hardwon.apps.dashboard.item_pages import _render_evidence
 from hardwon.apps.dashboard.login import _restrict_path
-from hardwon.apps.dashboard.markup import linked, shorten, table, tag
+from hardwon.apps.dashboard.markup import count, linked, shorten, table, tag
 from hardwon.apps.dashboard.run_pages import experiment, training
 from hardwon.apps.http.access.auth import Caller, Tokens
 from hardwon.apps.http.state import runs
@@ -133,6 +133,23 @@ def test_curves_run_over_time_or_over_episodes():
     assert charts.lines({"a": [first, last]}, x="time", y="share", is_time=True)["xAxis"]["type"] == "time"
 
 
+def test_of_episodes_of_one_second_a_curve_over_time_has_one_point():
+    """A line between them would be vertical; a line without a length was not drawn at all."""
+    rows = [{"recorded_at": "2026-01-01T00:00:00+00:00"}] * 40
+    assert len(figures.date_points([[at, at] for at in range(1, 41)], rows, by_time=True)) == 1
+    assert figures.date_points([[1, 1], [40, 7]], rows, by_time=True)[0][1] == 7
+
+
+def test_the_names_of_many_curves_stand_above_the_chart():
+    def top(names):
+        chart = charts.lines({name: [[0, 0]] for name in names}, x="episodes", y="share")
+        return chart["grid"]["top"], chart["media"][0]["option"]["grid"]["top"]
+
+    assert top("a") == (34, 34)
+    assert top("abc") == (34, 59)
+    assert top("abcd") == (59, 59)
+
+
 def test_spending_compares_only_tasks_that_were_played_both_ways():
     """An easy task that was only played with memory is no saving; episodes without a count of tokens are left out."""
 
@@ -212,8 +229,8 @@ def test_search_finds_lessons_steps_and_episodes(own, episode):
 @pytest.mark.parametrize(("theme", "expected"), [("", "prefers-color-scheme: dark"), ("dark", "color-scheme: dark;")])
 def test_the_server_writes_the_theme_into_the_page(theme, expected):
     assert expected in frame.build_style(theme)
-    assert "color-scheme: dark" not in frame.build_style("light")
-    assert "prefers-color-scheme" not in frame.build_style("dark")
+    assert "color-scheme: dark;" not in frame.build_style("light")
+    assert "--ground: #0d1117" in frame.build_style("dark").partition("@media (prefers-color-scheme: dark)")[2]
 
 
 def test_map_spreads_states_and_keeps_equal_ones_together():
@@ -292,7 +309,8 @@ def test_arm_that_learns_nothing_is_drawn_to_the_end():
         return {"phase": "test", "arm": arm, "trained": trained, "success": success, "steps": 5}
 
     told = experiment([row("empty", 0, False), row("step", 0, False), row("step", 10, True)])
-    assert told["Success on unseen tasks"] == {"empty": [[0, 0.0], [10, 0.0]], "step": [[0, 0.0], [10, 1.0]]}
+    curves = told["Success on unseen tasks"]
+    assert curves == {"with an empty memory": [[0, 0.0], [10, 0.0]], "memory, every step": [[0, 0.0], [10, 1.0]]}
 
 
 def test_tail_gives_every_whole_line_once(tmp_path):
@@ -403,6 +421,43 @@ def test_a_count_begins_at_zero_and_a_flat_map_stands_in_the_middle():
     flat = [{**row, "x": x} for x in (0.0, 1.0)]
     assert charts.situations(flat)["yAxis"] | {"show": True} == {"show": True, "scale": True, "min": -1.0, "max": 1.0}
     assert "min" not in charts.situations([*flat, {**row, "x": 0.0, "y": 1.0}])["yAxis"]
+
+
+def test_numbers_of_things_agree_with_their_noun():
+    assert [count(n, "lesson") for n in (0, 1, 2400)] == ["0 lessons", "1 lesson", "2,400 lessons"]
+
+
+def test_commands_in_the_text_of_an_empty_table_are_code():
+    assert "<code>hardwon serve</code>" in table(("run",), [], caption="Runs", empty="Try `hardwon serve`.")
+
+
+def test_an_episode_that_a_plan_was_adapted_from_is_a_link():
+    ref = "0192f0c1a2b37c4d8e5f0000000000a1"
+    assert f'href="/episodes/{ref}"' in linked(f"episode:{ref}", lambda path, **query: path)
+
+
+def test_error_pages_lead_to_every_list_and_leave_long_lists_of_names_out():
+    def render(words):
+        return frame._render_error(404, words, "").body.decode()
+
+    long = render(f"unknown episode 'x'. There are: {', '.join('abcdefghij' for _ in range(30))}.")
+    assert "Unknown episode &#x27;x&#x27;.<" in long
+    assert all(f'href="{path}"' in long for path in frame.PAGES)
+    assert "There are: acme, default." in render("unknown namespace 'x'. There are: acme, default.")
+    assert "Overview" not in login._render_page("/"), "that link leads to the login again"
+
+
+@pytest.mark.parametrize(
+    ("success", "ending", "words"),
+    [
+        (True, "success", "succeeded, score 1.00"),
+        (False, "failed", "failed, score 1.00"),
+        (False, "task_lost", "failed: the task was lost, score 1.00"),
+        (None, "excluded", "excluded, score 1.00"),
+    ],
+)
+def test_the_end_of_an_episode_is_named_once_and_in_words(success, ending, words):
+    assert episode_pages._describe_end({"success": success, "ending": ending, "score": 1.0}) == words
 
 
 def test_pages_of_an_empty_library_lead_to_the_line_that_connects_an_agent():

@@ -158,7 +158,9 @@ def test_a_guardrail_says_why_its_evidence_failed_and_when_it_is_tried_next(own,
     assert format_failures(item["failures"]) == (
         f'Failures in its evidence: the tool reported an error {times} times ("permission denied").'
     )
-    assert format_probation(standing).startswith("In force. Refused once; tried 0 times. Next trial after 4 more")
+    assert format_probation(standing).startswith(
+        "In force. All calls, also of runs that were not recorded: refused once; let through as a trial 0 times. Next"
+    )
 
 
 def test_a_step_that_was_not_run_does_not_read_as_happened(episode):
@@ -183,7 +185,7 @@ def test_a_step_of_a_skill_names_its_chain_and_the_skill(tmp_path):
         title = opened.get(first["why"]["skills"][0]["id"]).title
         assert first["why"]["skills"][0]["says"] == title
         lines = dict(describe_step(first, None))
-        assert lines["begins"] == "gather wood, then craft table"
+        assert lines["plan"] == "gather wood, then craft table"
         assert lines["followed"].startswith("skill ")
         assert title in lines["followed"]
         assert second["why"]["policy"]["plan"] == "craft table"
@@ -208,7 +210,7 @@ def test_a_step_of_an_outlook_says_in_words_what_it_is_for(own, episode):
             "best outlook, 0.80 times the median reward, from 7 similar steps: brings 0.30 at once, opens or "
             "improves later actions by 0.55, lost the task in 2%"
         )
-        assert lines["begins"] == "go north, then read note"
+        assert lines["plan"] == "go north, then read note"
         assert lines["made possible"] == "take spoon, 0, 1, 2, 3, and 2 more"
         assert "gain" not in lines
         assert explain(library, f"step:{first['id']}")["step"]["opened"] == first["opened"]

@@ -33,8 +33,9 @@ def mount(app: "FastAPI") -> None:
         raise MissingExtra.of("nicegui", "serve") from error
     from nicegui import ui
 
-    from . import episode_pages, item_pages, login, map_page, overview_page, run_pages, search_page
+    from . import episode_pages, frame, item_pages, login, map_page, overview_page, run_pages, search_page
 
+    frame.add_error_pages()
     login.add(app, app.state.tokens)
     for part in (overview_page, search_page, item_pages, map_page, episode_pages, run_pages):
         part.add(app)

@@ -33,8 +33,8 @@ def lines(
         "color": COLOURS,
         "tooltip": {"trigger": "axis"},
         "useUTC": True,
-        "legend": {"show": len(curves) > 1, "top": 0, "left": 70, "right": 0, "type": "scroll", "textStyle": _SOFT},
-        "grid": {"left": 8, "right": 20, "top": 34, "bottom": 28, "containLabel": True},
+        "legend": {"show": len(curves) > 1, "top": 0, "left": 70, "right": 0, "textStyle": _SOFT},
+        "grid": {"left": 8, "right": 20, "top": _find_top(curves, 3), "bottom": 28, "containLabel": True},
         "xAxis": {
             "type": "time" if is_time else "value", "name": x, "nameLocation": "middle", "nameGap": 26,
             "nameTextStyle": _SOFT, "axisLabel": {**_SOFT, "hideOverlap": True}, "splitLine": {"show": False},
@@ -45,7 +45,15 @@ def lines(
             "axisLabel": _SOFT, "splitLine": _FAINT, **_find_bounds(share=share, is_count=is_count),
         },
         "series": series(curves),
+        "media": [
+            {"query": {"maxWidth": 420}, "option": {"legend": {"left": 0}, "grid": {"top": _find_top(curves, 2)}}}
+        ],
     }  # fmt: skip
+
+
+def _find_top(curves: Mapping[str, Points], a_line: int) -> int:
+    """Return the space above a chart, in pixels, for a legend with so many names a line."""
+    return 34 + 25 * ((max(len(curves), 1) - 1) // a_line)
 
 
 def _find_bounds(*, share: bool, is_count: bool) -> dict[str, Any]:

@@ -6,9 +6,11 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query
 from nicegui import events, ui
 
+from hardwon.apps.render.failures import name_failure
 from hardwon.apps.render.views import (
     Line,
     describe_step,
+    format_count,
     format_earlier_step,
     format_grade,
     format_segment,
@@ -18,11 +20,12 @@ from hardwon.apps.render.views import (
 from hardwon.apps.shared import explain, lists
 from hardwon.apps.shared.common import excerpt
 from hardwon.memory import ExperienceLibrary
+from hardwon.memory.situations.titles import fill_holes
 from hardwon.runtime.interfaces.diagnosis import why_replan
 
 from . import figures
 from .frame import Room, framed, html, page
-from .markup import EMPTY, Html, Link, linked, pager, pairs, section, shorten, table, tag
+from .markup import EMPTY, Html, Link, count, linked, pager, pairs, section, shorten, table, tag
 from .search_page import add_forget_button
 
 PAGE = 25
@@ -38,7 +41,7 @@ def add(api: FastAPI) -> None:
         rows, total = await room.read(lists.list_episodes, PAGE, offset)
         with framed(room, "Episodes", "/episodes"):
             listed = _render_list(rows, room.link)
-            html(section(f"{total} episodes", listed, pager(room.link, "/episodes", total, PAGE, offset, {})))
+            html(section(count(total, "episode"), listed, pager(room.link, "/episodes", total, PAGE, offset, {})))
 
     @page(api, "/episodes/{episode_id}")
     async def episode(room: Room, episode_id: str, t: Annotated[int, Query(ge=0, le=10**9)] = 0) -> None:
@@ -63,7 +66,7 @@ def add(api: FastAPI) -> None:
     @page(api, "/attempts/{number}")
     async def attempt(room: Room, number: str) -> None:
         explanation = (await room.read(explain.explain, explain.ATTEMPT + number))["attempt"]
-        with framed(room, f"{explanation['pattern']}", "/map"):
+        with framed(room, fill_holes(explanation["pattern"]), "/map"):
             html(_render_attempt(explanation, room.link))
 
 
@@ -99,8 +102,7 @@ def _load_replay(library: ExperienceLibrary, episode_id: str) -> tuple[dict[str,
 def _render_head(explanation: Mapping[str, Any]) -> Html:
     facts = {
         "task": explanation["task"],
-        "ended": f"{format_success(explanation['success'])} ({explanation['ending']}), "
-        f"score {explanation['score']:.2f}",
+        "ended": _describe_end(explanation),
         "played": f"{figures.name_group(explanation['arm'])}, seed {explanation['seed']}",
         "recorded": f"{explanation['recorded_at'][:19].replace('T', ' ')} UTC",
         **{
@@ -111,6 +113,13 @@ def _render_head(explanation: Mapping[str, Any]) -> Html:
     }
     grades = [("graded", format_grade(grade)) for grade in explanation["grades"]]
     return section("Outcome", tag("dl", *map(_render_fact, [*facts.items(), *grades]), class_="pairs"))
+
+
+def _describe_end(explanation: Mapping[str, Any]) -> str:
+    """Return how an episode ended: `failed: the task was lost, score 0.00`; an ending that adds nothing is left out."""
+    outcome, ending = format_success(explanation["success"]), explanation["ending"]
+    cause = "" if ending in ("success", outcome, "") else f": {name_failure(ending).replace('_', ' ')}"
+    return f"{outcome}{cause}, score {explanation['score']:.2f}"
 
 
 def _render_fact(fact: tuple[str, str]) -> Html:
@@ -159,7 +168,7 @@ class Replay:
         marks = [f"reward {step['reward']:.2f}"] if step["reward"] else []
         marks += [name for name in ("recalled", "blocked") if why[name]]
         marks += ["replanned"] if number in self._replanned else []
-        return marks + ([] if judged["success"] else [str(judged["failure"])])
+        return marks + ([] if judged["success"] else [name_failure(judged["failure"])])
 
     def show(self, number: int) -> None:
         """Select and show one step."""
@@ -185,13 +194,13 @@ class Replay:
 
 def _render_attempt(explanation: Mapping[str, Any], link: Link) -> Html:
     rows = [
-        (name, len(ids), tag("span", linked(format_step_refs(ids[-NAMED:]), link), class_="says"))
+        (name_failure(name), len(ids), tag("span", linked(format_step_refs(ids[-NAMED:]), link), class_="says"))
         for name, ids in explanation["evidence"].items()
         if ids
     ]
     situation = tag("a", explanation["signature"], href=link(f"/situations/{explanation['signature']}"), class_="code")
     return section(
-        f"Tried {explanation['n']} times, mean return {explanation['mean_return']:.2f}",
+        f"Tried {format_count(explanation['n'])}, mean return {explanation['mean_return']:.2f}",
         tag("p", "In situation ", situation),
         table(("outcome", "times", "steps"), rows, caption="Outcomes", numbers=("times",)),
         tag("h3", "Best step"),

@@ -122,6 +122,8 @@ def rolling(rows: Sequence[tuple[int, bool]]) -> list[list[float]]:
 def date_points(points: list[Any], rows: Sequence[Row], *, by_time: bool) -> list[Any]:
     """Return points whose episode number is replaced by the time at which it was recorded, in milliseconds.
 
+    Of several episodes of one second, only the last point is left: a line between them would be vertical, or nothing.
+
     Args:
         points: [episode number, value] points, from 1.
         rows: The episodes that the numbers count.
@@ -129,7 +131,7 @@ def date_points(points: list[Any], rows: Sequence[Row], *, by_time: bool) -> lis
     """
     if not by_time:
         return points
-    return [[_parse_ms(rows[int(at) - 1]["recorded_at"]), value] for at, value in points]
+    return [list(point) for point in {_parse_ms(rows[int(at) - 1]["recorded_at"]): y for at, y in points}.items()]
 
 
 def _parse_ms(at: str) -> int:

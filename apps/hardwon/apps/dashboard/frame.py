@@ -4,7 +4,7 @@ A page is a function of a `Room` and the parameters of the address that adds ele
 thread, so that a slow page does not block others.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -13,11 +13,13 @@ from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
-from nicegui import ui
+from nicegui import app as pages, ui
 
 from hardwon.apps.http.access.auth import LOCAL, Caller
 from hardwon.apps.http.access.problems import status_of
+from hardwon.apps.shared.argument_errors import sentence
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import HardwonError, LibraryForbidden
 
@@ -40,9 +42,13 @@ DARK = (
 """Colors of the dark theme; those of the light one are in style.css."""
 DARK_BUTTONS = "--q-primary: #3f86da !important; --q-negative: #e5534b !important; --q-positive: #3a9d6e !important;"
 """Colors of NiceGUI's buttons in the dark theme, readable as text on the page and as a ground for white text."""
-THEMES = {"": ("dark", "Dark colors"), "dark": ("light", "Light colors"), "light": ("", "Colors of the system")}
-"""Themes by name, with the next one and the words on the button that chooses it; "" follows the system."""
+THEMES = ("", "dark", "light")
+"""Names of the themes; "" follows the system."""
 THEME_COOKIE = "hardwon_theme"
+_SWITCH_BUTTONS = ".light-system { display: none; } .dark-system { display: inline-block; }"
+"""Style of the two buttons of `_render_theme` if the system is dark."""
+LONG_LIST = 200
+"""Largest number of characters of the existing names on an error page; a longer list is left out."""
 
 
 def build_style(theme: str) -> str:
@@ -54,7 +60,9 @@ def build_style(theme: str) -> str:
         theme: `dark`, `light`, or "" for the theme of the system.
     """
     dark = f":root {{ {DARK} }} body {{ {DARK_BUTTONS} }}"
-    return STYLE + {"dark": dark, "light": ""}.get(theme, f"@media (prefers-color-scheme: dark) {{ {dark} }}")
+    in_dark_system = "@media (prefers-color-scheme: dark)"
+    buttons = f".dark-system {{ display: none; }} {in_dark_system} {{ {_SWITCH_BUTTONS} }}"
+    return STYLE + buttons + {"dark": dark, "light": ""}.get(theme, f"{in_dark_system} {{ {dark} }}")
 
 
 def read_theme(request: Request) -> str:
@@ -174,9 +182,34 @@ def _choose_namespace(caller: Caller) -> str:
     return "default" if not names or "default" in names else names[0]
 
 
+def add_error_pages() -> None:
+    """Replace NiceGUI's answers to unknown paths and wrong parameters by pages in the visitor's colors."""
+
+    async def render_unknown(request: Request, error: Exception) -> Response:
+        # Files of NiceGUI that do not exist reach this handler, too; only a browser's address bar shows the page.
+        return _render_error(404, f"there is no page {request.url.path!r:.200}.", read_theme(request))
+
+    async def render_invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # registered for nothing else
+        return _render_error(422, " ".join(map(sentence, error.errors()[:5])), read_theme(request))
+
+    pages.add_exception_handler(404, render_unknown)
+    pages.add_exception_handler(RequestValidationError, render_invalid)
+
+
 def _render_error(status: int, words: str, theme: str) -> Response:
     title = "Not found" if status == 404 else "Request failed"
-    return HTMLResponse(plain_page(title, tag("p", words), theme=theme), status_code=status)
+    names, mark, existing = words.partition(" There are: ")
+    # A person finds a lesson or an episode in the lists, not among twenty ids.
+    text = names if len(existing) > LONG_LIST else names + mark + existing
+    page = plain_page(title, tag("p", text[:1].upper() + text[1:]), _render_links(PAGES), theme=theme)
+    return HTMLResponse(page, status_code=status)
+
+
+def _render_links(paths: Mapping[str, str]) -> Html:
+    """Return links to pages, by path, as on the top of other pages."""
+    links = [tag("a", name, href=path) for path, name in paths.items()]
+    return tag("nav", *links, class_="pager", aria_label="Pages")
 
 
 def plain_page(title: str, *contents: Any, theme: str = "") -> str:
@@ -192,7 +225,7 @@ def plain_page(title: str, *contents: Any, theme: str = "") -> str:
             tag("link", rel="icon", href="data:,"),
             tag("style", Html(build_style(theme))),
         ),
-        tag("body", tag("main", tag("h1", title), *contents, tag("p", tag("a", "Overview", href="/")), class_="page")),
+        tag("body", tag("main", tag("h1", title), *contents, class_="page")),
         lang="en",
     )
 
@@ -226,7 +259,7 @@ def framed(room: Room, title: str, current: str = "") -> Iterator[None]:
                     aria_label="Pages",
                 ),
                 _render_search(room),
-                _render_namespaces(room),
+                _render_namespaces(room, current),
                 _render_theme(room),
             ),
             class_="top",
@@ -253,19 +286,35 @@ def _render_search(room: Room) -> Html:
 
 
 def _render_theme(room: Room) -> Html:
-    """Return the button that switches between the dark, the light and the system's colors."""
-    following, words = THEMES[room.theme]
+    """Return the button that switches between dark and light colors.
+
+    Only the browser knows the colors of the system, so there is a button for each case, and the style hides one.
+    Whoever chooses the colors of the system follows it again.
+    """
+    buttons = []
+    for system, other in (("light", "dark"), ("dark", "light")):
+        wanted = other if room.theme in ("", system) else system
+        value = "" if wanted == system else wanted
+        words = f"{wanted.capitalize()} colors"
+        buttons.append(tag("button", words, name="theme", value=value, class_=f"quiet {system}-system"))
     return tag(
         "form",
         tag("input", type="hidden", name="next", value=room.address),
-        tag("button", words, name="theme", value=following, class_="quiet"),
+        *buttons,
         method="post",
         action="/theme",
+        class_="theme",
     )
 
 
-def _render_namespaces(room: Room) -> Html:
-    """Return a form to select the namespace; empty if there is only one."""
+def _render_namespaces(room: Room, current: str) -> Html:
+    """Return a form to select the namespace; empty if there is only one.
+
+    Args:
+        room: The room of the page.
+        current: Path of the list that the page belongs to. A page of one lesson or episode leads there, because the
+            other namespace does not have it.
+    """
     if len(room.names) < 2:
         return Html("")
     options = [tag("option", name, value=name, selected=name == room.namespace) for name in room.names]
@@ -275,6 +324,8 @@ def _render_namespaces(room: Room) -> Html:
         tag("select", *options, name="namespace", id="namespace"),
         tag("button", "Go", class_="quiet"),
         method="get",
+        action=current or "/",
+        class_="namespaces",
     )
 
 

@@ -28,7 +28,7 @@ from hardwon.memory.records import KINDS, SOURCES
 
 from . import figures
 from .frame import Room, framed, html, page, show_error
-from .markup import Html, Link, join, linked, pager, pairs, section, shorten, table, tag
+from .markup import Html, Link, count, join, linked, pager, pairs, section, shorten, table, tag
 
 PAGE = 25
 HITS = 50
@@ -59,7 +59,7 @@ def add(api: FastAPI) -> None:
             listed = _render_list(
                 rows, used, room.link, is_filtered=any(query[name] for name in ("text", "kind", "source"))
             )
-            html(section(f"{total} lessons", listed, pager(room.link, "/items", total, PAGE, offset, query)))
+            html(section(count(total, "lesson"), listed, pager(room.link, "/items", total, PAGE, offset, query)))
 
     @page(api, "/items/{item_id}")
     async def item(room: Room, item_id: str) -> None:
@@ -172,7 +172,7 @@ def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
         return
     if item.get("failures"):
         yield tag("p", format_failures(item["failures"]))
-    yield tag("p", f"Created by {item['writer']} from {len(steps)} steps. The newest:", class_="soft")
+    yield tag("p", f"Created by {item['writer']} from {count(len(steps), 'step')}. The newest:", class_="soft")
     head = ("step", "where", "did", "then", "how it went", "return", "in episode")
     yield table(
         head,

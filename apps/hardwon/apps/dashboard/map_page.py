@@ -6,10 +6,13 @@ from typing import Any
 from fastapi import FastAPI
 from nicegui import ui
 
+from hardwon.apps.render.failures import name_failure
+from hardwon.apps.render.views import format_count
 from hardwon.apps.shared import explain
 from hardwon.apps.shared.common import excerpt
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.situations.titles import fill_holes
 
 from . import charts, figures
 from .frame import Room, framed, html, page
@@ -28,7 +31,8 @@ def add(api: FastAPI) -> None:
         with framed(room, "Map of situations", "/map"):
             with ui.element("section"):
                 states = sum(row["states"] for row in rows)
-                html(tag("p", _describe_map(len(points), states, len(rows)) if points else EMPTY))
+                words = _describe_map(len(points), states, len(rows))
+                html(tag("p", words) if points else tag("p", EMPTY, class_="empty"))
                 if points:
                     ui.echart(
                         charts.situations(points), on_point_click=lambda e: _open_situation(room, e.name)
@@ -96,11 +100,12 @@ def _render_attempts(attempts: Sequence[Mapping[str, Any]], link: Link) -> Html:
         [
             (
                 linked(f"attempt:{attempt['id']}", link),
-                tag("code", attempt["pattern"]),
+                tag("code", fill_holes(attempt["pattern"])),
                 attempt["n"],
                 attempt["mean_return"],
                 linked(f"step:{attempt['best']}", link),
-                ", ".join(f"{name} {n}" for name, n in attempt["failures"].items()) or "none",
+                ", ".join(f"{name_failure(name)} {format_count(n)}" for name, n in attempt["failures"].items())
+                or "none",
             )
             for attempt in attempts
         ],

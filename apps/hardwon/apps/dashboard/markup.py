@@ -10,7 +10,9 @@ from typing import Any
 
 from hardwon.apps.shared.common import cell
 
-_MARKED = re.compile(r"`([^`]+)`|\b(?:(step|attempt):(\d+)|((?:st|wa|sk|gu|re|in)-[0-9a-f]{12}))\b")
+_MARKED = re.compile(
+    r"`([^`]+)`|\b(?:(step|attempt):(\d+)|((?:st|wa|sk|gu|re|in)-[0-9a-f]{12})|episode:([0-9a-f]{32}))\b"
+)
 """Actions, and ids that have a page."""
 _EMPTY = frozenset({"input", "br", "meta", "link"})
 
@@ -64,8 +66,8 @@ def linked(text: str, link: Link | None = None) -> Html:
     parts: list[Any] = []
     at = 0
     for match in _MARKED.finditer(text):
-        action, what, number, item = match.groups()
-        path = f"/items/{item}" if item else f"/{what}s/{number}"
+        action, what, number, item, episode = match.groups()
+        path = f"/items/{item}" if item else f"/episodes/{episode}" if episode else f"/{what}s/{number}"
         marked = tag("code", action) if action else tag("a", match.group(), href=link(path)) if link else match.group()
         parts += [text[at : match.start()], marked]
         at = match.end()
@@ -86,7 +88,7 @@ def table(
     """
     body = list(rows)
     if not body and empty:
-        return tag("p", empty, class_="empty")
+        return tag("p", linked(empty), class_="empty")
     classes = ["number" if name in numbers else None for name in head]
     return tag(
         "div",
@@ -137,6 +139,11 @@ def pairs(lines: Iterable[tuple[str, str]], link: Link) -> Html:
         ),
         class_="pairs",
     )
+
+
+def count(n: int, noun: str) -> str:
+    """Return a number of things: `1 episode`, `1,204 episodes`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def section(title: str, *contents: Any, name: str | None = None) -> Html:

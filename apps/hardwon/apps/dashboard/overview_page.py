@@ -13,7 +13,7 @@ from hardwon.apps.shared.common import library_name
 from . import charts, figures
 from .frame import Room, framed, html, page
 from .lessons import find_lessons, render_lessons
-from .markup import Html, Link, join, section, shorten, table, tag
+from .markup import Html, Link, count, join, section, shorten, table, tag
 
 
 def add(api: FastAPI) -> None:
@@ -26,6 +26,8 @@ def add(api: FastAPI) -> None:
         lessons = await room.read(find_lessons)
         with framed(room, "Overview", "/"):
             if not totals["episodes"]:
+                if any(lessons.values()):  # added by a person or a client, before any episode
+                    html(render_lessons(lessons, room.link))
                 html(_render_empty(library_name(room.api.state.shelf.path)))
                 return
             html(render_lessons(lessons, room.link))
@@ -83,7 +85,11 @@ def _render_figures(totals: Mapping[str, Any]) -> Html:
     waiting = f"; {totals['quarantined']} in quarantine" if totals["quarantined"] else ""
     cards = [
         ("Episodes", f"{totals['episodes']:,}", f"{totals['excluded']} excluded" if totals["excluded"] else ""),
-        ("Succeeded", f"{totals['succeeded'] / counted:.0%}" if counted else "-", f"{totals['succeeded']:,} episodes"),
+        (
+            "Succeeded",
+            f"{totals['succeeded'] / counted:.0%}" if counted else "-",
+            f"{totals['succeeded']:,} of {counted:,}",
+        ),
         ("Steps", f"{totals['steps']:,}", ""),
         ("Lessons in use", f"{sum(totals['items'].values()):,}", kinds + waiting),
         ("Actions blocked", f"{totals['blocked']:,}", "by guardrails"),
@@ -173,7 +179,7 @@ def _render_tests(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
     if not arms:
         return
     yield tag("h3", "Tested on unseen tasks, after the last episode")
-    head = ("how it played", "success", "95% interval", "made worse", "steps", "blocked")
+    head = ("how it played", "success", "95% interval", "made worse", "steps per episode", "refused per episode")
     rows = [
         (
             figures.name_group(arm["arm"]),
@@ -211,8 +217,8 @@ def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
                     "li",
                     tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
                     f" {format_success(None if row['success'] is None else bool(row['success']))}, "
-                    f"{row['n_steps']} steps, {figures.name_group(row['arm'])}, "
-                    f"{row['recorded_at'][:16].replace('T', ' ')}",
+                    f"{count(row['n_steps'], 'step')}, {figures.name_group(row['arm'])}, ",
+                    tag("span", row["recorded_at"][:16].replace("T", " "), class_="date"),
                 )
                 for row in rows
             ),

@@ -12,6 +12,7 @@ from nicegui import ui
 from hardwon.apps.http.state import runs as run_folder
 
 from . import charts
+from .figures import name_group
 from .frame import Room, framed, html, page
 from .markup import Html, section, table, tag
 
@@ -160,4 +161,6 @@ def experiment(rows: Iterable[Mapping[str, Any]]) -> dict[str, Curves]:
         return points if len(points) > 1 else [*points, [last, points[0][1]]]  # the arm does not learn: draw a constant
 
     named = {"success": "Success on unseen tasks", "steps": "Steps of an episode"}
-    return {title: {arm: curve(arm, name) for arm in tests} for name, title in named.items()} if tests else {}
+    if not tests:
+        return {}
+    return {title: {name_group(arm): curve(arm, name) for arm in tests} for name, title in named.items()}

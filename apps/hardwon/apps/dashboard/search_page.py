@@ -12,7 +12,7 @@ from hardwon.memory import ExperienceLibrary, Hit, Item
 from hardwon.memory.errors import HardwonError
 
 from .frame import Room, framed, html, page, show_error
-from .markup import Html, Link, linked, section, shorten, table, tag
+from .markup import Html, Link, count, linked, section, shorten, table, tag
 
 HITS = 25
 """Largest number of hits of each kind."""
@@ -29,10 +29,10 @@ def add(api: FastAPI) -> None:
             if not wanted:
                 html(section("Search", tag("p", "Type words into the field at the top of the page.")))
                 return
-            html(section(f"{len(hits['items'])} lessons", _render_items(hits["items"], room.link)))
-            newest = "newest " if len(hits["episodes"]) == HITS else ""
-            html(section(f"{len(hits['episodes'])} {newest}episodes", _render_episodes(hits["episodes"], room.link)))
-            html(section(f"{len(hits['steps'])} steps", _render_steps(hits["steps"], room.link)))
+            html(section(count(len(hits["items"]), "lesson"), _render_items(hits["items"], room.link)))
+            noun = "newest episode" if len(hits["episodes"]) == HITS else "episode"
+            html(section(count(len(hits["episodes"]), noun), _render_episodes(hits["episodes"], room.link)))
+            html(section(count(len(hits["steps"]), "step"), _render_steps(hits["steps"], room.link)))
             if room.may_write and any(hits.values()):
                 _add_forget(room, wanted)
 
@@ -72,7 +72,7 @@ def _render_episodes(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
     cells = [
         (
             tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
-            row["ending"],
+            row["ending"].replace("_", " "),
             row["recorded_at"][:16].replace("T", " "),
             tag("span", excerpt(row["task"], 110), class_="says soft"),
         )

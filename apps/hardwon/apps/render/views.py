@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hardwon.apps.shared.common import excerpt, table
+from hardwon.memory.situations.describe import condition_words
 from hardwon.memory.situations.titles import fill_holes
 
 from .failures import name_failure
@@ -69,7 +70,8 @@ def format_grade(grade: Mapping[str, Any]) -> str:
     names = {"why": "", "instead": f"instead{step}: ", "lesson": "lesson: "}
     words = "; ".join(f"{label}{excerpt(grade[name], 200)}" for name, label in names.items() if grade[name])
     outcome = f"{format_success(grade['success'])}, score {grade['score']:.2f}, by {grade['grader']}"
-    return f"{outcome} at {grade['at']}{f': {words}' if words else ''}"
+    at = grade["at"][:16].replace("T", " ")
+    return f"{outcome} at {at} UTC{f': {words}' if words else ''}"
 
 
 def _render_segments(segments: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -167,13 +169,15 @@ def _describe_reasons(step: Mapping[str, Any]) -> Iterator[Line]:
     elif why["value"] is not None:
         yield "because", "no action has been tried in this situation"
     for name, value in why["policy"].items():
-        if value not in (False, None, "") and name not in _OUTLOOK:
+        if value not in (False, None, "") and name not in (*_OUTLOOK, _TOKENS):
             yield _LABELS[name] if name in _LABELS else name.replace("_", " "), excerpt(str(value), 600)
 
 
 _OUTLOOK = ("gain", "unlock", "lost", "promise")
 """Reasons of an outlook, which are one line."""
-_LABELS = {"plan": "begins", "demonstration": "bound from"}
+_TOKENS = "said"
+"""Key of the numbers of the tokens of an action, which say nothing to a reader; `--json` has them."""
+_LABELS = {"demonstration": "adapted from", "memory": "hint"}
 
 
 def _format_outlook(why: Mapping[str, Any]) -> str:
@@ -191,8 +195,8 @@ def format_earlier_step(step: Mapping[str, Any]) -> str:
     """Return a sentence about an earlier step: its action, location, effect and return."""
     ended = {True: "an episode that succeeded", False: "an episode that failed", None: "an excluded episode"}
     return (
-        f"step:{step['id']} `{step['action']}`{_format_location(step)}: {excerpt(step['happened'], 120)}  "
-        f"return {step['return_to_go'] or 0:.2f}, {ended[step['episode_success']]}"
+        f"step:{step['id']} `{step['action']}`{_format_location(step)}: {excerpt(step['happened'], 120)} "
+        f"(return {step['return_to_go'] or 0:.2f}, {ended[step['episode_success']]})"
     )
 
 
@@ -201,7 +205,7 @@ def _format_rewards(step: Mapping[str, Any]) -> str:
 
 
 def _format_diagnosis(judged: Mapping[str, Any]) -> str:
-    parts = ["worked" if judged["success"] else f"failed: {judged['failure']}"]
+    parts = ["worked" if judged["success"] else f"failed: {name_failure(judged['failure'])}"]
     if judged["evidence"]:
         parts.append(f'"{excerpt(judged["evidence"], 160)}"')
     parts.append(f"progress {judged['progress']:.2f}")
@@ -241,7 +245,7 @@ def describe_item(item: Mapping[str, Any]) -> Iterator[Line]:
     if item["condition_words"]:
         yield "condition", fill_holes(item["condition_words"])
     for number, step in enumerate(item["steps"], 1):
-        yield "" if number > 1 else "steps", f"{number}. `{step}`"
+        yield "" if number > 1 else "steps", f"{number}. `{fill_holes(step)}`"
     if item["verify_words"]:
         yield "verified", f"when it is done: {item['verify_words']}"
     if item["repairs"]:
@@ -349,10 +353,12 @@ def format_failures(causes: Sequence[Mapping[str, Any]]) -> str:
 def format_probation(standing: Mapping[str, Any]) -> str:
     """Return the state of a guardrail's probation.
 
-    For example: `In force. Refused 7 times; tried once. Next trial after 3 more refusals, or at 2026-01-01 12:00 UTC.`
+    For example: `In force. All calls, also of runs that were not recorded: refused 7 times; let through as a trial
+    once. Next trial after 3 more refusals, or at 2026-01-01 12:00 UTC.`
     """
     force = "In force." if standing["in_force"] else "Not in force: it only warns."
-    counted = f"Refused {format_count(standing['refused'])}; tried {format_count(standing['trials'])}."
+    refused, trials = format_count(standing["refused"]), format_count(standing["trials"])
+    counted = f"All calls, also of runs that were not recorded: refused {refused}; let through as a trial {trials}."
     if standing["next_trial_at"] is None:
         return f"{force} {counted} It is pinned, so it is never tried."
     after, at = standing["next_trial_after_refusals"], str(standing["next_trial_at"])[:16].replace("T", " ")
@@ -428,12 +434,16 @@ def format_changes(before: Mapping[str, Any], detail: Mapping[str, Any]) -> str:
         if name == "version" or before.get(name) == value:
             continue
         fields.append(
-            f"{name}: {len(value)} steps" if name == "provenance" else f"{name}: {excerpt(_format_change(value), 120)}"
+            f"{name}: {len(value)} steps"
+            if name == "provenance"
+            else f"{name}: {excerpt(_format_change(name, value), 120)}"
         )
     return "; ".join(fields)
 
 
-def _format_change(value: Any) -> str:
+def _format_change(name: str, value: Any) -> str:
+    if name in ("condition", "verify") and isinstance(value, Mapping):
+        return fill_holes(condition_words(value)) if value else "none"
     if isinstance(value, list) and len(value) == 2 and all(isinstance(part, float) for part in value):
         return f"{value[0]:.3f} to {value[1]:.3f}"
     return str(value)
