@@ -438,7 +438,7 @@ def test_an_episode_that_a_plan_was_adapted_from_is_a_link():
 
 def test_error_pages_lead_to_every_list_and_leave_long_lists_of_names_out():
     def render(words):
-        return frame._render_error(404, words, "").body.decode()
+        return bytes(frame._render_error(404, words, "").body).decode()
 
     long = render(f"unknown episode 'x'. There are: {', '.join('abcdefghij' for _ in range(30))}.")
     assert "Unknown episode &#x27;x&#x27;.<" in long
