@@ -18,16 +18,14 @@ from typing import Any
 import sqlite_utils
 
 from hardwon.memory.errors import (
-    ConfigError,
     HardwonError,
-    LibraryDamaged,
-    LibraryError,
     LibraryReadOnly,
     LibraryUnwritable,
     NewerSchema,
     NotALibrary,
 )
 from hardwon.memory.privacy.private_files import FILE_MODE, OwnLock
+from hardwon.memory.sqlite_errors import INVALID_TEXT, TRANSLATED, translate_error
 
 from .freshness import Freshness
 from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
@@ -53,9 +51,6 @@ _PARENT_CONNECTIONS: list[sqlite3.Connection] = []
 MAKING_S = 3.0
 """Seconds for which a new file may stay empty while another process creates the library."""
 _MAGIC = b"SQLite format 3\x00"
-_INVALID_TEXT = "Could not decode to UTF-8"
-"""Prefix of Python's message about text that is not valid UTF-8."""
-_VERIFY = "hardwon memory verify"
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -219,7 +214,7 @@ class Store:
                     raise
                 finally:
                     self._depth -= 1
-            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            except TRANSLATED as error:
                 # Not `_translate_errors`: a context manager would double the time of a short transaction.
                 raise self.translate(error) from error
             finally:
@@ -253,10 +248,10 @@ class Store:
             try:
                 return self.connection.execute(sql, parameters).fetchall()
             except sqlite3.OperationalError as error:
-                if not str(error).startswith(_INVALID_TEXT):
+                if not str(error).startswith(INVALID_TEXT):
                     raise self.translate(error) from error
                 return self._read_damaged(sql, parameters)
-            except (sqlite3.Error, OverflowError, UnicodeEncodeError) as error:
+            except TRANSLATED as error:
                 # Not `_translate_errors`: a context manager would double the time of a short query.
                 raise self.translate(error) from error
 
@@ -376,39 +371,12 @@ class Store:
         """Convert SQLite's errors to library errors that name the file and the next step."""
         try:
             yield
-        except (sqlite3.Error, OverflowError) as error:
+        except TRANSLATED as error:
             raise self.translate(error) from error
 
-    def translate(self, error: sqlite3.Error | OverflowError | UnicodeEncodeError) -> HardwonError:
+    def translate(self, error: BaseException) -> HardwonError:
         """Return the library error for an error of SQLite; it names the file and the next step."""
-        if isinstance(error, UnicodeEncodeError):
-            return ConfigError(
-                f"{self.path}: {error.object!r:.60} contains a lone surrogate, which is not valid Unicode. Remove it."
-            )
-        if isinstance(error, OverflowError):
-            return LibraryError(f"{self.path}: an integer does not fit into 64 bits ({error}). Use a smaller one.")
-        code = getattr(error, "sqlite_errorname", None) or ""
-        message = str(error)
-        if message.startswith((_INVALID_TEXT, "malformed JSON")):
-            return LibraryDamaged(f"{self.path} was damaged after it was written ({message:.80}). Run: {_VERIFY}")
-        if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-            return LibraryUnwritable(
-                f"{self.path} has been locked by another writer for {BUSY_TIMEOUT_S:.0f} s. Stop it, then try again."
-            )
-        if code.startswith("SQLITE_FULL"):
-            return LibraryUnwritable(f"the disk of {self.path} is full. Free some space, then try again.")
-        if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-            how = "read" if self.read_only else "written"
-            return LibraryUnwritable(
-                f"{self.path} cannot be {how} ({message}). Check the permissions of the file and its folder."
-            )
-        if code.startswith("SQLITE_IOERR"):
-            return LibraryUnwritable(
-                f"{self.path}: the disk reported an error ({message}). The transaction was rolled back."
-            )
-        if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-            return NotALibrary(f"{self.path} is damaged or not a SQLite database ({message}). Restore a copy.")
-        return LibraryError(f"{self.path}: {message}")
+        return translate_error(error, self.path, read_only=self.read_only, busy_s=BUSY_TIMEOUT_S)
 
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
