@@ -557,7 +557,7 @@ def full(path, limited):
         limit, relieve = limited
         held.append(library.record(writers.episode_of("first")))
         limit(library)
-        with pytest.raises(LibraryUnwritable, match="disk|may not grow") as refused:
+        with pytest.raises(LibraryUnwritable, match=r"disk|may not grow") as refused:
             held.extend(library.record(padded(f"f{number}")) for number in range(500))
         late = f"f{len(held) - 1}"
         with pytest.raises(LibraryUnwritable):
@@ -599,7 +599,7 @@ def test_an_evolution_that_could_not_be_written_is_proposed_again(path):
         connection.execute("VACUUM")
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
-        with pytest.raises(LibraryUnwritable, match="a full disk, but|is full"):
+        with pytest.raises(LibraryUnwritable, match=r"a full disk, but|is full"):
             library.evolve()
         assert library.items() == []
         connection.execute("PRAGMA max_page_count = 1000000")

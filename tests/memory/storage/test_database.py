@@ -191,7 +191,7 @@ def test_a_full_disk_is_named_and_survived(library, episode):
     (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
     store.connection.execute(f"PRAGMA max_page_count = {pages}")
     dusty = [episode(see=f"{number} " + "dust " * 500) for number in range(200)]
-    with pytest.raises(LibraryUnwritable, match="a full disk, but|is full"):
+    with pytest.raises(LibraryUnwritable, match=r"a full disk, but|is full"):
         [library.record(one) for one in dusty]
     held = len(library.trajectories())
     assert library.recall("wooden drawer").steps
