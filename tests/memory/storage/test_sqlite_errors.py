@@ -29,7 +29,7 @@ def free(monkeypatch, tmp_path):
 
     def set_free(library, temporary=PLENTY):
         sizes = {Path("/data"): library, tmp_path: temporary}
-        monkeypatch.setattr(sqlite_errors.shutil, "disk_usage", lambda folder: Usage(0, 0, sizes[folder]))
+        monkeypatch.setattr("shutil.disk_usage", lambda folder: Usage(0, 0, sizes[folder]))
 
     return set_free
 
