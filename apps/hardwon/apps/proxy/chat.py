@@ -12,7 +12,7 @@ from hardwon.runtime.integrations.tool_run import append_warning
 
 from .conversations import ModelCall, ModelRequest
 from .dialect import Answer
-from .events import format_event
+from .events import format_event, is_end_mark
 
 
 class ChatCompletions:
@@ -97,7 +97,7 @@ class ChatReader:
     def add(self, event: bytes, chunk: Any, *, holds: bool) -> list[bytes]:
         """Add a chunk, and return the events to pass on now."""
         self._builder.add(chunk)
-        self._has_end = self._has_end or event.strip() == b"data: [DONE]"
+        self._has_end = self._has_end or is_end_mark(event)
         if self._continues:
             event = drop_role(event, chunk)
         if holds and (self.held or has_calls(chunk)):
@@ -113,7 +113,7 @@ class ChatReader:
     @property
     def is_cut(self) -> bool:
         """Return whether the answer has begun, and neither its end nor an error came."""
-        return self._builder.has_choice and not (self.is_over or self._has_end or self._builder.has_error)
+        return self._builder.is_unfinished and not (self._has_end or self._builder.has_error)
 
     def read_response(self) -> Answer | None:
         """Return the current response."""
@@ -174,6 +174,8 @@ class CompletionBuilder:
         self._token_ids: list[int] = []
         self.finish_reason: str | None = None
         self.has_choice = False
+        self._has_ended: dict[int, bool] = {}
+        """Whether each choice that has begun has ended, by index; a request with `n` has several."""
 
     def add(self, chunk: Any) -> None:
         """Add a chunk; what is not a chunk of the first choice is ignored."""
@@ -183,7 +185,9 @@ class CompletionBuilder:
             if chunk.get(name) is not None:
                 self._fields[name] = chunk[name]
         for choice in chunk.get("choices") or ():
-            if choice.get("index", 0) == 0:
+            at = choice.get("index", 0)
+            self._has_ended[at] = self._has_ended.get(at, False) or bool(choice.get("finish_reason"))
+            if at == 0:
                 self.has_choice = True
                 self._add_choice(choice)
 
@@ -210,6 +214,11 @@ class CompletionBuilder:
             call["function"]["arguments"] += arguments
         elif arguments is not None:
             call["function"]["arguments"] = arguments
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return whether a choice has begun and not ended."""
+        return not all(self._has_ended.values())
 
     @property
     def has_error(self) -> bool:

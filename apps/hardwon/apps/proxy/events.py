@@ -9,21 +9,30 @@ Event = tuple[bytes, Any]
 
 
 async def iter_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
-    """Yield the events of a stream as soon as each is complete, and the bytes that remain at its end."""
+    """Yield the events of a stream as soon as each is complete.
+
+    The last event may lack its blank line, which is added. Half an event, of a server that died, is left out: a client
+    would read the next event as a part of it.
+    """
     waiting = b""
     async for chunk in chunks:
         waiting += chunk
         while (end := _find_end(waiting)) is not None:
             event, waiting = waiting[:end], waiting[end:]
             yield event, parse_event(event)
-    if waiting:
-        yield waiting, parse_event(waiting)
+    if (value := parse_event(waiting)) is not None or is_end_mark(waiting):
+        yield waiting.rstrip() + b"\n\n", value
 
 
 def _find_end(data: bytes) -> int | None:
     """Return the end of the first event, after its blank line; None if it is not complete."""
     ends = [at + len(mark) for mark in (b"\n\n", b"\r\n\r\n", b"\r\r") if (at := data.find(mark)) >= 0]
     return min(ends, default=None)
+
+
+def is_end_mark(event: bytes) -> bool:
+    """Return whether an event is the last one of a stream of chat completions."""
+    return event.strip() == b"data: [DONE]"
 
 
 def parse_event(event: bytes) -> Any:

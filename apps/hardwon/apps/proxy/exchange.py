@@ -16,7 +16,7 @@ from hardwon.runtime.loop.enforcement import Ruling
 
 from .conversations import ModelCall
 from .dialect import Answer, Dialect
-from .events import format_event, iter_events
+from .events import format_event, is_end_mark, iter_events
 
 if TYPE_CHECKING:
     from .app import Proxy
@@ -122,14 +122,16 @@ class Exchange:
         try:
             for attempt in range(MOST_RETRIES + 1):
                 reader.begin()
+                is_empty = True
                 async for event, chunk in iter_events(response.aiter_bytes()):
+                    is_empty = is_empty and chunk is None and not is_end_mark(event)
                     events = reader.add(event, chunk, holds=self._holds)
                     if reader.is_over and not reader.held:
                         await self._note(reader.read_answer())
                     for passed in events:
                         yield passed
                 await response.aclose()
-                if reader.is_cut:
+                if is_empty or reader.is_cut:
                     raise ResponseFailed("the stream ended before the answer did")
                 current, held = reader.read_response() if reader.is_over else None, reader.held
                 rulings = await self._rule_on(current) if current and attempt < MOST_RETRIES else []
