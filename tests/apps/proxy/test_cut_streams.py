@@ -4,6 +4,7 @@ import contextlib
 import json
 import socket
 import threading
+from typing import Any
 
 import openai
 import pytest
@@ -33,14 +34,14 @@ def chat_events():
 
 
 def response_events():
-    value = {
+    value: dict[str, Any] = {
         "id": "resp_1", "object": "response", "created_at": 1, "model": "m", "output": [], "tools": [],
         "parallel_tool_calls": True, "tool_choice": "auto",
     }  # fmt: skip
     part = {"type": "output_text", "text": "Done", "annotations": []}
     message = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
     begun = {**value, "status": "in_progress"}
-    events = [
+    events: list[dict[str, Any]] = [
         {"type": "response.created", "response": begun},
         {"type": "response.output_item.added", "output_index": 0, "item": {**message, "content": []}},
         {"type": "response.output_item.done", "output_index": 0, "item": message},
