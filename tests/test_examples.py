@@ -1,13 +1,12 @@
 """Every example runs, offline and in seconds, and says what it promises to say."""
 
 import json
-import os
 import re
 import runpy
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -30,19 +29,28 @@ TESTED = {
 WITHOUT_A_CHAT_MODEL = {"quickstart.py", "inspect_library.py"}
 
 
-def run(name: str, folder: Path, *arguments: str) -> str:
-    """What an example prints, run as a script in an empty folder and without a model's key."""
-    environment = {key: value for key, value in os.environ.items() if key != "HARDWON_MODEL"}
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run_script(name: str, folder: Path, *arguments: str) -> str:
+    """What an example prints, run as a script in an empty folder."""
+    command = [sys.executable, str(EXAMPLES / name), *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[[str], str]:
+    """Runs an example in this process, which has imported LangChain already; returns what it prints."""
+
+    def run_here(name: str) -> str:
+        monkeypatch.delenv("HARDWON_MODEL", raising=False)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLES / name)])
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        capsys.readouterr()
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run_here
 
 
 def test_every_example_is_tested():
@@ -93,72 +101,72 @@ def test_a_real_model_is_asked_where_the_environment_names_one(name, tmp_path, m
     assert set(provider.asked) == {"tiny"}
 
 
-def test_quickstart_learns_and_its_library_can_be_inspected(tmp_path):
+def test_quickstart_learns_and_its_library_can_be_inspected(run):
     """The agent wins more games after learning, and the library tells why it acts as it does."""
-    told = run("quickstart.py", tmp_path)
+    told = run("quickstart.py")
     before, after = (int(number) for number in re.findall(r"^(?:before|after): +(\d+) of 20", told, re.MULTILINE))
     assert after > before
-    explained = run("inspect_library.py", tmp_path)
+    explained = run("inspect_library.py")
     assert "strategy: " in explained
     assert "was expected, from" in explained
 
 
 def test_inspecting_a_library_that_is_not_there_says_how_to_make_one(tmp_path):
     with pytest.raises(AssertionError, match=re.escape("run examples/quickstart.py to create one")):
-        run("inspect_library.py", tmp_path, "nowhere.db")
+        run_script("inspect_library.py", tmp_path, "nowhere.db")
     assert not (tmp_path / "nowhere.db").exists()
 
 
-def test_chat_model_is_shown_what_the_first_episode_found_out(tmp_path):
+def test_chat_model_is_shown_what_the_first_episode_found_out(run):
     """Nothing before the first episode, the failed refund before the first step of the second."""
-    first, _, second = run("chat_scripted.py", tmp_path).partition("Grace wants")
+    first, _, second = run("chat_scripted.py").partition("Grace wants")
     assert "experience:" not in first
     failed = "experience: - in a similar situation, `refund(order={order})` failed"
     assert failed in second.partition('find_order(customer="Grace")')[0]
     assert second.count("was accepted") == 1
 
 
-def test_an_agent_that_exists_makes_a_mistake_once(tmp_path):
+def test_an_agent_that_exists_makes_a_mistake_once(run):
     """The first traveller's request fails once, the second one's not at all."""
-    first, _, second = run("middleware_agent.py", tmp_path).partition("Trains to Rome")
+    first, _, second = run("middleware_agent.py").partition("Trains to Rome")
     assert first.count("error:") == 1
     assert "error:" not in second
     assert "success: trains to Rome" in second
 
 
-def test_a_support_agent_stops_repeating_a_mistake_and_only_with_a_library(tmp_path):
+def test_a_support_agent_stops_repeating_a_mistake_and_only_with_a_library(run):
     """The guardrail is made after the fourth failure."""
-    told = run("support_agent.py", tmp_path)
+    told = run("support_agent.py")
     assert "without a library: 1 1 1 1 1 1 1 1" in told
     assert "with one:          1 1 1 1 0 0 0 0" in told
     assert "guardrail: Do not `choose_method(method=cash)`" in told
 
 
-def test_a_langgraph_app_remembers_each_user(tmp_path):
+def test_a_langgraph_app_remembers_each_user(run):
     """From visit to visit, and nobody else's."""
-    told = run("langgraph_store.py", tmp_path)
+    told = run("langgraph_store.py")
     assert "ada: What do I drink?\n    You told me: I drink green tea." in told
     assert "grace: Where does my sister live?\n    You never told me." in told
 
 
-def test_a_coding_agent_is_told_of_a_trap_over_mcp(tmp_path):
+def test_a_coding_agent_is_told_of_a_trap_over_mcp(run):
     """The second project's build fails no more."""
-    first, _, second = run("coding_agent_mcp.py", tmp_path).partition("Let the warehouse")
+    first, _, second = run("coding_agent_mcp.py").partition("Let the warehouse")
     assert "test failed" in first
     assert "edit settings.template\n  build\n    -> all tests pass" in second
     assert "test failed: PORT" not in second.partition("edit")[2]
 
 
-def test_the_graph_of_langgraph_studio_runs_and_learns(tmp_path):
+def test_the_graph_of_langgraph_studio_runs_and_learns(run, tmp_path):
     """As `langgraph.json` names it."""
     named = json.loads((EXAMPLES.parent / "langgraph.json").read_text(encoding="utf-8"))
     (where,) = named["graphs"].values()
     assert where == "./examples/studio.py:graph"
-    assert run("studio.py", tmp_path).rstrip().endswith("A-1042 was refunded")
+    assert run("studio.py").rstrip().endswith("A-1042 was refunded")
     assert (tmp_path / "runs" / "studio.db").exists()
 
 
-def test_a_team_makes_fewer_calls_than_its_agents_alone(tmp_path):
-    told = run("team.py", tmp_path)
+def test_a_team_makes_fewer_calls_than_its_agents_alone(run):
+    told = run("team.py")
     alone, sharing = (int(number) for number in re.findall(r"80 after .* s: (\d+) calls", told))
     assert sharing < alone
