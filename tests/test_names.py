@@ -16,17 +16,27 @@ BANNED_WORD = re.compile(rf"^_*({WORDS})$")
 
 
 @cache
-def parse(file):
-    """Return all nodes of a module."""
-    return tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+def read(file):
+    """Return the definitions of a module as (kind, name, line) and the names it assigns to as (name, line).
+
+    The nodes themselves are 600,000, which the collector of garbage would walk until the tests end.
+    """
+    nodes = tuple(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    fields = {node.target for node in nodes if isinstance(node, ast.AnnAssign)}
+    assigned = ((node, *find_assigned_name(node)) for node in nodes)
+    return (
+        [(type(node), node.name, node.lineno) for node in nodes if isinstance(node, kinds)],
+        [(name, line) for node, name, line in assigned if name and not (name == "shown" and node in fields)],
+    )
 
 
 def definitions(package, *kinds):
     """Yield the name and the place of every definition of these kinds below a package's folder."""
     for file in sorted((ROOT / package / "hardwon" / package).rglob("*.py")):
-        for node in parse(file):
-            if isinstance(node, kinds):
-                yield node.name, f"{file.relative_to(ROOT)}:{node.lineno}"
+        for kind, name, line in read(file)[0]:
+            if kind in kinds:
+                yield name, f"{file.relative_to(ROOT)}:{line}"
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -54,10 +64,8 @@ def test_variables_are_not_named_by_participles(package):
     """
     places = []
     for file in sorted((ROOT / package / "hardwon" / package).rglob("*.py")):
-        fields = {node.target for node in parse(file) if isinstance(node, ast.AnnAssign)}
-        for node in parse(file):
-            name, line = find_assigned_name(node)
-            if BANNED_WORD.match(name) and not (name == "shown" and node in fields):
+        for name, line in read(file)[1]:
+            if BANNED_WORD.match(name):
                 places.append(f"{file.relative_to(ROOT)}:{line} {name}")
     assert places == []
 
