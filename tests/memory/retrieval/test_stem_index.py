@@ -1,5 +1,7 @@
 """Short texts ranked by the words of a query."""
 
+import math
+
 import pytest
 
 from hardwon.memory.retrieval.text_index import StemIndex
@@ -31,3 +33,11 @@ def test_unknown_words_lower_every_share():
     assert alone == 1.0
     assert 0 < beside < 0.6
     assert StemIndex(()).rank("user") == []
+
+
+def test_worked_example_of_a_share():
+    """Of four texts two have "red" and one has "fox"; "owl", which none has, weighs as much as "fox"."""
+    red, fox = math.log1p(4 / 2), math.log1p(4 / 1)
+    ranks = StemIndex(("red fox", "red hen", "blue hen", "old hen")).rank("red owl fox")
+    assert [position for position, _ in ranks] == [0, 1]
+    assert [share for _, share in ranks] == pytest.approx([(red + fox) / (red + 2 * fox), red / (red + 2 * fox)])
