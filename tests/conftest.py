@@ -1,6 +1,7 @@
 """Fixtures for all tests: an empty library, an episode factory, a small environment and a scripted policy."""
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from pathlib import Path
@@ -17,6 +18,12 @@ settings.load_profile("hardwon")
 
 # Collecting the tests makes a million objects that stay, and the collector of garbage would walk them again and again.
 gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide the GPU of this machine, unless its tests are asked for: no GPU computes the same bits twice."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def pytest_collection_finish() -> None:

@@ -27,6 +27,7 @@ from hardwon.runtime.llm.chat_model import in_own_loop
 from hardwon.trainers.algorithms.samples import Ids
 
 from .base import Completion, Request
+from .rendering import render_messages
 from .trie import Trie
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system"}
@@ -181,14 +182,7 @@ class EngineChatModel(BaseChatModel):
         conversation = [
             {"role": _ROLES.get(message.type, "user"), "content": str(message.text)} for message in messages
         ]
-        return tuple(
-            tokenizer.apply_chat_template(
-                conversation,
-                add_generation_prompt=True,
-                return_dict=False,
-                sanitize_control_tokens=True,  # message text must not end the message; ignored by older versions
-            )
-        )
+        return render_messages(tokenizer, conversation, add_generation_prompt=True)
 
     def _encode(self, text: str) -> Ids:
         """Return the token ids of a text."""

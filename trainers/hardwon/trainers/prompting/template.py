@@ -16,6 +16,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Ids
+from hardwon.trainers.engines.rendering import render_messages
 
 _SYSTEM, _USER, _NEXT = "Kestrel", "Lantern", "Marigold"
 """Messages of the probes: words that no template contains."""
@@ -141,17 +142,10 @@ class ChatTemplate:
         return [_message("user", f"{system}\n\n{user}")]
 
     def _render(self, messages: Sequence[Mapping[str, Any]], *, answer: bool = True, **extra: Any) -> Ids:
-        return tuple(
-            self.tokenizer.apply_chat_template(
-                list(messages),
-                add_generation_prompt=answer,
-                return_dict=False,
-                sanitize_control_tokens=True,
-                # Thoughts in a template's own form are closed: `roles.policy.settings.speech` asks for them as a line,
-                # in the same form for every base.
-                **{"enable_thinking": False, **extra},
-            )
-        )
+        # Thoughts in a template's own form are closed: `roles.policy.settings.speech` asks for them as a line, in the
+        # same form for every base.
+        options = {"enable_thinking": False, **extra}
+        return render_messages(self.tokenizer, messages, add_generation_prompt=answer, **options)
 
     # -- probes -------------------------------------------------------------------------------------
 
@@ -224,7 +218,7 @@ class ChatTemplate:
             if plain.count(number) != marked.count(number) and added[number].special:
                 raise ConfigError(
                     f"text that contains {added[number].content!r} becomes a control token of {self._name}; "
-                    "install transformers 5.23 or newer, or use another base."
+                    "use another base."
                 )
 
 

@@ -1,0 +1,39 @@
+"""Chat messages as token ids. In every version of transformers, no text of a message becomes a control token."""
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hardwon.trainers.algorithms.samples import Ids
+
+
+def render_messages(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **options: Any) -> Ids:
+    """Render messages with the chat template of a tokenizer.
+
+    transformers 5.23 reads control tokens in messages as plain text. Older versions ignore that switch, so there every
+    name of one gets a space behind its first character, such as `< |im_end|>`.
+
+    Args:
+        tokenizer: A tokenizer with a chat template.
+        messages: Messages in the form of transformers.
+        **options: Further arguments of `apply_chat_template`, and variables of the template.
+    """
+    if "sanitize_control_tokens" not in inspect.signature(tokenizer.apply_chat_template).parameters:
+        names = [str(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        messages, options = _break_names(list(messages), names), _break_names(options, names)
+    return tuple(
+        tokenizer.apply_chat_template(list(messages), return_dict=False, sanitize_control_tokens=True, **options)
+    )
+
+
+def _break_names(value: Any, names: Sequence[str]) -> Any:
+    """Return the value with a space in every name of a control token in its texts."""
+    if isinstance(value, Mapping):
+        return {_break_names(key, names): _break_names(item, names) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_break_names(item, names) for item in value]
+    if not isinstance(value, str):
+        return value
+    for name in names:
+        value = value.replace(name, f"{name[0]} {name[1:]}")
+    return value
