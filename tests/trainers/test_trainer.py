@@ -422,9 +422,10 @@ def test_differences_are_paired_by_world_and_harm_by_copy():
 
 
 def test_excluded_episodes_are_no_failures():
-    played = [Played("control", "a", 0, True, 1, 1), Played("control", "b", 0, None, 1, 1)]
-    found = summarise(played)["control"]
-    assert (found.episodes, found.success, found.excluded) == (1, 1.0, 1)
+    long = [Played("control", world, 0, None, 1, 1, problem="context_exceeded") for world in "bc"]
+    found = summarise([Played("control", "a", 0, True, 1, 1), *long])["control"]
+    assert (found.episodes, found.success, found.excluded) == (1, 1.0, 2)
+    assert found.problems == {"context_exceeded": 2}
 
 
 def test_a_role_gives_what_its_arm_is_shown(corridor, monkeypatch):

@@ -141,6 +141,16 @@ def test_a_table_says_how_actions_were_chosen(capsys, temperature, words):
     assert capsys.readouterr().out.splitlines()[-1].startswith(words)
 
 
+def test_a_table_says_why_episodes_are_in_no_figure(capsys):
+    """An arm whose prompts outgrow the model would look good without the games that it could not finish."""
+    numbers = {"episodes": 5, "success": 0.8, "low": 0.7, "high": 0.9, "difference": None, "error": None, "harm": None}
+    numbers |= {"steps": 5.0, "tokens": 10.0}
+    problems = {"context_exceeded": 4, "environment_error": 1}
+    print_arms({"control": numbers | {"excluded": 0}, "retrieved": numbers | {"excluded": 5, "problems": problems}})
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "retrieved: 5 of 10 episodes are in no figure: context_exceeded (4), environment_error (1)"
+
+
 def test_an_interrupted_run_says_how_to_go_on(config, monkeypatch):
     import hardwon.trainers.trainer as trainer
 

@@ -121,8 +121,11 @@ def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
     temperatures = {arm["temperature"] for arm in arms.values() if arm.get("temperature") is not None}
     for temperature in temperatures:
         typer.echo("greedy actions" if temperature == 0 else f"actions sampled at temperature {temperature:g}")
-    if excluded := sum(arm["excluded"] for arm in arms.values()):
-        typer.echo(f"{excluded} episodes were excluded because the environment failed.")
+    for name, arm in arms.items():
+        if arm["excluded"]:
+            causes = ", ".join(f"{problem} ({count})" for problem, count in arm.get("problems", {}).items())
+            played = arm["episodes"] + arm["excluded"]
+            typer.echo(f"{name}: {arm['excluded']} of {played} episodes are in no figure: {causes or 'unknown'}")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -47,12 +47,14 @@ class Played:
     world: str
     copy: int
     success: bool | None
-    """Whether the task succeeded; None if the environment failed."""
+    """Whether the task succeeded; None if the episode is excluded."""
     steps: int
     tokens: int
     outcome: float | None = None
     """Outcome of the episode if it is not the success."""
     measure: Outcome = "success"
+    problem: str = ""
+    """Why the episode is excluded, such as context_exceeded; empty if it is not."""
 
     @property
     def value(self) -> float:
@@ -79,11 +81,13 @@ class ArmResult:
     tokens: float
     """Mean number of prompt and completion tokens per episode."""
     excluded: int
-    """Episodes excluded because the environment failed."""
+    """Episodes that are in no other figure."""
     outcome: float = 0.0
     """Mean outcome by `measure`."""
     measure: Outcome = "success"
     """The kind of outcome of an episode."""
+    problems: Mapping[str, int] = field(default_factory=dict)
+    """Number of excluded episodes by cause, such as context_exceeded."""
 
 
 def collect_episodes(rollouts: Sequence[Rollout]) -> list[Played]:
@@ -95,17 +99,17 @@ def collect_episodes(rollouts: Sequence[Rollout]) -> list[Played]:
         copy = counts.get((rollout.trajectory.arm, rollout.group), 0)
         counts[rollout.trajectory.arm, rollout.group] = copy + 1
         played.append(
-            _to_episode(rollout.trajectory, rollout.group, copy, failed=bool(rollout.failed), measure=rollout.measure)
+            _to_episode(rollout.trajectory, rollout.group, copy, problem=rollout.failed, measure=rollout.measure)
         )
     return played
 
 
-def _to_episode(trajectory: Trajectory, world: str, copy: int, *, failed: bool, measure: Outcome = "success") -> Played:
+def _to_episode(trajectory: Trajectory, world: str, copy: int, *, problem: str, measure: Outcome = "success") -> Played:
     """Return the figures of a trajectory that an evaluation needs."""
     spent = trajectory.meta.get("prompt_tokens", 0) + trajectory.meta.get("completion_tokens", 0)
-    success = None if failed else trajectory.success
-    outcome = None if failed else measure_outcome(trajectory, measure)
-    return Played(trajectory.arm, world, copy, success, len(trajectory.steps), int(spent), outcome, measure)
+    success = None if problem else trajectory.success
+    outcome = None if problem else measure_outcome(trajectory, measure)
+    return Played(trajectory.arm, world, copy, success, len(trajectory.steps), int(spent), outcome, measure, problem)
 
 
 def summarise(played: Sequence[Played]) -> dict[str, ArmResult]:
@@ -118,10 +122,12 @@ def summarise(played: Sequence[Played]) -> dict[str, ArmResult]:
     by_world: dict[str, dict[str, list[Played]]] = {arm: {} for arm in dict.fromkeys(e.arm for e in played)}
     for episode in counted:
         by_world[episode.arm].setdefault(episode.world, []).append(episode)
-    excluded = {arm: sum(e.arm == arm and e.success is None for e in played) for arm in by_world}
-    return {
-        arm: _summarize_arm(arm, worlds, by_world.get(CONTROL, {}), excluded[arm]) for arm, worlds in by_world.items()
-    }
+    results = {}
+    for arm, worlds in by_world.items():
+        problems = Counter(e.problem or "unknown" for e in played if e.arm == arm and e.success is None)
+        result = _summarize_arm(arm, worlds, by_world.get(CONTROL, {}), problems.total())
+        results[arm] = replace(result, problems=dict(problems.most_common()))
+    return results
 
 
 def _summarize_arm(
@@ -316,8 +322,8 @@ def _play_policy(
             )
             for fold, seed in worlds.all:
                 result = agent.run(fold, seed)
-                failed = result.success is None
-                played.append(_to_episode(result.trajectory, f"{fold}#{seed}", copy, failed=failed))
+                problem = (result.trajectory.ending or "no outcome") if result.success is None else ""
+                played.append(_to_episode(result.trajectory, f"{fold}#{seed}", copy, problem=problem))
             agent.close()
     return played
 
