@@ -105,7 +105,7 @@ def _encode(prompts: PromptFormat, action: str, choices: Sequence[str]) -> tuple
 
 
 def find_path(environment: Environment, world: Task, clean: Sequence[str], whole: Sequence[str]) -> tuple[str, ...]:
-    """Return the shortest path that is found to succeed.
+    """Return the cleaned path if it succeeds, else the whole one, shortened by replay; the cleaned one if neither does.
 
     A step that shows nothing new may be the one that counts: a cooled potato looks like a warm one. Cleaning takes it
     for a circle, so what is left is played before it is believed.
@@ -125,7 +125,7 @@ def find_path(environment: Environment, world: Task, clean: Sequence[str], whole
 def shorten_path(environment: Environment, world: Task, path: Sequence[str]) -> tuple[str, ...]:
     """Return a path without the actions that it succeeds without, found by playing it again.
 
-    A demonstration with a detour teaches the detour. Each action is left out once, from the first to the last; it stays
+    A demonstration with a detour teaches the detour. Each action is left out once, from the last to the first; it stays
     out if the rest is admissible and still succeeds.
 
     Args:
