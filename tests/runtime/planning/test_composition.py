@@ -306,6 +306,16 @@ def test_a_demonstration_about_things_that_no_task_names_is_not_bound(library):
     assert bind_demonstration(silent, "bring a vase to table", repertoire) is None
 
 
+def test_a_demonstration_is_bound_to_a_task_with_as_many_things(library):
+    """With more or fewer, nobody knows which thing takes whose place, and so with none at all."""
+    repertoire = library.repertoire()
+    (best, *_) = repertoire.list_demonstrations("bring a vase to table")
+    assert bind_demonstration(best, "bring a vase to shelf", repertoire)
+    assert bind_demonstration(best, "bring a vase and a bowl to table", repertoire) is None
+    assert bind_demonstration(best, "bring a vase", repertoire) is None
+    assert bind_demonstration(replace(best, task="bring it here"), "bring it here", repertoire) is None
+
+
 def test_an_empty_repertoire_has_no_demonstrations():
     assert Repertoire().list_demonstrations("bring a vase to table") == []
     assert Repertoire().likelihood("vase", "table 1") == 0.0

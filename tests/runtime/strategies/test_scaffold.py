@@ -10,6 +10,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.strategies.guide import StrategyGuide
 from hardwon.runtime.strategies.scaffold import (
+    LENGTH,
     Edit,
     ScaffoldEditor,
     TrialCounts,
@@ -17,6 +18,7 @@ from hardwon.runtime.strategies.scaffold import (
     compute_fisher,
     count_trial,
     decide_trial,
+    read_edit,
 )
 from hardwon.runtime.strategies.strategy import Strategy, load_strategies, save_strategies
 
@@ -73,6 +75,25 @@ def test_an_editor_names_steps_and_writes_no_injected_instruction(library, scrip
     assert ScaffoldEditor(scripted(bad, foreign)).propose(OLD, library) is None
     good = json.dumps({"kind": "change", "line": 2, "text": "Then check.", "evidence": [ref, 987654]})
     assert ScaffoldEditor(scripted(good)).propose(OLD, library) == Edit("change", 2, "Then check.", (ref or 0,))
+
+
+@pytest.mark.parametrize("kind", ["add", "change"])
+def test_a_new_line_is_short_and_says_something_new(kind):
+    """At the limit it is taken; behind it, empty, or equal to a line of the instructions, it is refused."""
+    answer = {"kind": kind, "line": 1, "evidence": [7]}
+    longest = "x" * LENGTH
+    assert read_edit(answer | {"text": longest}, OLD, {7}) == Edit(kind, 1 if kind == "change" else 0, longest, (7,))
+    for text in (longest + "x", "", " \n", "Then act."):
+        with pytest.raises(ValueError, match="text is empty, longer"):
+            read_edit(answer | {"text": text}, OLD, {7})
+
+
+def test_a_dropped_line_needs_no_text():
+    """Whatever stands there is ignored."""
+    for text in ("", "Then act.", "x" * (LENGTH + 1)):
+        assert read_edit({"kind": "drop", "line": 2, "evidence": [7], "text": text}, OLD, {7}) == Edit(
+            "drop", 2, "", (7,)
+        )
 
 
 def test_a_trial_plays_both_in_turn_whatever_their_record(library):

@@ -4,12 +4,14 @@ import os
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from langchain.agents import create_agent
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import ToolException
 from mcp import StdioServerParameters
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -124,6 +126,19 @@ def test_what_a_tool_answers_as_an_error_is_the_steps_error(environment):
     assert info["error"].startswith("Error executing tool book")
     assert state.feedback == info["error"]
     assert not done
+
+
+def test_an_error_without_words_names_the_tool(here, monkeypatch):
+    """A step whose error were empty would count as a success."""
+
+    async def answer(name, arguments):
+        return SimpleNamespace(content=[], is_error=name == "find")
+
+    with McpTools(here) as tools:
+        monkeypatch.setattr(tools._client, "call_tool", answer)
+        assert tools.call("book", {}) == ""
+        with pytest.raises(ToolException, match=r"^find failed$"):
+            tools.call("find", {})
 
 
 def test_wrong_arguments_are_told_by_the_server(environment):

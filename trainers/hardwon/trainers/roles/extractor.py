@@ -52,8 +52,9 @@ class ExtractorSettings:
     """choice: keep or skip each path of an episode with one token. text: generate free text."""
     trials: int = TRIALS
     """For reads: rollouts, the other task instances in which a candidate is tried before it is stored. In each, half of
-    an arm's episodes are shown it besides what is recalled, and the difference is its reward. 0 stores candidates at
-    once, and pays them by the episodes that recall them later."""
+    an arm's episodes are shown it besides what is recalled, and the difference is its reward. An iteration judges at
+    most `run.groups` x recalling arms / trials candidates. 0 stores candidates at once, and pays them by the episodes
+    that recall them later."""
     explores: float = 0.25
     """Share of the skipped candidates that are tried as well, so that a wrong verdict is noticed."""
     episodes: int = 8
