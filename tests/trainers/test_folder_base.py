@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,6 +124,18 @@ def test_a_warm_start_warns_if_the_library_has_its_instances(corridor, base, tmp
         )
     )
     assert ("are in library.explored" in capsys.readouterr().err) is warns
+
+
+@pytest.mark.parametrize(("at_once", "most"), [(None, 2), (3, 3), (1, 1)])
+def test_a_run_plays_as_many_episodes_at_once_as_it_is_told(at_once, most, monkeypatch):
+    """Long episodes need fewer than the default, or the run is killed for memory; a large GPU takes more."""
+    monkeypatch.setattr(player, "CONCURRENT_CHATS", 2)
+    config = SimpleNamespace(run=SimpleNamespace(at_once=at_once), model=SimpleNamespace(is_compact=False))
+    playing: Any = SimpleNamespace(_session=SimpleNamespace(config=config))
+    episodes: Any = range(7)
+    batches: list[Any] = list(player.Player._split(playing, episodes))
+    assert [len(batch) for batch in batches][:-1] == [most] * (len(batches) - 1)
+    assert [number for batch in batches for number in batch] == list(range(7))
 
 
 def test_a_warm_start_demonstrates_with_and_without_recall(corridor, base, tmp_path, monkeypatch):

@@ -67,13 +67,16 @@ def test_a_run_is_trained_evaluated_and_exported(config, tmp_path):
     }
     assert {part["temperature"] for part in arms.values()} == {report["temperature"]} == {1.0}
     only = json.loads(
-        hardwon("eval", tmp_path / "run", "--arm", "control", "--seeds", "200-204", "--copies", 2, "--json").stdout
+        hardwon(
+            "eval", tmp_path / "run", "--arm", "control", "--seeds", "200-204", "--copies", 2, "--at-once", 3, "--json"
+        ).stdout
     )
     assert {arm: part["episodes"] for arm, part in only.items()} == {"control": 10}
     assert "holds a run already" in hardwon("train", config, code=2).stderr
     assert "1 iterations" in hardwon("train", config, "--resume", "-q").stdout
     assert "unknown arm 'experiense'" in hardwon("eval", tmp_path / "run", "--arm", "experiense", code=2).stderr
     assert "--game applies to a policy" in hardwon("eval", tmp_path / "run", "--game", "coin", code=2).stderr
+    assert "--at-once applies to a checkpoint" in hardwon("eval", "random", "--at-once", "2", code=2).stderr
 
 
 def test_any_policy_is_evaluated_with_and_without_a_library(learnt, monkeypatch):

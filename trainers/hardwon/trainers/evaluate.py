@@ -216,6 +216,7 @@ async def evaluate_checkpoint(
     temperature: float | None = None,
     tell: Callable[[str], None] | None = None,
     library: str | Path | None = None,
+    at_once: int | None = None,
 ) -> dict[str, ArmResult]:
     """Evaluate the policy of a checkpoint together with its library, or with another one.
 
@@ -230,6 +231,7 @@ async def evaluate_checkpoint(
         temperature: Sampling temperature of the policy; 0 is greedy.
         tell: Receives a line of progress now and then.
         library: Path or address of a library that all arms recall from in place of the checkpoint's own.
+        at_once: Episodes that run at once; fewer need less memory.
 
     Returns:
         The results by arm.
@@ -239,6 +241,8 @@ async def evaluate_checkpoint(
         UnknownName: The checkpoint has no arm of that name.
     """
     config = read_config(checkpoint)
+    if at_once is not None:
+        config = replace(config, run=replace(config.run, at_once=at_once))
     available = config.list_evaluated_arms(copies)
     names = [arm.name for arm in available]
     for name in arms or ():
@@ -249,7 +253,7 @@ async def evaluate_checkpoint(
     with (
         # works on copies of the libraries, so the checkpoint stays intact
         tempfile.TemporaryDirectory() as folder,
-        closing(Session.restore(checkpoint, Path(folder), recalled=library)) as session,
+        closing(Session.restore(checkpoint, Path(folder), config, recalled=library)) as session,
         closing(Player(session, tell)) as player,
     ):
         rollouts = await player.play(

@@ -181,7 +181,8 @@ class Player:
 
     def _split(self, specs: Sequence[Spec]) -> list[Sequence[Spec]]:
         """Return the episodes in batches that run at once."""
-        most = CONCURRENT if self._session.config.model.is_compact else CONCURRENT_CHATS
+        config = self._session.config
+        most = config.run.at_once or (CONCURRENT if config.model.is_compact else CONCURRENT_CHATS)
         return [specs[at : at + most] for at in range(0, len(specs), most)]
 
     def close(self) -> None:

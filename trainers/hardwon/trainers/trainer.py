@@ -47,6 +47,7 @@ MAY_DIFFER = (
     "rollouts.",
     "run.iterations",
     "run.save_every",
+    "run.at_once",
     "run.keep",
     "run.history",
     "run.out",

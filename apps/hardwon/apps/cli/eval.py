@@ -52,6 +52,14 @@ def evaluate(
             parser=common.parse_library,
         ),
     ] = None,
+    at_once: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Episodes that run at once, for a checkpoint; fewer need less memory.",
+            show_default="run.at_once",
+        ),
+    ] = None,
     as_json: common.AsJson = False,
 ) -> None:
     """Evaluate WHAT on held-out tasks and compare its arms: success with 95% intervals, harm, steps and tokens."""
@@ -63,7 +71,9 @@ def evaluate(
             raise ConfigError(
                 f"{extra[0]} applies to a policy; the checkpoint {what} has its own setting. Leave it out."
             )
-        report = _evaluate_checkpoint(Path(what), fold, seeds, arm, copies, temperature, library)
+        report = _evaluate_checkpoint(Path(what), fold, seeds, arm, copies, temperature, library, at_once)
+    elif at_once is not None:
+        raise ConfigError(f"--at-once applies to a checkpoint; the policy {what} plays one episode after another.")
     else:
         report = _evaluate_policy(what, environment, game, params, max_steps, fold, seeds, library, arm, copies)
     if as_json:
@@ -82,6 +92,7 @@ def _evaluate_checkpoint(
     copies: int | None,
     temperature: float | None,
     library: Path | None,
+    at_once: int | None,
 ) -> Mapping[str, Any]:
     from hardwon.trainers.checkpoint import find
     from hardwon.trainers.evaluate import evaluate_checkpoint
@@ -89,7 +100,7 @@ def _evaluate_checkpoint(
 
     checkpoint = find(folder, common.tell)
     worlds = _override_worlds(read_config(checkpoint).tasks.eval, fold, seeds)
-    played = evaluate_checkpoint(checkpoint, worlds, arms, copies, temperature, common.tell, library)
+    played = evaluate_checkpoint(checkpoint, worlds, arms, copies, temperature, common.tell, library, at_once)
     report = asyncio.run(played)
     if temperature is None:
         temperature = read_config(checkpoint).eval.temperature

@@ -154,17 +154,17 @@ def test_checkpointing_leaves_dropout_off_and_ends(model):
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the memory of this process from Linux")
 def test_large_blocks_are_given_back_at_once(model):
-    """Small blocks between large ones would keep these in the heap."""
+    """Smaller blocks between large ones would keep these in the heap; they are too large for its holes."""
 
     def read_resident():
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
-    passing = torch.ones(2**22)
-    del passing  # glibc has seen a larger block come and go, so it takes the next ones from its heap
+    with recompute_activations(model):
+        pass  # from now on, glibc takes blocks of this size from its heap
     with recompute_activations(model):
         before = read_resident()
-        small, large = zip(*((torch.ones(2**10), torch.ones(2**20)) for _ in range(32)), strict=True)
+        small, large = zip(*((torch.ones(2**17), torch.ones(2**20)) for _ in range(32)), strict=True)
         assert read_resident() > before + 100 * 2**20
         del large
-        assert read_resident() < before + 20 * 2**20
+        assert read_resident() < before + 64 * 2**20  # the small ones, and a few in holes
     assert len(small) == 32

@@ -344,6 +344,9 @@ class RunConfig:
     """Seed of all random numbers of the run."""
     threads: int | None = None
     """CPU threads. null keeps torch's default."""
+    at_once: int | None = None
+    """Episodes that run at once, each with the keys and values of its tokens in memory: fewer for long episodes, more
+    for a large GPU. null is 256 with a tiny base and 32 with another."""
     out: str = "runs/train"
     """Folder for checkpoints and metrics."""
     wandb: str | None = None
