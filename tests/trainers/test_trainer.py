@@ -419,6 +419,7 @@ def test_differences_are_paired_by_world_and_harm_by_copy():
     assert shown.error == pytest.approx(0.5)
     assert shown.harm == 0.25
     assert summarise(played)["control"].harm is None
+    assert shown.worlds == {"a": 1.0, "b": 0.5}
 
 
 def test_excluded_episodes_are_no_failures():

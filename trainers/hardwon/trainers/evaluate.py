@@ -88,6 +88,8 @@ class ArmResult:
     """The kind of outcome of an episode."""
     problems: Mapping[str, int] = field(default_factory=dict)
     """Number of excluded episodes by cause, such as context_exceeded."""
+    worlds: Mapping[str, float] = field(default_factory=dict)
+    """Mean outcome by task instance, as SPLIT#SEED, to compare two evaluations in pairs."""
 
 
 def collect_episodes(rollouts: Sequence[Rollout]) -> list[Played]:
@@ -153,6 +155,7 @@ def _summarize_arm(
         excluded,
         _mean(episodes),
         episodes[0].measure,
+        worlds={world: _mean(played) for world, played in worlds.items()},
     )
 
 
