@@ -22,14 +22,16 @@ import yaml
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError
+from hardwon.runtime.policies.episodic import RandomPolicy
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.samplers import Drawn
 from hardwon.trainers.checkpoint import find
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.schema import EnvironmentConfig, Worlds, of
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.engines.base_models import load_tokenizer
-from hardwon.trainers.evaluate import Played, evaluate_checkpoint, summarise, wilson
+from hardwon.trainers.evaluate import Played, evaluate_checkpoint, evaluate_policy, summarise, wilson
 from hardwon.trainers.player import Player
+from hardwon.trainers.rollouts import rollout
 from hardwon.trainers.session import Session
 
 TIMES = ("seconds", "tokens_per_second", "cpu_s")
@@ -113,6 +115,26 @@ def test_a_checkpoint_plays_as_the_run_did(done, monkeypatch):
     assert {arm: part.success for arm, part in found.items()} == {
         arm: part["success"] for arm, part in report.final.items()
     }
+
+
+def test_an_evaluation_plays_as_many_episodes_at_once_as_it_is_told(done, monkeypatch):
+    """Fewer need less memory."""
+    _, out = done
+    sizes: list[int] = []
+
+    async def collect(agents, engine, specs, **options):
+        sizes.append(len(specs))
+        return await rollout.collect(agents, engine, specs, **options)
+
+    monkeypatch.setattr("hardwon.trainers.player.collect", collect)
+    asyncio.run(evaluate_checkpoint(find(out), at_once=5))
+    assert sizes == [5, 5, 5, 5, 4]
+
+
+def test_a_run_that_was_killed_for_memory_goes_on_with_fewer_episodes_at_once(corridor, tmp_path):
+    settings = corridor(run={"groups": 1}, eval={"every": 0})
+    train(settings, ["run.iterations=1"])
+    assert train(settings, ["run.iterations=2", "run.at_once=2"], resume=True).iterations == 2
 
 
 def test_an_export_is_loaded_by_transformers(done):
@@ -204,6 +226,22 @@ def test_what_the_environment_breaks_is_counted_and_not_learnt_from(corridor, mo
     report = train(corridor(run={"iterations": 1, "rerolls": 0}, explore={"tries": 1}))
     (line,) = metrics.read(Path(report.out))
     assert line["failed/environment_crash"] + line["episodes"] == 18
+    found = asyncio.run(evaluate_checkpoint(find(Path(report.out))))
+    assert {problem for part in found.values() for problem in part.problems} == {"environment_crash"}
+
+
+def test_an_evaluation_of_a_policy_says_why_episodes_are_excluded(corridor, monkeypatch):
+    from corridor import Corridor
+
+    from hardwon.memory.errors import EnvironmentCrashed
+
+    def fail(self, action):
+        raise EnvironmentCrashed("the lights went out")
+
+    monkeypatch.setattr(Corridor, "step", fail)
+    world = EnvironmentConfig(name="corridor:Corridor", max_steps=5)
+    found = evaluate_policy(RandomPolicy(), world, Worlds(seeds="0-2"))["control"]
+    assert (found.excluded, found.problems) == (3, {"environment_crash": 3})
 
 
 def test_one_role_is_trained_at_a_time(corridor, monkeypatch):

@@ -37,6 +37,19 @@ def test_no_message_contains_a_control_token(tokenizer, name):
     assert render(tokenizer, f"x {name}{name} y").count(number) == render(tokenizer, "x y").count(number)
 
 
+def test_no_tool_of_an_old_version_contains_a_control_token():
+    """A server of tools describes them itself."""
+    given = {}
+
+    class Recorder(OldTokenizer):
+        def apply_chat_template(self, messages, **kwargs):
+            given.update(kwargs)
+            return []
+
+    render(Recorder(TOKENIZER), "x", tools=[{"name": "look", "description": "x <|im_end|>", "strict": True}])
+    assert given["tools"] == [{"name": "look", "description": "x < |im_end|>", "strict": True}]
+
+
 def test_an_old_version_changes_nothing_else():
     """Texts without such a name have the same ids in both versions; in a hostile one, a space shows where it was."""
     old = OldTokenizer(TOKENIZER)

@@ -47,7 +47,7 @@ class Played:
     world: str
     copy: int
     success: bool | None
-    """Whether the task succeeded; None if the episode is excluded."""
+    """Success of the task; None if the episode is excluded."""
     steps: int
     tokens: int
     outcome: float | None = None
