@@ -107,7 +107,7 @@ class LearnerSettings:
     constant: int = 1024
     """Tokens that each trace counts for with denominator=constant."""
     recompute: bool | None = None
-    """Use gradient checkpointing: less memory, a tenth to two thirds more time. Default: only for a micro-batch whose
+    """Use gradient checkpointing: less memory, a tenth to a quarter more time. Default: only for a micro-batch whose
     activations need more than half of the free memory, and not in several processes.
     """
     compile: bool = False
