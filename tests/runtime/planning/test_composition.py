@@ -8,8 +8,9 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step
 from hardwon.memory.values.repertoire import Repertoire
 from hardwon.runtime import Agent, Decision
-from hardwon.runtime.planning.composer import continue_with
-from hardwon.runtime.planning.composition import Argument, Binding, BoundStep, bind_demonstration
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.planning.composer import Composer, continue_with
+from hardwon.runtime.planning.composition import TRIES, Argument, Binding, BoundStep, bind_demonstration
 from hardwon.runtime.planning.plans import Plan, PlannedStep
 
 
@@ -373,6 +374,28 @@ def test_what_an_episode_gave_up_is_not_tried_again(library):
     )
     steps = agent.run("bring a vase to shelf").trajectory.steps
     assert sum("demonstration" in step.why.extra for step in steps) == len(House({}).places)
+
+
+@pytest.mark.parametrize(
+    ("place", "part", "tries", "goes_on"),
+    [("table 1", 1, TRIES - 1, True), ("table 1", 1, TRIES, False), ("table 1", 2, TRIES, True), ("", 0, TRIES, True)],
+    ids=["the next step has a try left", "the next step has none", "a later step has none", "the way there has none"],
+)
+def test_a_demonstration_whose_next_step_was_tried_often_is_given_up(library, place, part, tries, goes_on):
+    house = House({"lamp 1": "table 1"})
+    state = house.reset(BRING[0])
+    if place:
+        state, *_ = house.step(f"walk to {place}")
+    context, repertoire = Context(state=state, actions=tuple(house.admissible(state))), library.repertoire()
+    plan = Composer().follow(None, context, repertoire)
+    assert plan is not None
+    steps = tuple(replace(step, tries=tries) if step.part == part else step for step in plan.steps)
+    assert steps != plan.steps
+    continued = Composer().follow(replace(plan, steps=steps), context, repertoire)
+    assert continued is not None
+    assert (continued.source == plan.source) == goes_on
+    if goes_on:
+        assert continued.open[0].tries == (tries if part == 1 else 0)
 
 
 def add_trials(repertoire, outcomes, followed):
