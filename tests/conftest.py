@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests import warm
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.errors import PolicyFailure
@@ -27,7 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Collect garbage from now on, but only that of the tests."""
+    """Start what forks child processes, and collect garbage from now on, but only that of the tests."""
+    warm.begin()
     gc.freeze()
     gc.enable()
 

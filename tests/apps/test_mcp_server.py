@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
+from tests import warm
 
 from hardwon.apps.mcp_server import HEADING, build
 from hardwon.memory import Add, ExperienceLibrary, Item, Trajectory
@@ -357,7 +358,7 @@ def listening(path, *options):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen(
+    process = warm.Popen(
         [*COMMAND, str(path), "--http", "--port", str(port), *options], stderr=subprocess.PIPE, text=True
     )
     try:

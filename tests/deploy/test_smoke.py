@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from tests import warm
 from tests.deploy.test_manifests import COMPOSE, list_commands, list_pods, read_compose
 from tests.memory.fleet.conftest import server, url
 
@@ -26,7 +27,7 @@ READY_S = 180.0
 def start(command, log):
     """Run a command until the body ends; then end it as a container runtime does."""
     with log.open("w") as written:
-        process = subprocess.Popen([*HARDWON, *command], stdout=written, stderr=written)
+        process = warm.Popen([*HARDWON, *command], stdout=written, stderr=written)
     try:
         yield process
         process.terminate()
@@ -60,9 +61,7 @@ def add_as_compose(address, host):
     (words,) = (line for line in COMPOSE.read_text().splitlines() if "token add" in line)
     before, _, command = words.partition(" run --rm serve ")
     assert before == "#     docker compose -f deploy/compose.yaml"
-    done = subprocess.run(
-        [*HARDWON, *move(shlex.split(command), address, 0)], capture_output=True, text=True, check=True
-    )
+    done = warm.run([*HARDWON, *move(shlex.split(command), address, 0)], capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

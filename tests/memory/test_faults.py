@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import warm
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.errors import EmbedderMismatch, LibraryUnwritable
@@ -38,7 +39,7 @@ _spec.loader.exec_module(writers)
 def started(what, path, who, last):
     """A process of `writers.py` that has imported what it needs and is about to open the library."""
     command = [sys.executable, str(SCRIPT), what, str(path), who, str(last)]
-    process: Any = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    process: Any = warm.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
     assert process.stdout.readline() == b"ready\n", process.communicate()[1].decode()
     return process
 

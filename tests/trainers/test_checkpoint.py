@@ -4,13 +4,13 @@ import asyncio
 import json
 import os
 import random
-import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
 import torch
+from tests import warm
 from tests.memory.fleet.conftest import server, url
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
@@ -111,7 +111,7 @@ while True:
 def test_a_kill_at_any_moment_leaves_whole_checkpoints(tmp_path):
     """kill -9 while it saves without end: what bears the name of a checkpoint is one."""
     folder = tmp_path / "checkpoints"
-    writer = subprocess.Popen([sys.executable, "-c", KILLED, str(folder)])
+    writer = warm.Popen([sys.executable, "-c", KILLED, str(folder)])
     try:
         while not folder.exists() or len(Checkpoints(folder).all()) < 2:
             time.sleep(0.01)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from tests import warm
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError
@@ -331,7 +332,7 @@ def start(settings, folder, *arguments):
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     command = [sys.executable, "-m", "hardwon.trainers", str(folder / "config.yaml"), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return warm.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for(path, number, process):

@@ -3,12 +3,12 @@
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import time
 
 import httpx
 import pytest
+from tests import warm
 
 from hardwon.apps.http.access.auth import Tokens
 from hardwon.memory import ExperienceLibrary
@@ -25,7 +25,7 @@ class Served:
         command = [sys.executable, "-c", HARDWON, "serve", str(path), "--port", "0", *options]
         self.log = path.with_suffix(".log")
         with self.log.open("w") as written:
-            self.process = subprocess.Popen(command, stderr=written)
+            self.process = warm.Popen(command, stderr=written)
         while "\n" not in self.log.read_text():
             assert self.process.poll() is None
             time.sleep(0.05)

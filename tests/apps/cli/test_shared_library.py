@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from tests import warm
 from tests.memory.fleet.conftest import server, url
 from typer.testing import CliRunner
 
@@ -181,7 +182,7 @@ def test_one_script_learns_into_a_file_and_from_two_hosts_into_a_shared_library(
 
     def start(address: str, host: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / host)}
-        return subprocess.Popen([sys.executable, "-c", SCRIPT, address, host], env=environment)
+        return warm.Popen([sys.executable, "-c", SCRIPT, address, host], env=environment)
 
     children = [start(str(tmp_path / "alone.db"), "alone"), start(url, "one"), start(url, "two")]
     assert [child.wait(240) for child in children] == [0] * 3

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 
 from hardwon.apps.coding_agents.events import read_event
 from hardwon.apps.coding_agents.experience import record_pending
@@ -354,7 +355,7 @@ def test_sessions_side_by_side_stay_apart(tmp_path, monkeypatch):
 def run_hook(tmp_path, text, *options):
     environment = {**os.environ, "HARDWON_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "hardwon.apps.coding_agents.hook", "claude-code", *options]
-    return subprocess.run(command, input=text, capture_output=True, text=True, env=environment, check=False)
+    return warm.run(command, input=text, capture_output=True, text=True, env=environment, check=False)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", "{}", '{"session_id": "s", "hook_event_name": "SessionStart"}'])

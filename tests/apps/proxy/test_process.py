@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import openai
+from tests import warm
 from tests.apps.proxy.conftest import TOOLS
 from tests.apps.proxy.test_proxy import refunding
 
@@ -18,7 +19,7 @@ def proxy_process(library, upstream):
     """Start the command on a free port, and yield the process and a client."""
     program = "from hardwon.apps.cli.app import main; main()"
     command = [sys.executable, "-c", program, "proxy", str(library), "--upstream", f"{upstream.url}/v1", "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with warm.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             address = next(match[1] for line in process.stderr if (match := re.search(r"for clients: (\S+)", line)))

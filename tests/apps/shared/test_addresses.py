@@ -6,12 +6,12 @@ The tests of single commands are in `tests/apps/cli/test_shared_library.py`.
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import time
 
 import httpx
 import pytest
+from tests import warm
 from tests.memory.fleet.conftest import server, url
 from tests.memory.fleet.test_trouble import own_server
 from typer.testing import CliRunner
@@ -132,7 +132,7 @@ def serve(address, home, *options):
     """Start `hardwon serve`; return the process and the address that it prints."""
     log = home / "serve.log"
     with log.open("w") as written:
-        process = subprocess.Popen([*HARDWON, "serve", address, "--port", "0", *options], stderr=written)
+        process = warm.Popen([*HARDWON, "serve", address, "--port", "0", *options], stderr=written)
     until = time.monotonic() + PORT_S
     while "http://" not in log.read_text() and time.monotonic() < until:
         assert process.poll() is None, log.read_text()

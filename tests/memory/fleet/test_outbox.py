@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from tests import warm
 from tests.memory.fleet.test_trouble import own_server
 
 from hardwon.memory import ExperienceLibrary, Item
@@ -91,7 +92,7 @@ import time; time.sleep(30)
 def test_a_killed_process_leaves_its_episodes_to_the_next(url, tmp_path, where):
     """After the commit, the episodes are in the log and in the outbox; they are not written twice."""
     command = [sys.executable, "-c", WRITE, url, str(tmp_path / "a"), where]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+    with warm.Popen(command, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.read().count(b"recorded") == 5
         assert child.wait(60) == -signal.SIGKILL

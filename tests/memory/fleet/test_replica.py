@@ -2,13 +2,13 @@
 
 import importlib.util
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import LibraryError, NewerSchema, OtherReplica
@@ -65,7 +65,7 @@ def test_another_process_applies_the_same(writer, tmp_path, seed):
 
     log = tmp_path / "log"
     log.write_bytes(pickle.dumps(writer.log))
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", CHILD, str(tmp_path / "copy.db"), str(log)],
         env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip

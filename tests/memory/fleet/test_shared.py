@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import (
@@ -304,7 +305,7 @@ def test_processes_write_through_replicas_of_their_own(url, tmp_path, connect):
     """Four processes, two replica files: every episode is on both, once."""
     count = 20
     children = [
-        subprocess.Popen([sys.executable, "-c", CHILD, url, str(tmp_path / f"r{who % 2}"), str(who), str(count)])
+        warm.Popen([sys.executable, "-c", CHILD, url, str(tmp_path / f"r{who % 2}"), str(who), str(count)])
         for who in range(4)
     ]
     assert [child.wait(180) for child in children] == [0] * 4

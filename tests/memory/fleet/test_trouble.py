@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests import warm
 from tests.memory.fleet.server import PrivateServer
 
 from hardwon.memory import ExperienceLibrary, State
@@ -137,7 +138,7 @@ def test_a_killed_follower_continues(url, tmp_path, episode, kills):
         writer.record_many([episode(f"open drawer {number}", id=f"e{number}") for number in range(600)])
         for attempt in range(kills):
             command = [sys.executable, "-c", FOLLOW, url, str(tmp_path / "copy")]
-            with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+            with warm.Popen(command, stdout=subprocess.PIPE) as child:
                 assert child.stdout is not None
                 for _ in range(3 + attempt % 4):
                     assert child.stdout.readline() == b"applying\n"
@@ -168,7 +169,7 @@ def test_a_stopped_process_loses_the_lock_and_its_late_write(url, tmp_path, epis
     """Stopped in the middle of a change of items, as by a debugger or a suspended laptop."""
     from hardwon.memory import Item
 
-    child = subprocess.Popen([sys.executable, "-c", LEAD, url, str(tmp_path / "a")], stdout=subprocess.PIPE, text=True)
+    child = warm.Popen([sys.executable, "-c", LEAD, url, str(tmp_path / "a")], stdout=subprocess.PIPE, text=True)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED)
     with connect(url, tmp_path / "b") as library:
         began = time.monotonic()
@@ -223,7 +224,7 @@ def test_eight_processes_through_two_replicas(url, tmp_path):
 
     count = 500
     children = [
-        subprocess.Popen([sys.executable, "-c", CHILD, url, str(tmp_path / f"r{who % 2}"), str(who), str(count)])
+        warm.Popen([sys.executable, "-c", CHILD, url, str(tmp_path / f"r{who % 2}"), str(who), str(count)])
         for who in range(8)
     ]
     assert [child.wait(1200) for child in children] == [0] * 8

@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.memory.fleet.test_shared import make_item, settle
 
 from hardwon.memory import ExperienceLibrary
@@ -187,7 +187,7 @@ ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2]).forget(text="zebra")
 def test_a_process_killed_while_it_forgets_is_finished_by_the_next(connect, episode, url, tmp_path, where):
     one = connect("a")
     fill(one, episode)
-    child = subprocess.run([sys.executable, "-c", FORGET, url, str(tmp_path / "killed"), where], timeout=180)
+    child = warm.run([sys.executable, "-c", FORGET, url, str(tmp_path / "killed"), where], timeout=180)
     assert child.returncode == -signal.SIGKILL
     two = connect("b")
     assert len(settle(one, two)) == 1

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests import warm
 
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import (
@@ -68,10 +69,10 @@ def test_a_second_connection_of_a_process_keeps_the_locks_of_the_first(store, pa
     with store.transaction() as connection:
         connection.execute("INSERT INTO meta VALUES ('a', 'b')")
     other = Store(path)
-    subprocess.run([sys.executable, "-c", CLOSE, str(path)], check=True, timeout=60)
+    warm.run([sys.executable, "-c", CLOSE, str(path)], check=True, timeout=60)
     assert Path(f"{path}-wal").exists()
     other.close()
-    subprocess.run([sys.executable, "-c", CLOSE, str(path)], check=True, timeout=60)
+    warm.run([sys.executable, "-c", CLOSE, str(path)], check=True, timeout=60)
     assert Path(f"{path}-wal").exists()
 
 
@@ -243,9 +244,7 @@ def test_many_processes_may_create_one_library(path):
         "import sys; from hardwon.memory import ExperienceLibrary, Item; "
         "ExperienceLibrary.open(sys.argv[1]).add(Item('insight', sys.argv[2]))"
     )
-    runs = [
-        subprocess.Popen([sys.executable, "-c", code, str(path), f"by {n}"], stderr=subprocess.PIPE) for n in range(3)
-    ]
+    runs = [warm.Popen([sys.executable, "-c", code, str(path), f"by {n}"], stderr=subprocess.PIPE) for n in range(3)]
     assert [run.communicate()[1] for run in runs] == [b""] * 3
     with ExperienceLibrary.open(path) as library:
         assert len(library.items()) == 3

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import warm
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError, UnknownName
@@ -325,7 +326,7 @@ def test_a_kill_leaves_all_or_nothing(filled, path, delay):
     """Killed while it forgets: not begun, or finished by who opens the library next."""
     filled.close()
     draw = random.Random(delay)
-    with subprocess.Popen([sys.executable, "-c", _VICTIM, str(path)], stdout=subprocess.PIPE) as victim:
+    with warm.Popen([sys.executable, "-c", _VICTIM, str(path)], stdout=subprocess.PIPE) as victim:
         assert victim.stdout.readline() == b"ready\n"
         time.sleep(delay + draw.random() * 0.004)
         os.kill(victim.pid, signal.SIGKILL)

@@ -3,13 +3,13 @@
 import json
 import logging
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
+from tests import warm
 from tests.memory.older import downgrade
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, HardwonError, Item, State, Step, Trajectory
@@ -109,7 +109,7 @@ def test_a_killed_process_leaves_an_inbox_that_the_next_one_files(path):
         "[library.record(one(id=str(n))) for n in range(3)]\n"
         "os._exit(1)"
     )
-    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    warm.run([sys.executable, "-c", code, str(path)], check=False)
     assert waiting(path) == (3, 0)
     with ExperienceLibrary.open(path) as library:
         assert [row["id"] for row in library.trajectories()] == ["2", "1", "0"]

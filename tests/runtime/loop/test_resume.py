@@ -1,7 +1,6 @@
 import asyncio
 import logging
 import os
-import subprocess
 import sys
 import textwrap
 from dataclasses import replace
@@ -9,6 +8,7 @@ from dataclasses import replace
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde import jsonplus
+from tests import warm
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
@@ -132,7 +132,7 @@ def test_a_killed_process_is_gone_on_with(tmp_path):
 
     def run(*arguments):
         command = [sys.executable, "-c", KILLED, str(tmp_path), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        return warm.run(command, capture_output=True, text=True, check=False)
 
     whole = run("whole", "0", "run")
     killed = run("killed", "4", "run")

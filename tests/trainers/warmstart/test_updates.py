@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests import warm
 from tests.trainers.folder_base import save_base
 from tests.trainers.test_trainer import assert_same, lines
 
@@ -49,7 +50,7 @@ def kill_inside(settings, folder, least):
     """Start the run in a process of its own, and kill it once so many updates of its warm start are saved."""
     (folder / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     command = [sys.executable, "-c", SAVING, str(folder / "config.yaml"), "--quiet", "run.threads=1"]
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
+    process = warm.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True)
     saved = folder / "run" / updates.FOLDER
     while process.poll() is None and not any(int(path.name) >= least for path in saved.glob("[0-9]*")):
         time.sleep(0.005)

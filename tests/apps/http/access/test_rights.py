@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from fastapi.testclient import TestClient as Plain
+from tests import warm
 
 from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.app import create_app
@@ -265,8 +266,8 @@ def test_pace_of_feedback_is_one_over_all_processes(path):
         assert len(library.items()) > A_MINUTE
     command = [sys.executable, "-c", _RATER, str(path)]
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE) as one,
-        subprocess.Popen(command, stdout=subprocess.PIPE) as two,
+        warm.Popen(command, stdout=subprocess.PIPE) as one,
+        warm.Popen(command, stdout=subprocess.PIPE) as two,
     ):
         counts = [int(process.communicate(timeout=60)[0]) for process in (one, two)]
     assert sum(counts) == A_MINUTE

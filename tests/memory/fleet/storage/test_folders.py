@@ -3,12 +3,12 @@
 import builtins
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests import warm
 from tests.memory.fleet.test_shared import settle
 from tests.memory.fleet.test_upkeep import SECRET, connect, fill
 
@@ -118,7 +118,7 @@ def test_a_killed_process_leaves_no_file_behind(connect, episode, url, tmp_path,
         f"setattr({'folders' if is_stored else 'snapshots'}, {where!r}, lambda *_: os.kill(os.getpid(), 9))\n"
         "ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2]).store_snapshot()\n"
     )
-    child = subprocess.run([sys.executable, "-c", script, url, str(tmp_path / "killed")], timeout=180)
+    child = warm.run([sys.executable, "-c", script, url, str(tmp_path / "killed")], timeout=180)
     assert child.returncode == -signal.SIGKILL
     assert len(list_files(folder)) == 2
     if not is_stored:  # it may still be written: only after an hour is it known that nobody needs it
