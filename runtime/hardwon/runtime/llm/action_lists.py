@@ -1,6 +1,6 @@
 """The admissible actions in the messages of a conversation: the whole list, or what has changed since the last message.
 
-    offer, text = describe_actions(("go north", "take coin"), known=("go north",))
+    offer, text = describe_actions(("go north", "take coin"), before=("go north",))
     # Also admissible now:
     # <actions>
     # take coin
@@ -37,32 +37,32 @@ def find_known(offers: Iterable[Offer | None]) -> tuple[str, ...]:
         offers: What each message offers, oldest first; None for a message that says nothing about actions. Changes
             count from the first whole list on: the list before them may be in a message that is left out.
     """
-    known: tuple[str, ...] | None = None
+    lines: tuple[str, ...] | None = None
     for offer in offers:
-        if offer is not None and (offer.is_whole or known is not None):
-            known = offer.actions
-    return known or ()
+        if offer is not None and (offer.is_whole or lines is not None):
+            lines = offer.actions
+    return lines or ()
 
 
-def describe_actions(actions: Sequence[str], known: Sequence[str] = ()) -> tuple[Offer, str]:
+def describe_actions(actions: Sequence[str], before: Sequence[str] = ()) -> tuple[Offer, str]:
     """Return what a message offers, and its text: the changes of the list, or all of it if that is not longer.
 
     Args:
         actions: The actions that are admissible now; empty if there is no list, which has no text.
-        known: The lines that the reader takes for admissible; empty if it does not know.
+        before: The lines that the reader takes for admissible; empty if it does not know.
     """
     lines = tuple(_write_line(action) for action in actions)
     whole = f"Admissible actions:\n{_write_block('actions', lines)}" if lines else ""
-    if not lines or not known:
+    if not lines or not before:
         return Offer(lines, True), whole
-    changes = _describe_changes(lines, known)
+    changes = _describe_changes(lines, before)
     return (Offer(lines, False), changes) if len(changes) < len(whole) else (Offer(lines, True), whole)
 
 
-def _describe_changes(lines: Sequence[str], known: Sequence[str]) -> str:
+def _describe_changes(lines: Sequence[str], before: Sequence[str]) -> str:
     """Return which lines are new and which are gone."""
-    before, now = set(known), set(lines)
-    new, gone = [line for line in lines if line not in before], [line for line in known if line not in now]
+    old, now = set(before), set(lines)
+    new, gone = [line for line in lines if line not in old], [line for line in before if line not in now]
     parts = [
         f"Also admissible now:\n{_write_block('actions', new)}" if new else "",
         f"No longer admissible:\n{_write_block('gone', gone)}" if gone else "",

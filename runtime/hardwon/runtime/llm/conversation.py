@@ -171,8 +171,8 @@ class PromptBuilder:
         """Return what the next message offers, with its text; nothing if the message has the whole numbered list."""
         if not self.lists_changes:
             return None, ""
-        known = find_known(turn.offer for turn in chat.turns[chat.omitted :])
-        return describe_actions(prompts.choices(context), known)
+        before = find_known(turn.offer for turn in chat.turns[chat.omitted :])
+        return describe_actions(prompts.choices(context), before)
 
     def _omit_old(self, chat: Conversation) -> None:
         """Leave out the oldest turns if there are too many."""
