@@ -1,7 +1,7 @@
 """Count the tokens of the admissible actions in a message: the whole list with numbers, and lists of changes.
 
-python examples/experiments/action_lists.py models/smollm2 alfworld pick_and_place_simple
-python examples/experiments/action_lists.py models/smollm2 textworld cookingworld --params "numLocations=3"
+python apps/benchmarks/training/action_lists.py models/smollm2 alfworld pick_and_place_simple
+python apps/benchmarks/training/action_lists.py models/smollm2 textworld cookingworld --params "numLocations=3"
 """
 
 import argparse
