@@ -431,3 +431,24 @@ def test_many_episodes_wait_at_the_same_time():
         return await asyncio.gather(*(chat.adecide(context()) for chat in chats))
 
     assert {decision.action for decision in asyncio.run(together())} == {"go north"}
+
+
+def test_lists_of_changes_are_answered_in_words():
+    """A number could only mean a place in a list that the model never saw; after it, the list has numbers."""
+    chat = policy("2", "2", actions="changes")
+    assert chat.decide(context()).action == "go north"
+    assert "1. eat apple" not in asked(chat, 0)
+    assert "1. eat apple" in asked(chat)
+    assert len(chat._model.seen) == 2
+    assert policy("go south", actions="changes").decide(context()).why.extra["attempts"] == 1
+
+
+def test_later_messages_have_the_changes_of_the_list():
+    chat = policy("eat apple", "go north", actions="changes")
+    first = context(thread="t")
+    chat.decide(first)
+    after = context(
+        thread="t", actions=ACTIONS[1:], history=(Step(first.state, "eat apple", first.state, Diagnosis(True)),)
+    )
+    assert chat.decide(after).action == "go north"
+    assert "No longer admissible:\n<gone>\neat apple\n</gone>" in asked(chat)

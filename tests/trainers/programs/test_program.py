@@ -134,6 +134,7 @@ def test_a_reward_function_grades(program, rollouts, tmp_path, monkeypatch):
         ({"program": {"urls": {"other": "http://localhost/v1"}}}, "names no arm"),
         ({"program": {"library": "x.db"}}, "only program.recorded reads"),
         ({"model": {"base": "tiny"}}, "set model.base"),
+        ({"roles": {"policy": {"settings": {"actions": "changes"}}}}, "settings.actions needs an environment"),
         ({"warmstart": {}}, "warmstart needs an environment"),
         ({"program": {"reward": "grade"}}, "MODULE:CALLABLE"),
         ({"program": {"inputs": "missing.jsonl"}}, "cannot be read"),

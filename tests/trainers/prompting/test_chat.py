@@ -12,6 +12,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.conversation import Conversations
 from hardwon.trainers.algorithms.samples import pack_samples
+from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.prompting.base import Query
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.prompting.record import compare_record
@@ -252,3 +253,22 @@ def test_unusable_templates_are_refused():
     open_ended = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
     with pytest.raises(ConfigError, match="without a control token"):
         ChatTemplate(build_chat_tokenizer(open_ended))
+
+
+def test_recorded_episodes_list_changes_as_running_ones_do():
+    """What is imitated and measured before a run is what the policy reads in it, and what `ChatPolicy` sends."""
+    settings = PolicySettings(actions="changes")
+    prompts = ChatFormat(TOKENIZER, builder=settings.build_prompts())
+    log, history, sent = Conversations(settings.build_prompts()), list[Step](), list[tuple[int, ...]]()
+    for n in range(4):
+        listed = tuple(f"go to shelf {number}" for number in range(1, 10)[n:])
+        context = replace(make_context(history, f"You are in room {n}."), actions=("go east", *listed))
+        chat = log.advance(context)
+        sent.append(prompts.open_prompt(chat, context))
+        Conversations.answer(chat, "go east", prompts.text("go east"))
+        history.append(make_step(context))
+    rows = prompts.rows(Trajectory("Find the coin.", tuple(history), True, id="e"))
+    assert [row.prompt for row in rows] == sent
+    assert "No longer admissible" in chat.messages()[-2][1]
+    for before, after in pairwise(sent):
+        assert after[: len(before)] == before

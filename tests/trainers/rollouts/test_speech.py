@@ -285,7 +285,8 @@ def test_an_export_thinks_and_forgets_as_in_training(trained, monkeypatch):
 
 
 def test_prompts_of_content_words_have_no_thoughts_and_leave_nothing_out():
-    for settings, name in (({"speech": "free"}, "speech"), ({"history": 3}, "history")):
+    for settings in ({"speech": "free"}, {"history": 3}, {"actions": "changes"}):
+        (name,) = settings
         with pytest.raises(ConfigError, match=f"roles.policy.settings.{name} is set"):
             of({"environment": {"name": "x"}, "roles": {"policy": {"settings": settings}}})
     with pytest.raises(ConfigError, match="speech_tokens is 0"):

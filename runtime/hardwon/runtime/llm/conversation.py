@@ -7,18 +7,22 @@
 
 A conversation is append-only: a turn stays as it was sent, so a model (or its prefix cache) reads each token once.
 Everything that changes every turn, such as the recalled experience and the admissible actions, stands in the last
-message. If the loop replaced an answer, such as a guardrail or a plan, the conversation has the action that ran.
-An episode that this process has not seen from its start, as after a crash, is rebuilt from its recorded steps.
+message; with `actions="changes"`, it has what is new and what is gone since the list before, not the whole list. If the
+loop replaced an answer, such as a guardrail or a plan, the conversation has the action that ran. An episode that this
+process has not seen from its start, as after a crash, is rebuilt from its recorded steps.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
+from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import State, Step
 from hardwon.runtime.interfaces.types import Context
 
 from . import prompts
+from .action_lists import Listing, Offer, describe_actions, find_known
 from .context_builders import AllTurns, AnswersCount, ContextBuilder, as_builder
 
 MAX_OPEN = 1024
@@ -45,6 +49,8 @@ class Turn:
     """Whether `ids` begin a conversation, with the system message before this one."""
     hint: str | None = None
     """The guidance that the message shows; None if it shows none, or if an earlier message shows the same."""
+    offer: Offer | None = None
+    """The actions that are admissible, where messages list changes; None if the message says nothing about them."""
 
 
 @dataclass(slots=True)
@@ -81,6 +87,7 @@ class PromptBuilder:
         history: int | None = None,
         speech: int = 0,
         context: str | ContextBuilder = "all",
+        actions: Listing = "full",
     ) -> None:
         """Create a builder.
 
@@ -91,26 +98,42 @@ class PromptBuilder:
             speech: Maximum number of tokens of a thought that stands before each action; 0 for none.
             context: In which form the past turns are sent: `"all"`, `"actions"`, `"report"`, `"omit"`, or a
                 `ContextBuilder`.
+            actions: `"full"` lists the admissible actions in every message, and `"changes"` lists what is new and what
+                is gone since the message before, where that is shorter.
+
+        Raises:
+            ConfigError: Changes are to be listed, and past messages are not sent as they were.
         """
-        self._builder = as_builder(context)
+        self._builder, self._actions = as_builder(context), actions
+        _check_listing(actions, self._builder)
         rules = self._builder.rules if isinstance(self._builder, AnswersCount) else ""
         self._instructions, self._history = "\n\n".join(filter(None, (rules, instructions))), history
         self.speech = speech
+
+    @property
+    def lists_changes(self) -> bool:
+        """Whether messages list the changes of the admissible actions, in words and without numbers."""
+        return self._actions == "changes"
 
     def system(self, context: Context) -> str:
         """Return the system message: the rules, the task, and the environment's instructions."""
         calls = bool(context.tools and not context.actions)
         return prompts.system_prompt(
-            context.state.task, self._instructions, context.manual, calls=calls, speech=self.speech
+            context.state.task,
+            self._instructions,
+            context.manual,
+            calls=calls,
+            speech=self.speech,
+            changes=self.lists_changes,
         )
 
     def keep(self, answer: str, action: str) -> str | None:
         """Return the text of an answer that the conversation keeps in place of the action; None for the action."""
         return self._builder.keep(answer, action) if isinstance(self._builder, AnswersCount) else None
 
-    def turn(self, context: Context, *, remembered: bool = False) -> str:
+    def turn(self, context: Context, *, remembered: bool = False, listing: str = "") -> str:
         """Return the message of the current turn; see `prompts.turn_prompt`."""
-        return prompts.turn_prompt(context, remembered=remembered, speech=self.speech > 0)
+        return prompts.turn_prompt(context, remembered=remembered, speech=self.speech > 0, listing=listing)
 
     def past(self, step: Step, before: Step | None) -> str:
         """Return the message of a recorded step, and the result of the step before, that this process did not send."""
@@ -139,9 +162,17 @@ class PromptBuilder:
         sent = reversed(chat.turns[chat.omitted :])
         last = next((turn.hint for turn in sent if turn.hint is not None), None)
         fresh = replace(context, guidance=None) if context.guidance == last else context
-        message = self.turn(fresh, remembered=chat.omitted > 0)
-        chat.turns.append(Turn(message, context.state, hint=fresh.guidance))
+        offer, listing = self._offer(chat, context)
+        message = self.turn(fresh, remembered=chat.omitted > 0, listing=listing)
+        chat.turns.append(Turn(message, context.state, hint=fresh.guidance, offer=offer))
         return chat
+
+    def _offer(self, chat: Conversation, context: Context) -> tuple[Offer | None, str]:
+        """Return what the next message offers, with its text; nothing if the message has the whole numbered list."""
+        if not self.lists_changes:
+            return None, ""
+        before = find_known(turn.offer for turn in chat.turns[chat.omitted :])
+        return describe_actions(prompts.choices(context), before)
 
     def _omit_old(self, chat: Conversation) -> None:
         """Leave out the oldest turns if there are too many."""
@@ -149,6 +180,21 @@ class PromptBuilder:
         chat.omitted = min(chat.omitted, past)
         if self._history is not None and past - chat.omitted > self._history:
             chat.omitted = past - self._history // 2
+
+
+def _check_listing(actions: str, builder: ContextBuilder) -> None:
+    """Check that a list of changes has the messages before it.
+
+    Raises:
+        ConfigError: The form does not exist, or past messages are not sent as they were.
+    """
+    if actions not in get_args(Listing):
+        raise ConfigError(f"actions is {actions!r}; use {' or '.join(get_args(Listing))}.")
+    if actions == "changes" and not isinstance(builder, AllTurns):
+        raise ConfigError(
+            f"actions is changes, and {type(builder).__name__} leaves messages out that a change refers to; use "
+            "context='all', or actions='full'."
+        )
 
 
 def _belongs(chat: Conversation, context: Context) -> bool:

@@ -25,6 +25,7 @@ from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.runtime.interfaces.types import Context, Decision, Usage
 from hardwon.runtime.llm import prompts
+from hardwon.runtime.llm.action_lists import Listing
 from hardwon.runtime.llm.chat_model import (
     PERMANENT,
     awaits,
@@ -95,6 +96,7 @@ class ChatPolicy:
         speech: Literal["none", "free"] = "none",
         speech_tokens: int = 48,
         context: str | ContextBuilder = "all",
+        actions: Listing = "full",
         sleep: Callable[[float], None] | None = None,
         **settings: Any,
     ) -> None:
@@ -116,6 +118,8 @@ class ChatPolicy:
             context: In which form past turns are sent: `"all"` in full, `"actions"` without their observations,
                 `"report"` as a short list of actions, `"omit"` without the observations that the model names, or a
                 `ContextBuilder`.
+            actions: `"full"` lists the admissible actions in every message, numbered. `"changes"` lists what is new and
+                what is gone, as the trainer does with `roles.policy.settings.actions`; the answer is then in words.
             sleep: Replaces the pauses after a provider's error.
             settings: Further settings of `init_chat_model`, for a model given by name.
 
@@ -130,8 +134,9 @@ class ChatPolicy:
         self._model = open_model(model, temperature, timeout_s, settings)
         self._max_retries, self._timeout_s = max_retries, timeout_s
         thought = speech_tokens if self._speaks else 0
-        builder = PromptBuilder(instructions=instructions, history=history, speech=thought, context=context)
-        self._conversations = Conversations(builder)
+        self._conversations = Conversations(
+            PromptBuilder(instructions=instructions, history=history, speech=thought, context=context, actions=actions)
+        )
         self._price = price_usd_per_million or (0.0, 0.0)
         self._structured: Structured = structured
         self._sleep = sleep
@@ -180,10 +185,12 @@ class ChatPolicy:
                 continue
             answer = tally.count(ask, reply)
             thought, choice = split_speech(answer) if self._speaks else ("", answer)
-            action, problem = _parse_answer(reply, choice, context, only)
+            # The list after an unusable answer has numbers in every form.
+            numbered = tally.repairing or not self._conversations.builder.lists_changes
+            action, problem = _parse_answer(reply, choice, context, only, numbered)
             if action is None and thought and context.actions:
                 # A model may write on after its action; a list tells which line is one.
-                action, problem = _parse_answer(reply, answer, context, only)
+                action, problem = _parse_answer(reply, answer, context, only, numbered)
             if action is not None:
                 # The conversation keeps a call, and the thought before it, in the form that the messages ask for.
                 text = prompts.find_call(answer) if context.tools and not context.actions else None
@@ -333,7 +340,7 @@ _DECLINED = {"content_filter", "refusal", "safety"}
 
 
 def _parse_answer(
-    message: "BaseMessage", answer: str, context: Context, only: tuple[str, ...]
+    message: "BaseMessage", answer: str, context: Context, only: tuple[str, ...], numbered: bool
 ) -> tuple[str | None, str]:
     """Return the action in an answer, or None and the problem with it."""
     if _has_declined(message):
@@ -341,7 +348,7 @@ def _parse_answer(
     if not answer.strip():
         return None, "the answer was empty"
     if context.actions:
-        action = prompts.choose(answer, only)
+        action = prompts.choose(answer, only, numbered=numbered)
         refused = None if action is not None else prompts.find_refused(answer, context.forbidden)
     else:
         action = answer if getattr(message, "tool_calls", None) else prompts.free_action(answer)

@@ -64,11 +64,16 @@ def _check_policy(config: "TrainConfig") -> None:
                 f"roles.policy.sources.{source} reads what the policy says before an action, and nothing feeds it; set "
                 f"roles.policy.settings.speech={' or '.join(speech)}."
             )
-    if config.model.is_compact and (settings.speech == "free" or settings.history is not None):
-        name = "speech" if settings.speech == "free" else "history"
+    demands = {
+        "speech": settings.speech == "free",
+        "history": settings.history is not None,
+        "actions": settings.actions != "full",
+    }
+    if config.model.is_compact and any(demands.values()):
+        name = next(name for name, is_asked in demands.items() if is_asked)
         raise ConfigError(
-            f"roles.policy.settings.{name} is set, and prompts of content words have neither lines nor turns to leave "
-            "out; set model.base to a chat model, or remove it."
+            f"roles.policy.settings.{name} is set, and prompts of content words have neither lines, nor turns to leave "
+            "out, nor lists of actions; set model.base to a chat model, or remove it."
         )
 
     if config.warmstart is not None and config.warmstart.examples.wrong != "drop" and not config.model.is_compact:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hardwon.memory.errors import ConfigError
+from hardwon.runtime.llm.action_lists import Listing
 from hardwon.runtime.llm.conversation import PromptBuilder
 
 MAX_TOKENS = 256
@@ -25,6 +26,9 @@ class PolicySettings:
     history: int | None = None
     """Past turns in a prompt; of more, half are left out at once. null keeps all, so a prompt only grows and each token
     is read once."""
+    actions: Listing = "full"
+    """full: every message lists the admissible actions. changes: a message lists what is new and what is gone since the
+    one before, where that is shorter; an episode has fewer tokens."""
 
     def __post_init__(self) -> None:
         for name in ("speech_tokens", "max_tokens"):
@@ -40,4 +44,4 @@ class PolicySettings:
 
     def build_prompts(self) -> PromptBuilder:
         """Return the builder of the messages that the policy reads."""
-        return PromptBuilder(history=self.history, speech=self.spoken)
+        return PromptBuilder(history=self.history, speech=self.spoken, actions=self.actions)

@@ -111,6 +111,7 @@ def _check_parts(config: "TrainConfig") -> None:
         "roles.policy.extra": bool(config.roles["policy"].extra),
         "roles.policy.settings.speech": answers.speech != "none",
         "roles.policy.settings.history": answers.history is not None,
+        "roles.policy.settings.actions": answers.actions != "full",
     }
     for name, is_asked in demands.items():
         if is_asked:
