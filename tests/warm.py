@@ -52,7 +52,6 @@ def begin() -> None:
         if not os.fork():
             _serve(theirs)
     theirs.close()
-    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     _forks = ours
     atexit.register(ours.close)
 
@@ -100,8 +99,13 @@ class Popen(subprocess.Popen[Any]):
         }
         wanted = given["p2cread"], given["c2pwrite"], given["errwrite"]
         files = [number if fd == -1 else fd for number, fd in enumerate(wanted)]
-        socket.send_fds(_forks, [json.dumps(request).encode()], files)
-        self.pid = int(_forks.recv(64))
+        # Only meanwhile: other orphans, such as a killed child's Java, are for the system to collect.
+        ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+        try:
+            socket.send_fds(_forks, [json.dumps(request).encode()], files)
+            self.pid = int(_forks.recv(64))
+        finally:
+            ctypes.CDLL(None).prctl(SUBREAPER, 0, 0, 0, 0)
         self._child_created = True
         names = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(given[name] for name in names))  # type: ignore[attr-defined]
