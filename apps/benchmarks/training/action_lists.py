@@ -27,7 +27,7 @@ def list_offers(environment: Any, seed: int) -> list[tuple[str, ...]]:
 
 def main() -> None:
     """Print the tokens of a list in the first message and, on average, in a later one."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Count the tokens of the admissible actions in a message.")
     for name in ("model", "environment", "game"):
         parser.add_argument(name)
     parser.add_argument("--params", default="")
