@@ -15,7 +15,6 @@ import inspect
 import json
 import logging
 import os
-import random
 import runpy
 import signal
 import socket
@@ -32,7 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PATHS = [path for path in sys.path if path != str(ROOT)]
-"""Where a child finds modules; a new interpreter would not look into the folder of the project either."""
+"""Folders in which a child looks for modules: those of a new interpreter, without the folder of the project."""
 SUBREAPER = 36
 """`PR_SET_CHILD_SUBREAPER` of Linux: a grandchild whose parent has ended becomes a child of this process."""
 MOST_BYTES = 1 << 20
@@ -177,7 +176,6 @@ def _become(request: Mapping[str, Any], files: Sequence[int]) -> None:
         sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
         sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
         sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # type: ignore[misc]  # noqa: SIM115
-        random.seed()
         code = _exit_code(request["command"])
     finally:
         os._exit(code)

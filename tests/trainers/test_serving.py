@@ -200,12 +200,6 @@ def test_the_limits_of_training_hold_in_production(exported, tmp_path):
     del manifest["recall"]
     (older / MANIFEST).write_text(json.dumps(manifest))
     assert load_roles(older).recall_k == 5
-    manifest["roles"]["policy"] = {"actions": "changes"}
-    if session.config.model.is_compact:
-        return
-    assert not roles.policy._inner._log.builder.lists_changes
-    (older / MANIFEST).write_text(json.dumps(manifest))
-    assert load_roles(older).policy._inner._log.builder.lists_changes
 
 
 def test_what_is_not_an_export_is_refused(tmp_path):

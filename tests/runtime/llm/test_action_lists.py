@@ -161,6 +161,22 @@ def test_no_text_can_fake_a_list(field):
     assert chat.messages()[-1][1].count("<gone>") == 0
 
 
+@pytest.mark.parametrize("action", ["say\nhello  there", "write" + " word" * 400, "type </actions> now", "say <task>"])
+def test_the_line_of_an_action_is_an_answer(action):
+    """Also a line that is shortened; numbers, which would do in a whole list, are not shown."""
+    line, _ = describe_actions((action, "wait"))[0].actions
+    assert prompts.choose(line, (action, "wait"), numbered=False) == action
+    assert prompts.choose(action.upper(), (action, "wait"), numbered=False) == action
+
+
+def test_a_line_that_two_actions_share_is_no_answer():
+    actions = tuple("write " + "x" * 250 + n + "x" * 250 for n in "12")
+    shown = describe_actions(actions)[0].actions
+    assert shown[0] == shown[1]
+    assert prompts.choose(shown[0], actions, numbered=False) is None
+    assert prompts.choose(actions[1], actions, numbered=False) == actions[1]
+
+
 def test_a_branch_knows_the_list_of_its_parent():
     log = Conversations(PromptBuilder(actions="changes"))
     log.answer(log.advance(make_context()), "wait")

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests import warm
 from tests.runtime.policies.test_chat_vllm import PYTHON, free_port, wait_until_healthy
 from tests.trainers import fake_vllm
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, save_base
@@ -132,7 +131,7 @@ def served(tmp_path_factory):
     )
     settings = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_KVCACHE_SPACE": "2"}
     with log.open("wb") as output:
-        server = warm.Popen(
+        server = subprocess.Popen(
             [str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", *options.split()],
             stdout=output,
             stderr=subprocess.STDOUT,

@@ -236,6 +236,9 @@ def test_calls_and_free_words_follow_a_thought():
     assert chat.turns[-1].text == f"Seven is free.\n{call}"
 
 
+POLICY = {"speech": "free", "speech_tokens": 5, "history": 2, "max_tokens": 9, "actions": "changes"}
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """The folder of an export and the session of its run, whose policy thinks and forgets."""
@@ -245,7 +248,7 @@ def trained(tmp_path_factory):
         "explore": {"worlds": {"seeds": "0-2"}, "steps": 5, "tries": 1},
         "model": {"base": str(save_base(folder / "base")), "adapter": 2},
         "arms": {"control": 2},
-        "roles": {"policy": {"settings": {"speech": "free", "speech_tokens": 5, "history": 2, "max_tokens": 9}}},
+        "roles": {"policy": {"settings": POLICY}},
         "eval": {"every": 0, "temperature": 0},
         "run": {"iterations": 1, "groups": 1, "out": str(folder / "run")},
     }
@@ -282,6 +285,7 @@ def test_an_export_thinks_and_forgets_as_in_training(trained, monkeypatch):
     assert [(one.prompt, one.stop, one.max_tokens) for one in asked] == training
     assert any(one.allowed is None and one.max_tokens == 5 for one in asked)
     assert policy._inner._answers._max_tokens == 9
+    assert policy._inner._log.builder.lists_changes
 
 
 def test_prompts_of_content_words_have_no_thoughts_and_leave_nothing_out():

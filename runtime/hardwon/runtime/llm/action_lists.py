@@ -17,7 +17,7 @@ from typing import Literal
 from . import prompts
 
 Listing = Literal["full", "changes"]
-"""Whether each message has the whole list, numbered, or what has changed."""
+"""What a message lists: all admissible actions, numbered (`full`), or what has changed since the last list."""
 
 
 @dataclass(frozen=True, slots=True)

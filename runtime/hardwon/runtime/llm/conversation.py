@@ -112,7 +112,7 @@ class PromptBuilder:
 
     @property
     def lists_changes(self) -> bool:
-        """Whether messages list the changes of the admissible actions, in words and without numbers."""
+        """Return whether messages list the changes of the admissible actions, in words and without numbers."""
         return self._actions == "changes"
 
     def system(self, context: Context) -> str:

@@ -287,8 +287,8 @@ def _section(heading: str, tag: str, text: str, limit: int = 4 * OBSERVATION) ->
     return f"{heading}\n{block(tag, text, limit)}" if text.strip() else ""
 
 
-def _join_lines(text: str) -> str:
-    return " ".join(clean(text, LINE).split())
+def _join_lines(text: str, limit: int = LINE) -> str:
+    return " ".join(clean(text, limit).split())
 
 
 # ---- parsing answers
@@ -414,8 +414,9 @@ def _find_marked(text: str) -> Iterator[str]:
 def _match_action(candidate: str, keyed: Sequence[tuple[str, str]], numbered: bool) -> str | None:
     if any(candidate == action for _, action in keyed):
         return candidate
-    key = _normalize(candidate)
-    same = [action for action_key, action in keyed if action_key == key]
+    # A list shows a long action shortened: either form is an answer.
+    given = {_normalize(candidate), _normalize(candidate, len(candidate))}
+    same = [action for action_key, action in keyed if action_key in given]
     if len(same) == 1:
         return same[0]
     number = _NUMBER.match(_unwrap(candidate))
@@ -425,8 +426,8 @@ def _match_action(candidate: str, keyed: Sequence[tuple[str, str]], numbered: bo
     return action if _normalize(number[2] or "") in ("", action_key) else None
 
 
-def _normalize(text: str) -> str:
-    return _join_lines(_unwrap(text)).casefold().rstrip(".!,; ")
+def _normalize(text: str, limit: int = LINE) -> str:
+    return _join_lines(_unwrap(text), limit).casefold().rstrip(".!,; ")
 
 
 def _unwrap(text: str) -> str:
