@@ -152,6 +152,13 @@ def test_a_kill_inside_the_warm_start_loses_no_update(corridor, monkeypatch, tmp
     assert list_inside(tmp_path / "run") == []
 
 
+class InsideAPrint:
+    """A stream in the middle of a print: a second one fails."""
+
+    def write(self, text: str) -> int:
+        raise RuntimeError("reentrant call")
+
+
 def test_a_stop_inside_the_warm_start_is_heeded_after_the_update(corridor, monkeypatch, capsys, tmp_path):
     """The report names the checkpoint, the run goes on as the straight run, and nothing else begins in its folder."""
     settings, update = corridor(warmstart=WARM, run={"iterations": 1}), Imitation.update
@@ -159,7 +166,9 @@ def test_a_stop_inside_the_warm_start_is_heeded_after_the_update(corridor, monke
     def interrupted(self):
         update(self)
         if len(self.curve) == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
+            with monkeypatch.context() as during:
+                during.setattr(sys, "stderr", InsideAPrint())
+                os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Imitation, "update", interrupted)
     report = train(settings, quiet=False)

@@ -3,6 +3,8 @@
 Quiet runs print nothing.
 """
 
+import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -57,6 +59,13 @@ class Screen:
             self._live.console.print(message, markup=False, highlight=False)
         else:
             print(message, file=sys.stderr, flush=True)
+
+    def tell_from_signal(self, message: str) -> None:
+        """Print a line of progress from a signal handler."""
+        if not self._quiet:
+            # The signal may have interrupted a print, and Python's buffered streams refuse a second one inside it.
+            with contextlib.suppress(OSError):
+                os.write(2, f"{message}\n".encode())
 
     def warn(self, message: str) -> None:
         """Print a warning, also where progress is not shown."""

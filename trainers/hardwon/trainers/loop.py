@@ -99,7 +99,9 @@ class TrainingLoop:
             self.stopping = True
             # The default handler is back, so a second SIGTERM kills a run that hangs.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            self.screen.tell("stopping: finishing the current iteration or update, then saving a checkpoint.")
+            self.screen.tell_from_signal(
+                "stopping: finishing the current iteration or update, then saving a checkpoint."
+            )
 
         try:
             before: Any = signal.signal(signal.SIGTERM, stop)
