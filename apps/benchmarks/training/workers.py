@@ -2,26 +2,32 @@
 
     sleep       a corridor whose steps sleep, as environments do that wait for another program
     textworld   TextWorldExpress, whose steps cost CPU time in Java
+    elsewhere   the same, with tokens that another machine generates, as vLLM on a GPU does
 
-The numbers of workers take turns in every round, so that other load on the machine affects all of them alike. The
-policy is a tiny model with random weights, which the learner's process serves. The CPU time of the processes says how
-much more workers could gain.
+The numbers of workers take turns in every round, so that other load on the machine affects all of them alike. In the
+first two, the policy is a tiny model with random weights, which the learner's process serves on the same cores. The CPU
+time of the processes says how much more workers could gain.
 """
 
 import asyncio
+import math
 import os
+import random
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from hardwon.memory import State
 from hardwon.runtime.interfaces.types import Info
+from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.config.schema import of
+from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.player import Player
 from hardwon.trainers.session import Session
 from hardwon.trainers.workers.opening import build_setup
@@ -33,10 +39,12 @@ WORLDS = 4
 COPIES = 4
 STEPS = 10
 PAUSE_S = 0.02
+ELSEWHERE = "elsewhere"
 WORLDS_OF: dict[str, dict[str, Any]] = {
     "sleep": {"name": f"{__name__}:Pausing", "max_steps": STEPS},
     "textworld": {"name": "textworld", "game": "coin", "params": "numLocations=6, includeDoors=0", "max_steps": STEPS},
 }
+WORLDS_OF[ELSEWHERE] = WORLDS_OF["textworld"]
 
 Row = dict[str, Any]
 
@@ -67,6 +75,40 @@ class Pausing:
         """Do nothing."""
 
 
+class Elsewhere:
+    """An engine that costs this machine nothing but its messages. It draws listed actions at random."""
+
+    async def generate(self, request: Request) -> Completion:
+        """Return a random answer among those that are allowed."""
+        assert request.allowed is not None
+        rng = request.chance or random.Random(0)
+        tokens: list[int] = []
+        allowed: list[tuple[int, ...]] = []
+        while following := request.allowed.allowed(tokens):
+            allowed.append(tuple(following))
+            tokens.append(rng.choice(following))
+        logprobs = tuple(-math.log(len(each)) for each in allowed)
+        mask = tuple(len(each) > 1 for each in allowed)
+        return Completion(tuple(tokens), logprobs, mask, tuple(allowed), 0)
+
+    async def logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
+        """Refuse to compute: nothing is trained here."""
+        raise NotImplementedError
+
+    def load_adapter(self, role: str, version: int, weights: Any) -> None:
+        """Do nothing."""
+
+    def versions(self) -> dict[str, int]:
+        """Return the version of the policy, which does not change."""
+        return {"policy": 0}
+
+    async def begin(self, session: str) -> None:
+        """Do nothing."""
+
+    async def end(self, session: str) -> None:
+        """Do nothing."""
+
+
 def measure(rounds: int, tell: Callable[[str], None]) -> list[Row]:
     """Measure every environment with every number of workers.
 
@@ -92,8 +134,9 @@ def _compare(name: str, environment: dict[str, Any], folder: Path, rounds: int) 
             "run": {"out": str(folder), "threads": 1},
         }
     )
-    with closing(Session.open(config, folder)) as session, _open_players(session) as players:
-        rates, spent = asyncio.run(_play_rounds(players, dict.fromkeys(config.list_arms(), COPIES), rounds))
+    with closing(Session.open(config, folder)) as session:
+        played = replace(session, engine=Elsewhere()) if name == ELSEWHERE else session
+        rates, spent = _play(played, dict.fromkeys(config.list_arms(), COPIES), rounds)
     rows = [
         {"what": f"{name}, {workers or 'no'} workers", "n": rounds, "value": round(statistics.median(each), 2)}
         | {"unit": "episodes per second", "promise": ""}
@@ -109,6 +152,11 @@ def _compare(name: str, environment: dict[str, Any], folder: Path, rounds: int) 
         *rows,
         {"what": f"{name}, 2 over 1", "n": rounds, "value": round(share, 2), "unit": "x", "promise": ">= 1.6"},
     ]
+
+
+def _play(session: Session, arms: Any, rounds: int) -> tuple[dict[int, list[float]], dict[str, float]]:
+    with _open_players(session) as players:
+        return asyncio.run(_play_rounds(players, arms, rounds))
 
 
 @contextmanager

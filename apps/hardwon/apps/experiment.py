@@ -25,7 +25,7 @@ from hardwon.apps.shared.experiment_plan import (
     Plan as Plan,
     open_beside,
 )
-from hardwon.apps.shared.trained import FOLDER, TRAINED, Paced, open_policy, open_roles
+from hardwon.apps.shared.trained import FOLDER, TRAINED, Paced, open_agent_policy, open_policy, open_roles
 from hardwon.memory.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _open_policy(plan: Plan, report: Report) -> Any:
     """Return the trained policy, if there is one, or the policy that the plan names. A slow one reports its steps."""
     trained = open_roles(plan.roles).policy
     if trained is None and not plan.policy.startswith((FOLDER, TRAINED)):
-        return open_policy(plan.policy)
+        return open_agent_policy(plan.policy)
     return Paced(
         trained or open_policy(plan.policy),
         lambda step, seconds: report({"phase": "decide", "step": step, "seconds": round(seconds, 2)}),

@@ -31,9 +31,9 @@ from .loop.nodes import Nodes
 from .loop.starts import rebuild_memory, restore_environment
 from .loop.state import EpisodeState, Live, Settings
 from .planning.plans import Planner
+from .strategies.automatic import AUTO, open_automatic
 from .strategies.components import as_policy as as_policy, resolve_planner
-from .strategies.guide import StrategyGuide
-from .strategies.nodes import NodesByStrategy, build_nodes_by_strategy
+from .strategies.nodes import Chooser, NodesByStrategy, build_nodes_by_strategy
 from .strategies.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class Agent:
         extractor: "Extractor | None" = None,
         withhold: bool | None = None,
         recaller: Recaller | None = None,
-        strategies: StrategyGuide | Sequence[Strategy] = (),
+        strategies: Chooser | Sequence[Strategy] = (),
     ) -> None:
         """Create an agent. It clones the environment as needed and leaves the library open.
 
@@ -154,6 +154,8 @@ class Agent:
         """
         if retries < 0:
             raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
+        if policy == AUTO:
+            policy, strategies = "episodic", strategies or open_automatic(planner, level, Arm.of(arm))
         self.library, self.policy = library, as_policy(policy)
         self._retries, self._step_timeout_s, self._checkpointer = retries, step_timeout_s, checkpointer
         mode, budget = mode_of(guardrails), as_budget(max_steps)

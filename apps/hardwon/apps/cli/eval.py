@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hardwon.apps.shared import common
-from hardwon.apps.shared.trained import open_policy
+from hardwon.apps.shared.trained import open_agent_policy
 from hardwon.memory.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _evaluate_policy(
 
     world = EnvironmentConfig(name=environment, game=game, params=params, max_steps=max_steps)
     worlds = _override_worlds(Worlds(fold="dev" if environment == "textworld" else "", seeds="0-29"), fold, seeds)
-    report = evaluate_policy(open_policy(name), world, worlds, library, arms or (), copies or 1)
+    report = evaluate_policy(open_agent_policy(name), world, worlds, library, arms or (), copies or 1)
     return {arm: asdict(part) for arm, part in report.items()}
 
 

@@ -29,6 +29,8 @@ Extractor = Annotated[
 """The option `--extractor`, which several commands have."""
 FOLDER = "folder:"
 """Before the path of a model that plays in this process, as the value of `--policy`."""
+AUTO = "auto"
+"""The policy for which an agent chooses a strategy for every episode."""
 RANKED, TRAINED = "ranked:", "ranked@"
 """Before the name of a policy whose choices are ranked: by the library's estimates, or by a trained export."""
 PULSE_S = 2.0
@@ -121,6 +123,11 @@ def open_policy(name: str) -> "Policy":
         folder, inner = split_ranked(name)
         return RankedPolicy(open_policy(inner), value=_load_ranker(folder) if folder else None)
     return _load_folder(name.removeprefix(FOLDER)) if name.startswith(FOLDER) else as_policy(name)
+
+
+def open_agent_policy(name: str) -> "Policy | str":
+    """Return the policy for an agent that plays alone: also `auto`, which the agent opens by itself."""
+    return name if name == AUTO else open_policy(name)
 
 
 def check_policy(name: str) -> None:

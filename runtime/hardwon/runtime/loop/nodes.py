@@ -308,6 +308,7 @@ class Nodes(AdvisingNodes):
             **({"skills": skills} if (skills := episode.get("skills")) else {}),
             **({"guidance": guidance} if (guidance := _summarize_guidance(episode["steps"])) else {}),
             **({"strategy": episode["strategy"]} if episode.get("strategy") else {}),
+            **({"test": True} if episode.get("is_test") else {}),
             **({STORES: stores} if (stores := episode.get("stores")) else {}),
             **build_cost_fields(episode.get("usage", Usage())),
         }

@@ -194,7 +194,7 @@ class AdvisingNodes:
             working=self.live[episode["thread"]].working,
             # Seeded per decision, so that a resumed episode draws the same as an uninterrupted one.
             rng=random.Random(f"{name}:{len(episode['steps'])}:{episode['replans']}"),
-            learning=self.settings.learn,
+            learning=self.settings.explores,
             episode=episode["episode"],
             replan=episode.get("replan"),
             manual=self._read_manual(episode),

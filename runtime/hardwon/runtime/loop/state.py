@@ -41,6 +41,8 @@ class EpisodeState(TypedDict, total=False):
     """A record of this step's guidance: the occasion, the result and the cost; None if it did not run."""
     strategy: str
     """Name of the strategy of the episode; missing without strategies."""
+    is_test: bool
+    """Whether a learning agent plays the episode without exploring, to measure its strategy."""
     stores: dict[str, bool]
     """Whether the episode recalls from each store of a routed recall; missing without one."""
     drawn: dict[str, Drawn]
@@ -91,6 +93,13 @@ class Settings:
     recall_k: int = 5
     seed: int = 0
     withhold: bool | None = None
+    explore: bool | None = None
+    """Whether the policy explores; None means `learn`."""
+
+    @property
+    def explores(self) -> bool:
+        """Return whether the policy explores in these episodes."""
+        return self.learn if self.explore is None else self.explore
 
     @property
     def tries(self) -> bool:

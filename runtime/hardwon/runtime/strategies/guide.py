@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
@@ -19,6 +20,8 @@ LEAST = 5
 """Number of episodes of a task, with any strategy, from which they alone decide about that task."""
 STRATEGY = "strategy"
 """Key of an episode's metadata: the name of its strategy."""
+TEST = "test"
+"""Key of an episode's metadata: its policy did not explore."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,18 @@ class Trial:
     success: float
     tokens: int
     environment: str = ""
+    score: float = 0.0
+    """The score that the environment gave."""
+    is_test: bool = False
+    """Whether the policy did not explore."""
+
+
+class Choice(NamedTuple):
+    """How an episode is played."""
+
+    strategy: str
+    is_test: bool = False
+    """Whether the policy of a learning agent must not explore."""
 
 
 @METHODS.add(
@@ -68,8 +83,8 @@ class StrategyGuide:
         self._price, self._explore = price, explore
         self._trials: tuple[ExperienceLibrary, EpisodeTally[list[Trial]]] | None = None
 
-    def choose(self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False) -> str:
-        """Return the name of the strategy for a task.
+    def choose(self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False) -> Choice:
+        """Return the strategy for a task.
 
         Args:
             task: The task, in the words of its first state.
@@ -78,14 +93,14 @@ class StrategyGuide:
             learns: Whether to try strategies with few episodes.
         """
         if len(self.strategies) == 1:
-            return self.strategies[0].name
+            return Choice(self.strategies[0].name)
         trials = self._select_trials(task, library, environment)
         names = [strategy.name for strategy in self.strategies]
         counts = {name: sum(trial.strategy == name for trial in trials) for name in names}
         if learns and (untried := [name for name in names if not counts[name]]):
-            return untried[0]
+            return Choice(untried[0])
         if learns and (waiting := find_waiting(names, counts)):
-            return waiting
+            return Choice(waiting)
         scores = self.score(trials)
         bonus = self._explore if learns else 0.0
         total = max(1, len(trials))
@@ -94,7 +109,7 @@ class StrategyGuide:
             return scores[name] + bonus * math.sqrt(math.log(total) / counts[name])
 
         tried = [name for name in names if name in scores]
-        return max(tried, key=rate) if tried else names[0]
+        return Choice(max(tried, key=rate) if tried else names[0])
 
     def score(self, trials: Sequence[Trial]) -> dict[str, float]:
         """Return the mean of success - price * tokens / 1000 of every strategy with episodes."""
@@ -106,7 +121,7 @@ class StrategyGuide:
     def _select_trials(self, task: str, library: ExperienceLibrary, environment: str) -> list[Trial]:
         """Return the episodes of the task if there are enough, or else those of all tasks of the environment."""
         if self._trials is None or self._trials[0] is not library:
-            self._trials = library, EpisodeTally(library, list[Trial], _add_trial)
+            self._trials = library, EpisodeTally(library, list[Trial], add_trial)
         names = {strategy.name for strategy in self.strategies}
         trials = [
             trial
@@ -135,14 +150,15 @@ def read_trials(library: ExperienceLibrary, environment: str = "") -> list[Trial
         library: The library.
         environment: Name of the environment; empty for all.
     """
-    trials = EpisodeTally(library, list[Trial], _add_trial).read()
+    trials = EpisodeTally(library, list[Trial], add_trial).read()
     return [trial for trial in trials if environment in ("", trial.environment)]
 
 
-def _add_trial(trials: list[Trial], row: Row) -> None:
+def add_trial(trials: list[Trial], row: Row) -> None:
     """Add the trial of an episode, if it was played with a strategy."""
     meta = row["meta"]
     if STRATEGY in meta:
         tokens = int(meta.get("prompt_tokens", 0)) + int(meta.get("completion_tokens", 0))
         environment = str(meta.get("environment", ""))
-        trials.append(Trial(meta[STRATEGY], row["task"], float(row["success"]), tokens, environment))
+        success, score = float(row["success"]), float(row["score"])
+        trials.append(Trial(meta[STRATEGY], row["task"], success, tokens, environment, score, bool(meta.get(TEST))))

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
+from hardwon.memory import ExperienceLibrary
 from hardwon.runtime.interfaces.types import Environment, Policy
 from hardwon.runtime.loop.budgets import StepLimit
 from hardwon.runtime.loop.nodes import Nodes
@@ -11,11 +12,21 @@ from hardwon.runtime.loop.state import EpisodeState, Live, Update
 from hardwon.runtime.policies.ranked import RankedPolicy
 
 from .components import as_policy, resolve_planner
-from .guide import StrategyGuide
+from .guide import Choice, StrategyGuide
 from .strategy import CHAT_ONLY, Strategy
 
 AWAITED = ("aguide", "aplan", "adecide", "aact", "afinish")
 """The stages that are awaited."""
+
+
+class Chooser(Protocol):
+    """Chooses a strategy for every episode."""
+
+    strategies: tuple[Strategy, ...]
+
+    def choose(self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False) -> Choice:
+        """Return how to play an episode; see `StrategyGuide.choose`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -24,20 +35,28 @@ class NodesByStrategy:
 
     base: Nodes
     variants: Mapping[str, Nodes]
-    chooser: StrategyGuide
+    tests: Mapping[str, Nodes]
+    """The nodes of each strategy in a test: they record, and neither explore nor withhold items."""
+    chooser: Chooser
 
     def begin(self, episode: EpisodeState) -> Update:
         """Reset the environment, and choose the strategy by the task of the first state."""
         update = self.base.begin(episode)
         task = update["state"].task if "state" in update else episode["task"]
         environment = self.base.live[episode["thread"]].environment.name
-        name = self.chooser.choose(task, self.base.library, environment, learns=self.base.settings.learn)
-        return {**update, "strategy": name, "skills": None if self.variants[name].planner is None else {}}
+        choice = self.chooser.choose(task, self.base.library, environment, learns=self.base.settings.learn)
+        skills: Any = None if self.variants[choice.strategy].planner is None else {}
+        return {**update, "strategy": choice.strategy, "is_test": choice.is_test, "skills": skills}
+
+    def _select(self, episode: EpisodeState) -> Nodes:
+        """Return the nodes of an episode."""
+        return (self.tests if episode.get("is_test") else self.variants)[episode["strategy"]]
 
     def with_live(self, live: Mapping[str, Live]) -> "NodesByStrategy":
         """Return these nodes for the episodes of another dictionary."""
         variants = {name: nodes.with_live(live) for name, nodes in self.variants.items()}
-        return replace(self, base=self.base.with_live(live), variants=variants)
+        tests = {name: nodes.with_live(live) for name, nodes in self.tests.items()}
+        return replace(self, base=self.base.with_live(live), variants=variants, tests=tests)
 
     def close(self) -> None:
         """Close what the planners opened."""
@@ -50,14 +69,14 @@ class NodesByStrategy:
         if stage in AWAITED:  # LangGraph awaits functions that are declared as asynchronous
 
             async def run_awaited(episode: EpisodeState) -> Any:
-                return await getattr(self.variants[episode["strategy"]], stage)(episode)
+                return await getattr(self._select(episode), stage)(episode)
 
             return run_awaited
-        return lambda episode: getattr(self.variants[episode["strategy"]], stage)(episode)
+        return lambda episode: getattr(self._select(episode), stage)(episode)
 
 
 def build_nodes_by_strategy(
-    base: Nodes, strategies: StrategyGuide | Sequence[Strategy], environment: Environment
+    base: Nodes, strategies: Chooser | Sequence[Strategy], environment: Environment
 ) -> NodesByStrategy:
     """Return nodes for every strategy.
 
@@ -66,14 +85,19 @@ def build_nodes_by_strategy(
         strategies: The strategies, or a guide with its own price.
         environment: The environment, which a planner may clone.
     """
-    guide = strategies if isinstance(strategies, StrategyGuide) else StrategyGuide(strategies)
+    guide = StrategyGuide(strategies) if isinstance(strategies, Sequence) else strategies
     variants = {strategy.name: _build_variant(base, strategy, environment) for strategy in guide.strategies}
-    return NodesByStrategy(base, variants, guide)
+    tests = {
+        name: replace(nodes, settings=replace(nodes.settings, explore=False, withhold=False))
+        for name, nodes in variants.items()
+    }
+    return NodesByStrategy(base, variants, tests, guide)
 
 
 def _build_variant(base: Nodes, strategy: Strategy, environment: Environment) -> Nodes:
     budget = base.settings.budget if strategy.max_steps is None else StepLimit(strategy.max_steps)
-    settings = replace(base.settings, level=strategy.level, recall_k=strategy.recall_k, budget=budget)
+    level = strategy.level or base.settings.level
+    settings = replace(base.settings, level=level, recall_k=strategy.recall_k, budget=budget)
     planner = resolve_planner(strategy.planner, base.library, environment) if strategy.planner else base.planner
     return replace(base, policy=_open_policy(base.policy, strategy), settings=settings, planner=planner)
 

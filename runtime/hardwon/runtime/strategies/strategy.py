@@ -33,7 +33,8 @@ class Strategy:
     """Name of a policy: episodic, outlook, PROVIDER:MODEL; empty for the agent's own."""
     planner: str | None = None
     """Name of a planner: skills, demonstrations, search, recorded, drafts:PROVIDER:MODEL; None for the agent's own."""
-    level: Literal["step", "task"] = "step"
+    level: Literal["step", "task"] | None = None
+    """How often to recall; None for as often as the agent does."""
     recall_k: int = 5
     max_steps: int | None = None
     """Number of steps after which the episode ends; None takes the agent's."""

@@ -1,0 +1,111 @@
+"""The policy `auto`: the strategies without a model, of which each episode uses one.
+
+    Agent("auto", library, environment)
+
+No strategy is best everywhere: chains of effects solve what returns cannot, and lose where returns suffice. They share
+the library, so each learns from the episodes of the other. While the agent learns, one of four episodes is a test: it
+is played as a frozen agent plays, and recorded. A frozen agent uses the strategy with the best recent tests.
+"""
+
+import math
+from collections.abc import Sequence
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.runtime.interfaces.arms import Arm
+from hardwon.runtime.loop.episode_tally import EpisodeTally
+
+from .guide import Choice, Trial, add_trial
+from .strategy import Strategy
+
+AUTO = "auto"
+"""Name of the policy."""
+TEST_EVERY = 4
+"""While the agent learns, one of so many episodes is a test."""
+RECENT = 20
+"""Number of tests of a strategy that count: earlier ones say what it achieved with a smaller library."""
+WINDOW = 60
+"""Number of episodes that count for the choice of the strategy that explores.
+
+With a window, a strategy that failed with a small library is tried again (Garivier and Moulines, arXiv:0805.3415).
+"""
+BONUS = 0.5
+"""Weight of the bonus sqrt(ln N / n) for a strategy that explored in few of the episodes that count."""
+EXPLORED = 0.25
+"""Weight of an episode in which the strategy explored, beside a test."""
+
+
+class AutomaticGuide:
+    """Chooses among strategies by the tests that the agent makes of them."""
+
+    def __init__(self, strategies: Sequence[Strategy]) -> None:
+        """Create a guide; the first strategy is used until there are records."""
+        self.strategies = tuple(strategies)
+        self._names = [strategy.name for strategy in self.strategies]
+        self._trials: tuple[ExperienceLibrary, EpisodeTally[list[Trial]]] | None = None
+
+    def choose(self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False) -> Choice:
+        """Return the strategy for an episode, and whether the episode is a test.
+
+        Args:
+            task: The task; the record of the whole environment decides, because tasks rarely return word for word.
+            library: The library with the recorded episodes.
+            environment: Name of the environment; only its episodes count.
+            learns: Whether the agent learns.
+        """
+        if len(self._names) == 1:
+            return Choice(self._names[0])
+        trials = self._read_trials(library, environment)
+        if not learns:
+            return Choice(max(self._names, key=lambda name: rate_strategy(trials, name)))
+        tests = [trial.strategy for trial in trials if trial.is_test]
+        if len(trials) % TEST_EVERY == TEST_EVERY - 1:
+            return Choice(min(self._names, key=tests.count), is_test=True)
+        return Choice(self._choose_explorer([trial for trial in trials if not trial.is_test][-WINDOW:]))
+
+    def _choose_explorer(self, trials: Sequence[Trial]) -> str:
+        """Return the strategy with the highest upper bound on what it achieves while it explores."""
+        gains = {name: [_measure(trial) for trial in trials if trial.strategy == name] for name in self._names}
+
+        def bound(name: str) -> float:
+            if not (own := gains[name]):
+                return math.inf
+            return sum(own) / len(own) + BONUS * math.sqrt(math.log(len(trials)) / len(own))
+
+        return max(self._names, key=bound)
+
+    def _read_trials(self, library: ExperienceLibrary, environment: str) -> list[Trial]:
+        """Return the episodes of these strategies, oldest first."""
+        if self._trials is None or self._trials[0] is not library:
+            self._trials = library, EpisodeTally(library, list[Trial], add_trial)
+        trials = self._trials[1].read()
+        return [each for each in trials if each.strategy in self._names and environment in ("", each.environment)]
+
+
+def rate_strategy(trials: Sequence[Trial], name: str) -> float:
+    """Return what a strategy achieves when it does not explore, in [0, 1]; 0.5 without any episode.
+
+    The mean over its recent tests and, with less weight, its recent other episodes, shrunk to 0.5 by one test.
+    """
+    own = [trial for trial in trials if trial.strategy == name]
+    tests = [_measure(trial) for trial in own if trial.is_test][-RECENT:]
+    others = [_measure(trial) for trial in own if not trial.is_test][-RECENT:]
+    return (sum(tests) + EXPLORED * sum(others) + 0.5) / (len(tests) + EXPLORED * len(others) + 1)
+
+
+def _measure(trial: Trial) -> float:
+    """Return the mean of success and score: before the first success, the score tells the strategies apart."""
+    return (trial.success + trial.score) / 2
+
+
+def open_automatic(planner: object, level: str, arm: Arm) -> AutomaticGuide:
+    """Return the guide of the policy `auto`.
+
+    Args:
+        planner: The planner that the agent was given, which both strategies then use; None for that of each strategy.
+        level: How often the agent recalls. Outlooks are read at every step, so `"task"` leaves one strategy.
+        arm: The arm. Without memory there is nothing to look ahead with, so one strategy is left.
+    """
+    own = planner is None
+    episodic = Strategy(name="episodic", policy="episodic", planner="demonstrations" if own else None)
+    outlook = Strategy(name="outlook", policy="outlook")
+    return AutomaticGuide((episodic, outlook) if level == "step" and arm.has_memory else (episodic,))
