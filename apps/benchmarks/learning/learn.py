@@ -17,7 +17,7 @@ from hardwon.memory.errors import ConfigError, UnknownName
 if TYPE_CHECKING:
     from hardwon.apps.experiment import Plan
 
-POLICIES = ("episodic", "outlook")
+POLICIES = ("episodic", "outlook", "auto")
 BEGIN, END = "<!-- bench learn: begin -->", "<!-- bench learn: end -->"
 
 
@@ -89,7 +89,7 @@ CASES: dict[str, Case] = {
 def learn(
     cases: Annotated[str, typer.Option(help=f"Cases to run, of {', '.join(CASES)}; all by default.")] = "",
     policy: Annotated[
-        str, typer.Option(help=f"Policy that learns and is tested: {' or '.join(POLICIES)}.")
+        str, typer.Option(help=f"Policy that learns and is tested, of {', '.join(POLICIES)}.")
     ] = "episodic",
     seeds: Annotated[int, typer.Option(min=1, help="Number of agent seeds: 0, 1, ...")] = 3,
     out: Annotated[Path, typer.Option(help="Folder for the runs; an unfinished run continues.")] = Path("runs/learn"),

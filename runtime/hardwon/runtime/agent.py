@@ -128,6 +128,7 @@ class Agent:
 
         Args:
             policy: A policy, a LangChain chat model, or the name of one, such as `"openai:gpt-5"`; see `as_policy`.
+                `"auto"` chooses between `"episodic"` and `"outlook"` for every episode, by its own tests of them.
             library: The experience that the agent recalls from and, if `learn` is set, records to.
             environment: The environment to act in.
             arm: The condition recorded with each episode. A name stands for an arm that recalls from the library;
@@ -149,13 +150,16 @@ class Agent:
             strategies: Alternatives to `policy`, `planner`, `level`, `recall_k` and `max_steps`; each episode uses one.
 
         Raises:
-            ConfigError: A number is out of range, or a chat model's settings are invalid.
+            ConfigError: A number is out of range, a chat model's settings are invalid, or there are strategies beside
+                `"auto"`.
             UnknownName: The policy or the planner has an unknown name.
         """
         if retries < 0:
             raise ConfigError(f"retries is {retries}; use 0 to try an episode once, or more.")
         if policy == AUTO:
-            policy, strategies = "episodic", strategies or open_automatic(planner, level, Arm.of(arm))
+            if strategies:
+                raise ConfigError(f"the policy {AUTO} has its own strategies; name another policy beside yours.")
+            policy, strategies = "episodic", open_automatic(planner, level, Arm.of(arm))
         self.library, self.policy = library, as_policy(policy)
         self._retries, self._step_timeout_s, self._checkpointer = retries, step_timeout_s, checkpointer
         mode, budget = mode_of(guardrails), as_budget(max_steps)

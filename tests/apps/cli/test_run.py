@@ -234,3 +234,35 @@ def test_the_arm_strategies_plays_with_the_best_strategy_of_the_file(tmp_path):
     for changes in ({"strategies": ""}, {"arms": ("step",)}):
         with pytest.raises(ConfigError, match="--strategies"):
             replace(plan, **changes)
+
+
+def test_the_policy_auto_tests_its_strategies_while_it_learns(tmp_path):
+    plan = replace(plan_in(tmp_path), arms=("empty", "task", "step"), policy="auto", checkpoints=(0, 8), episodes=8)
+    rows = run_plan(plan, tmp_path / "out", jobs=1)
+    assert {row["arm"] for row in rows if row["phase"] == "test"} == {"empty", "task", "step"}
+    with ExperienceLibrary.open(tmp_path / "library.db", read_only=True) as library:
+        played = [row["meta"] for row in reversed(library.trajectories())]
+    assert [meta["strategy"] for meta in played if meta.get("test")] == ["episodic", "outlook"]
+    assert {meta["strategy"] for meta in played} == {"episodic", "outlook"}
+    world = [
+        "--environment",
+        "textworld",
+        "--game",
+        "mapreader",
+        "--params",
+        MAPREADER,
+        "--fold",
+        "dev",
+        "--seeds",
+        "0-1",
+    ]
+    result = CliRunner().invoke(app, ["eval", "auto", *world, "--library", str(tmp_path / "library.db"), "--json"])
+    assert result.exit_code == 0, result.output
+
+
+def test_auto_beside_strategies_is_refused(tmp_path):
+    file = tmp_path / "strategies.toml"
+    file.write_text("[plain]\n")
+    plan = replace(plan_in(tmp_path), policy="auto", arms=("step", "strategies"), strategies=str(file))
+    with pytest.raises(ConfigError, match="auto has its own strategies"):
+        run_plan(plan, tmp_path / "out", jobs=1)

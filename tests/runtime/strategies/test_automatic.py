@@ -91,8 +91,22 @@ def test_one_of_four_episodes_tests_the_strategy_with_the_fewest_tests(library):
     assert {choice.strategy for choice in choices if not choice.is_test} == {"own", "other"}
 
 
+@pytest.mark.parametrize("at_once", [3, 4])
+def test_episodes_that_run_at_once_keep_the_share_of_tests(library, at_once):
+    guide = AutomaticGuide([OWN, OTHER])
+    tests = []
+    for _ in range(15):
+        choices = [guide.choose("bake", library, "workshop", learns=True) for _ in range(at_once)]
+        for choice in choices:
+            remember(library, choice.strategy, 1, 1, test=choice.is_test)
+        tests += [choice.strategy for choice in choices if choice.is_test]
+    assert len(tests) == pytest.approx(15 * at_once / TEST_EVERY, abs=at_once)
+    assert {*tests} == {"own", "other"}
+
+
 def test_what_explores_better_explores_more_and_early_failures_are_forgotten(library):
     guide = AutomaticGuide([OWN, OTHER])
+    remember(library, "other", WINDOW, WINDOW)  # tests, so that none is due, and they say nothing about exploring
     remember(library, "other", 0, WINDOW // 2, test=False)
     remember(library, "own", WINDOW // 2, WINDOW // 2, test=False)
     assert guide.choose("bake", library, "workshop", learns=True) == Choice("own")

@@ -58,7 +58,8 @@ class AutomaticGuide:
         if not learns:
             return Choice(max(self._names, key=lambda name: rate_strategy(trials, name)))
         tests = [trial.strategy for trial in trials if trial.is_test]
-        if len(trials) % TEST_EVERY == TEST_EVERY - 1:
+        # By their share and not by the number of the episode: of episodes that run at once, all have the same number.
+        if (len(tests) + 1) * TEST_EVERY <= len(trials) + 1:
             return Choice(min(self._names, key=tests.count), is_test=True)
         return Choice(self._choose_explorer([trial for trial in trials if not trial.is_test][-WINDOW:]))
 
