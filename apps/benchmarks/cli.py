@@ -16,6 +16,7 @@ from .learning.learn import learn
 from .learning.team import bench_team
 from .learning.transfer import transfer
 from .training.gpu import gpu
+from .training.process import process
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -321,6 +322,7 @@ def train(
 
 
 app.command()(gpu)
+app.command()(process)
 app.command()(alfworld)
 app.command()(learn)
 app.command()(transfer)
