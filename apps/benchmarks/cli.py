@@ -13,6 +13,7 @@ from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
 
 from .learning.alfworld import alfworld
 from .learning.learn import learn
+from .learning.preconditions import preconditions
 from .learning.team import bench_team
 from .learning.transfer import transfer
 from .training.gpu import gpu
@@ -325,6 +326,7 @@ app.command()(gpu)
 app.command()(process)
 app.command()(alfworld)
 app.command()(learn)
+app.command()(preconditions)
 app.command()(transfer)
 app.command("team")(bench_team)
 
