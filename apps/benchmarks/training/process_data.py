@@ -12,6 +12,7 @@ without a call is an action in its own words. `final_label` is the success. Othe
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,8 +31,8 @@ FORM = (
     "final_label, such as a line of data/AgentProcessBench/hotpotqa.jsonl of RUCBM/AgentProcessBench."
 )
 LABELS = (-1, 0, 1)
-COMPLAINT = "No effective tool call detected"
-"""Beginning of the words with which the data's own loop answers a message in which it found no call."""
+_NO_CALL = re.compile(r"\bno\b[^.]*\b(?:tool|function) calls?\b", re.IGNORECASE)
+"""How a loop answers, in a person's place, a message in which it found no call."""
 _FIELDS: dict[str, type] = {
     "query_index": int,
     "sample_index": int,
@@ -90,18 +91,23 @@ def read_episodes(path: Path) -> list[LabeledEpisode]:
 
 def _read_lines(path: Path) -> Iterator[tuple[str, Row]]:
     """Yield the objects of the file with their places."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = path.read_bytes().count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path.name} line {line} is not UTF-8: {error}. Download the file again.") from error
     # Only a newline ends a line: texts of web pages have other characters that `splitlines` would split at.
-    for number, text in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
-        if not text.strip():
+    for number, part in enumerate(text.split("\n"), 1):
+        if not part.strip():
             continue
         place = f"{path.name} line {number}"
         try:
-            line = json.loads(text)
+            value = json.loads(part)
         except ValueError as error:
             raise ConfigError(f"{place} is not JSON: {error}. Download the file again, or remove the line.") from error
-        if not isinstance(line, dict):
+        if not isinstance(value, dict):
             raise ConfigError(f"{place} is not a JSON object. {FORM}")
-        yield place, line
+        yield place, value
 
 
 def _read_episode(place: str, line: Row, library: ExperienceLibrary) -> LabeledEpisode:
@@ -184,7 +190,7 @@ def _split_turns(raw: Sequence[Row], messages: Sequence[list[Message]]) -> Itera
 def _read_words(text: str, following: Sequence[Message]) -> tuple[Call, bool]:
     """Return the words of a message as an action, and whether the loop refused them."""
     answer = clip("\n".join(message["text"] for message in following), SHOWN_CHARS)
-    is_refused = answer.startswith(COMPLAINT)
+    is_refused = _NO_CALL.match(answer) is not None
     words = clip(text, SHOWN_CHARS) or "(nothing)"
     return Call("answer", {}, answer, answer if is_refused else "", words), is_refused
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.training import process, process_credit
-from benchmarks.training.process_data import COMPLAINT, read_episodes
+from benchmarks.training.process_data import read_episodes
 from hardwon.memory import Diagnosis, Failure
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.advantages import ESTIMATORS
@@ -74,12 +74,24 @@ def test_a_message_without_a_call_is_refused_where_the_loop_says_so(tmp_path):
     messages = [
         {"role": "user", "content": "Where do bees live?"},
         {"role": "assistant", "content": "look: bees"},
-        {"role": "user", "content": f"{COMPLAINT}. Please call a tool."},
+        {"role": "user", "content": "No usable tool call was found. Use a tool."},
         {"role": "assistant", "content": "<answer>hives</answer>"},
     ]
     (episode,) = read_episodes(write_file(tmp_path, write_line(messages=messages, labels={"1": -1, "3": 1})))
     assert [step.diagnosis.failure for step in episode.trajectory.steps] == [Failure.INVALID_ACTION, Failure.NONE]
     assert process.grade_messages(episode, outcome=True) == [-1, 1]
+
+
+def test_what_a_person_says_next_refuses_nothing(tmp_path):
+    messages = [
+        {"role": "user", "content": "Where do bees live?"},
+        {"role": "assistant", "content": "Wild ones?"},
+        {"role": "user", "content": "Yes. No need of a tool call."},
+        {"role": "assistant", "content": "<answer>hives</answer>"},
+    ]
+    (episode,) = read_episodes(write_file(tmp_path, write_line(messages=messages, labels={"1": 1, "3": 1})))
+    assert process.grade_messages(episode, outcome=True) == [1, 1]
+    assert episode.trajectory.steps[0].post.feedback == "Yes. No need of a tool call."
 
 
 def test_a_message_with_two_calls_has_one_verdict_and_one_credit(tmp_path):
@@ -132,6 +144,13 @@ def test_a_malformed_line_is_named(tmp_path, line, problem):
     with pytest.raises(ConfigError, match=f"(?s){problem}") as caught:
         read_episodes(write_file(tmp_path, write_line(), line))
     assert "line 2" in str(caught.value)
+
+
+def test_a_line_that_is_not_utf_8_is_named(tmp_path):
+    path = write_file(tmp_path, write_line())
+    path.write_bytes(path.read_bytes() + b'\n{"question": "\xff"}')
+    with pytest.raises(ConfigError, match="line 2 is not UTF-8"):
+        read_episodes(path)
 
 
 def test_a_missing_or_empty_file_names_the_next_step(hardwon, tmp_path):
