@@ -13,9 +13,11 @@ from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
 
 from .learning.alfworld import alfworld
 from .learning.learn import learn
+from .learning.preconditions import preconditions
 from .learning.team import bench_team
 from .learning.transfer import transfer
 from .training.gpu import gpu
+from .training.process import process
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -321,8 +323,10 @@ def train(
 
 
 app.command()(gpu)
+app.command()(process)
 app.command()(alfworld)
 app.command()(learn)
+app.command()(preconditions)
 app.command()(transfer)
 app.command("team")(bench_team)
 
