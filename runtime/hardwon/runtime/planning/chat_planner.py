@@ -151,11 +151,13 @@ def format_situation(context: Context, items: Sequence[Item]) -> list[str]:
         items: Skills and remedies that fit the state, best first.
     """
     recent = "\n".join(map(prompts.step_line, context.history[-MAX_STEPS:]))
+    notes = context.working.annotate(context.state).notes
     return _format_sections(
         [
             ("The goal:", "task", context.state.task),
             ("How to act here:", "manual", context.manual),
             ("The last steps, oldest first:", "steps", recent),
+            ("Known from before:", "notes", "\n".join(prompts.clean(note, _LINE) for note in notes)),
             ("What is seen now:", "observation", context.state.observation),
             ("What can be done now:", "actions", "\n".join(context.actions)),
             ("Skills and remedies that fit here:", "experience", "\n".join(map(_format_skill, range(1, 99), items))),
