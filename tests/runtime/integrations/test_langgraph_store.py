@@ -15,8 +15,8 @@ from langgraph.store.memory import InMemoryStore
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, LibraryReadOnly
+from hardwon.memory.storage import clock as clock_module
 from hardwon.runtime import HardwonStore
-from hardwon.runtime.integrations import langgraph_store as module
 
 LABELS = st.sampled_from(["acme", "acme-corp", "acme corp", "a", "users", "ada", "ü", "*x"])
 NAMESPACES = st.lists(LABELS, min_size=1, max_size=3).map(tuple)
@@ -189,7 +189,7 @@ def clock(monkeypatch):
             self.now += 60 * minutes
 
     made = Clock()
-    monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(clock_module, "time", made)
     return made
 
 
