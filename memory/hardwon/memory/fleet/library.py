@@ -12,6 +12,7 @@ reads its own writes: before the next read it applies them.
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
@@ -81,8 +82,9 @@ class FleetLibrary(TendedReplica):
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._term: int | None = None
         """Term of the lease while this process learns items."""
-        self._is_behind = False
-        """True if the log has writes of this handle that its replica may lack."""
+        self._counting = threading.Lock()
+        self._written = self._applied = 0
+        """Number of writes of this handle, and how many of them its replica surely holds."""
 
     @classmethod
     def connect(
@@ -171,9 +173,15 @@ class FleetLibrary(TendedReplica):
         Raises:
             LibraryUnreachable: The server does not answer.
         """
+        written = self._written  # before: another thread may write meanwhile
         position = self._follower.catch_up()
-        self._is_behind = False
+        self._applied = max(self._applied, written)
         return position
+
+    @property
+    def _is_behind(self) -> bool:
+        """Return whether the log has writes of this handle that its replica may lack."""
+        return self._applied < self._written
 
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and ages of this namespace, with the position of the replica and its age in seconds.
@@ -275,7 +283,8 @@ class FleetLibrary(TendedReplica):
 
     def _note_write(self) -> None:
         """Let the next read apply what was appended, and the others hear of it."""
-        self._is_behind = True
+        with self._counting:
+            self._written += 1
         self._freshness.discard()
         self._follower.wake()
 
@@ -331,7 +340,7 @@ class FleetLibrary(TendedReplica):
     def close(self) -> None:
         """Stop following the log, give the lease back, and close the replica. Closing twice is allowed."""
         if not self._closed:
-            self._is_behind = False  # closing reads, and the follower is gone
+            self._applied = self._written  # closing reads, and the follower is gone
             self._note_contact()
             self._follower.close()
             if not self.read_only and self._log.is_attached:
