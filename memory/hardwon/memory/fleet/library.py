@@ -44,7 +44,7 @@ from hardwon.memory.validation import check_episodes, check_id, check_text
 from hardwon.memory.values import opinions
 
 from . import places
-from .bank import SharedBank
+from .application.bank import SharedBank
 from .entries import is_same_episode, locate_steps, pack_episode_entry
 from .follower import Follower
 from .log import Log
