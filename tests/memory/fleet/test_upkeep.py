@@ -83,6 +83,17 @@ def test_forgetting_reaches_every_replica_and_the_log(connect, episode, url, sel
     assert len(settle(again, new)) == 1
 
 
+def test_a_dropped_bank_is_found_in_the_log_and_forgotten(connect, url):
+    """No replica has it any more."""
+    library = connect()
+    with library.bank("cook") as bank:
+        bank.put("red", "pan", SECRET)
+    assert library.forget(text="ZEBRA", dry_run=True).counts == {"log entries": 1}
+    assert library.forget(text="pan of gold", dry_run=True).counts == {}
+    assert library.forget(text="ZEBRA").erased
+    assert "zebra" not in read_payloads(url)
+
+
 def test_forgetting_equals_that_of_a_file_with_the_same_experience(connect, episode, tmp_path):
     shared = connect()
     with ExperienceLibrary.open(tmp_path / "file.db") as file:
