@@ -45,6 +45,7 @@ from hardwon.memory.values import opinions
 
 from . import places
 from .application.bank import SharedBank
+from .application.values import SharedValues
 from .entries import is_same_episode, locate_steps, pack_episode_entry
 from .follower import Follower
 from .log import Log
@@ -297,6 +298,10 @@ class FleetLibrary(TendedReplica):
         check_text("task", task)
         return SharedBank(self._store, self._number, redact(task), self.add, self._log, self.sync)
 
+    def open_values(self) -> SharedValues:
+        """Return the values that applications on several machines stored; see `ExperienceLibrary.open_values`."""
+        return SharedValues(self)
+
     def count_rating(self, client: str, *, most: int) -> None:
         """Count one rating of a client, over all processes of this host; see `ExperienceLibrary.count_rating`."""
         check_text("client", client)
@@ -313,9 +318,9 @@ class FleetLibrary(TendedReplica):
         with self._use_server_clock():  # the times of trials and items are those of the server
             return super().enforce(state, action, again=again, keep=False, by_hours=by_hours)
 
-    def _use_server_clock(self) -> AbstractContextManager[None]:
+    def _use_server_clock(self, timespec: str = "seconds") -> AbstractContextManager[None]:
         """Let the body compute with the time of the server: the clock of this host may be wrong."""
-        at = self._log.read_clock()
+        at = self._log.read_clock(timespec)
         return nullcontext() if at is None else fix_time(at)
 
     # -- reading ----------------------------------------------------------------------------------

@@ -1,18 +1,19 @@
-"""Persistent long-term memory for LangGraph: a `BaseStore` in the library's file.
+"""Persistent long-term memory for LangGraph: a `BaseStore` in the library, a file or one that many machines share.
 
     store = HardwonStore(library)
     graph = builder.compile(store=store)
 
 Values are the application's data, not experience: they are returned exactly as they were put, and are never
 redacted, exported, recalled or evolved. They are stored in two separate tables, created on the first write,
-under the library's namespace. Semantic search uses the library's embedder. Results are ordered newest first,
-expired values are never returned, and the reads of a batch see the state before its writes.
+under the library's namespace (see `memory.stored_values`); in a shared library, a batch of writes is one entry of
+its log. Semantic search uses the library's embedder. Results are ordered newest first, expired values are never
+returned, and the reads of a batch see the state before its writes.
 """
 
 import asyncio
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Self, cast
 
@@ -36,7 +37,6 @@ from langgraph.store.base import (
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, LibraryError
-from hardwon.memory.fleet.session import is_address
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.stored_values import MINUTE, ValueBatch, ValueWrite
@@ -71,10 +71,10 @@ class HardwonStore(BaseStore):
         index: Mapping[str, Any] | None = WHOLE,
         ttl: TTLConfig | None = None,
     ) -> None:
-        """Open a store in the file of `library`, with its own connection; close it after use.
+        """Open a store in `library`, with its own connection; close it after use, and before a shared library.
 
         Args:
-            library: The library whose file and namespace hold the values.
+            library: The library whose namespace holds the values.
             index: The fields of a value to embed, `{"fields": [...]}`; the field `$` is the whole value. None
                 embeds nothing, and queries are ignored. With LangGraph's `dims` and `embed`, these settings
                 replace the library's embedder.
@@ -82,14 +82,9 @@ class HardwonStore(BaseStore):
                 is False.
 
         Raises:
-            ConfigError: The index settings are invalid, or the library is shared: it has no file that lasts.
+            ConfigError: The index settings are invalid.
             LibraryError: The file cannot be opened; see `ExperienceLibrary.open`.
         """
-        if is_address(library.path):
-            raise ConfigError(
-                f"{library.path} is a shared library, and a store needs a library file. Open one for the store: "
-                'HardwonStore(ExperienceLibrary.open("store.db")). Other hosts do not see its values.'
-            )
         has_embedder = index is not None and set(index) != {"fields"}
         embedder: Embedder = GivenEmbedder(index or {}) if has_embedder else library.embedder
         self._values, self._embedder = library.open_values(), embedder
@@ -115,6 +110,7 @@ class HardwonStore(BaseStore):
 
         Raises:
             ConfigError: An operation is of unknown type, a value is not plain JSON, or a filter operator is unknown.
+            LibraryUnreachable: The batch writes, and the server of a shared library does not answer.
         """
         operations = list(ops)
         for op in operations:
@@ -268,7 +264,8 @@ class HardwonStore(BaseStore):
         """Return new vectors for values whose stored vectors come from another embedder."""
         rows: list[Row] = []
         for ref in refs:
-            ((value, fields),) = self._values.store.rows("SELECT value, fields FROM langgraph_values WHERE id = ?", (ref,))
+            query = "SELECT value, fields FROM langgraph_values WHERE id = ?"
+            ((value, fields),) = self._values.store.rows(query, (ref,))
             texts = list(_extract_texts(json.loads(value), json.loads(fields)).values())
             # Not stored, because a search only reads; the next put of the value stores new vectors.
             rows += [(ref, vector.tobytes(), "") for vector in self._embedder.embed(texts)] if texts else []
