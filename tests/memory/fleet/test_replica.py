@@ -187,6 +187,18 @@ def test_a_broken_batch_of_values_is_skipped_as_a_whole(writer, tmp_path, how):
     assert set(rows) == {("users.",)}
 
 
+def test_the_id_of_a_value_is_its_place_in_the_log(writer, tmp_path):
+    """So a read names one value on every replica, also on one whose version skips an entry that others apply."""
+    puts = [entry for entry in writer.log if entry.kind == "store"][:2]
+    first, second = (replace(entry, position=place) for place, entry in enumerate(puts, 1))
+    listed = []
+    for name, log in (("all", (first, second)), ("skips", (replace(first, payload=b""), second))):
+        copy = logs.Copy(tmp_path / f"{name}.db")
+        copy.apply(log)
+        listed.append(copy.store.rows("SELECT id, key FROM langgraph_values WHERE id >= ?", (2 * IDS,)))
+    assert listed[0] == listed[1] != []
+
+
 def test_a_digest_sees_every_difference_of_values(tmp_path):
     """Time, order, value and vector count; the values of another namespace do not."""
     write = ValueWrite("a.", "k", "{}", "[]", 5.0, {"$": bytes(4)})
