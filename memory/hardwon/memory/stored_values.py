@@ -30,7 +30,8 @@ CREATE TABLE IF NOT EXISTS langgraph_vectors (
     value INTEGER NOT NULL, field TEXT NOT NULL, fingerprint TEXT NOT NULL, vector BLOB NOT NULL,
     PRIMARY KEY (value, field));
 """
-_EXPIRED = "SELECT id FROM langgraph_values WHERE expires_at <= ? AND namespace = ?"
+# The plus keeps SQLite from the index by namespace, in which it would read every value of the namespace.
+_EXPIRED = "SELECT id FROM langgraph_values WHERE expires_at <= ? AND +namespace = ?"
 _CONTENT = """
 SELECT path, key, v.value, fields, created_at, updated_at, ttl, expires_at, field, fingerprint, vector
 FROM langgraph_values AS v LEFT JOIN langgraph_vectors ON langgraph_vectors.value = id

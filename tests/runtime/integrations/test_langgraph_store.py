@@ -5,8 +5,10 @@ Each case runs with a library file and with a shared library, of which only the 
 
 import asyncio
 import itertools
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from typing import Any, TypedDict
 
 import pytest
@@ -18,7 +20,7 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp,
 from langgraph.store.memory import InMemoryStore
 from tests.memory.fleet.conftest import server, url
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, stored_values
 from hardwon.memory.errors import ConfigError, LibraryReadOnly
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log
@@ -516,6 +518,15 @@ def test_what_expired_is_deleted_by_the_next_write(library, store, clock):
     clock.forward(6)
     store.put(("a",), "other", {"n": 1})
     assert store.sweep_ttl() == 0
+
+
+@FILE_ONLY
+def test_looking_for_expired_values_reads_no_others(path, store):
+    """Each write looks for them; by the index of the namespace, it would read every value."""
+    store.put(("a",), "k", {"n": 1})
+    with closing(sqlite3.connect(path)) as file:
+        plan = file.execute(f"EXPLAIN QUERY PLAN {stored_values._EXPIRED}", (0.0, "default")).fetchall()
+    assert "langgraph_values_by_expiry" in str(plan)
 
 
 def test_a_thread_sweeps_until_it_is_stopped(store):
