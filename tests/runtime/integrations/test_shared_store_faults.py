@@ -202,6 +202,21 @@ def test_a_new_replica_begins_from_a_snapshot(connect, monkeypatch):
     assert len(settle(one, two)) == 1
 
 
+def test_many_writes_store_a_snapshot(connect, monkeypatch):
+    """Nobody learns items here, who would store it."""
+    monkeypatch.setattr(module, "MANY", 10)
+    monkeypatch.setattr(snapshots, "MANY", 10)
+    library, store = connect()
+    for n in range(10):
+        store.put(ADA, str(n), {"n": n})
+    until = time.monotonic() + 60
+    while snapshots.find(library._log) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    snapshot = snapshots.find(library._log)
+    assert snapshot is not None
+    assert snapshot.position == 10
+
+
 def test_a_damaged_replica_gets_its_values_back(connect, episode):
     library, store = connect()
     library.record(episode("open drawer"))
@@ -261,6 +276,10 @@ def test_forgetting_a_namespace_forgets_its_values(connect, url, episode):
     assert len(settle(one, again)) == 1
     assert read(of_again) == {(ADA, "k"): {"n": 1}}
     assert read_payloads(url).count("zebra") == 1
+    of_one.delete(ADA, "k")  # nothing is left to forget but the log
+    assert one.forget(namespace="one", dry_run=True).counts == {"log entries": 2}
+    assert one.forget(namespace="one").erased
+    assert one.forget(namespace="one", dry_run=True).counts == {}
 
 
 def test_a_replica_that_was_away_meets_erased_values(connect, episode):

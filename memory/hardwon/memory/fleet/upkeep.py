@@ -113,7 +113,8 @@ class TendedReplica(ExperienceLibrary):
                 return other.forget(namespace=value, dry_run=dry_run)
         self.sync()
         estimate = super().forget(**{what: value}, dry_run=True)
-        if what == "text" and (quoting := snapshots.count_quoting(self._log, value)):
+        sought = {"text": value, "namespace": ""}.get(what)  # every entry holds the empty text
+        if sought is not None and (quoting := snapshots.count_quoting(self._log, sought)):
             estimate = replace(estimate, counts={**estimate.counts, "log entries": quoting})
         if dry_run:
             return estimate

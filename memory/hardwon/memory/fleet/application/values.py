@@ -30,6 +30,9 @@ LARGEST = 256 * 2**20
 STEP = 0.05
 """Part of the time to live by which reading must put the end of a value off to be worth an entry of the log."""
 
+MANY = 500
+"""Writes of a handle after which it looks whether a snapshot is due: a host that only stores values learns no items."""
+
 logger = logging.getLogger("hardwon.memory")
 
 
@@ -102,6 +105,8 @@ class SharedValues(StoredValues):
             logger.info("values that were read keep their end: %s", error)
         else:
             library._note_write()
+            if library._written % MANY == 0:
+                library._follower.request_snapshot()
 
     def sweep(self) -> int:
         """Delete the expired values on every host, and return their number on this one."""
