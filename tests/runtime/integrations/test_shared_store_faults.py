@@ -106,6 +106,46 @@ def test_a_process_killed_between_append_and_apply(connect, url, tmp_path, where
     assert read(of_one) == read(of_two) == {(ADA, "k"): {"n": n}}
 
 
+ANYTHING = """
+import random, sys
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.fleet.application import values
+from hardwon.runtime import HardwonStore
+url, replica, who, count = sys.argv[1:]
+values.STEP, choose = 0.0, random.Random(int(who))
+with ExperienceLibrary.open(url, replica=replica) as library, HardwonStore(library) as store:
+    for number in range(int(count)):
+        key, what = str(choose.randint(0, 20)), choose.random()
+        path = ("users", key[0])
+        if what < 0.5:
+            store.put(path, key, {"n": number, "who": who}, ttl=choose.choice([None, 0.005, 0.01, 5]))
+        elif what < 0.6:
+            store.delete(path, key)
+        elif what < 0.8:
+            store.get(path, key)
+        elif what < 0.9:
+            store.search(("users",), query=f"n {number}")
+        elif what < 0.95:
+            store.sweep_ttl()
+        elif what < 0.98 or who != "0":
+            library.add(Item("insight", f"title {who} {number}", "text"))
+        else:
+            library.forget(text=f"nobody wrote {number}")
+"""
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
+def test_processes_do_anything_and_replicas_end_equal(connect, url, tmp_path, count):
+    """Two share a replica; forgetting erases what the others may not have applied yet."""
+    children = [
+        warm.Popen([sys.executable, "-c", ANYTHING, url, str(tmp_path / f"r{who % 2}"), str(who), str(count)])
+        for who in range(4)
+    ]
+    assert [child.wait(300) for child in children] == [0] * 4
+    hosts = [connect(folder) for folder in ("r0", "r1", "new")]
+    assert len(settle(*(library for library, _ in hosts))) == 1
+
+
 # ---- time
 
 

@@ -29,7 +29,6 @@ LARGEST = 256 * 2**20
 """Largest size of a batch in bytes: it is one entry, which is applied as a whole."""
 STEP = 0.05
 """Part of the time to live by which reading must put the end of a value off to be worth an entry of the log."""
-
 MANY = 500
 """Writes of a handle after which it looks whether a snapshot is due: a host that only stores values learns no items."""
 
@@ -54,7 +53,7 @@ def apply_entry(connection: sqlite3.Connection, namespace: str, values: Any, pos
     rows, touches, fingerprint, sweeps = values
     writes = []
     for path, key, value, fields, ttl, vectors in rows:
-        for text in (fields, *([] if value is None else [value])):
+        for text in (fields, "0" if value is None else value):
             json.loads(text)  # else every later read would fail
         decoded = {field: b64decode(vector, validate=True) for field, vector in vectors.items()}
         writes.append(ValueWrite(path, key, value, fields, ttl, decoded))
@@ -90,17 +89,17 @@ class SharedValues(StoredValues):
         """
         library = self._get_open_library()
         library._check_writable()
-        is_read = bool(batch.touches) and not batch.writes
+        is_refresh = bool(batch.touches) and not batch.writes
         batch = batch._replace(touches=self._find_due(batch.touches))
         # A read does not wait for a server that is down: an attempt to connect may take seconds.
-        if is_read and (not batch.touches or library._log.fileno() is None):
+        if is_refresh and (not batch.touches or library._log.fileno() is None):
             return
         values = pack_batch(batch)
         self._check(batch, values)
         try:
             library._append_once(STORE, values)
         except LibraryError as error:
-            if not is_read:
+            if not is_refresh:
                 raise
             logger.info("values that were read keep their end: %s", error)
         else:
@@ -136,10 +135,8 @@ class SharedValues(StoredValues):
 
     def _check(self, batch: ValueBatch, values: Any) -> None:
         """Refuse what no replica could apply, by applying it to an empty table: an entry cannot be taken back."""
-        size = sum(
-            16 + sum(len(text or "") for text in write[:3]) + sum(map(len, write.vectors.values()))
-            for write in batch.writes
-        )
+        texts = (text or b"" for write in batch.writes for text in (*write[:3], *write.vectors.values()))
+        size = 16 * len(batch.writes) + sum(map(len, texts))
         if size > LARGEST:
             raise ConfigError(f"a batch has {size} bytes; a shared library takes at most {LARGEST}. Split the batch.")
         with closing(sqlite3.connect(":memory:")) as trial:
