@@ -339,6 +339,30 @@ def test_the_learner_stores_snapshots_and_keeps_one(connect, episode, monkeypatc
     assert one._log.read_status().snapshot == found.position
 
 
+def test_a_snapshot_that_is_requested_during_a_look_is_stored_by_the_next(connect, episode, monkeypatch):
+    """The position of the look is from before the entries that made it due."""
+    monkeypatch.setattr(snapshots, "MANY", 5)
+    library = connect()
+    follower = library._follower
+    follower._stopping.set()
+    follower.wake()
+    follower._thread.join(60)  # its looks are made here
+    catch_up = follower.catch_up
+
+    def catch_up_early():
+        position = catch_up()
+        monkeypatch.setattr(follower, "catch_up", catch_up)
+        library.record_many([episode(f"open drawer {number}", id=f"e{number}") for number in range(8)])
+        follower.request_snapshot()
+        return position
+
+    monkeypatch.setattr(follower, "catch_up", catch_up_early)
+    follower._work()
+    assert snapshots.find(library._log) is None
+    follower._work()
+    assert library._log.read_status().snapshot == 8
+
+
 @pytest.mark.parametrize(
     "damage",
     [
