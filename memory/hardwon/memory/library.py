@@ -46,6 +46,7 @@ from .retrieval.search import Search
 from .storage.cache_files import SAVE_AFTER
 from .storage.database import Store
 from .storage.freshness import Version
+from .stored_values import StoredValues
 from .trust.intake import has_keys, received, with_keys
 from .upkeep import forgetting, integrity, jsonl
 from .upkeep.damage import names_damage
@@ -449,6 +450,15 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         """
         check_text("task", task)
         return Bank(self._store, self._number, redact(task), self.add)
+
+    def open_values(self) -> StoredValues:
+        """Return the values that an application stored beside the experience; `HardwonStore` reads and writes them.
+
+        Returns:
+            The values of this namespace, with a connection of their own. Close them after use.
+        """
+        store = Store(self._store.path, read_only=self.read_only)
+        return StoredValues(store, self.namespace, read_only=self.read_only)
 
     def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
         """Read a file that `export_jsonl` wrote, in one transaction.

@@ -32,8 +32,8 @@ BACKENDS = ("memory", "postgres", "http")
 LACKS: dict[str, set[str]] = {
     "http": {
         "changes", "count_rating", "count_tiers", "deciding_episodes", "digest", "foresee", "forget", "gate",
-        "has_episode", "index", "item_figures", "newest_change", "repair", "restore", "sample_states", "select_steps",
-        "standing", "state_figures",
+        "has_episode", "index", "item_figures", "newest_change", "open_values", "repair", "restore", "sample_states",
+        "select_steps", "standing", "state_figures",
     },
 }  # fmt: skip
 """What a backend does not have: such a call raises an error of hardwon that says so."""
@@ -125,6 +125,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "evolve": lambda library: library.evolve(),
     "forget": lambda library: library.forget(episode="e2").counts,
     "repair": lambda library: library.repair(),
+    "open_values": lambda library: library.open_values().close(),
     "record": lambda library: library.record(make_episode(30)),
 }
 """One call of each method, in this order. The calls change the library, so all backends make all of them."""
@@ -320,6 +321,6 @@ def test_two_handles_against_a_model(examples, server, tmp_path):
 
 def test_what_a_backend_lacks_says_so(tmp_path, address):
     with open_backend("http", tmp_path, address) as library:
-        for call in (library.repair, lambda: library.restore(make_item(1)), library.digest):
+        for call in (library.repair, lambda: library.restore(make_item(1)), library.digest, library.open_values):
             with pytest.raises(LibraryError, match="does not serve"):
                 call()

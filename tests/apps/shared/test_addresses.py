@@ -200,10 +200,12 @@ def test_every_memory_command(url, call, home, other, episode):
     assert other.episodes == 0
 
 
-def test_the_store_of_langgraph_needs_a_file(url, home):
-    """A replica may be deleted, so a store in it would lose its values."""
-    from hardwon.memory.errors import ConfigError
+def test_the_store_of_langgraph(url, home, other):
+    """Its values are on every host; a replica may be deleted."""
     from hardwon.runtime.integrations.langgraph_store import HardwonStore
 
-    with ExperienceLibrary.open(url) as library, pytest.raises(ConfigError, match="needs a library file"):
-        HardwonStore(library)
+    with ExperienceLibrary.open(url) as library, HardwonStore(library) as store:
+        store.put(("users", "ada"), "drink", {"text": "green tea"})
+    other.sync()
+    with HardwonStore(other) as store:
+        assert [item.value for item in store.search(("users", "ada"))] == [{"text": "green tea"}]

@@ -6,12 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.fleet.application.values import pack_batch
 from hardwon.memory.fleet.entries import LogEntry, locate_steps, pack, pack_episode_entry
 from hardwon.memory.fleet.replica import Capture, Replica
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Trust
 from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
+from hardwon.memory.stored_values import ValueBatch, ValueWrite
 from hardwon.memory.upkeep.digest import compute_digest
 from hardwon.memory.upkeep.setup import namespace_number
 from hardwon.memory.upkeep.write_buffer import redact_and_pack
@@ -76,6 +78,8 @@ class Writer(Copy):
         """Let things happen."""
         for day in range(days):
             self.record(self.make_episode(f"e{day}"))
+            if day % 3 == 1:
+                self.append("store", f"store:{day}", pack(pack_batch(self.make_batch(day))))
             if day % 5 == 4:
                 with self.change() as library:
                     library.evolve()
@@ -88,6 +92,18 @@ class Writer(Copy):
                         library.feedback(item.id, self.random.random() < 0.5, writer="token:x", episode=f"e{day}")
                         library.pin(item.id)
                         library.retire(item.id, "not needed")
+
+    def make_batch(self, day: int) -> ValueBatch:
+        """Put values of which some expire within the seconds of the next entries, delete one, and read others."""
+        choose = self.random.choice
+        keys = self.random.sample(THINGS, 3)
+        writes = [
+            ValueWrite("users.", key, f'{{"day": {day}}}', '["$"]', choose((None, 0.05, 1.0)), {"$": bytes(8)})
+            for key in keys
+        ]
+        past = self.store.rows("SELECT id FROM langgraph_values ORDER BY id") if day > 1 else []
+        touches = [ref for (ref,) in past if self.random.random() < 0.5]
+        return ValueBatch([*writes, ValueWrite("users.", choose(THINGS), None)], touches, "f", day % 2 > 0)
 
     def make_item(self, day: int) -> Item:
         thing, place = self.random.choice(THINGS), self.random.choice(PLACES)

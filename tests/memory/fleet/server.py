@@ -12,6 +12,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -102,18 +103,24 @@ class PrivateServer:
             )  # fmt: skip
 
     def kill(self) -> None:
-        """End the server as a power failure would."""
+        """End the server and its sessions as a power failure would."""
         assert self._process is not None
+        sessions = self._list_sessions()
         self._process.kill()
+        for session in sessions:  # by themselves, they notice that the server is gone when they have answered
+            with suppress(ProcessLookupError):
+                os.kill(session, signal.SIGKILL)
         self._process.wait()
-        # Its children notice that it is gone; `start` waits for them.
+
+    def _list_sessions(self) -> list[int]:
+        assert self._process is not None
+        pid = self._process.pid
+        return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
 
     def send_all(self, number: signal.Signals) -> None:
         """Send a signal to the server and its sessions, such as SIGSTOP."""
         assert self._process is not None
-        pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for each in (pid, *map(int, children)):
+        for each in (self._process.pid, *self._list_sessions()):
             os.kill(each, number)
 
     def stop(self) -> None:

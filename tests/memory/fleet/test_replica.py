@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from tests import warm
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import LibraryError, NewerSchema, OtherReplica
 from hardwon.memory.fleet import entries, replica as replicas
+from hardwon.memory.fleet.application.values import IDS, pack_batch
+from hardwon.memory.stored_values import ValueBatch, ValueWrite
 
 _spec: Any = importlib.util.spec_from_file_location("fleet_logs", Path(__file__).with_name("logs.py"))
 logs: Any = importlib.util.module_from_spec(_spec)
@@ -45,7 +48,10 @@ def test_grouping_leaves_no_trace(writer, tmp_path, size):
         copy.apply(writer.log[at : at + size])
     assert copy.replica.position == len(writer.log)
     assert copy.digest() == writer.digest()
-    assert {kind: sum(entry.kind == kind for entry in writer.log) for kind in ("episode", "items")}["items"] >= 10
+    kinds = Counter(entry.kind for entry in writer.log)
+    assert min(kinds["items"], kinds["store"]) >= 10
+    rows = copy.store.rows("SELECT key, created_at < updated_at, expires_at IS NULL FROM langgraph_values")
+    assert {row[1:] for row in rows} >= {(0, 0), (1, 1)}
 
 
 def test_repeated_entries_have_no_effect(writer, tmp_path):
@@ -153,6 +159,68 @@ def test_a_broken_episode_does_not_stop_the_others(writer, tmp_path, how):
     assert together.digest() == singly.digest() != writer.digest()
     with ExperienceLibrary.open(together.store.path) as library:
         assert any("1 not stored" in str(problem) for problem in library.verify())
+
+
+GARBAGE: dict[str, Any] = {
+    "no batch": {"writes": 1},
+    "no value": [[["a.", "k", "{", "[]", None, {}]], [], "f", True],
+    "no fields": [[["a.", "k", "{}", None, None, {}]], [], "f", True],
+    "no key": [[["a.", "b", "{}", "[]", None, {}], ["a.", None, "{}", "[]", None, {}]], [], "f", True],
+    "no time": [[["a.", "k", "{}", "[]", 10**400, {}]], [], "f", True],
+    "no vector": [[["a.", "k", "{}", "[]", 1, {"$": "?"}]], [], "f", True],
+    "no id": [[["a.", "k", "{}", "[]", 1, {}]], [["x"]], "f", True],
+}
+
+
+@pytest.mark.parametrize("how", GARBAGE)
+def test_a_broken_batch_of_values_is_skipped_as_a_whole(writer, tmp_path, how):
+    good = [entry for entry in writer.log if entry.kind == "store"][:3]
+    bad = replace(good[0], payload=entries.pack(GARBAGE[how]))
+    log = [replace(entry, position=place) for place, entry in enumerate((good[0], bad, *good[1:]), 1)]
+    together, singly = logs.Copy(tmp_path / "together.db"), logs.Copy(tmp_path / "singly.db")
+    together.apply(log)
+    for entry in log:
+        singly.apply([entry])
+    assert together.digest() == singly.digest()
+    rows = together.store.rows("SELECT path FROM langgraph_values")
+    assert rows
+    assert set(rows) == {("users.",)}
+
+
+def test_the_id_of_a_value_is_its_place_in_the_log(writer, tmp_path):
+    """So a read names one value on every replica, also on one whose version skips an entry that others apply."""
+    puts = [entry for entry in writer.log if entry.kind == "store"][:2]
+    first, second = (replace(entry, position=place) for place, entry in enumerate(puts, 1))
+    listed = []
+    for name, log in (("all", (first, second)), ("skips", (replace(first, payload=b""), second))):
+        copy = logs.Copy(tmp_path / f"{name}.db")
+        copy.apply(log)
+        listed.append(copy.store.rows("SELECT id, key FROM langgraph_values WHERE id >= ?", (2 * IDS,)))
+    assert listed[0] == listed[1] != []
+
+
+def test_a_digest_sees_every_difference_of_values(tmp_path):
+    """Time, order, value and vector count; the values of another namespace do not."""
+    write = ValueWrite("a.", "k", "{}", "[]", 5.0, {"$": bytes(4)})
+    batches = (
+        [ValueBatch([write], (), "f")] * 2,
+        [ValueBatch([write], (), "g")] * 2,
+        [ValueBatch([write._replace(value="[]")], (), "f")] * 2,
+        [ValueBatch([write._replace(vectors={"$": bytes(8)})], (), "f")] * 2,
+        [ValueBatch([write], (), "f"), ValueBatch((), [IDS])],
+        [ValueBatch([write, write._replace(key="l")], (), "f")] * 2,
+        [ValueBatch([write._replace(key="l"), write], (), "f")] * 2,
+        [ValueBatch(), ValueBatch()],
+    )
+    digests = []
+    for number, batch in enumerate(batches):
+        copy = logs.Copy(tmp_path / f"{number}.db")
+        for position, each in enumerate(batch, 1):
+            payload = entries.pack(pack_batch(each))
+            copy.apply([entries.LogEntry(position, f"2026-01-01T00:00:0{position}+00:00", "store", "s", payload)])
+        digests.append(copy.digest())
+    assert len(set(digests)) == len(batches)
+    assert digests[-1] == logs.Copy(tmp_path / "empty.db").digest()
 
 
 def test_a_newer_format_stops_the_replica_and_says_what_to_do(writer, tmp_path):

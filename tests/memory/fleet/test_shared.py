@@ -62,6 +62,23 @@ def test_a_handle_reads_its_own_writes(connect, episode):
     assert library.recall(DRAWER).steps
 
 
+def test_a_write_while_another_read_catches_up_is_read_next(connect, episode, monkeypatch):
+    library = connect()
+    monkeypatch.setattr(library._follower, "wake", lambda: None)
+    library.record(episode("open drawer", id="e1"))
+    catch_up = library._follower.catch_up
+
+    def catch_up_and_record():
+        position = catch_up()
+        monkeypatch.setattr(library._follower, "catch_up", catch_up)
+        library.record(episode("close drawer", id="e2"))
+        return position
+
+    monkeypatch.setattr(library._follower, "catch_up", catch_up_and_record)
+    library.sync()
+    assert library.episodes == 2
+
+
 def test_another_replica_learns_from_it(connect, episode):
     one, two = connect("a"), connect("b")
     one.record(episode("open drawer", id="e1"))

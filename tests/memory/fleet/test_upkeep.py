@@ -83,6 +83,17 @@ def test_forgetting_reaches_every_replica_and_the_log(connect, episode, url, sel
     assert len(settle(again, new)) == 1
 
 
+def test_a_dropped_bank_is_found_in_the_log_and_forgotten(connect, url):
+    """No replica has it any more."""
+    library = connect()
+    with library.bank("cook") as bank:
+        bank.put("red", "pan", SECRET)
+    assert library.forget(text="ZEBRA", dry_run=True).counts == {"log entries": 1}
+    assert library.forget(text="pan of gold", dry_run=True).counts == {}
+    assert library.forget(text="ZEBRA").erased
+    assert "zebra" not in read_payloads(url)
+
+
 def test_forgetting_equals_that_of_a_file_with_the_same_experience(connect, episode, tmp_path):
     shared = connect()
     with ExperienceLibrary.open(tmp_path / "file.db") as file:
@@ -326,6 +337,30 @@ def test_the_learner_stores_snapshots_and_keeps_one(connect, episode, monkeypatc
     assert found.position >= 24
     assert one._log.read("SELECT count(*) FROM hardwon.snapshots") == [(1,)]
     assert one._log.read_status().snapshot == found.position
+
+
+def test_a_snapshot_that_is_requested_during_a_look_is_stored_by_the_next(connect, episode, monkeypatch):
+    """The position of the look is from before the entries that made it due."""
+    monkeypatch.setattr(snapshots, "MANY", 5)
+    library = connect()
+    follower = library._follower
+    follower._stopping.set()
+    follower.wake()
+    follower._thread.join(60)  # its looks are made here
+    catch_up = follower.catch_up
+
+    def catch_up_early():
+        position = catch_up()
+        monkeypatch.setattr(follower, "catch_up", catch_up)
+        library.record_many([episode(f"open drawer {number}", id=f"e{number}") for number in range(8)])
+        follower.request_snapshot()
+        return position
+
+    monkeypatch.setattr(follower, "catch_up", catch_up_early)
+    follower._work()
+    assert snapshots.find(library._log) is None
+    follower._work()
+    assert library._log.read_status().snapshot == 8
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,34 @@
-"""The store beside LangGraph's own in memory, operation by operation; then what that has not: time and tenants."""
+"""The store beside LangGraph's own in memory, operation by operation; then what that has not: time and tenants.
+
+Each case runs with a library file and with a shared library, of which only the address differs.
+"""
 
 import asyncio
+import itertools
+import sqlite3
 import threading
 import time
+from contextlib import closing
 from typing import Any, TypedDict
 
 import pytest
-from hypothesis import settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis import HealthCheck, settings, strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
+from tests.memory.fleet.conftest import server, url
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, stored_values
 from hardwon.memory.errors import ConfigError, LibraryReadOnly
+from hardwon.memory.fleet.library import FleetLibrary
+from hardwon.memory.fleet.log import Log
+from hardwon.memory.storage import clock as clock_module
 from hardwon.runtime import HardwonStore
-from hardwon.runtime.integrations import langgraph_store as module
 
+__all__ = ["server", "url"]
+FILE_ONLY = pytest.mark.parametrize("path", ["file"], indirect=True)
 LABELS = st.sampled_from(["acme", "acme-corp", "acme corp", "a", "users", "ada", "ü", "*x"])
 NAMESPACES = st.lists(LABELS, min_size=1, max_size=3).map(tuple)
 PREFIXES = st.lists(LABELS, max_size=2).map(tuple)
@@ -62,9 +73,11 @@ class Beside(RuleBasedStateMachine):
     no text twice in one batch: so it is told to delete first, and neither of the others is put to it.
     """
 
+    make: Any = staticmethod(lambda: ExperienceLibrary.open(":memory:"))
+
     @initialize()
     def open(self):
-        self.library = ExperienceLibrary.open(":memory:")
+        self.library = type(self).make()
         embed = lambda texts: [vector.tolist() for vector in self.library.embedder.embed(texts)]  # noqa: E731
         self.ours = HardwonStore(self.library, index={"fields": FIELDS})
         self.oracle = InMemoryStore(index={"dims": self.library.embedder.dim, "embed": embed, "fields": FIELDS})
@@ -168,6 +181,33 @@ TestBesideInMemoryStore = Beside.TestCase
 TestBesideInMemoryStore.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
 
+@pytest.mark.parametrize("examples", [8, pytest.param(60, marks=pytest.mark.slow)])
+def test_a_shared_library_beside_in_memory_store(examples, url, tmp_path):
+    """Each example has a namespace of its own."""
+    names = map(str, itertools.count())
+
+    def make():
+        name = next(names)
+        return ExperienceLibrary.open(url, namespace=name, replica=tmp_path / name)
+
+    run_state_machine_as_test(
+        type("BesideShared", (Beside,), {"make": staticmethod(make)}),
+        settings=settings(
+            max_examples=examples, stateful_step_count=25, deadline=None, database=None,
+            suppress_health_check=[HealthCheck.too_slow],
+        ),
+    )  # fmt: skip
+
+
+@pytest.fixture(params=["file", "shared"])
+def path(request, tmp_path, monkeypatch):
+    """The address of an empty library."""
+    if request.param == "file":
+        return tmp_path / "experience.db"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return request.getfixturevalue("url")
+
+
 @pytest.fixture
 def store(library):
     """An empty store in the test's library."""
@@ -175,22 +215,49 @@ def store(library):
         yield opened
 
 
-@pytest.fixture
-def clock(monkeypatch):
+class FileClock:
     """A clock that stands until it is moved: minutes."""
 
-    class Clock:
-        now = 1_000_000.0
+    now = 1_000_000.0
 
-        def time(self):
-            return self.now
+    def time(self):
+        return self.now
 
-        def forward(self, minutes):
-            self.now += 60 * minutes
+    def forward(self, minutes):
+        self.now += 60 * minutes
 
-    made = Clock()
-    monkeypatch.setattr(module, "time", made)
-    return made
+
+class ServerClock:
+    """The clock of a database, which goes on when it is moved; the given libraries notice at once."""
+
+    def __init__(self, url, monkeypatch, *libraries):
+        self.url, self.libraries, self.ahead_s, self.assign = url, libraries, 0.0, Log.assign
+
+        def assign(log):
+            head = self.assign(log)
+            log._lead_s += self.ahead_s
+            return head
+
+        monkeypatch.setattr(Log, "assign", assign)
+
+    def forward(self, minutes):
+        self.ahead_s += 60 * minutes
+        import psycopg
+
+        default = f"clock_timestamp() + interval '{self.ahead_s} s'"
+        with psycopg.connect(self.url) as connection:
+            connection.execute(f"ALTER TABLE hardwon.log ALTER at SET DEFAULT {default}")
+        for library in self.libraries:
+            library.sync()
+
+
+@pytest.fixture
+def clock(path, library, monkeypatch):
+    if isinstance(path, str):
+        return ServerClock(path, monkeypatch, library)
+    stands = FileClock()
+    monkeypatch.setattr(clock_module, "time", stands)
+    return stands
 
 
 # ---- lasting, and apart
@@ -273,6 +340,8 @@ def test_a_library_that_is_read_has_a_store_that_is_read(path, store):
         assert read.search(("a",)) == []
         assert read.get(("a",), "k") is None
         store.put(("a",), "k", {"n": 1}, ttl=5)
+        if isinstance(reader, FleetLibrary):
+            reader.sync()
         assert [item.value for item in read.search(("a",))] == [{"n": 1}]
         with pytest.raises(LibraryReadOnly):
             read.put(("a",), "k", {"n": 2})
@@ -300,6 +369,7 @@ def test_without_an_index_a_query_is_ignored(library):
         assert [item.score for item in store.search(("a",), query="tea")] == [None]
 
 
+@FILE_ONLY
 def test_vectors_of_another_embedder_are_made_again(path):
     """The library was embedded anew meanwhile; what the old vectors say counts no more."""
     from hardwon.memory.library import reembed
@@ -450,6 +520,15 @@ def test_what_expired_is_deleted_by_the_next_write(library, store, clock):
     assert store.sweep_ttl() == 0
 
 
+@FILE_ONLY
+def test_looking_for_expired_values_reads_no_others(path, store):
+    """Each write looks for them; by the index of the namespace, it would read every value."""
+    store.put(("a",), "k", {"n": 1})
+    with closing(sqlite3.connect(path)) as file:
+        plan = file.execute(f"EXPLAIN QUERY PLAN {stored_values._EXPIRED}", (0.0, "default")).fetchall()
+    assert "langgraph_values_by_expiry" in str(plan)
+
+
 def test_a_thread_sweeps_until_it_is_stopped(store):
     store.put(("a",), "k", {"n": 1}, ttl=0.0001)
     swept = threading.Event()
@@ -519,6 +598,7 @@ def test_asynchronous_calls_are_the_same(store):
     assert asyncio.run(talk()) == ({"text": "tea"}, [[("a",)]], None)
 
 
+@FILE_ONLY
 def test_a_value_that_expires_during_a_search_is_left_out(library, monkeypatch):
     """The search reads the clock twice."""
     with HardwonStore(library, ttl={"omit_expired": True}) as store:

@@ -39,13 +39,15 @@ class LogEntry:
     at: str
     """Time at which the database received it: UTC, ISO 8601, to the second."""
     kind: str
-    """Kind of the entry: `episode`, `items`, `bank`, `import`, `forget` or `grade`."""
+    """Kind of the entry: `episode`, `items`, `bank`, `store`, `import`, `forget` or `grade`."""
     key: str
     """Text that names it in the namespace; of an episode, its id."""
     payload: bytes
     format: int = FORMAT
     log_id: int = 0
     """Row of the database that holds it."""
+    moment: str = ""
+    """The time `at` to the microsecond; values expire by it."""
 
 
 def pack(values: Any) -> bytes:

@@ -210,12 +210,13 @@ class Follower:
     def _work(self) -> None:
         if self._outbox is not None:
             self._outbox.send(self._log)
+        is_snapshot_due = self._is_snapshot_due  # a request that comes meanwhile is for the next look
         position = self.catch_up()
         if self._is_half_forgotten:
             self._is_half_forgotten = False
             if self._log.may_manage():
                 self.erase()
-        if self._is_snapshot_due:
+        if is_snapshot_due:
             self._is_snapshot_due = False
             if snapshots.is_due(self._log, position) and self._log.may_manage():
                 self.store_snapshot()

@@ -12,6 +12,7 @@ reads its own writes: before the next read it applies them.
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
@@ -43,7 +44,8 @@ from hardwon.memory.validation import check_episodes, check_id, check_text
 from hardwon.memory.values import opinions
 
 from . import places
-from .bank import SharedBank
+from .application.bank import SharedBank
+from .application.values import SharedValues
 from .entries import is_same_episode, locate_steps, pack_episode_entry
 from .follower import Follower
 from .log import Log
@@ -81,8 +83,9 @@ class FleetLibrary(TendedReplica):
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._term: int | None = None
         """Term of the lease while this process learns items."""
-        self._is_behind = False
-        """True if the log has writes of this handle that its replica may lack."""
+        self._counting = threading.Lock()
+        self._written = self._applied = 0
+        """Number of writes of this handle, and how many of them its replica surely holds."""
 
     @classmethod
     def connect(
@@ -171,9 +174,15 @@ class FleetLibrary(TendedReplica):
         Raises:
             LibraryUnreachable: The server does not answer.
         """
+        written = self._written  # before: another thread may write meanwhile
         position = self._follower.catch_up()
-        self._is_behind = False
+        self._applied = max(self._applied, written)
         return position
+
+    @property
+    def _is_behind(self) -> bool:
+        """Return whether the log has writes of this handle that its replica may lack."""
+        return self._applied < self._written
 
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and ages of this namespace, with the position of the replica and its age in seconds.
@@ -275,7 +284,8 @@ class FleetLibrary(TendedReplica):
 
     def _note_write(self) -> None:
         """Let the next read apply what was appended, and the others hear of it."""
-        self._is_behind = True
+        with self._counting:
+            self._written += 1
         self._freshness.discard()
         self._follower.wake()
 
@@ -287,6 +297,10 @@ class FleetLibrary(TendedReplica):
         """Return a short-lived memory that teams on several machines share during one task."""
         check_text("task", task)
         return SharedBank(self._store, self._number, redact(task), self.add, self._log, self.sync)
+
+    def open_values(self) -> SharedValues:
+        """Return the values that applications on several machines stored; see `ExperienceLibrary.open_values`."""
+        return SharedValues(self)
 
     def count_rating(self, client: str, *, most: int) -> None:
         """Count one rating of a client, over all processes of this host; see `ExperienceLibrary.count_rating`."""
@@ -304,9 +318,9 @@ class FleetLibrary(TendedReplica):
         with self._use_server_clock():  # the times of trials and items are those of the server
             return super().enforce(state, action, again=again, keep=False, by_hours=by_hours)
 
-    def _use_server_clock(self) -> AbstractContextManager[None]:
+    def _use_server_clock(self, timespec: str = "seconds") -> AbstractContextManager[None]:
         """Let the body compute with the time of the server: the clock of this host may be wrong."""
-        at = self._log.read_clock()
+        at = self._log.read_clock(timespec)
         return nullcontext() if at is None else fix_time(at)
 
     # -- reading ----------------------------------------------------------------------------------
@@ -331,7 +345,7 @@ class FleetLibrary(TendedReplica):
     def close(self) -> None:
         """Stop following the log, give the lease back, and close the replica. Closing twice is allowed."""
         if not self._closed:
-            self._is_behind = False  # closing reads, and the follower is gone
+            self._applied = self._written  # closing reads, and the follower is gone
             self._note_contact()
             self._follower.close()
             if not self.read_only and self._log.is_attached:

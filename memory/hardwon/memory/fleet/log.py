@@ -41,7 +41,7 @@ VALUES (%(namespace)s, %(kind)s, %(format)s, %(key)s, %(payload)b, %(term)s) RET
 """
 """The same for one entry. A key that exists is an error, which is rare: looking for it first costs every append."""
 _FETCH = """
-SELECT pos, to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS+00:00'), kind, key, payload, format, id
+SELECT pos, to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US+00:00'), kind, key, payload, format, id
 FROM hardwon.positions JOIN hardwon.log ON log.id = log_id
 WHERE positions.namespace = %(namespace)s AND log.namespace = %(namespace)s AND pos > %(after)s
 ORDER BY pos LIMIT %(limit)s
@@ -293,14 +293,17 @@ class Log:
         self._lead_s = float(seconds) - time.monotonic()
         return int(head)
 
-    def read_clock(self) -> str | None:
+    def read_clock(self, timespec: str = "seconds") -> str | None:
         """Return the time of the server in the stored format; None if the server has not answered yet.
 
         Hosts must agree on the time, and the clock of a host may be wrong by hours.
+
+        Args:
+            timespec: Precision, as `datetime.isoformat` takes it.
         """
         if self._lead_s is None:
             return None
-        return datetime.fromtimestamp(int(time.monotonic() + self._lead_s), UTC).isoformat()
+        return datetime.fromtimestamp(time.monotonic() + self._lead_s, UTC).isoformat(timespec=timespec)
 
     def fetch(self, after: int, limit: int = PAGE) -> list[LogEntry]:
         """Return the next entries, in order.
@@ -311,8 +314,8 @@ class Log:
         """
         rows = self._reader.run(_FETCH, {"namespace": self.number, "after": after, "limit": limit})
         return [
-            LogEntry(position, at, kind, key.partition(":")[2], bytes(payload), number, ref)
-            for position, at, kind, key, payload, number, ref in rows
+            LogEntry(position, f"{moment[:19]}+00:00", kind, key.partition(":")[2], bytes(payload), number, ref, moment)
+            for position, moment, kind, key, payload, number, ref in rows
         ]
 
     def read(self, query: str, parameters: dict[str, Any] | None = None) -> list[Any]:

@@ -29,6 +29,7 @@ from hardwon.memory.upkeep.queries import trajectory
 from hardwon.memory.upkeep.setup import namespace_number
 from hardwon.memory.upkeep.write_buffer import BROKEN, DISCOUNT, PUT, WriteBuffer
 
+from .application.values import STORE, apply_entry
 from .entries import ERASED, LogEntry, find_places, find_steps, locate_steps, unpack, unpack_episode_entry
 
 logger = logging.getLogger("hardwon.memory")
@@ -202,13 +203,13 @@ class Replica:
         connection.execute(PUT, (*row, compute_checksum(row)))
         connection.execute("UPDATE inbox SET failed = ? WHERE id = ?", (repr(error), entry.position))
 
-    # -- items and banks --------------------------------------------------------------------------
+    # -- items, banks and values --------------------------------------------------------------------------
 
     def _apply_other(self, connection: Connection, entry: LogEntry) -> None:
         """Apply an entry of another kind than an episode; one that makes no sense is skipped, on every replica."""
         apply = {
-            "items": self._apply_items, "bank": self._apply_bank, "import": self._apply_import,
-            "forget": self._apply_forget, "grade": self._apply_grade,
+            "items": self._apply_items, "bank": self._apply_bank, "store": self._apply_values,
+            "import": self._apply_import, "forget": self._apply_forget, "grade": self._apply_grade,
         }.get(entry.kind)  # fmt: skip
         if apply is None:
             raise NewerSchema(
@@ -216,7 +217,8 @@ class Replica:
                 "hardwon, then run: pip install ."
             )
         try:
-            with fix_time(entry.at), _savepoint(connection):
+            at = entry.moment if entry.kind == STORE and entry.moment else entry.at
+            with fix_time(at), _savepoint(connection):
                 apply(connection, unpack(entry.payload, entry.format), entry.position)
         except LibraryDamaged:
             raise
@@ -261,6 +263,10 @@ class Replica:
                 connection.execute("DELETE FROM bank_entries WHERE namespace = ? AND task = ?", (self._namespace, task))
             case _:
                 raise ValueError(f"{values!r:.60} is no operation of a bank")
+
+    def _apply_values(self, connection: Connection, values: Any, position: int) -> None:
+        ((name,),) = connection.execute("SELECT name FROM namespaces WHERE id = ?", (self._namespace,)).fetchall()
+        apply_entry(connection, name, values, position)
 
     # -- upkeep -----------------------------------------------------------------------------------
 

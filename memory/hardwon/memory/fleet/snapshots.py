@@ -9,7 +9,7 @@ import json
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -22,9 +22,9 @@ from hardwon.memory.storage.migrations import APPLICATION_ID, SCHEMA_VERSION
 from hardwon.memory.upkeep import forgetting
 from hardwon.memory.upkeep.setup import namespace_number
 
-from .entries import ERASED, open_codec
-from .log import Log
-from .replica import EntryErased, Origin, Replica
+from .entries import ERASED, open_codec, unpack
+from .log import PAGE, Log
+from .replica import UNUSABLE, EntryErased, Origin, Replica
 from .storage import folders
 from .storage.folders import SealedFile
 from .storage.sealing import BrokenSeal
@@ -290,3 +290,19 @@ def list_erasable(log: Log, store: Store, number: int, position: int) -> list[in
     held |= {ref for (ref,) in store.rows("SELECT ref FROM inbox WHERE namespace = ?", (number,))}
     episodes = log.read(f"SELECT id, key {where} AND kind = 'episode'", by)
     return rest + [int(ref) for ref, key in episodes if key.partition(":")[2] not in held]
+
+
+def count_quoting(log: Log, text: str) -> int:
+    """Return how many entries hold a text that the replicas may have deleted already: of a bank or of a store."""
+    has_text, count, after = forgetting.build_text_matcher(text), 0, 0
+    query = (
+        "SELECT pos, payload, format FROM hardwon.positions JOIN hardwon.log ON log.id = log_id "
+        "WHERE positions.namespace = %(namespace)s AND log.namespace = %(namespace)s AND pos > %(after)s "
+        "AND kind IN ('bank', 'store') AND format <> %(erased)s ORDER BY pos LIMIT %(limit)s"
+    )
+    while rows := log.read(query, {"after": after, "erased": ERASED, "limit": PAGE}):
+        after = rows[-1][0]
+        for _, payload, number in rows:
+            with suppress(*UNUSABLE):
+                count += has_text(*forgetting.walk_strings(unpack(bytes(payload), number)))
+    return count

@@ -19,6 +19,7 @@ from hardwon.memory.upkeep import forgetting, integrity
 from hardwon.memory.upkeep.forgetting import ForgetReceipt
 from hardwon.memory.upkeep.write_buffer import DISCOUNT
 
+from . import snapshots
 from .entries import pack
 from .follower import Follower
 from .log import Log
@@ -112,6 +113,9 @@ class TendedReplica(ExperienceLibrary):
                 return other.forget(namespace=value, dry_run=dry_run)
         self.sync()
         estimate = super().forget(**{what: value}, dry_run=True)
+        sought = {"text": value, "namespace": ""}.get(what)  # every entry holds the empty text
+        if sought is not None and (quoting := snapshots.count_quoting(self._log, sought)):
+            estimate = replace(estimate, counts={**estimate.counts, "log entries": quoting})
         if dry_run:
             return estimate
         self._check_writable()

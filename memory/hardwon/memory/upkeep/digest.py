@@ -1,7 +1,8 @@
 """The digest of a namespace: a hash of everything in it that follows from what was recorded.
 
 Two files with equal digests hold the same experience and the same items. Row numbers are replaced by what they refer
-to: a step by its episode and its number there. Vectors and proposals are left out; they only save work.
+to: a step by its episode and its number there. Vectors and proposals are left out; they only save work. Values that an
+application stored beside the experience count, with the vectors that were stored with them.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.storage.migrations import SCHEMA_VERSION
+from hardwon.memory.stored_values import read_content
 
 Names = dict[int, str]
 """The name of each step: `episode:t`."""
@@ -82,6 +84,8 @@ def _iterate_sections(store: Store, namespace: int, names: Names) -> Iterator[tu
     yield "attempts", _rename(store, _ATTEMPTS, namespace, lambda row: (*row[:-3], *map(names.get, row[-3:])))
     yield "items", _rename(store, _ITEMS, namespace, lambda row: (*row[:-1], _name_evidence(row[-1], names)))
     yield "changes", _rename(store, _CHANGES, namespace, lambda row: (*row[:-1], _name_evidence(row[-1], names)))
+    if values := read_content(store, namespace):  # without any, the digest is that of a library without the tables
+        yield "values", iter(values)
 
 
 def _rename(store: Store, query: str, namespace: int, name: Callable[[Any], Any]) -> Iterator[Any]:

@@ -1,21 +1,20 @@
-"""Persistent long-term memory for LangGraph: a `BaseStore` in the library's file.
+"""Persistent long-term memory for LangGraph: a `BaseStore` in the library, a file or one that many machines share.
 
     store = HardwonStore(library)
     graph = builder.compile(store=store)
 
 Values are the application's data, not experience: they are returned exactly as they were put, and are never
 redacted, exported, recalled or evolved. They are stored in two separate tables, created on the first write,
-under the library's namespace. Semantic search uses the library's embedder. Results are ordered newest first,
-expired values are never returned, and the reads of a batch see the state before its writes.
+under the library's namespace (see `memory.stored_values`); in a shared library, a batch of writes is one entry of
+its log. Semantic search uses the library's embedder. Results are ordered newest first, expired values are never
+returned, and the reads of a batch see the state before its writes.
 """
 
 import asyncio
 import json
 import threading
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from sqlite3 import Connection
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Self, cast
 
 import numpy as np
@@ -38,31 +37,16 @@ from langgraph.store.base import (
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, LibraryError
-from hardwon.memory.fleet.session import is_address
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
-from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.clock import read_clock
+from hardwon.memory.stored_values import MINUTE, ValueBatch, ValueWrite
 
 from .langgraph_embedder import GivenEmbedder
 
-MINUTE = 60.0
-"""Seconds."""
 UNSCORED = -2.0
 """Sort score of values without a vector: below any cosine similarity."""
 _OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
 
-# Every label in a path ends with a dot, which labels cannot contain. So the prefix `acme.` matches
-# `acme.users.` but not `acme-corp.`.
-# AUTOINCREMENT never reuses an id, so one that was read before a put cannot name the new value.
-_TABLES = """
-CREATE TABLE IF NOT EXISTS langgraph_values (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace TEXT NOT NULL, path TEXT NOT NULL, key TEXT NOT NULL,
-    value TEXT NOT NULL, fields TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
-    ttl REAL, expires_at REAL, UNIQUE (namespace, path, key));
-CREATE INDEX IF NOT EXISTS langgraph_values_by_expiry ON langgraph_values(expires_at) WHERE expires_at IS NOT NULL;
-CREATE TABLE IF NOT EXISTS langgraph_vectors (
-    value INTEGER NOT NULL, field TEXT NOT NULL, fingerprint TEXT NOT NULL, vector BLOB NOT NULL,
-    PRIMARY KEY (value, field));
-"""
 _COLUMNS = "id, path, key, value, created_at, updated_at, ttl"
 
 WHOLE: Mapping[str, Any] = {"fields": ["$"]}
@@ -87,10 +71,10 @@ class HardwonStore(BaseStore):
         index: Mapping[str, Any] | None = WHOLE,
         ttl: TTLConfig | None = None,
     ) -> None:
-        """Open a store in the file of `library`, with its own connection; close it after use.
+        """Open a store in `library`, with its own connection; close it after use, and before a shared library.
 
         Args:
-            library: The library whose file and namespace hold the values.
+            library: The library whose namespace holds the values.
             index: The fields of a value to embed, `{"fields": [...]}`; the field `$` is the whole value. None
                 embeds nothing, and queries are ignored. With LangGraph's `dims` and `embed`, these settings
                 replace the library's embedder.
@@ -98,18 +82,12 @@ class HardwonStore(BaseStore):
                 is False.
 
         Raises:
-            ConfigError: The index settings are invalid, or the library is shared: it has no file that lasts.
+            ConfigError: The index settings are invalid.
             LibraryError: The file cannot be opened; see `ExperienceLibrary.open`.
         """
-        if is_address(library.path):
-            raise ConfigError(
-                f"{library.path} is a shared library, and a store needs a library file. Open one for the store: "
-                'HardwonStore(ExperienceLibrary.open("store.db")). Other hosts do not see its values.'
-            )
         has_embedder = index is not None and set(index) != {"fields"}
         embedder: Embedder = GivenEmbedder(index or {}) if has_embedder else library.embedder
-        self._store = Store(library.path, read_only=library.read_only)
-        self._namespace, self._embedder = library.namespace, embedder
+        self._values, self._embedder = library.open_values(), embedder
         self._fields = list(index.get("fields") or ["$"]) if index is not None else None
         self.ttl_config = ttl
         self._omit_expired = (ttl or {}).get("omit_expired", True)
@@ -132,6 +110,7 @@ class HardwonStore(BaseStore):
 
         Raises:
             ConfigError: An operation is of unknown type, a value is not plain JSON, or a filter operator is unknown.
+            LibraryUnreachable: The batch writes, and the server of a shared library does not answer.
         """
         operations = list(ops)
         for op in operations:
@@ -141,14 +120,14 @@ class HardwonStore(BaseStore):
         queries = self._embed_queries(op.query for op in operations if isinstance(op, SearchOp))
         puts = {(op.namespace, op.key): op for op in operations if isinstance(op, PutOp)}
         # Embedding is slow, so it happens before the transaction, which would block other writers.
-        written = [self._prepare(op) for op in puts.values()]
+        writes = [self._prepare(op) for op in puts.values()]
         touched: set[int] = set()
-        with self._store.snapshot():
-            exists = self._has_tables()
-            results = [self._read(op, queries, touched) if exists else _get_empty_result(op) for op in operations]
-        if written or (touched and not self._store.read_only):
-            with self._store.transaction() as connection:
-                self._write(connection, written, touched)
+        results: list[Result] = [None] * len(operations)
+        if not all(isinstance(op, PutOp) for op in operations):
+            with self._values.reading() as exists:
+                results = [self._read(op, queries, touched) if exists else _get_empty_result(op) for op in operations]
+        if writes or (touched and not self._values.read_only):
+            self._values.write(ValueBatch(writes, sorted(touched), self._embedder.fingerprint, self._omit_expired))
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -157,8 +136,7 @@ class HardwonStore(BaseStore):
 
     def sweep_ttl(self) -> int:
         """Delete the expired values of this namespace and return their number."""
-        with self._store.transaction() as connection:
-            return _sweep(connection, self._namespace) if self._has_tables() else 0
+        return self._values.sweep()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> None:
         """Start a thread that deletes expired values until `stop_ttl_sweeper` or `close`.
@@ -192,7 +170,7 @@ class HardwonStore(BaseStore):
     def close(self) -> None:
         """Close the store; the library stays open."""
         self.stop_ttl_sweeper()
-        self._store.close()
+        self._values.close()
 
     def __enter__(self) -> Self:
         return self
@@ -201,9 +179,6 @@ class HardwonStore(BaseStore):
         self.close()
 
     # ---- reading
-
-    def _has_tables(self) -> bool:
-        return bool(self._store.rows("SELECT 1 FROM sqlite_master WHERE name = 'langgraph_vectors'"))
 
     def _read(self, op: Op, queries: Mapping[str, Vectors], touched: set[int]) -> Result:
         match op:
@@ -229,11 +204,11 @@ class HardwonStore(BaseStore):
     ) -> list[Row]:
         """Return the rows under a path that have not expired; `more` extends the WHERE clause."""
         below, bounds = _build_prefix_condition(prefix)
-        now = time.time() if self._omit_expired else 0.0
-        return self._store.rows(
+        now = read_clock() if self._omit_expired else 0.0
+        return self._values.store.rows(
             f"SELECT {columns} FROM langgraph_values WHERE namespace = ? AND {below} "
             f"AND (expires_at IS NULL OR expires_at > ?) {more}",
-            (self._namespace, *bounds, now, *parameters),
+            (self._values.namespace, *bounds, now, *parameters),
         )
 
     def _search(self, op: SearchOp, query: Vectors | None) -> list[tuple[Row, float | None]]:
@@ -265,13 +240,17 @@ class HardwonStore(BaseStore):
     def _score_values(self, prefix: str, query: Vectors) -> dict[int, float]:
         """Return the similarity of every value under a path: the maximum over its fields."""
         below, bounds = _build_prefix_condition(prefix)
-        rows = self._store.rows(
+        rows = self._values.store.rows(
             "SELECT v.value, v.vector, v.fingerprint FROM langgraph_values JOIN langgraph_vectors v "
             f"ON id = v.value WHERE namespace = ? AND {below}",
-            (self._namespace, *bounds),
+            (self._values.namespace, *bounds),
         )
-        # Vectors of different embedders are not comparable.
-        foreign = {ref for ref, _, fingerprint in rows if fingerprint != self._embedder.fingerprint}
+        # Vectors of different embedders are not comparable, and neither are damaged ones.
+        foreign = {
+            ref
+            for ref, vector, fingerprint in rows
+            if fingerprint != self._embedder.fingerprint or len(vector) != query.nbytes
+        }
         rows = [row for row in rows if row[0] not in foreign] + self._embed_again(foreign)
         if not rows:
             return {}
@@ -285,7 +264,8 @@ class HardwonStore(BaseStore):
         """Return new vectors for values whose stored vectors come from another embedder."""
         rows: list[Row] = []
         for ref in refs:
-            ((value, fields),) = self._store.rows("SELECT value, fields FROM langgraph_values WHERE id = ?", (ref,))
+            query = "SELECT value, fields FROM langgraph_values WHERE id = ?"
+            ((value, fields),) = self._values.store.rows(query, (ref,))
             texts = list(_extract_texts(json.loads(value), json.loads(fields)).values())
             # Not stored, because a search only reads; the next put of the value stores new vectors.
             rows += [(ref, vector.tobytes(), "") for vector in self._embedder.embed(texts)] if texts else []
@@ -306,10 +286,11 @@ class HardwonStore(BaseStore):
 
     # ---- writing
 
-    def _prepare(self, op: PutOp) -> tuple[PutOp, str, list[str], dict[str, bytes]]:
+    def _prepare(self, op: PutOp) -> ValueWrite:
         """Return a value ready for writing: its JSON, the embedded fields, and their vectors."""
+        path = _join_labels(op.namespace)
         if op.value is None:
-            return op, "", [], {}
+            return ValueWrite(path, op.key, None)
         try:
             value = json.dumps(op.value)
         except (TypeError, ValueError, RecursionError) as error:
@@ -320,48 +301,8 @@ class HardwonStore(BaseStore):
         fields = list(selected) if self._fields is not None and selected else []
         texts = _extract_texts(op.value, fields)
         vectors = self._embedder.embed(list(texts.values())) if texts else ()
-        return op, value, fields, {field: vector.tobytes() for field, vector in zip(texts, vectors, strict=True)}
-
-    def _write(
-        self, connection: Connection, puts: Iterable[tuple[PutOp, str, list[str], dict[str, bytes]]], touched: set[int]
-    ) -> None:
-        # `executescript` would commit the open transaction.
-        for statement in _TABLES.split(";\n"):
-            connection.execute(statement)
-        connection.executemany(
-            "UPDATE langgraph_values SET expires_at = ? + 60.0 * ttl WHERE id = ?",
-            [(time.time(), ref) for ref in sorted(touched)],
-        )
-        for put in puts:
-            self._put(connection, *put)
-        if self._omit_expired:
-            _sweep(connection, self._namespace)
-
-    def _put(
-        self, connection: Connection, op: PutOp, value: str, fields: Sequence[str], vectors: Mapping[str, bytes]
-    ) -> None:
-        """Replace a value, so that its id reflects the time of the last put; `created_at` is kept."""
-        place, now = (self._namespace, _join_labels(op.namespace), op.key), datetime.now(UTC).isoformat()
-        created = now
-        for ref, created_at, expires_at in connection.execute(
-            "SELECT id, created_at, expires_at FROM langgraph_values WHERE namespace = ? AND path = ? AND key = ?",
-            place,
-        ).fetchall():
-            connection.execute("DELETE FROM langgraph_values WHERE id = ?", (ref,))
-            connection.execute("DELETE FROM langgraph_vectors WHERE value = ?", (ref,))
-            # An expired value counts as deleted, even if it was not swept yet.
-            created = created_at if expires_at is None or expires_at > time.time() else now
-        if op.value is None:
-            return
-        expires = None if op.ttl is None else time.time() + MINUTE * op.ttl
-        ref = connection.execute(
-            "INSERT INTO langgraph_values VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*place, value, json.dumps(fields), created, now, op.ttl, expires),
-        ).lastrowid
-        connection.executemany(
-            "INSERT INTO langgraph_vectors VALUES (?, ?, ?, ?)",
-            [(ref, field, self._embedder.fingerprint, vector) for field, vector in vectors.items()],
-        )
+        vectors_by_field = {field: vector.tobytes() for field, vector in zip(texts, vectors, strict=True)}
+        return ValueWrite(path, op.key, value, json.dumps(fields), op.ttl, vectors_by_field)
 
     def _run_sweeper(self, seconds: float) -> None:
         while not self._stop.wait(seconds):
@@ -369,18 +310,6 @@ class HardwonStore(BaseStore):
                 self.sweep_ttl()
             except LibraryError:  # another writer holds the lock; retry at the next interval
                 continue
-
-
-def _sweep(connection: Connection, namespace: str) -> int:
-    expired = [
-        row[0]
-        for row in connection.execute(
-            "SELECT id FROM langgraph_values WHERE expires_at <= ? AND namespace = ?", (time.time(), namespace)
-        )
-    ]
-    connection.executemany("DELETE FROM langgraph_vectors WHERE value = ?", [(ref,) for ref in expired])
-    connection.executemany("DELETE FROM langgraph_values WHERE id = ?", [(ref,) for ref in expired])
-    return len(expired)
 
 
 def _get_empty_result(op: Op) -> Result:

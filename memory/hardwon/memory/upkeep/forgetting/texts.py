@@ -46,16 +46,16 @@ def build_text_matcher(text: str) -> Callable[..., int]:
 def extract_texts(record: Trajectory | Item) -> Iterator[str]:
     """Yield the texts in a record: observations, actions, notes and other content, without field names."""
     if isinstance(record, Item):
-        yield from _walk_strings([getattr(record, name) for name in _ITEM_FIELDS])
+        yield from walk_strings([getattr(record, name) for name in _ITEM_FIELDS])
         return
-    yield from _walk_strings([record.task, record.ending, record.meta, record.arm])
+    yield from walk_strings([record.task, record.ending, record.meta, record.arm])
     for step in record.steps:
         diagnosis = step.diagnosis
-        yield from _walk_strings(
+        yield from walk_strings(
             [step.action, diagnosis.evidence, diagnosis.diff, list(step.why.to_dict().values()), list(step.admissible)]
         )
         for state in (step.pre, step.post):
-            yield from _walk_strings([state.observation, state.facts, state.location, state.feedback, state.notes])
+            yield from walk_strings([state.observation, state.facts, state.location, state.feedback, state.notes])
 
 
 _ITEM_FIELDS = (
@@ -64,17 +64,17 @@ _ITEM_FIELDS = (
 )
 
 
-def _walk_strings(value: Any) -> Iterator[str]:
+def walk_strings(value: Any) -> Iterator[str]:
     """Yield all strings inside a value, including the keys of objects."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield str(key)
-            yield from _walk_strings(part)
+            yield from walk_strings(part)
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _walk_strings(part)
+            yield from walk_strings(part)
 
 
 def extract_tokens(texts: Iterable[str]) -> set[str]:

@@ -6,13 +6,12 @@ from uuid import uuid4
 
 from hardwon.memory.bank import Bank
 from hardwon.memory.errors import LibraryError, UnknownName
+from hardwon.memory.fleet.entries import pack
+from hardwon.memory.fleet.log import Log
 from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.records import Admission, Item
 from hardwon.memory.storage.database import Store
 from hardwon.memory.validation import check_text, check_whole
-
-from .entries import pack
-from .log import Log
 
 
 class SharedBank(Bank):

@@ -1,0 +1,1 @@
+"""What teams and applications keep in a shared library beside experience: banks, and values of stores."""

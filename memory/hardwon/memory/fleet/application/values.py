@@ -1,0 +1,146 @@
+"""Stored values of a shared library: a batch is one entry of the log, which every replica applies in its place.
+
+The database decides the time and the order of an entry, and with them which of two writes is the later one, when a
+value was created, and when it expires. The writer computes the vectors, so a text is embedded once in the fleet.
+"""
+
+import json
+import logging
+import sqlite3
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from hardwon.memory.errors import ConfigError, LibraryError
+from hardwon.memory.sqlite_errors import TRANSLATED
+from hardwon.memory.storage.clock import read_clock
+from hardwon.memory.storage.database import Store
+from hardwon.memory.stored_values import MINUTE, StoredValues, ValueBatch, ValueWrite, apply
+
+if TYPE_CHECKING:
+    from hardwon.memory.fleet.library import FleetLibrary
+
+STORE = "store"
+"""Kind of the entries."""
+IDS = 2**24
+"""Ids that each position of the log has for its values; a batch of the largest size has fewer writes."""
+LARGEST = 256 * 2**20
+"""Largest size of a batch in bytes: it is one entry, which is applied as a whole."""
+STEP = 0.05
+"""Part of the time to live by which reading must put the end of a value off to be worth an entry of the log."""
+MANY = 500
+"""Writes of a handle after which it looks whether a snapshot is due: a host that only stores values learns no items."""
+
+logger = logging.getLogger("hardwon.memory")
+
+
+def pack_batch(batch: ValueBatch) -> list[Any]:
+    """Return a batch as the JSON values of an entry."""
+    writes = [
+        [*write[:5], {field: b64encode(vector).decode() for field, vector in write.vectors.items()}]
+        for write in batch.writes
+    ]
+    return [writes, list(batch.touches), batch.fingerprint, batch.sweeps]
+
+
+def apply_entry(connection: sqlite3.Connection, namespace: str, values: Any, position: int) -> None:
+    """Write the batch of an entry. The ids of its values follow from its position, so they are equal on every host.
+
+    Raises:
+        ValueError: The entry is no batch; some raise another error of content.
+    """
+    rows, touches, fingerprint, sweeps = values
+    writes = []
+    for path, key, value, fields, ttl, vectors in rows:
+        for text in (fields, "0" if value is None else value):
+            json.loads(text)  # else every later read would fail
+        decoded = {field: b64decode(vector, validate=True) for field, vector in vectors.items()}
+        writes.append(ValueWrite(path, key, value, fields, ttl, decoded))
+    apply(connection, namespace, ValueBatch(writes, touches, fingerprint, sweeps), position * IDS)
+
+
+class SharedValues(StoredValues):
+    """The values of one namespace of a shared library: read from the replica, written to the log."""
+
+    def __init__(self, library: "FleetLibrary") -> None:
+        """Open the replica of a library; the library stays open as long as the values are used."""
+        super().__init__(Store(library.replica, read_only=True), library.namespace, read_only=library.read_only)
+        self._library = library
+
+    @contextmanager
+    def reading(self) -> Iterator[bool]:
+        """Read after applying the writes of the library's handle; values expire by the clock of the server."""
+        library = self._get_open_library()
+        if library._is_behind:
+            with library._lock:  # another thread may be in a transaction, in which nothing is applied
+                library._apply_own()
+        with library._use_server_clock("microseconds"), super().reading() as exists:
+            yield exists
+
+    def write(self, batch: ValueBatch) -> None:
+        """Append a batch to the log, durable on return. What only reading would write is left out if that fails.
+
+        Raises:
+            LibraryReadOnly: The library is open for reading only.
+            LibraryUnreachable: The server does not answer. If the connection was lost, the batch may be in the log.
+            LibraryForbidden: The role may not write.
+            ConfigError: The batch is too large, or has a text that is not valid Unicode.
+        """
+        library = self._get_open_library()
+        library._check_writable()
+        is_refresh = bool(batch.touches) and not batch.writes
+        batch = batch._replace(touches=self._find_due(batch.touches))
+        # A read does not wait for a server that is down: an attempt to connect may take seconds.
+        if is_refresh and (not batch.touches or library._log.fileno() is None):
+            return
+        values = pack_batch(batch)
+        self._check(batch, values)
+        try:
+            library._append_once(STORE, values)
+        except LibraryError as error:
+            if not is_refresh:
+                raise
+            logger.info("values that were read keep their end: %s", error)
+        else:
+            library._note_write()
+            if library._written % MANY == 0:
+                library._follower.request_snapshot()
+
+    def sweep(self) -> int:
+        """Delete the expired values on every host, and return their number on this one."""
+        self._get_open_library()._check_writable()
+        with self.reading() as exists:
+            count = self.count_expired() if exists else 0
+        if count:
+            self.write(ValueBatch())
+        return count
+
+    def _get_open_library(self) -> "FleetLibrary":
+        if self._library._closed:
+            raise LibraryError(f"{self._library.path} is closed. Close the library after the store.")
+        return self._library
+
+    def _find_due(self, touches: Sequence[int]) -> list[int]:
+        """Return the values whose end moves by at least `STEP`: else each read of a value would be an entry."""
+        if not touches:
+            return []
+        with self._library._use_server_clock("microseconds"):
+            rows = self.store.rows(
+                "SELECT id FROM langgraph_values WHERE id IN (SELECT value FROM json_each(?)) "
+                "AND ? + ? * ttl >= expires_at ORDER BY id",
+                (json.dumps(list(touches)), read_clock(), MINUTE * (1 - STEP)),
+            )
+        return [ref for (ref,) in rows]
+
+    def _check(self, batch: ValueBatch, values: Any) -> None:
+        """Refuse what no replica could apply, by applying it to an empty table: an entry cannot be taken back."""
+        texts = (text or b"" for write in batch.writes for text in (*write[:3], *write.vectors.values()))
+        size = 16 * len(batch.writes) + sum(map(len, texts))
+        if size > LARGEST:
+            raise ConfigError(f"a batch has {size} bytes; a shared library takes at most {LARGEST}. Split the batch.")
+        with closing(sqlite3.connect(":memory:")) as trial:
+            try:
+                apply_entry(trial, self.namespace, values, 0)
+            except TRANSLATED as error:
+                raise self.store.translate(error) from error

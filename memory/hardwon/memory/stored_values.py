@@ -1,0 +1,169 @@
+"""Values that an application stores in a library, such as those of the runtime's `HardwonStore`.
+
+They are the application's data, not experience: they come back exactly as they were put. Two tables, which the first
+write creates, hold them under the name of the library's namespace. `apply` is their only writer, in a library file and
+in a replica of a shared library, so both follow the same rules. Its times are those of `storage.clock`.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from sqlite3 import Connection
+from typing import Any, NamedTuple
+
+from .storage.clock import read_clock
+from .storage.database import Store
+
+MINUTE = 60.0
+"""Seconds."""
+
+# Every label in a path ends with a dot, which labels cannot contain. So the prefix `acme.` matches
+# `acme.users.` but not `acme-corp.`.
+# AUTOINCREMENT never reuses an id, so one that was read before a put cannot name the new value.
+_TABLES = """
+CREATE TABLE IF NOT EXISTS langgraph_values (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace TEXT NOT NULL, path TEXT NOT NULL, key TEXT NOT NULL,
+    value TEXT NOT NULL, fields TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
+    ttl REAL, expires_at REAL, UNIQUE (namespace, path, key));
+CREATE INDEX IF NOT EXISTS langgraph_values_by_expiry ON langgraph_values(expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE IF NOT EXISTS langgraph_vectors (
+    value INTEGER NOT NULL, field TEXT NOT NULL, fingerprint TEXT NOT NULL, vector BLOB NOT NULL,
+    PRIMARY KEY (value, field));
+"""
+# The plus keeps SQLite from the index by namespace, in which it would read every value of the namespace.
+_EXPIRED = "SELECT id FROM langgraph_values WHERE expires_at <= ? AND +namespace = ?"
+_CONTENT = """
+SELECT path, key, v.value, fields, created_at, updated_at, ttl, expires_at, field, fingerprint, vector
+FROM langgraph_values AS v LEFT JOIN langgraph_vectors ON langgraph_vectors.value = id
+WHERE namespace = (SELECT name FROM namespaces WHERE id = ?) ORDER BY id, field
+"""
+
+
+class ValueWrite(NamedTuple):
+    """One value that is put or deleted."""
+
+    path: str
+    """Labels of its namespace in the store, each followed by a dot."""
+    key: str
+    value: str | None
+    """The value as JSON; None deletes it."""
+    fields: str = "[]"
+    """JSON list of the fields that are embedded."""
+    ttl: float | None = None
+    """Minutes until it expires; None if it does not."""
+    vectors: Mapping[str, bytes] = {}
+    """Embeddings by field."""
+
+
+class ValueBatch(NamedTuple):
+    """The writes of one transaction."""
+
+    writes: Sequence[ValueWrite] = ()
+    touches: Sequence[int] = ()
+    """Ids of values that live for another `ttl` from now, because they were read."""
+    fingerprint: str = ""
+    """Embedder of the vectors."""
+    sweeps: bool = True
+    """Whether expired values are deleted, too."""
+
+
+class StoredValues:
+    """The values of one namespace of a library file, on a connection of their own."""
+
+    def __init__(self, store: Store, namespace: str, *, read_only: bool) -> None:
+        """Take over a store, which `close` closes."""
+        self.store, self.namespace, self.read_only = store, namespace, read_only
+
+    @contextmanager
+    def reading(self) -> Iterator[bool]:
+        """Read everything inside from one state; yield whether there are tables."""
+        with self.store.snapshot():
+            yield has_tables(self.store)
+
+    def write(self, batch: ValueBatch) -> None:
+        """Write a batch; it is durable when the call returns.
+
+        Raises:
+            LibraryReadOnly: The library is open for reading only.
+            LibraryError: The library cannot be written.
+        """
+        with self.store.transaction() as connection:
+            apply(connection, self.namespace, batch)
+
+    def sweep(self) -> int:
+        """Delete the expired values, and return their number."""
+        with self.store.transaction() as connection:
+            return _sweep(connection, self.namespace) if has_tables(self.store) else 0
+
+    def count_expired(self) -> int:
+        """Return the number of expired values. Call it inside `reading`, if there are tables."""
+        return len(self.store.rows(_EXPIRED, (read_clock(), self.namespace)))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.store.close()
+
+
+def has_tables(store: Store) -> bool:
+    """Return whether a file has the tables."""
+    return bool(store.rows("SELECT 1 FROM sqlite_master WHERE name = 'langgraph_vectors'"))
+
+
+def read_content(store: Store, namespace: int) -> list[tuple[Any, ...]]:
+    """Return everything that is stored in a namespace, without row numbers, oldest write first."""
+    return store.rows(_CONTENT, (namespace,)) if has_tables(store) else []
+
+
+def apply(connection: Connection, namespace: str, batch: ValueBatch, first_id: int | None = None) -> None:
+    """Write a batch in the open transaction.
+
+    Args:
+        connection: The connection.
+        namespace: Name of the library's namespace.
+        batch: The batch.
+        first_id: Id of the first value; the others follow. None lets SQLite choose.
+    """
+    # `executescript` would commit the open transaction.
+    for statement in _TABLES.split(";\n"):
+        connection.execute(statement)
+    connection.executemany(
+        "UPDATE langgraph_values SET expires_at = ? + 60.0 * ttl WHERE id = ?",
+        [(read_clock(), ref) for ref in batch.touches],
+    )
+    for number, write in enumerate(batch.writes):
+        _put(connection, namespace, write, batch.fingerprint, None if first_id is None else first_id + number)
+    if batch.sweeps:
+        _sweep(connection, namespace)
+
+
+def _put(connection: Connection, namespace: str, write: ValueWrite, fingerprint: str, ref: int | None) -> None:
+    """Replace a value, so that its id reflects the time of the last put; `created_at` is kept."""
+    place, now = (namespace, write.path, write.key), datetime.fromtimestamp(read_clock(), UTC).isoformat()
+    created = now
+    for old, created_at, expires_at in connection.execute(
+        "SELECT id, created_at, expires_at FROM langgraph_values WHERE namespace = ? AND path = ? AND key = ?", place
+    ).fetchall():
+        _delete(connection, [old])
+        # An expired value counts as deleted, even if it was not swept yet.
+        created = created_at if expires_at is None or expires_at > read_clock() else now
+    if write.value is None:
+        return
+    expires = None if write.ttl is None else read_clock() + MINUTE * write.ttl
+    ref = connection.execute(
+        "INSERT INTO langgraph_values VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (ref, *place, write.value, write.fields, created, now, write.ttl, expires),
+    ).lastrowid
+    connection.executemany(
+        "INSERT INTO langgraph_vectors VALUES (?, ?, ?, ?)",
+        [(ref, field, fingerprint, vector) for field, vector in write.vectors.items()],
+    )
+
+
+def _sweep(connection: Connection, namespace: str) -> int:
+    return _delete(connection, [ref for (ref,) in connection.execute(_EXPIRED, (read_clock(), namespace))])
+
+
+def _delete(connection: Connection, refs: Sequence[int]) -> int:
+    for table, column in (("langgraph_vectors", "value"), ("langgraph_values", "id")):
+        connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(ref,) for ref in refs])
+    return len(refs)
