@@ -8,7 +8,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.types import Decision
 from hardwon.runtime.strategies.automatic import RECENT, TEST_EVERY, WINDOW, AutomaticGuide, rate_strategy
-from hardwon.runtime.strategies.guide import Choice, Trial
+from hardwon.runtime.strategies.guide import StrategyChoice, Trial
 from hardwon.runtime.strategies.strategy import Strategy
 
 OWN, OWN_TWIN, OTHER = Strategy(name="own"), Strategy(name="twin"), Strategy(name="other", policy="random")
@@ -65,19 +65,19 @@ def test_old_tests_do_not_count():
 
 def test_a_frozen_agent_uses_the_strategy_with_the_best_tests(library):
     guide = AutomaticGuide([OWN, OTHER])
-    assert guide.choose("bake", library, "workshop") == Choice("own")  # no records
+    assert guide.choose("bake", library, "workshop") == StrategyChoice("own")  # no records
     remember(library, "own", 5, 10)
     remember(library, "other", 9, 10)
-    assert guide.choose("bake", library, "workshop") == Choice("other")
-    assert guide.choose("bake", library, "house") == Choice("own")  # tests of another environment say nothing
+    assert guide.choose("bake", library, "workshop") == StrategyChoice("other")
+    assert guide.choose("bake", library, "house") == StrategyChoice("own")  # tests of another environment say nothing
     remember(library, "own", 40, 40, test=False)  # exploring that went well counts less than the tests
-    assert guide.choose("bake", library, "workshop") == Choice("other")
+    assert guide.choose("bake", library, "workshop") == StrategyChoice("other")
 
 
 def test_before_the_first_success_the_score_decides(library):
     remember(library, "own", 0, 5, score=0.1)
     remember(library, "other", 0, 5, score=0.4)
-    assert AutomaticGuide([OWN, OTHER]).choose("bake", library, "workshop") == Choice("other")
+    assert AutomaticGuide([OWN, OTHER]).choose("bake", library, "workshop") == StrategyChoice("other")
 
 
 def test_one_of_four_episodes_tests_the_strategy_with_the_fewest_tests(library):
@@ -109,9 +109,9 @@ def test_what_explores_better_explores_more_and_early_failures_are_forgotten(lib
     remember(library, "other", WINDOW, WINDOW)  # tests, so that none is due, and they say nothing about exploring
     remember(library, "other", 0, WINDOW // 2, test=False)
     remember(library, "own", WINDOW // 2, WINDOW // 2, test=False)
-    assert guide.choose("bake", library, "workshop", learns=True) == Choice("own")
+    assert guide.choose("bake", library, "workshop", learns=True) == StrategyChoice("own")
     remember(library, "own", WINDOW, WINDOW, test=False)  # nothing is known about the other one now
-    assert guide.choose("bake", library, "workshop", learns=True) == Choice("other")
+    assert guide.choose("bake", library, "workshop", learns=True) == StrategyChoice("other")
 
 
 def test_the_policy_does_not_explore_in_a_test_and_the_episode_is_recorded(library, workshop):

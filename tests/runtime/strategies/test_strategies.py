@@ -7,7 +7,7 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import Agent
-from hardwon.runtime.strategies.guide import Choice, StrategyGuide, Trial, read_trials
+from hardwon.runtime.strategies.guide import StrategyChoice, StrategyGuide, Trial, read_trials
 from hardwon.runtime.strategies.strategy import Strategy, load_strategies
 
 A, B = Strategy(name="A"), Strategy(name="B")
@@ -33,8 +33,8 @@ def test_success_less_the_price_of_tokens_decides(library):
     remember(library, "B", 9, 10, tokens=10_000)
     guide = StrategyGuide([B, A], price=0.05)
     assert guide.score(read_trials(library)) == pytest.approx({"A": 0.75, "B": 0.4})
-    assert guide.choose("bake", library) == Choice("A")
-    assert StrategyGuide([B, A], price=0).choose("bake", library) == Choice("B")
+    assert guide.choose("bake", library) == StrategyChoice("A")
+    assert StrategyGuide([B, A], price=0).choose("bake", library) == StrategyChoice("B")
 
 
 def test_one_strategy_is_the_agent_with_its_settings(library, workshop):
@@ -45,7 +45,7 @@ def test_one_strategy_is_the_agent_with_its_settings(library, workshop):
         return [step.action for step in agent.run(seed=3).trajectory.steps]
 
     assert play(strategies=[A]) == play()
-    assert StrategyGuide([A]).choose("bake", library, learns=True) == Choice("A")
+    assert StrategyGuide([A]).choose("bake", library, learns=True) == StrategyChoice("A")
 
 
 def test_episodes_of_another_task_do_not_move_the_choice(library):
@@ -54,16 +54,16 @@ def test_episodes_of_another_task_do_not_move_the_choice(library):
     remember(library, "B", 0, 4)
     remember(library, "B", 50, 50, task="brew")
     guide = StrategyGuide([A, B])
-    assert guide.choose("bake", library) == Choice("A")
-    assert guide.choose("brew", library) == Choice("B")
-    assert guide.choose("a new one", library) == Choice("A")  # 4 of 4 in all; B is 50 of 54
+    assert guide.choose("bake", library) == StrategyChoice("A")
+    assert guide.choose("brew", library) == StrategyChoice("B")
+    assert guide.choose("a new one", library) == StrategyChoice("A")  # 4 of 4 in all; B is 50 of 54
 
 
 def test_episodes_of_another_environment_and_of_strangers_do_not_count(library):
     remember(library, "B", 9, 9, environment="elsewhere")
     guide = StrategyGuide([A, B])
-    assert guide.choose("bake", library, "house") == Choice("A")
-    assert guide.choose("bake", library, "house", learns=True) == Choice("A")  # neither was tried
+    assert guide.choose("bake", library, "house") == StrategyChoice("A")
+    assert guide.choose("bake", library, "house", learns=True) == StrategyChoice("A")  # neither was tried
 
 
 def test_a_learning_agent_tries_all_and_settles_on_the_best(library, workshop):

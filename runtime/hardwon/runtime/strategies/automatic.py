@@ -14,7 +14,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.loop.episode_tally import EpisodeTally
 
-from .guide import Choice, Trial, add_trial
+from .guide import StrategyChoice, Trial, add_trial
 from .strategy import Strategy
 
 AUTO = "auto"
@@ -43,7 +43,9 @@ class AutomaticGuide:
         self._names = [strategy.name for strategy in self.strategies]
         self._trials: tuple[ExperienceLibrary, EpisodeTally[list[Trial]]] | None = None
 
-    def choose(self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False) -> Choice:
+    def choose(
+        self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False
+    ) -> StrategyChoice:
         """Return the strategy for an episode, and whether the episode is a test.
 
         Args:
@@ -53,15 +55,15 @@ class AutomaticGuide:
             learns: Whether the agent learns.
         """
         if len(self._names) == 1:
-            return Choice(self._names[0])
+            return StrategyChoice(self._names[0])
         trials = self._read_trials(library, environment)
         if not learns:
-            return Choice(max(self._names, key=lambda name: rate_strategy(trials, name)))
+            return StrategyChoice(max(self._names, key=lambda name: rate_strategy(trials, name)))
         tests = [trial.strategy for trial in trials if trial.is_test]
         # By their share and not by the number of the episode: of episodes that run at once, all have the same number.
         if (len(tests) + 1) * TEST_EVERY <= len(trials) + 1:
-            return Choice(min(self._names, key=tests.count), is_test=True)
-        return Choice(self._choose_explorer([trial for trial in trials if not trial.is_test][-WINDOW:]))
+            return StrategyChoice(min(self._names, key=tests.count), is_test=True)
+        return StrategyChoice(self._choose_explorer([trial for trial in trials if not trial.is_test][-WINDOW:]))
 
     def _choose_explorer(self, trials: Sequence[Trial]) -> str:
         """Return the strategy with the highest upper bound on what it achieves while it explores."""
@@ -89,8 +91,8 @@ def rate_strategy(trials: Sequence[Trial], name: str) -> float:
     """
     own = [trial for trial in trials if trial.strategy == name]
     tests = [_measure(trial) for trial in own if trial.is_test][-RECENT:]
-    others = [_measure(trial) for trial in own if not trial.is_test][-RECENT:]
-    return (sum(tests) + EXPLORED * sum(others) + 0.5) / (len(tests) + EXPLORED * len(others) + 1)
+    explored = [_measure(trial) for trial in own if not trial.is_test][-RECENT:]
+    return (sum(tests) + EXPLORED * sum(explored) + 0.5) / (len(tests) + EXPLORED * len(explored) + 1)
 
 
 def _measure(trial: Trial) -> float:

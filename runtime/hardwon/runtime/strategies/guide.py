@@ -39,7 +39,7 @@ class Trial:
     """Whether the policy did not explore."""
 
 
-class Choice(NamedTuple):
+class StrategyChoice(NamedTuple):
     """How an episode is played."""
 
     strategy: str
@@ -83,7 +83,9 @@ class StrategyGuide:
         self._price, self._explore = price, explore
         self._trials: tuple[ExperienceLibrary, EpisodeTally[list[Trial]]] | None = None
 
-    def choose(self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False) -> Choice:
+    def choose(
+        self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False
+    ) -> StrategyChoice:
         """Return the strategy for a task.
 
         Args:
@@ -93,14 +95,14 @@ class StrategyGuide:
             learns: Whether to try strategies with few episodes.
         """
         if len(self.strategies) == 1:
-            return Choice(self.strategies[0].name)
+            return StrategyChoice(self.strategies[0].name)
         trials = self._select_trials(task, library, environment)
         names = [strategy.name for strategy in self.strategies]
         counts = {name: sum(trial.strategy == name for trial in trials) for name in names}
         if learns and (untried := [name for name in names if not counts[name]]):
-            return Choice(untried[0])
+            return StrategyChoice(untried[0])
         if learns and (waiting := find_waiting(names, counts)):
-            return Choice(waiting)
+            return StrategyChoice(waiting)
         scores = self.score(trials)
         bonus = self._explore if learns else 0.0
         total = max(1, len(trials))
@@ -109,7 +111,7 @@ class StrategyGuide:
             return scores[name] + bonus * math.sqrt(math.log(total) / counts[name])
 
         tried = [name for name in names if name in scores]
-        return Choice(max(tried, key=rate) if tried else names[0])
+        return StrategyChoice(max(tried, key=rate) if tried else names[0])
 
     def score(self, trials: Sequence[Trial]) -> dict[str, float]:
         """Return the mean of success - price * tokens / 1000 of every strategy with episodes."""

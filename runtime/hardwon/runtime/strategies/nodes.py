@@ -12,7 +12,7 @@ from hardwon.runtime.loop.state import EpisodeState, Live, Update
 from hardwon.runtime.policies.ranked import RankedPolicy
 
 from .components import as_policy, resolve_planner
-from .guide import Choice, StrategyGuide
+from .guide import StrategyChoice, StrategyGuide
 from .strategy import CHAT_ONLY, Strategy
 
 AWAITED = ("aguide", "aplan", "adecide", "aact", "afinish")
@@ -24,7 +24,9 @@ class Chooser(Protocol):
 
     strategies: tuple[Strategy, ...]
 
-    def choose(self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False) -> Choice:
+    def choose(
+        self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False
+    ) -> StrategyChoice:
         """Return how to play an episode; see `StrategyGuide.choose`."""
         ...
 
