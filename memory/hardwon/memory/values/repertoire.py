@@ -93,8 +93,6 @@ class Repertoire:
         if trial in ("followed", "withheld"):
             self._trials.append((task, trial == "followed", success))
         self._task_words.update(words(task))
-        kept: list[tuple[str, str]] = []
-        named = frozenset(words(task))
         seen = _list_things(steps[0].admissible) if steps else set()
         for t, step in enumerate(steps):
             parsed = parse_action(step.action)
@@ -109,15 +107,20 @@ class Repertoire:
             new = _list_things(following) - seen
             seen |= new
             self._revealed[parsed.template] += bool(new) and not moved
-            if success and step.diagnosis.success and not moved:
-                kept.append((step.action, step.pre.location))
-                for number, head in enumerate(parsed.heads):
-                    self._heads[parsed.template, number].add(head)
-                    self._named[parsed.template, number][head in named] += 1
         self._count_sightings(steps)
-        if success and kept:
-            self._episodes.append((episode, task, tuple(kept)))
+        if success and (kept := list_kept(steps)):
+            self._count_arguments(task, kept)
+            self._episodes.append((episode, task, kept))
             self._lengths[episode] = len(steps)
+
+    def _count_arguments(self, task: str, kept: Iterable[tuple[str, str]]) -> None:
+        """Count the kinds of things that the actions of a success were about, and those that its task named."""
+        named = frozenset(words(task))
+        for action, _ in kept:
+            parsed = parse_action(action)
+            for number, head in enumerate(parsed.heads):
+                self._heads[parsed.template, number].add(head)
+                self._named[parsed.template, number][head in named] += 1
 
     def _count_sightings(self, steps: Sequence[Step]) -> None:
         """Count each kind of thing once for every location at which it could be acted on."""
@@ -229,6 +232,27 @@ class Repertoire:
         """Return whether an action is of a form that only handles the location, such as opening it."""
         form = parse_action(action).template
         return 2 * self._local[form] > self._counts[form]
+
+
+def list_kept(steps: Sequence[Step]) -> tuple[tuple[str, str], ...]:
+    """Return (action, location) of the actions of a success that neither failed nor moved, without what was undone.
+
+    If an action is taken again at the same location among the same admissible actions, everything since the first time
+    was undone: an agent that takes a thing, puts it back and takes it again needed the last time alone. Steps without
+    admissible actions, such as imported ones, are all kept, because nothing tells whether anything was undone.
+    """
+    kept: dict[tuple[str, str, frozenset[str], int], tuple[str, str]] = {}
+    for t, step in enumerate(steps):
+        if not step.diagnosis.success or step.post.location != step.pre.location:
+            continue
+        admissible = frozenset(step.admissible)
+        key = (step.action, step.pre.location, admissible, 0 if admissible else t)
+        if key in kept:
+            keys = [*kept]
+            for undone in keys[keys.index(key) :]:
+                del kept[undone]
+        kept[key] = step.action, step.pre.location
+    return tuple(kept.values())
 
 
 def _is_local(parsed: ParsedAction, location: str) -> bool:

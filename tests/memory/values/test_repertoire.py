@@ -1,0 +1,58 @@
+"""Repertoires: what the successes of a library did, and what their actions were about."""
+
+from hardwon.memory import Diagnosis, State, Step
+from hardwon.memory.values.repertoire import Repertoire, list_kept
+
+TASK = "put a watch in shelf"
+
+
+def make_steps(*actions):
+    """Return steps of (action, location, admissible actions), or of (action, location before, location after)."""
+    steps = []
+    for t, (action, place, more) in enumerate(actions):
+        after = more if isinstance(more, str) else place
+        pre, post = (State("You are here.", task=TASK, location=at) for at in (place, after))
+        steps.append(Step(pre, action, post, Diagnosis(True), t=t, admissible=() if isinstance(more, str) else more))
+    return steps
+
+
+FREE, HOLDING = ("take watch from table", "wait"), ("move watch to table", "move watch to shelf", "wait")
+PATH = (
+    ("take watch from table", "table", FREE),
+    ("move watch to table", "table", HOLDING),
+    ("take watch from table", "table", FREE),
+    ("move watch to shelf", "table", HOLDING),
+)
+
+
+def test_what_was_undone_is_no_part_of_a_success():
+    """The agent put the watch back and took it again: the last time alone is needed."""
+    assert list_kept(make_steps(*PATH)) == (("take watch from table", "table"), ("move watch to shelf", "table"))
+
+
+def test_a_repeated_action_is_kept_where_something_changed():
+    """Two coats of paint: after the first one, something else is possible."""
+    path = (("paint door", "yard", ("paint door",)), ("paint door", "yard", ("paint door", "open door")))
+    assert len(list_kept(make_steps(*path))) == 2
+
+
+def test_without_admissible_actions_nothing_is_left_out():
+    """Imported steps do not say what was possible."""
+    path = [("press bell", "door", ()), ("press bell", "door", ())]
+    assert len(list_kept(make_steps(*path))) == 2
+
+
+def test_moves_and_failures_are_no_part_of_a_success():
+    steps = make_steps(("walk to shelf", "table", "shelf"), ("move watch to shelf", "shelf", HOLDING))
+    assert list_kept(steps) == (("move watch to shelf", "shelf"),)
+
+
+def test_detours_do_not_hide_what_a_task_names():
+    """Each watch was put back twice, so most places that a thing was moved to are not named by the task."""
+    repertoire = Repertoire()
+    for number in range(4):
+        repertoire.add(f"e{number}", TASK, make_steps(*PATH[:2], *PATH), success=True)
+    assert repertoire.is_named("move {1} to {2}", 1)
+    assert not repertoire.is_named("take {1} from {2}", 1)
+    (demonstration, *_) = repertoire.list_demonstrations(TASK)
+    assert demonstration.actions == ("take watch from table", "move watch to shelf")
