@@ -46,7 +46,7 @@ def test_a_hint_is_passed_on_with_its_record(awaited):
     advice = advise(guidance, awaited=awaited)
     assert advice.hint == hint
     assert advice.usage == hint.usage
-    assert advice.record.pop("seconds") >= 0.0
+    assert 0.0 <= advice.record.pop("seconds") < 30.0
     assert advice.record == {
         "asked": "start", "model": "m", "abstained": False,
         "prompt_tokens": 5, "completion_tokens": 1, "cost_usd": 0.0, "calls": 1,

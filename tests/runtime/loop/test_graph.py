@@ -105,7 +105,7 @@ def test_a_crash_leads_to_the_end(library, rooms, script, fused):
 def test_the_drawing_has_every_stage(library, rooms, script):
     """What Studio shows is what runs."""
     nodes = Agent(script("wait"), library, rooms())._nodes
-    drawn = build_graph(nodes, fused=False).get_graph()
+    drawn = build_graph(nodes, fused=False, asynchronous=False).get_graph()
     assert set(STAGES) <= set(drawn.nodes)
     assert {edge.source for edge in drawn.edges} >= set(ROUTES)
 
