@@ -1,5 +1,7 @@
 """The clone of an environment, in which a planner tries actions."""
 
+from typing import Any
+
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.loop.clone_model import CloneModel
@@ -40,29 +42,34 @@ def now(*steps):
     return Context(State(f"Room {len(steps)}."), ("go",), history=steps, start=("", 0))
 
 
+def look(model, context, *path) -> Any:
+    """Return where a path leads."""
+    return model.imagine(context, path)
+
+
 def walk(room):
     return Step(State(f"Room {room}."), "go", State(f"Room {room + 1}."), Diagnosis(True))
 
 
 def test_a_longer_path_goes_on_where_the_clone_is():
     """Two actions cost two steps, not three: the first one is not repeated."""
-    log = []
+    log: list[str] = []
     model = CloneModel(Corridor(log))
-    assert model.imagine(now(), ["go"]).state == State("Room 1.")
-    assert model.imagine(now(), ["go", "go"]).state == State("Room 2.")
+    assert look(model, now(), "go").state == State("Room 1.")
+    assert look(model, now(), "go", "go").state == State("Room 2.")
     assert log == ["reset", "go", "go"]
 
 
 def test_nothing_is_imagined_after_the_end():
     """The last room ends the episode, whether the clone is there already or is brought there."""
     model = CloneModel(Corridor([]))
-    assert model.imagine(now(), ["go"] * 3).done
+    assert look(model, now(), *["go"] * 3).done
     assert model.imagine(now(), ["go"] * 4) is None
     assert model.imagine(now(walk(0), walk(1), walk(2)), ["go"]) is None
 
 
 def test_a_start_that_was_not_repeated_is_not_tried_again():
-    log = []
+    log: list[str] = []
     model = CloneModel(Corridor(log))
     elsewhere = Step(State("A garden."), "go", State("Room 1."), Diagnosis(True))
     assert model.imagine(now(elsewhere), ["go"]) is None
@@ -71,11 +78,11 @@ def test_a_start_that_was_not_repeated_is_not_tried_again():
 
 
 def test_closing_closes_the_clone_and_the_next_question_makes_another():
-    log = []
+    log: list[str] = []
     model = CloneModel(Corridor(log))
     model.close()
     assert log == []
     model.imagine(now(), ["go"])
     model.close()
     assert log == ["reset", "go", "close"]
-    assert model.imagine(now(), ["go"]).state == State("Room 1.")
+    assert look(model, now(), "go").state == State("Room 1.")

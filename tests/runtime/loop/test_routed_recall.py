@@ -99,7 +99,7 @@ def test_the_best_hits_of_all_stores_are_kept():
     [("cluster", ["hybrid"], "cluster"), ("empty", ["empty", "hybrid"], "hybrid"), ("empty", ["empty"], "empty")],
 )
 def test_the_first_store_that_knows_something_says_how_it_was_found(own, elsewhere, path):
-    parts: list[Any] = [Recollection(path=name) for name in (own, *elsewhere)]  # type: ignore[arg-type]
+    parts: list[Any] = [Recollection(path=name) for name in (own, *elsewhere)]
     assert merge_recollections(parts[0], parts[1:], 2).path == path
 
 

@@ -1,5 +1,7 @@
 """Starts in the middle of an episode; whole environments are in `environments/test_branching.py`."""
 
+from typing import Any
+
 import pytest
 
 from hardwon.memory import Diagnosis, Reasons, State, Step
@@ -41,7 +43,7 @@ def go(pre, post):
     ],
 )
 def test_a_repetition_stops_where_it_leaves_the_recorded_episode(is_over, steps, why, ran):
-    environment = Rooms(is_over)
+    environment: Any = Rooms(is_over)
     with pytest.raises(CannotBranch, match=why):
         bring_back(environment, "", 0, steps)
     assert environment.ran == ran

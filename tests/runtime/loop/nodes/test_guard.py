@@ -1,5 +1,7 @@
 """The guard refuses what is forbidden or not admissible, and says why."""
 
+from typing import Any
+
 from hardwon.memory import Diagnosis, Failure, Item, Step, Verdict
 from hardwon.runtime.interfaces.types import Decision
 from hardwon.runtime.loop.enforcement import MOST_IN_A_RUN
@@ -133,7 +135,7 @@ def test_insisting_on_what_a_person_forbade_ends_the_episode(nodes, library):
     library.add(Item("guardrail", "never", condition=condition, forbids="go east", confidence=0.9, pinned=True))
     refused = Step(RED, "go east", RED, Diagnosis(False, Failure.BLOCKED))
     state = episode(decision=Decision("go east"), steps=(refused,) * MOST_IN_A_RUN)
-    state = {**state, **nodes.guard(state)}
+    state.update(nodes.guard(state))
     assert ROUTES["guard"](state) == "diagnose"
     assert nodes.diagnose(state)["ending"] == "blocked"
 
@@ -141,7 +143,7 @@ def test_insisting_on_what_a_person_forbade_ends_the_episode(nodes, library):
 def test_the_last_choice_overrides_nothing_where_nothing_forbids_it(nodes, library):
     """Without guardrails, or if the guardrail is gone since."""
     everything = dict.fromkeys(("go east", "go west", "wait"), "no")
-    run = {"forbidden": {}, "blocked": ()}
+    run: dict[str, Any] = {"forbidden": {}, "blocked": ()}
     assert guard(nodes, "wait", forbidden=everything) == run
     forbid(library, "wait")
     assert guard(settings(nodes, guardrails=None), "wait", forbidden=everything) == run
