@@ -69,6 +69,11 @@ def test_a_written_hint_with_a_forbidden_action_is_dropped(text, written, droppe
     assert (advice.hint is None) is bool(dropped)
 
 
+def test_a_hint_is_recalled_experience_unless_it_says_otherwise():
+    recollection = Recollection(guardrails=(GUARDRAIL,))
+    assert advise(Fixed(Hint("push door")), recollection=recollection).hint == Hint("push door")
+
+
 def test_items_are_withheld_only_while_trying(library):
     """Fixed per episode and item, so that a repeated run withholds the same."""
     items = [Item("insight", f"insight {n}", id=f"i{n}") for n in range(200)]
