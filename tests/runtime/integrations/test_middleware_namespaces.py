@@ -10,7 +10,7 @@ from langchain_core.messages import HumanMessage
 from tests.runtime.integrations.scripted import BOOKS_SEVEN, call, create_agent, model
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import ExperienceMiddleware
 from hardwon.runtime.integrations import middleware as module, namespaces
 
@@ -102,3 +102,30 @@ def test_runs_that_were_given_up_are_forgotten(library, desk, monkeypatch):
         with pytest.raises(RuntimeError):  # the script is at its end
             agent.invoke({"messages": [("user", "A table.")]})
     assert len(middleware._open) == 2
+
+
+@pytest.mark.parametrize("name", ["", None, 7])
+def test_a_namespace_is_a_text_that_is_not_empty(library, name):
+    with pytest.raises(ConfigError, match="return a non-empty string"):
+        namespaces.Namespaces(library, lambda context: name).of("a context")
+
+
+def test_all_namespaces_are_closed_at_the_end_but_the_own_library(library):
+    opened = namespaces.Namespaces(library, str)
+    other = opened.of("another")
+    opened.release(other)
+    opened.close()
+    assert opened._opened == {}
+    with pytest.raises(Exception, match="closed"):
+        other.stats()
+    assert library.stats()["episodes"] == 0
+
+
+def test_the_oldest_threads_are_forgotten_beyond_those_remembered(library, monkeypatch):
+    monkeypatch.setattr(namespaces, "FINISHED", 2)
+    known = namespaces.Namespaces(library, None)
+    for thread in "abca":
+        known.remember(library, thread, f"episode of {thread}")
+    assert [known.find_run(library, thread) for thread in "ca"] == ["episode of c", "episode of a"]
+    with pytest.raises(UnknownName):
+        known.find_run(library, "b")
