@@ -84,6 +84,12 @@ def test_an_awaited_policy_is_awaited(library, rooms, script):
     assert asyncio.run(Agent(policy, library, rooms()).arun()).success
     assert (len(called.seen), policy.seen) == (4, [])
 
+    async def stream():
+        return [event async for event in Agent(policy, library, rooms()).astream()]
+
+    assert asyncio.run(stream())[-1].update["trajectory"].success
+    assert (len(called.seen), policy.seen) == (8, [])
+
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_crash_leads_to_the_end(library, rooms, script, fused):

@@ -58,7 +58,9 @@ def test_without_an_edit_there_is_no_trial(library, scripted):
 def test_an_editor_reads_trusted_episodes_with_an_outcome_alone(library, scripted, success, trust):
     step = Step(State("now"), "wait", State("now"), Diagnosis(True))
     library.record(Trajectory("bake", (step,), success, trust=trust, meta={"strategy": "careful"}))
-    assert ScaffoldEditor(scripted()).propose(OLD, library) is None
+    model = scripted('{"kind": "none"}')
+    assert ScaffoldEditor(model).propose(OLD, library) is None
+    assert model.seen == []
 
 
 @pytest.mark.parametrize("answer", [{"kind": "swap", "line": 1}, {"kind": "change", "line": "1"}])

@@ -162,6 +162,7 @@ def test_features_by_hand():
     assert len(words) > 3
     assert (features["words"], features["keys"]) == (0.25, pytest.approx(1 / 21))
     kind = zlib.crc32(b"read") % KINDS
+    assert kind > 0
     assert [features[f"kind {n}"] for n in range(KINDS)] == [float(n == kind) for n in range(KINDS)]
 
 
@@ -202,3 +203,13 @@ def test_no_decision_is_certain():
     x = np.ones(len(NAMES))
     sure = LogisticAdmission(x * 99).probability(x)
     assert sure == LogisticAdmission(x).probability(x * 99) < 1.0
+
+
+@pytest.mark.parametrize(("feedback", "shown"), [("It creaks.", "It creaks."), ("", "You are upstairs.")])
+def test_a_summary_is_made_of_the_message_of_a_step_or_else_of_what_is_seen(scripted, feedback, shown):
+    model = scripted("the key")
+    step = Step(State("a hall"), "go up", State("You are upstairs.", feedback=feedback), Diagnosis(True))
+    summary = ChatSummary(model)
+    assert asyncio.run(summary(step)) == "the key"
+    assert f"<observation>\n{shown}\n</observation>" in model.seen[0][1].content
+    assert summary._model.name == "Scripted"

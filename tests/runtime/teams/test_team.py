@@ -374,4 +374,5 @@ def test_a_stopped_member_says_how_long_it_worked(team):
     result = team(reads(1), reads(2, 3, 4, 5, 6, 7)).run("a task")
     stopped = [finish for finish in result.finishes if finish.result is None]
     assert len(stopped) == 1
+    assert result.first_score == 1.0
     assert 0.0 <= stopped[0].seconds < 30.0
