@@ -97,11 +97,14 @@ def test_namespaces_beyond_those_kept_open_are_closed(library, desk, monkeypatch
 def test_runs_that_were_given_up_are_forgotten(library, desk, monkeypatch):
     monkeypatch.setattr(module, "OPEN_EPISODES", 2)
     middleware = ExperienceMiddleware(library)
+    newest = []
     for _ in range(4):
         agent = create_agent(model(), desk.tools, middleware=[middleware])
         with pytest.raises(RuntimeError):  # the script is at its end
             agent.invoke({"messages": [("user", "A table.")]})
-    assert len(middleware._open) == 2
+        newest.append(list(middleware._open)[-1])
+    assert list(middleware._open) == newest[-2:]
+    assert len(set(newest)) == 4
 
 
 @pytest.mark.parametrize("name", ["", None, 7])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hardwon.memory import Failure
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.recording import begin_run, record_run
 
@@ -60,3 +61,33 @@ def test_what_others_wrote_is_received_and_own_runs_are_recorded(library, run, m
     monkeypatch.setattr(type(library), "record", lambda self, episode: calls.append(None))
     record_run(run, success=None, environment="test", writer=writer, trust=trust)
     assert calls == [{"writer": writer, "trust": trust} if received else None]
+
+
+BROKEN, REJECTED = "it broke", "The user rejected this call: too expensive."
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"), [("", Failure.NONE), (BROKEN, Failure.TOOL_ERROR), (REJECTED, Failure.REJECTED)]
+)
+def test_a_call_fails_by_itself_or_by_the_word_of_a_person(library, error, failure):
+    run = begin_run(library, "Pay Ada.")
+    run.add_answer(Call("pay", {"to": "Ada"}, error or "paid", error), "1")
+    assert run.episode.steps[-1].diagnosis.failure is failure
+    assert run.answered == {"1"}
+
+
+def say(role, text="", calls=(), answers=None, error=False):
+    return {"role": role, "text": text, "calls": list(calls), "answers": answers, "error": error}
+
+
+def test_calls_that_a_person_rejected_are_steps_whatever_was_answered_beside_them(library):
+    """A result is none, although it speaks of a rejection."""
+    run = begin_run(library, "Pay Ada.")
+    calls = [{"id": str(n), "name": "pay", "arguments": {"n": n}} for n in range(4)]
+    answers = [("paid", False), (REJECTED, False), (REJECTED, True), (REJECTED, True)]
+    told = [say("tool", text, answers=str(n), error=error) for n, (text, error) in enumerate(answers)]
+    run.add_rejections([say("assistant", calls=calls), *told])
+    assert [step.action for step in run.episode.steps] == ["pay(n=2)", "pay(n=3)"]
+    assert {step.diagnosis.failure for step in run.episode.steps} == {Failure.REJECTED}
+    run.add_rejections([say("assistant", calls=calls), *told])
+    assert len(run.episode.steps) == 2
