@@ -6,6 +6,7 @@ from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.environments import describe_environments, open_environment
 from hardwon.runtime.environments.babyai import BabyAI
 from hardwon.runtime.environments.textworld import TextWorldExpress
+from hardwon.runtime.environments.tools.environment import ToolEnvironment
 
 
 @pytest.mark.parametrize("name", ["textworld", "TextWorldExpress", "twx"])
@@ -57,3 +58,26 @@ def test_parameters_that_an_environment_does_not_have_are_refused(name, params):
     """With the one that it has."""
     with pytest.raises(ConfigError, match=r"choices|data|no parameters"):
         open_environment(name, params=params)
+
+
+def look(at: str) -> str:
+    """Look."""
+    return f"nothing at {at}"
+
+
+@pytest.mark.parametrize(
+    ("make", "needs"),
+    [(lambda: BabyAI("GoToLocal"), "minigrid"), (lambda: TextWorldExpress("coin"), "textworld_express"),
+     (lambda: ToolEnvironment([look]), "langchain_core")],
+    ids=["babyai", "textworld", "tools"],
+)  # fmt: skip
+def test_an_action_needs_a_running_episode(make, needs):
+    """There is none before the first reset, and none after the environment was closed."""
+    pytest.importorskip(needs)
+    environment = make()
+    with pytest.raises(ConfigError, match="call reset first"):
+        environment.step("wait")
+    environment.reset()
+    environment.close()
+    with pytest.raises(ConfigError, match="call reset first"):
+        environment.step("wait")
