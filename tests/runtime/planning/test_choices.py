@@ -103,6 +103,13 @@ def test_a_missing_thing_is_searched_where_such_things_were_found_first():
     assert choose(0, now(*ways[:3], history=walked)) == "walk to drawer 10"
 
 
+def test_a_thing_that_is_missing_is_found_before_the_place_that_a_step_names():
+    """Wherever it is: the step says where it was in the demonstration."""
+    take = Binding("episode:1", (step("grab lamp 9 from box 9", ("lamp 9", "lamp"), ("box 9", "box")),))
+    here = now("walk to box 2", "walk to chest 1")
+    assert choose_action(take, 0, Progress(), here, REPERTOIRE) == "walk to chest 1"
+
+
 def test_what_is_here_is_opened_once_before_the_search_goes_on():
     here = ("open desk 1", "ring desk 1", "open chest 1", "walk to shelf 1")
     assert choose(0, now(*here)) == "open desk 1"
