@@ -20,7 +20,7 @@ from hardwon.memory.guardrails import probation
 from hardwon.memory.records import Add
 from hardwon.memory.situations.actions import is_of
 from hardwon.runtime import ExperienceMiddleware
-from hardwon.runtime.integrations.middleware_run import split_message
+from hardwon.runtime.integrations.middleware_run import find_calls, find_message, split_message
 
 # ---- guardrails that let go
 
@@ -368,3 +368,24 @@ def test_without_guardrails_nothing_is_refused(library, desk):
     library.add(GUARD)
     ran(library, desk, *BOOKS_SEVEN, guardrails=False)
     assert desk.booked == [7]
+
+
+@pytest.mark.parametrize(
+    ("name", "ref", "structured", "is_ruled_on"),
+    [("book", "1", None, True), ("fly", "1", None, False), ("book", None, None, False), ("book", "1", {"a": 1}, False)],
+)
+def test_calls_are_ruled_on_if_all_of_them_can_be(name, ref, structured, is_ruled_on):
+    """Unknown tools and calls without an id are reported by the agent itself."""
+    message = AIMessage("", tool_calls=[*call("book", "0").tool_calls, {"name": name, "args": {}, "id": ref}])
+    response = SimpleNamespace(result=[message], structured_response=structured)
+    found = find_calls(response, [SimpleNamespace(name="book")])
+    assert found is (message if is_ruled_on else None)
+
+
+def test_the_answer_to_a_call_is_found_in_a_state_update():
+    answers = [ToolMessage(text, tool_call_id=ref) for text, ref in (("no", "1"), ("yes", "2"))]
+    said = AIMessage("Done.")
+    said.tool_call_id = "2"  # type: ignore[attr-defined]
+    assert find_message(Command(update={"messages": [said, *answers]}), "2") is answers[1]
+    assert find_message(Command(update={"messages": answers}), "3") is None
+    assert find_message(answers[0], "9") is answers[0]
