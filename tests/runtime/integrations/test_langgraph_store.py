@@ -581,3 +581,9 @@ def test_each_text_of_a_list_has_a_name_of_its_own():
     value = {"title": "tea", "tags": ["green", "hot"]}
     texts = module._extract_texts(value, ["title", "tags[*]"])
     assert texts == {"title": "tea", "tags[*].0": "green", "tags[*].1": "hot"}
+
+
+def test_without_an_index_nothing_is_embedded_even_if_it_is_asked_for(library):
+    with HardwonStore(library, index=None) as store:
+        store.put(("a",), "k", {"text": "green tea"}, index=["text"])
+    assert library._store.rows("SELECT * FROM langgraph_vectors") == []
