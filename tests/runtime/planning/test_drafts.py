@@ -103,8 +103,8 @@ def test_the_answer_to_improve_by_hand(fresh, chosen):
 
 
 def test_an_answer_is_in_the_middle_before_any_comparison():
-    alone = Draft("0", 0)
-    assert (alone.worth, alone.own) == (5.0, 5.0)
+    best = AnswerTree[int]([Draft("0", 0)]).best
+    assert (best.worth, best.own) == (5.0, 5.0)
 
 
 def test_an_answer_is_improved_twice_at_most():
