@@ -335,8 +335,8 @@ def test_a_call_that_hangs_is_left_and_ends_its_episode_alone(library):
 
 
 def test_the_share_of_admitted_steps_is_a_fraction(team):
-    assert team(reads(1, 2), reads(3, 4), first=False).run("a task").admitted == 1.0
-    assert team(reads(1, 2), reads(3, 4), first=False, admission=AdmitNone()).run("a task").admitted == 0.0
+    assert team(reads(1), reads(2), first=False).run("a task").admitted == 1.0
+    assert team(reads(1), reads(2), first=False, admission=AdmitNone()).run("a task").admitted == 0.0
 
 
 def test_entries_are_promoted_only_if_that_is_asked_for(team):
