@@ -166,6 +166,7 @@ def test_the_schema_of_a_tool_with_an_older_model_is_read():
 
 def test_names_of_json_are_values():
     assert parse_call("f(a=true, b=false, c=null)") == ("f", [], {"a": True, "b": False, "c": None})
+    assert parse_call("f(true, false, null, ['x', false])") == ("f", [True, False, None, ["x", False]], {})
 
 
 def test_the_type_of_a_recursive_object_is_told_to_a_depth():

@@ -142,3 +142,16 @@ def test_an_answer_that_was_put_together_can_be_refined():
     for action in ("decompose thought 1", "solve thought 2", "solve thought 3", "aggregate thought 1"):
         state, *_ = environment.step(action)
     assert "refine thought 1" in environment.admissible(state)
+
+
+@pytest.mark.parametrize("parts", [1, MOST])
+def test_a_thought_is_split_into_some_parts_and_not_too_many(parts):
+    class Splits(Sorter):
+        def split(self, problem):
+            return [problem] * parts
+
+    environment = ThoughtEnvironment(Splits(), [EIGHT])
+    environment.reset()
+    state, *_ = environment.step("decompose thought 1")
+    assert state.feedback == "It cannot be split."
+    assert len(state.observation.splitlines()) == 1
