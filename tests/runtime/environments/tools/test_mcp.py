@@ -213,6 +213,16 @@ def test_closing_ends_the_connection(here):
     server.close()
 
 
+def test_a_connection_that_ended_by_itself_can_be_closed_and_opened_again(here):
+    server: Any = McpTools(here)
+    server.open()
+    server._loop.call_soon_threadsafe(server._task.cancel)
+    server._thread.join(10)
+    server.close()
+    assert [tool.name for tool in server.open()] == ["book", "sleep"]
+    server.close()
+
+
 def test_its_tools_are_those_of_the_server(here):
     """The thread of the connection does not keep the process alive."""
     with McpTools(here) as server:
