@@ -130,7 +130,7 @@ test-fleet: install ## Test shared libraries and rollout workers on a private Po
 	@command -v postgres >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || { \
 		echo "Installing postgresql ..." >&2; \
 		apt-get update -q && apt-get install -y --no-install-recommends postgresql; }
-	$(BIN)/python -m pytest -m "slow or not slow" --timeout 1200 tests/memory/fleet tests/apps/cli/test_shared_library.py tests/apps/shared/test_addresses.py tests/apps/http/test_backends.py tests/runtime/integrations/test_langgraph_store.py tests/runtime/integrations/test_shared_store.py tests/runtime/integrations/test_shared_store_faults.py tests/trainers/workers
+	$(BIN)/python -m pytest -m "slow or not slow" --timeout 1200 tests/memory/fleet tests/apps/cli/test_shared_library.py tests/apps/shared/test_addresses.py tests/apps/http/test_backends.py tests/runtime/integrations/stores tests/trainers/workers
 
 test-environments: install ## Test ALFWorld, ScienceWorld and MiniWoB++ (ALFWorld builds for minutes; MiniWoB++ needs chromium and chromedriver)
 	@$(call add,alfworld,ALFWorld); $(call add,scienceworld,ScienceWorld); $(call add,miniwob,MiniWoB++)

@@ -3,12 +3,14 @@
 It is made folder by folder and kept on disk. As a plugin of pytest, this module writes down the CPU time of each test.
 """
 
+import ast
 import hashlib
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -193,3 +195,30 @@ def read_times(times: Path) -> tuple[dict[str, float], set[str]]:
         if case.find("failure") is not None or case.find("error") is not None:
             useless.add(name.partition("[")[0])
     return seconds, useless
+
+
+@cache
+def statements(path: Path) -> list[range]:
+    """Return the lines of each statement of a module, the body of a compound one left out."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            found.append(range(node.lineno, max(last, node.lineno) + 1))
+    return found
+
+
+@cache
+def import_lines(path: Path) -> frozenset[int]:
+    """Return the lines that run when a module is imported: all but the bodies of functions."""
+    found = set[int]()
+    waiting: list[ast.stmt] = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    while waiting:
+        node = waiting.pop()
+        body = getattr(node, "body", None)
+        last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+        found.update(range(node.lineno, max(last, node.lineno) + 1))
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+    return frozenset(found)

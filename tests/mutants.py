@@ -11,7 +11,6 @@ mutants that change nothing, and why.
 """
 
 import argparse
-import ast
 import hashlib
 import json
 import math
@@ -25,7 +24,6 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,16 @@ ROOT = Path(__file__).parents[1]
 if str(ROOT) not in sys.path:  # run as a script
     sys.path.insert(0, str(ROOT))
 
-from tests.mutant_map import FOLDERS, environment, find_places, map_tests, read_times, run_pytest  # noqa: E402
+from tests.mutant_map import (  # noqa: E402
+    FOLDERS,
+    environment,
+    find_places,
+    import_lines,
+    map_tests,
+    read_times,
+    run_pytest,
+    statements,
+)
 
 PORTIONS = ("memory", "runtime")
 """The portions that are tried by default."""
@@ -154,18 +161,6 @@ def is_star(line: str, column: int) -> bool:
     return line[column + 1 :].lstrip().startswith(",")
 
 
-@cache
-def statements(path: Path) -> list[range]:
-    """Return the lines of each statement of a module, the body of a compound one left out."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.stmt):
-            body = getattr(node, "body", None)
-            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
-            found.append(range(node.lineno, max(last, node.lineno) + 1))
-    return found
-
-
 def choose_tests(
     mutant: Mutant, tree: Path, tests: Mapping[str, Mapping[int, Sequence[str]]], seconds: Mapping[str, float]
 ) -> list[str]:
@@ -177,7 +172,8 @@ def choose_tests(
     around = [lines for lines in statements(tree / mutant.module) if mutant.line in lines]
     here = min(around, key=len, default=range(mutant.line, mutant.line + 1))
     chosen = {name for line in {mutant.line, *here} for name in known.get(line, ())}
-    if not chosen and any(line in known for line in {mutant.line, *here}):
+    # A test that imports a module seems to run these lines alone, although all of the module's tests depend on them.
+    if known and mutant.line in import_lines(tree / mutant.module):
         chosen = set(known[0])
     quick = {name for name in chosen if seconds.get(name, 0.0) <= SLOW_S}
     return sorted(quick or chosen)

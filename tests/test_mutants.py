@@ -57,11 +57,19 @@ def portions():
 def test_statements_are_without_the_bodies_of_compound_ones(tmp_path):
     path = tmp_path / "a.py"
     path.write_text("if (a and\n    b):\n    c = (1 +\n         2)\n")
-    assert mutants.statements(path) == [range(1, 3), range(3, 5)]
+    assert mutant_map.statements(path) == [range(1, 3), range(3, 5)]
     assert mutants.is_star("def f(a, *, b): return a * b", 9)
     assert not mutants.is_star("def f(a, *, b): return a * b", 25)
     assert mutants.changes_nothing("core/ReplaceTrueWithFalse", "zip(a, b, strict=True)", 17)
     assert not mutants.changes_nothing("core/ReplaceTrueWithFalse", "sort(a, reverse=True)", 16)
+
+
+def test_a_mutant_of_what_runs_at_import_is_tried_with_all_tests_of_its_module(tmp_path):
+    """One of them imports the module, and the others depend on it as well."""
+    (tmp_path / "a.py").write_text("class A:\n    x = 1 + 2\n\n    def f(self, y=3 - 1):\n        return y + 1\n")
+    tests = {"a.py": {0: ["importing", "other"], 2: ["importing"], 4: ["importing"], 5: ["other"]}}
+    chosen = [mutants.choose_tests(mutants.Mutant("a.py", "x", 0, line), tmp_path, tests, {}) for line in (2, 4, 5)]
+    assert chosen == [["importing", "other"], ["importing", "other"], ["other"]]
 
 
 ASYNCHRONOUS = """

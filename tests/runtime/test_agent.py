@@ -363,3 +363,18 @@ def test_the_agents_seed_decides_what_chance_does(tmp_path, rooms):
             return [[step.action for step in agent.run(seed=episode).trajectory.steps] for episode in range(4)]
 
     assert explored(1) != explored(2)
+
+
+def test_one_environment_serves_all_episodes_unless_it_broke(library, rooms, script):
+    clones: list[object] = []
+
+    def clone():
+        clones.append(rooms())
+        return clones[-1]
+
+    world = rooms()
+    world.clone = clone
+    agent = Agent(script("go east"), library, world, learn=False)
+    for seed in range(3):
+        agent.run(seed=seed)
+    assert clones == []

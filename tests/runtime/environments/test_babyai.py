@@ -283,3 +283,12 @@ def test_folds_and_seeds_that_do_not_exist_are_refused(fold, seed, error):
     """The message names those that do."""
     with pytest.raises(error, match=r"0 to 999999|dev, test, train"):
         BabyAI("GoToLocal").reset(fold, seed)
+
+
+def test_words_that_are_no_action_change_nothing():
+    environment = BabyAI("GoToLocal")
+    before = environment.reset("train", 0)
+    state, reward, done, info = environment.step("dance")
+    assert (state.observation, reward, done) == (before.observation, 0.0, False)
+    assert (info["success"], info["lost"], info["score"]) == (False, False, 0.0)
+    assert info["invalid"].startswith("'dance' is not an action.")

@@ -151,3 +151,87 @@ def test_a_task_ends_with_its_last_request_only():
     answers = [environment.step("answer()") for _ in bfcl.tasks(environment.game, "train")[seed].requests]
     assert [done for _, _, done, _ in answers] == [False] * (len(answers) - 1) + [True]
     assert all(reward == 0.0 for _, reward, _, _ in answers[:-1])
+
+
+def test_an_action_needs_a_running_task():
+    """Before the first one, after the last answer, and after the environment was closed."""
+    environment = bfcl.Bfcl("base", choices=8)
+    ended, closed = environment.clone(), environment.clone()
+    state = ended.reset("train", 1)
+    done = False
+    while not done:
+        *_, done, _ = ended.step("answer()")
+    closed.reset("train", 1)
+    closed.close()
+    for stopped in (environment, ended, closed):
+        with pytest.raises(ConfigError, match="call reset first"):
+            stopped.step("answer()")
+        assert stopped.admissible(state) == []
+
+
+def test_the_seeds_of_a_fold_are_named():
+    with pytest.raises(ConfigError, match="its seeds are 0 to 99"):
+        bfcl.Bfcl().reset("train", 100)
+
+
+@pytest.mark.parametrize("action", ["hello", "fly()"])
+def test_an_action_that_is_no_call_here_changes_nothing(action):
+    environment = bfcl.Bfcl()
+    before = environment.reset("train", 0)
+    state, reward, done, info = environment.step(action)
+    assert (reward, done, info["success"], info["lost"]) == (0.0, False, False, False)
+    assert (state.observation, state.feedback) == (before.observation, info["invalid"])
+
+
+def test_a_call_that_the_service_cannot_take_is_an_error():
+    environment = bfcl.Bfcl()
+    environment.reset("train", 0)
+    state, *_, info = environment.step("cd(nowhere=1)")
+    assert "nowhere" in info["error"]
+    assert state.facts["after"] == "cd failed"
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_the_score_is_the_share_of_turns_before_the_first_wrong_one(missing):
+    """Nothing is called in the last turn, or all that is needed."""
+    task = next(task for task in bfcl.tasks("base", "train") if len(task.requests) > 2 and all(task.solution))
+    environment = bfcl.Bfcl()
+    environment.reset("train", bfcl.tasks("base", "train").index(task))
+    turns = len(task.requests)
+    for calls in task.solution[: turns - missing]:
+        for call in calls:
+            environment.step(call)
+        state, reward, done, info = environment.step("answer()")
+    if missing:
+        assert not done
+        state, reward, done, info = environment.step("answer()")
+    assert (reward, done, info["success"], info["lost"]) == ((turns - missing) / turns, True, not missing, False)
+    assert (state.feedback == "All requests are fulfilled.") is (not missing)
+    assert state.feedback
+
+
+def test_a_function_that_comes_later_is_announced_and_hidden_before():
+    entry = {"id": "x_1", "question": [[{"content": "Go."}], []], "missed_function": {"1": ["fly"]},
+             "involved_classes": []}  # fmt: skip
+    task = bfcl._task(entry, [["walk()"], ["fly()"]])
+    assert list(map(sorted, task.hidden)) == [["fly"], []]
+    assert task.requests == ("Go.", "There are more functions now: fly. Go on with what could not be done.")
+
+
+def test_as_many_calls_are_on_offer_as_were_asked_for():
+    """And the answer beside them; calls of functions that a task lacks are left out."""
+    environment = bfcl.Bfcl("base", choices=8)
+    offers = [len(environment.admissible(environment.reset("train", seed))) for seed in range(12)]
+    assert max(offers) == 9
+
+
+def test_an_argument_that_may_be_left_out_says_so():
+    fields = {"a": {"type": "string", "description": "A."}, "b": {"type": "integer", "description": "B."}}
+    parameters = {"properties": fields, "required": ["a"]}
+    function = {"name": "f", "description": "Tool description: Do it.", "parameters": parameters}
+    assert bfcl._format_function(function).splitlines()[0] == "f(a: string, b: integer (may be left out)): Do it."
+
+
+def test_long_results_are_cut():
+    assert bfcl._clip("x" * bfcl.SHOWN_CHARS) == "x" * bfcl.SHOWN_CHARS
+    assert bfcl._clip("x" * (bfcl.SHOWN_CHARS + 1)) == "x" * bfcl.SHOWN_CHARS + " ..."

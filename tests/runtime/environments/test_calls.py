@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from langchain_core.tools import StructuredTool, tool
 from pydantic import BaseModel
 
-from hardwon.runtime.environments.calls import Call, bind_arguments, format_tool, get_schema, parse_call
+from hardwon.runtime.environments.calls import MAX_DEPTH, Call, bind_arguments, format_tool, get_schema, parse_call
 
 
 class Table(BaseModel):
@@ -162,3 +162,23 @@ def test_the_schema_of_a_tool_with_an_older_model_is_read():
         return query
 
     assert get_schema(StructuredTool.from_function(find))["properties"]["query"]["type"] == "string"
+
+
+def test_names_of_json_are_values():
+    assert parse_call("f(a=true, b=false, c=null)") == ("f", [], {"a": True, "b": False, "c": None})
+    assert parse_call("f(true, false, null, ['x', false])") == ("f", [True, False, None, ["x", False]], {})
+
+
+def test_the_type_of_a_recursive_object_is_told_to_a_depth():
+    """And an object without fields has only its kind."""
+
+    class Node(BaseModel):
+        below: "Node | None" = None
+
+    def walk(node: Node, extra: dict[str, int]) -> str:
+        """Walk."""
+        return ""
+
+    line = format_tool(tool(walk)).splitlines()[0]
+    assert line.count("below:") == MAX_DEPTH
+    assert "extra: object" in line

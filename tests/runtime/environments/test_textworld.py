@@ -305,3 +305,21 @@ def test_a_closed_environment_can_be_reset():
     environment.close()
     environment.close()
     assert environment.reset().observation
+
+
+def test_an_instruction_is_the_state_and_what_else_is_said_is_the_message():
+    """In the game of Simon there is nothing to see."""
+    environment = TextWorldExpress("simonsays")
+    state = environment.reset("train", 0)
+    right = next(action for action in environment.admissible(state) if action in state.observation)
+    state, *_ = environment.step(right)
+    assert state.observation.startswith("Simon says")
+    assert state.feedback == ""
+    wrong = next(action for action in environment.admissible(state) if action not in state.observation)
+    after, _, done, _ = environment.step(wrong)
+    assert (after.observation, after.feedback, done) == (state.observation, "Incorrect!", True)
+    environment.close()
+
+
+def test_java_keeps_the_time_itself():
+    assert TextWorldExpress("coin").keeps_time

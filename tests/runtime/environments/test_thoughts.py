@@ -101,3 +101,57 @@ def test_an_agent_learns_the_schedule_without_a_model():
         assert reader.run().success
         reader.close()
     assert sum(map(bool, won[20:])) >= 5
+
+
+class Polite(Sorter):
+    """Refines an answer by a sign, but only once."""
+
+    def refine(self, problem, answer):
+        return answer if answer.endswith("!") else f"{answer}!"
+
+    def score(self, problem, answer):
+        return 0.0
+
+
+def test_the_observation_lists_the_thoughts_with_their_answers():
+    environment = ThoughtEnvironment(Polite(), ["2 1"])
+    assert environment.reset().observation == "Thought 1, open: 2 1 -> ?"
+    environment.step("decompose thought 1")
+    state, *_ = environment.step("solve thought 2")
+    assert state.observation.splitlines() == [
+        "Thought 1, open: 2 1 -> ?",
+        "Thought 2, part of thought 1, solved: 2 -> 2",
+        "Thought 3, part of thought 1, open: 1 -> ?",
+    ]
+
+
+def test_an_answer_is_refined_once_and_says_whether_it_changed():
+    for worker, feedback in ((Polite(), "It is better."), (Sorter(), "It stays as it is.")):
+        environment = ThoughtEnvironment(worker, [EIGHT])
+        environment.reset()
+        state, *_ = environment.step("solve thought 1")
+        assert "refine thought 1" in environment.admissible(state)
+        state, *_ = environment.step("refine thought 1")
+        assert state.feedback == feedback
+        assert "refine thought 1" not in environment.admissible(state)
+
+
+def test_an_answer_that_was_put_together_can_be_refined():
+    environment = ThoughtEnvironment(Polite(), ["2 1"])
+    environment.reset()
+    for action in ("decompose thought 1", "solve thought 2", "solve thought 3", "aggregate thought 1"):
+        state, *_ = environment.step(action)
+    assert "refine thought 1" in environment.admissible(state)
+
+
+@pytest.mark.parametrize("parts", [1, MOST])
+def test_a_thought_is_split_into_some_parts_and_not_too_many(parts):
+    class Splits(Sorter):
+        def split(self, problem):
+            return [problem] * parts
+
+    environment = ThoughtEnvironment(Splits(), [EIGHT])
+    environment.reset()
+    state, *_ = environment.step("decompose thought 1")
+    assert state.feedback == "It cannot be split."
+    assert len(state.observation.splitlines()) == 1

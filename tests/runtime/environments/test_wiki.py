@@ -88,3 +88,23 @@ def test_an_agent_learns_to_search():
         with ExperienceLibrary.open(":memory:") as empty:
             plain = Agent("episodic", empty, Wiki(1, entities=12), max_steps=12, learn=False)
             assert learned > sum(bool(plain.run("dev", seed).success) for seed in range(20))
+
+
+def test_a_relation_leads_to_a_page_of_its_kind():
+    pages = build_pages(40)
+    leads_to = {relation: kind for _, relation, kind in RELATIONS}
+    assert all(pages[name].kind == leads_to[relation] for page in pages.values() for relation, name in page.links)
+
+
+def test_no_page_is_on_a_path_twice():
+    pages, rng = build_pages(), random.Random(1)
+    paths = [draw_question(pages, 4, rng).path for _ in range(40)]
+    assert [path for path in paths if len(set(path)) < len(path)] == []
+
+
+def test_only_an_answer_ends_the_episode_and_says_whether_it_is_right():
+    world = Wiki()
+    world.reset("dev", 7)
+    assert [world.step(action)[2] for action in ("dance", "open Nowhere", "search x")] == [False] * 3
+    assert world.step("answer Nowhere")[0].observation == "That is wrong."
+    assert world.step(world.solve()[-1])[0].observation == "That is right."

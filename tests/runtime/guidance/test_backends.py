@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from hardwon.memory import Item, Recollection, State
+from hardwon.memory import Diagnosis, Item, Recollection, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Hit
 from hardwon.runtime import Agent
@@ -188,6 +188,13 @@ def test_every_decision_of_the_gate_is_kept_with_the_step(script, library, rooms
     assert not decision["accepted"]
     assert "below" in decision["because"]
     assert first.recalled is None
+
+
+def test_a_decision_of_the_gate_names_the_item_or_the_step():
+    step = Step(HALL, "go west", HALL, Diagnosis(True), id=7)
+    said = gated(hit("near"), Hit(step, 0.9, "words"))
+    assert said is not None
+    assert said.why["gate"] == [{"item": "near", "accepted": True}, {"step": 7, "accepted": True}]
 
 
 def test_a_gate_says_nothing_of_nothing():

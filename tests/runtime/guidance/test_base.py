@@ -1,8 +1,10 @@
+import asyncio
+
 import pytest
 
 from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step
 from hardwon.memory.records import Hit
-from hardwon.runtime.guidance.base import RetrievalGuidance, WarmUpGuidance
+from hardwon.runtime.guidance.base import RetrievalGuidance, WarmUpGuidance, find_occasion
 from hardwon.runtime.guidance.rendering import Visible, render_failure
 from hardwon.runtime.interfaces.types import Context
 
@@ -139,3 +141,28 @@ def test_the_answer_to_a_failure_is_told_without_the_values_of_its_request():
     assert "peanut" in render_failure(answer, step, Visible(State("A peanut order.")))
     assert render_failure(answer, step, Visible(None, everything=True)) == answer
     assert render_failure("Grace Hopper, Elm Road 7", step, Visible(None)) == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "new_situation", "replan", "was_guided", "occasion"),
+    [
+        (0, True, None, False, "start"),
+        (1, True, None, True, "situation"),
+        (1, False, None, False, "situation"),
+        (1, False, None, True, None),
+        (1, False, "a loop", True, "trouble"),
+    ],
+)
+def test_guidance_runs_at_the_start_in_trouble_and_where_it_has_not_run(
+    steps, new_situation, replan, was_guided, occasion
+):
+    given = {"steps": steps, "new_situation": new_situation, "replan": replan, "was_guided": was_guided}
+    assert find_occasion(**given) == occasion
+
+
+def test_awaited_hints_begin_after_the_warm_up_as_well(library):
+    guidance = WarmUpGuidance(RetrievalGuidance(), library, items=0, iterations=1)
+    context = asked([item("doors stick")])
+    assert asyncio.run(guidance.apropose(context)) is None
+    guidance.iteration = 1
+    assert asyncio.run(guidance.apropose(context)) == guidance.propose(context) is not None

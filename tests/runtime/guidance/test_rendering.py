@@ -7,7 +7,7 @@ from hardwon.memory.situations.actions import pattern_of
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
 from hardwon.runtime.guidance.abstraction import abstract_recollection
 from hardwon.runtime.guidance.base import lines_of
-from hardwon.runtime.guidance.rendering import Visible, render_estimates, render_item
+from hardwon.runtime.guidance.rendering import Visible, render_estimates, render_failure, render_item
 
 HERE = Visible(State("Request: refund order 8123", task="refund order 8123"), ["refund(order=8123)"])
 
@@ -167,3 +167,17 @@ def test_a_success_of_which_only_the_verb_would_remain_is_left_out():
     (line,) = lines_of(seen, State("You are in the hall."))
     assert "failed (tool_error)" in line.text
     assert "vase" not in line.text
+
+
+def test_a_warning_says_that_the_action_fails():
+    item = Item("warning", "`refund(order=77001)` fails for Marigold", source="experience")
+    assert render_item(item, HERE) == f"- warning: `refund(order={{order}})` mostly fails {WITH_FAILED_VALUES}."
+
+
+def test_an_error_word_in_capitals_is_the_environments_own():
+    """A single capital may be an initial."""
+    pre = State("Request: refund order 8123")
+    step = Step(
+        pre, "refund(order=8123)", pre, Diagnosis(False, Failure.TOOL_ERROR, evidence="refund DENIED by Q rules")
+    )
+    assert render_failure(step.diagnosis.evidence, step, HERE) == "refund DENIED by {value} rules"

@@ -5,9 +5,10 @@ import logging
 
 import pytest
 
-from hardwon.memory import ExperienceLibrary, Failure, Item
+from hardwon.memory import ExperienceLibrary, Failure, Item, Verdict
 from hardwon.memory.errors import CallForbidden, ConfigError
 from hardwon.runtime import FunctionEpisode, remember
+from hardwon.runtime.integrations.functions import to_plain
 
 TASK = "Refund Ada's order."
 
@@ -161,6 +162,17 @@ def test_guardrails_warn_by_default(library, caplog):
     assert "Experience warns of this call" in caplog.text
 
 
+def test_with_warnings_even_a_repeated_failure_runs_and_its_step_says_so(library):
+    forbid(library)
+    with FunctionEpisode(library, TASK) as episode:
+        for _ in range(2):
+            with pytest.raises(LookupError):
+                refund("last")
+    (item,) = library.items()
+    assert len(episode.warnings) == 2
+    assert [step.why.overridden for step in only_episode(library).steps] == [(item.id,), (item.id,)]
+
+
 def test_guardrails_can_block(library):
     forbid(library)
     with FunctionEpisode(library, TASK, guardrails="block"):
@@ -179,6 +191,70 @@ def test_a_library_that_fails_costs_no_call(library, monkeypatch, caplog):
     assert "the program continues without it" in caplog.text
 
 
+def test_the_trial_of_a_guardrail_runs_although_guardrails_block(library, monkeypatch):
+    forbid(library)
+    (item,) = library.items()
+    verdict = Verdict(True, item.id, "no", trial=True, items=(item.id,))
+    monkeypatch.setattr(ExperienceLibrary, "enforce", lambda *_, **__: verdict)
+    with FunctionEpisode(library, TASK, guardrails="block"), pytest.raises(LookupError):
+        refund("last")
+    (step,) = only_episode(library).steps
+    assert step.why.trial == (item.id,)
+
+
+def test_an_episode_inside_another_one_ends_and_the_outer_one_goes_on(library):
+    with FunctionEpisode(library, "Outer.") as outer:
+        with FunctionEpisode(library, "Inner.") as inner:
+            refund("A-1")
+        refund("A-2")
+        refund("A-3")
+    assert [len(library.trajectory(episode.id).steps) for episode in (outer, inner)] == [2, 1]
+
+
+def test_an_episode_is_entered_once(library):
+    episode = play(library)
+    with pytest.raises(ConfigError, match="entered before"), episode:
+        pass
+
+
+def test_results_are_shown_as_text_and_nothing_is_none(library):
+    @remember
+    def look(at: str) -> str | None:
+        return at or None
+
+    with FunctionEpisode(library, "Look."):
+        look("a cat")
+        look("")
+    assert [step.post.feedback for step in only_episode(library).steps] == ["a cat", ""]
+
+
+@pytest.mark.parametrize(("result", "error"), [("no money", "no money"), ("", "error")])
+def test_a_result_that_reports_a_failure_is_its_error_and_no_outage(library, result, error):
+    @remember(failed=lambda _: True)
+    def pay() -> object:
+        return result
+
+    with FunctionEpisode(library, "Pay."):
+        pay()
+    (step,) = only_episode(library).steps
+    assert (step.diagnosis.failure, step.diagnosis.evidence) == (Failure.TOOL_ERROR, error)
+
+
+@pytest.mark.parametrize(
+    ("value", "depth", "plain"),
+    [
+        ({"b", "a"}, 9, ["a", "b"]),
+        ([2, 1], 9, [2, 1]),
+        ((3, (2, 1)), 9, [3, [2, 1]]),
+        ([[1]], 1, ["[1]"]),
+        ({"a": {"b": 1}}, 1, {"a": "{'b': 1}"}),
+    ],
+)
+def test_values_become_json_as_deep_as_is_shown(value, depth, plain):
+    """The order of a list is kept, and that of a set is fixed."""
+    assert to_plain(value, depth) == plain
+
+
 def test_wrong_uses_are_named():
     with pytest.raises(ConfigError, match="generator"):
 
@@ -190,7 +266,13 @@ def test_wrong_uses_are_named():
         remember(skip=("secret",))(refund)
 
 
-def test_a_call_that_does_not_fit_fails_like_the_function(library):
+def test_a_call_that_does_not_fit_fails_like_the_function(library, caplog):
     with FunctionEpisode(library, TASK), pytest.raises(TypeError, match="missing 1 required"):
         refund()  # type: ignore[call-arg]
     assert library.episodes == 0
+    with FunctionEpisode(library, TASK):
+        with pytest.raises(TypeError):
+            refund()  # type: ignore[call-arg]
+        refund("A-1")
+    assert len(only_episode(library).steps) == 1
+    assert caplog.text == ""

@@ -1,5 +1,6 @@
 """Guardrails of the middleware that let go, and that speak before a person is asked."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from hardwon.memory.guardrails import probation
 from hardwon.memory.records import Add
 from hardwon.memory.situations.actions import is_of
 from hardwon.runtime import ExperienceMiddleware
-from hardwon.runtime.integrations.middleware_run import split_message
+from hardwon.runtime.integrations.middleware_run import find_calls, find_message, split_message
 
 # ---- guardrails that let go
 
@@ -325,3 +326,66 @@ def test_an_extractor_reads_what_was_recorded(library, desk):
     (item,) = [item for item in library.items() if item.title == "table seven is at the window"]
     assert item.provenance == tuple(step.id for step in last(library).steps)
     assert last(library).meta["extraction"] == {"operations": ["add"]}
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_refusal_is_shown_with_the_next_request(library, desk, awaited):
+    """And to it alone the model answers with another call."""
+    library.add(GUARD)
+    chat = model(call("book", table=7), call("book", ref="2", table=8), AIMessage("Done."))
+    agent = create_agent(chat, desk.tools, middleware=[ExperienceMiddleware(library, guardrails="block")])
+    given = {"messages": [("user", "Book a table.")]}
+    asyncio.run(agent.ainvoke(given)) if awaited else agent.invoke(given)
+    refusals = [[message.text for message in seen if message.type == "tool"] for seen in chat.metadata["seen"][:2]]
+    assert refusals[0] == []
+    assert "seven is always taken" in refusals[1][0]
+    assert desk.booked == [8]
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_warning_is_below_the_answer_of_the_call(library, desk, awaited):
+    library.add(GUARD)
+    agent = create_agent(model(call("book", table=7), AIMessage("Done.")), desk.tools,
+                         middleware=[ExperienceMiddleware(library)])  # fmt: skip
+    given = {"messages": [("user", "Book a table.")]}
+    out = asyncio.run(agent.ainvoke(given)) if awaited else agent.invoke(given)
+    (answer,) = (message for message in out["messages"] if message.type == "tool")
+    assert answer.text.startswith("table 7 is yours")
+    assert "seven is always taken" in answer.text
+
+
+def test_of_calls_made_together_only_the_forbidden_one_is_refused(library, desk):
+    library.add(GUARD)
+    both = calls(call("book", table=7), call("book", ref="2", table=8))
+    told = ran(library, desk, both, AIMessage("Done."), guardrails="block")
+    assert desk.booked == [8]
+    assert ["seven is always taken" in message.text for message in told.messages if message.type == "tool"] == [
+        True, False
+    ]  # fmt: skip
+
+
+def test_without_guardrails_nothing_is_refused(library, desk):
+    library.add(GUARD)
+    ran(library, desk, *BOOKS_SEVEN, guardrails=False)
+    assert desk.booked == [7]
+
+
+@pytest.mark.parametrize(
+    ("name", "ref", "structured", "is_ruled_on"),
+    [("book", "1", None, True), ("fly", "1", None, False), ("book", None, None, False), ("book", "1", {"a": 1}, False)],
+)
+def test_calls_are_ruled_on_if_all_of_them_can_be(name, ref, structured, is_ruled_on):
+    """Unknown tools and calls without an id are reported by the agent itself."""
+    message = AIMessage("", tool_calls=[*call("book", "0").tool_calls, {"name": name, "args": {}, "id": ref}])
+    response = SimpleNamespace(result=[message], structured_response=structured)
+    found = find_calls(response, [SimpleNamespace(name="book")])
+    assert found is (message if is_ruled_on else None)
+
+
+def test_the_answer_to_a_call_is_found_in_a_state_update():
+    answers = [ToolMessage(text, tool_call_id=ref) for text, ref in (("no", "1"), ("yes", "2"))]
+    said = AIMessage("Done.")
+    said.tool_call_id = "2"  # type: ignore[attr-defined]
+    assert find_message(Command(update={"messages": [said, *answers]}), "2") is answers[1]
+    assert find_message(Command(update={"messages": answers}), "3") is None
+    assert find_message(answers[0], "9") is answers[0]

@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import pytest
-from langchain_core.messages import HumanMessage
-from tests.runtime.integrations.scripted import BOOKS_SEVEN, call, create_agent, model
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from tests.runtime.integrations.scripted import BOOKS_SEVEN, GUARD, call, calls, create_agent, last, model, ran
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import ExperienceMiddleware
 from hardwon.runtime.integrations import middleware as module, namespaces
 
@@ -97,8 +97,70 @@ def test_namespaces_beyond_those_kept_open_are_closed(library, desk, monkeypatch
 def test_runs_that_were_given_up_are_forgotten(library, desk, monkeypatch):
     monkeypatch.setattr(module, "OPEN_EPISODES", 2)
     middleware = ExperienceMiddleware(library)
+    newest = []
     for _ in range(4):
         agent = create_agent(model(), desk.tools, middleware=[middleware])
         with pytest.raises(RuntimeError):  # the script is at its end
             agent.invoke({"messages": [("user", "A table.")]})
-    assert len(middleware._open) == 2
+        newest.append(list(middleware._open)[-1])
+    assert list(middleware._open) == newest[-2:]
+    assert len(set(newest)) == 4
+
+
+@pytest.mark.parametrize("name", ["", None, 7])
+def test_a_namespace_is_a_text_that_is_not_empty(library, name):
+    with pytest.raises(ConfigError, match="return a non-empty string"):
+        namespaces.Namespaces(library, lambda context: name).of("a context")
+
+
+def test_all_namespaces_are_closed_at_the_end_but_the_own_library(library):
+    opened = namespaces.Namespaces(library, str)
+    other = opened.of("another")
+    opened.release(other)
+    opened.close()
+    assert opened._opened == {}
+    with pytest.raises(Exception, match="closed"):
+        other.stats()
+    assert library.stats()["episodes"] == 0
+
+
+def test_the_oldest_threads_are_forgotten_beyond_those_remembered(library, monkeypatch):
+    monkeypatch.setattr(namespaces, "FINISHED", 2)
+    known = namespaces.Namespaces(library, None)
+    for thread in "abca":
+        known.remember(library, thread, f"episode of {thread}")
+    assert [known.find_run(library, thread) for thread in "ca"] == ["episode of c", "episode of a"]
+    with pytest.raises(UnknownName):
+        known.find_run(library, "b")
+
+
+def test_an_ordinary_run_logs_nothing(library, desk, caplog):
+    ran(library, desk, *BOOKS_SEVEN, guardrails="block")
+    assert caplog.text == ""
+
+
+REJECTION = ToolMessage("The user rejected this call: too early.", tool_call_id="1", status="error")
+
+
+def test_calls_that_were_made_before_a_run_are_no_steps_of_it(library, desk):
+    agent = create_agent(model(call("book", "2", table=8), AIMessage("Done.")), desk.tools,
+                         middleware=[ExperienceMiddleware(library)])  # fmt: skip
+    before = [("user", "A table."), call("book", table=7), ToolMessage("table 7 is yours", tool_call_id="1")]
+    agent.invoke({"messages": before})
+    assert [step.action for step in last(library).steps] == ["book(table=8)"]
+
+
+def test_a_resumed_run_knows_which_calls_were_answered(library):
+    """A rejection among them is not recorded twice."""
+    state = {"messages": [HumanMessage("A table."), call("book", table=7), REJECTION, call("book", "2", table=8)]}
+    run = ExperienceMiddleware(library)._begin("resumed", state, None, resumed=True)
+    assert run.answered == {"1"}
+    assert [step.action for step in run.episode.steps] == ["book(table=7)"]
+
+
+@pytest.mark.parametrize(("guardrails", "booked"), [("block", []), (False, [7])])
+def test_a_call_beside_one_of_an_unknown_tool_is_refused_when_its_tool_runs(library, desk, guardrails, booked):
+    """Together they go on to the agent, which reports the unknown one."""
+    library.add(GUARD)
+    ran(library, desk, calls(call("book", table=7), call("fly", "2")), AIMessage("Done."), guardrails=guardrails)
+    assert desk.booked == booked

@@ -12,6 +12,7 @@ from opentelemetry.trace import StatusCode
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, EpisodicPolicy, HardwonInstrumentor
+from hardwon.runtime.integrations import otel
 from hardwon.runtime.integrations.otel import CAPTURE
 
 YARD = State("A yard with a secret door.", task="get out")
@@ -55,6 +56,7 @@ def test_recall_refusals_and_records_have_spans_of_the_conventions(library, trac
     record, recall, check = spans()[:3]
     assert {span.attributes["gen_ai.operation.name"] for span in spans()} == set(names)
     assert {span.attributes["gen_ai.provider.name"] for span in spans()} == {"hardwon"}
+    assert {span.attributes.get("hardwon.namespace") for span in spans()} == {library.namespace}
     assert record.attributes["hardwon.episode.ids"] == ("first",)
     assert recall.attributes["hardwon.recall.path"] in ("cluster", "hybrid")
     assert check.attributes["hardwon.guardrail.allowed"] is False
@@ -69,6 +71,8 @@ def test_texts_are_in_spans_only_if_the_variable_of_the_conventions_allows_it(li
     use(library)
     content = " ".join(str(dict(span.attributes)) + span.name for span in spans())
     assert ("secret door" in content, "jump" in content) == (captures, captures)
+    asked = [span.name.split()[0] for span in spans() if "gen_ai.retrieval.query.text" in span.attributes]
+    assert asked == (["search_memory"] if captures else [])
 
 
 def test_checks_that_allow_an_action_have_spans_only_on_request(library, traced):
@@ -114,6 +118,7 @@ def test_an_episode_is_the_parent_of_what_its_agent_asks(library, traced):
     agent.run()
     *inner, episode = spans()
     assert episode.name == "invoke_agent episodic"
+    assert episode.attributes["gen_ai.agent.name"] == "episodic"
     assert episode.attributes["hardwon.episode.success"] is True
     assert "gen_ai.usage.input_tokens" in episode.attributes
     assert {"search_memory", "create_memory"} <= {span.name.split()[0] for span in inner}
@@ -128,6 +133,11 @@ def test_after_uninstrument_the_methods_are_the_own_ones(library, traced):
     use(library)
     assert spans() == ()
     assert {name: vars(ExperienceLibrary)[name] for name in before} == before
+
+
+def test_a_class_of_an_extra_that_is_missing_is_passed_over(monkeypatch):
+    monkeypatch.setattr(otel, "_PLACES", ("no_such_module:Agent", "hardwon.memory:State"))
+    assert list(otel._find_classes()) == [State]
 
 
 def test_without_the_extra_the_error_names_it():

@@ -1,7 +1,11 @@
+from typing import Any
+
+from hardwon.memory import Reasons, State
 from hardwon.runtime.environments.babyai import BabyAI
 from hardwon.runtime.environments.textworld import TextWorldExpress
 from hardwon.runtime.environments.timeout import Watched
-from hardwon.runtime.interfaces.types import Environment, Policy, Resumable, Usage
+from hardwon.runtime.interfaces.extension import Imagined
+from hardwon.runtime.interfaces.types import Decision, Environment, Policy, Resumable, Usage
 from hardwon.runtime.policies.episodic import EpisodicPolicy, RandomPolicy
 
 
@@ -30,3 +34,15 @@ def test_what_is_none_is_none():
     """An object without the methods is neither."""
     assert not isinstance(object(), Environment)
     assert not isinstance(object(), Policy)
+
+
+def test_the_reasons_of_a_decision_are_reasons_however_they_are_given():
+    given = Reasons(planned=True)
+    plain: Any = {"planned": True}
+    assert Decision("wait", given).why is given
+    assert Decision("wait", plain).why == given
+    assert type(Decision("wait", plain).why) is Reasons
+
+
+def test_what_is_imagined_is_not_over_unless_it_says_so():
+    assert not Imagined(State("now")).done

@@ -201,3 +201,9 @@ def test_changes_that_no_whole_list_precedes_are_unknown():
 def test_a_form_that_cannot_be_followed_is_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         PromptBuilder(**settings)
+
+
+def test_a_whole_list_that_replaces_another_one_says_that_it_is_whole():
+    """Here all that is gone would make a longer text."""
+    offer, text = describe_actions(["wait"], ["go north", "go south", "open door"])
+    assert (offer.is_whole, text) == (True, "Admissible actions:\n<actions>\nwait\n</actions>")

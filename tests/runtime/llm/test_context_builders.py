@@ -158,3 +158,9 @@ def test_a_chat_policy_omits_what_its_model_names(scripted):
     plain = scripted("stay")
     ChatPolicy(plain).decide(context)
     assert "begins with its number" not in plain.seen[0][0].content
+
+
+def test_an_answer_is_kept_in_its_own_letters():
+    kept = PromptBuilder(context="omit").keep('{"action": "öffne Tür", "omit": [2]}', "öffne Tür")
+    assert kept is not None
+    assert "öffne Tür" in kept

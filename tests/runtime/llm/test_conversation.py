@@ -3,6 +3,8 @@
 import random
 from dataclasses import replace
 
+import pytest
+
 from hardwon.memory import Diagnosis, Recollection, State, Step
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
@@ -149,3 +151,45 @@ def test_old_turns_are_left_out_in_blocks_so_that_the_prefix_rarely_changes():
 def test_the_result_of_the_last_action_is_in_the_next_message():
     lost = replace(step("take coin"), diagnosis=Diagnosis(True), reward=1.0)
     assert "reward +1" in Conversations().advance(context([lost])).messages()[-1][1]
+
+
+TOOLS = {"look": {"type": "object"}}
+
+
+@pytest.mark.parametrize(("tools", "actions", "calls"), [(TOOLS, (), True), (TOOLS, ACTIONS, False), ({}, (), False)])
+def test_calls_are_asked_for_where_there_are_tools_and_no_list(tools, actions, calls):
+    system = PromptBuilder().system(replace(context(), tools=tools, actions=actions))
+    assert ("one tool call as JSON" in system) is calls
+
+
+def test_a_rebuilt_message_shows_the_result_of_the_step_before():
+    told = Step(State("a hall"), "ring", State("a hall", feedback="It rings."), Diagnosis(True))
+    messages = Conversations().advance(context([told, step("go north", "a hall")], see="a room")).messages()
+    assert ["It rings." in text for role, text in messages if role == "user"] == [False, True, False]
+
+
+def test_a_hint_that_still_holds_is_not_repeated():
+    """However many turns ago it was shown."""
+    log, history = Conversations(), list[Step]()
+    for n in range(3):
+        chat = log.advance(context(history, see=f"place {n}", guidance="look up"))
+        log.answer(chat, "go north")
+        history.append(step("go north", f"place {n}", f"place {n + 1}"))
+    assert ["look up" in text for role, text in chat.messages() if role == "user"] == [True, False, False]
+
+
+@pytest.mark.parametrize(("history", "repeated"), [(9, False), (1, True)])
+def test_what_was_learned_is_repeated_once_its_turn_is_left_out(history, repeated):
+    told = Step(State("a hall"), "ask", State("a hall", feedback="The key is red."), Diagnosis(True))
+    taken = [told, step("go north", "a hall"), step("go north", "a room")]
+    working = WorkingMemory.of(State("a hall"), taken)
+    chat = Conversations(PromptBuilder(history=history)).advance(context(taken, see="an attic", working=working))
+    assert ("<notes>\nThe key is red." in chat.messages()[-1][1]) is repeated
+
+
+def test_a_fork_of_an_unknown_or_a_shorter_conversation_is_rebuilt():
+    log = Conversations()
+    play(log, "go north")
+    for parent, turns in (("nobody", 1), ("t", 9)):
+        log.fork(parent, "new", turns)
+        assert "new" not in log._open

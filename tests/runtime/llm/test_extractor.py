@@ -7,7 +7,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError, PolicyFailure
-from hardwon.memory.learning.reading import find_counterpart
+from hardwon.memory.learning.reading import bind, find_counterpart
 from hardwon.memory.records import Add, Return, Update
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.interfaces.types import Usage
@@ -97,6 +97,9 @@ def test_a_model_may_be_trusted(extract):
         ({"op": "erase"}, "op is 'erase'; use add, update or return"),
         ({"kind": "poem"}, "not 'poem'"),
         ({"op": "update"}, "an update names the items that it rewrites"),
+        ({"op": "update", "indices": []}, "an update names the items that it rewrites"),
+        ({"op": "update", "indices": 1}, "an update names the items that it rewrites"),
+        ({"op": "update", "indices": ["1"]}, "an update names the items that it rewrites"),
         ({"op": "update", "indices": [2]}, "it updates item 2 of 1 that were shown"),
         ({"op": "update", "indices": [0]}, "it updates item 0 of 1 that were shown"),
     ],
@@ -107,6 +110,48 @@ def test_what_does_not_hold_is_rejected(extract, changes, why):
     assert len(found) == 1
     assert len(found.rejected) == 1
     assert why in found.rejected[0]
+
+
+def test_a_kind_that_the_outcome_does_not_teach_is_named_with_the_outcome(extract):
+    for trajectory, ended in ((WON, "successful"), (LOST, "failed")):
+        found = extract(trajectory, rule(kind="poem"), rule(kind="poem"))
+        assert f"a {ended} episode teaches" in found.rejected[0]
+
+
+@pytest.mark.parametrize("wrong", [[], 7, "none", ["none"]])
+def test_operations_that_are_no_list_are_asked_for_again(scripted, wrong):
+    model = scripted(*(json.dumps({"operations": operations}) for operations in (wrong, [rule()])))
+    assert len(ChatExtractor(model).extract(WON, ())) == 1
+    assert "operations is not a list" in model.seen[1][-1].content
+
+
+@pytest.mark.parametrize(
+    ("trajectory", "told"),
+    [(WON, "It succeeded. Score 1."), (LOST, "It failed: lost. Score 0."),
+     (replace(LOST, ending=""), "It failed: not solved. Score 0.")],
+)  # fmt: skip
+def test_the_model_is_told_how_the_episode_ended(extract, trajectory, told):
+    extract(trajectory, {"op": "return", "why": "nothing new"})
+    question = extract.model.seen[0][1].content
+    assert told in question
+    assert "left out" not in question
+
+
+def test_the_steps_that_the_model_reads_are_not_shortened_as_a_whole(extract):
+    """Each line has its own limit."""
+    long = State("A wide hall with many doors. " * 9, task="find the map")
+    steps = [("open door", long, Diagnosis(True))] * (MAX_READ - 1)
+    extract(episode(True, *steps), {"op": "return", "why": "nothing new"})
+    question = extract.model.seen[0][1].content
+    assert question.count("did: open door") == MAX_READ - 1
+
+
+def test_the_steps_of_the_other_episode_are_not_shortened_as_a_whole(scripted):
+    model = scripted(json.dumps({"operations": [{"op": "return", "why": "nothing new"}]}))
+    talks = State("A hall.", task="find the map", feedback="You walk. " * 60)
+    other = episode(False, *[("go on", talks, Diagnosis(True))] * (MAX_READ - 1))
+    bind(ChatExtractor(model), other).extract(WON, ())
+    assert model.seen[0][1].content.count("- go on ->") == MAX_READ - 1
 
 
 def test_an_update_points_into_what_was_shown(extract):

@@ -11,6 +11,7 @@ from hardwon.memory.records import Failure
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.llm import prompts
+from hardwon.runtime.llm.speech import split_speech
 
 ACTIONS = ("eat apple", "go north", "go south", "open the blue door")
 
@@ -235,3 +236,89 @@ def test_a_plain_choice_asks_for_no_number_no_call_and_no_thought():
     assert len({plain, prompts.choice_prompt(["wait"], strict=True), prompts.choice_prompt(["wait"], speech=True)}) == 3
     assert prompts.choice_prompt([]) != prompts.choice_prompt([], calls=True)
     assert "JSON" not in prompts.choice_prompt([])
+
+
+def test_the_rules_ask_for_a_number_or_a_line_unless_they_are_told_otherwise():
+    plain = prompts.system_prompt("find it")
+    assert plain == prompts.system_prompt("find it", calls=False, changes=False, speech=0)
+    assert "the number of one of them" in plain
+    assert "as JSON" not in plain
+    assert "as JSON" in prompts.system_prompt("find it", calls=True)
+    assert "of at most 30 words" in prompts.system_prompt("find it", speech=40)
+    assert prompts.turn_prompt(context()) == prompts.turn_prompt(context(), remembered=False, speech=False)
+
+
+@pytest.mark.parametrize(
+    ("failure", "evidence", "feedback", "after", "line"),
+    [
+        (Failure.NO_EFFECT, "It is locked.", "Hm.", "a hall", "It is locked."),
+        (Failure.NO_EFFECT, "", "Hm.", "a hall", ": Hm."),
+        (Failure.NONE, "", "", "a room", "now: a room"),
+        (Failure.NONE, "", "", "a hall", "nothing new is seen"),
+    ],
+)
+def test_the_line_of_a_step_says_what_happened(failure, evidence, feedback, after, line):
+    judged = Diagnosis(failure is Failure.NONE, failure, evidence=evidence)
+    assert prompts.step_line(Step(State("a hall"), "push", State(after, feedback=feedback), judged)).endswith(line)
+
+
+def test_a_long_text_says_how_much_is_left_out():
+    assert prompts.clean("abc" * 100, 30) == "abc" * 6 + "ab\n[270 characters left out]\nc" + "abc" * 3
+
+
+@pytest.mark.parametrize(
+    ("actions", "refused", "everything"),
+    [(("a", "b"), ("a",), False), (("a", "b"), ("a", "b"), True), ((), ("a",), False)],
+)
+def test_only_if_every_action_was_refused_the_least_harm_is_asked_for(actions, refused, everything):
+    shown = prompts.turn_prompt(context(actions=actions, forbidden=dict.fromkeys(refused, "no")))
+    assert ("Every admissible action was refused" in shown) is everything
+    assert ("Refused in this step" in shown) is not everything
+
+
+LOOK = '{"name": "look", "arguments": {"at": "café"}}'
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        (LOOK, LOOK),
+        (f"First {{oops}}, then {LOOK}.", LOOK),
+        (f'{{"x": 1}} {LOOK}', LOOK),
+        ('{"name": "look", "arguments": [1]}', None),
+        ('{"name": true}', None),
+        ("look around", None),
+    ],
+)
+def test_the_first_tool_call_of_an_answer(text, call):
+    """In its own letters, and without the objects that are none."""
+    assert prompts.find_call(text) == call
+
+
+def test_a_call_is_written_in_its_own_letters():
+    assert prompts.call_text("look", {"at": "café", "n": 2}) == 'look(at="café", n=2)'
+
+
+def test_only_whole_numbers_above_0_are_listed():
+    assert prompts.find_numbers('{"omit": [3, 0, -1, true, 2.5, "4", 1, 3]}', "omit") == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [('"dance"', "dance"), ("`dance`", "dance"), ('say "hi"', 'say "hi"'), ('"hi" they say', '"hi" they say'),
+     ('""', '""')],
+)  # fmt: skip
+def test_quotes_around_a_whole_action_are_none_of_its_words(text, action):
+    assert prompts.free_action(text) == action
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "action"),
+    [
+        ("Where is it?\ngo north", "Where is it?", "go north"),
+        (f"Where is it?\n{LOOK} ", "Where is it?", LOOK),
+        ("go north", "", "go north"),
+    ],
+)
+def test_a_thought_stands_before_the_last_line_or_the_call(text, thought, action):
+    assert split_speech(text) == (thought, action)

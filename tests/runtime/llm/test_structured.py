@@ -107,3 +107,45 @@ def test_what_is_no_model_is_refused():
     """With what to give instead."""
     with pytest.raises(ConfigError, match="pass a LangChain chat model"):
         StructuredModel(3)  # type: ignore[arg-type]
+
+
+class Rejected(Exception):
+    """The provider does not accept the request."""
+
+    status_code = 400
+
+
+def test_a_request_that_is_rejected_without_a_schema_is_not_repeated(scripted):
+    model = scripted(Rejected("no"), '{"n": 4}')
+    assert ask(model).value is None
+    assert len(model.seen) == 1
+
+
+def test_a_schema_that_is_rejected_is_told_in_words(scripted):
+    inner = scripted('{"n": 4}')
+
+    class Strict(type(inner)):  # type: ignore[misc]
+        def with_structured_output(self, schema, *, include_raw=False, **options):
+            return scripted(Rejected("no"))
+
+    model = Strict(replies=['{"n": 4}'])
+    assert ask(model).value == 4
+    assert json.dumps(SCHEMA) in model.seen[0][1].content
+
+
+@pytest.mark.parametrize(
+    ("reply", "shown"),
+    [
+        ('{"n": 3}', '{"n": 3}'),
+        ("", "(empty)"),
+        (AIMessage("", tool_calls=[{"name": "pair", "args": {"n": 3}, "id": "1"}]), '{"n": 3}'),
+    ],
+)
+def test_a_repair_repeats_the_answer_that_could_not_be_used(scripted, reply, shown):
+    model = scripted(reply, '{"n": 4}')
+    assert ask(model).value == 4
+    assert f"Your last answer was:\n<answer>\n{shown}\n</answer>" in model.seen[1][1].content
+
+
+def test_a_tool_call_beside_words_is_found(scripted):
+    assert ask(scripted(AIMessage("Here.", tool_calls=[{"name": "pair", "args": {"n": 4}, "id": "1"}]))).value == 4

@@ -45,6 +45,12 @@ def test_progress_at_the_limit_extends_it_once():
     assert budget.limit(steps(8, progress=0.5, loop=True), NOW) == 8
 
 
+@pytest.mark.parametrize(("reward", "limit"), [(1.0, 12), (0.0, 8)])
+def test_a_reward_extends_the_limit_as_progress_does(reward, limit):
+    rewarded = [Step(NOW, "go", NOW, Diagnosis(True), reward, t) for t in range(8)]
+    assert LearnedBudget(successes(*[8] * 5)).limit(rewarded, NOW) == limit
+
+
 @pytest.mark.parametrize(
     "library",
     [successes(), successes(4, 4), successes(4, 4, 4, 4, 4, success=False), successes(*[4] * 9, trust="other")],

@@ -84,6 +84,12 @@ def test_an_awaited_policy_is_awaited(library, rooms, script):
     assert asyncio.run(Agent(policy, library, rooms()).arun()).success
     assert (len(called.seen), policy.seen) == (4, [])
 
+    async def stream():
+        return [event async for event in Agent(policy, library, rooms()).astream()]
+
+    assert asyncio.run(stream())[-1].update["trajectory"].success
+    assert (len(called.seen), policy.seen) == (8, [])
+
 
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_crash_leads_to_the_end(library, rooms, script, fused):
@@ -105,7 +111,7 @@ def test_a_crash_leads_to_the_end(library, rooms, script, fused):
 def test_the_drawing_has_every_stage(library, rooms, script):
     """What Studio shows is what runs."""
     nodes = Agent(script("wait"), library, rooms())._nodes
-    drawn = build_graph(nodes, fused=False).get_graph()
+    drawn = build_graph(nodes, fused=False, asynchronous=False).get_graph()
     assert set(STAGES) <= set(drawn.nodes)
     assert {edge.source for edge in drawn.edges} >= set(ROUTES)
 

@@ -94,6 +94,15 @@ def test_the_best_hits_of_all_stores_are_kept():
     assert merge_recollections(Recollection(outcomes={"go": Outcome(9)}), [other], 2).outcomes["go"].n == 9
 
 
+@pytest.mark.parametrize(
+    ("own", "elsewhere", "path"),
+    [("cluster", ["hybrid"], "cluster"), ("empty", ["empty", "hybrid"], "hybrid"), ("empty", ["empty"], "empty")],
+)
+def test_the_first_store_that_knows_something_says_how_it_was_found(own, elsewhere, path):
+    parts: list[Any] = [Recollection(path=name) for name in (own, *elsewhere)]
+    assert merge_recollections(parts[0], parts[1:], 2).path == path
+
+
 def test_nothing_of_another_store_gets_credit_in_the_own_library(tmp_path):
     """Ids of two libraries may be equal: those of another store name it, and its steps have none."""
     with ExperienceLibrary.open(tmp_path / "own.db") as own, ExperienceLibrary.open(tmp_path / "far.db") as far:

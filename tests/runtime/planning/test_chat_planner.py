@@ -44,6 +44,19 @@ def test_a_plan_is_what_the_model_says(planner):
         ("take pie", None),
     ]
     assert (plan.item_ids, plan.usage.calls) == ((), 1)
+    assert [step.number for step in plan.steps] == [1, 2]
+
+
+def test_a_step_without_an_action_is_asked_for_again(planner):
+    chat, model = planner(said(("open oven", ""), ("", "")), said(("open oven", "")))
+    assert [step.action for step in chat.plan(asked(), []).steps] == ["open oven"]
+    assert "step 2 has no action" in model.seen[1][-1].content
+
+
+def test_a_skill_without_a_check_leaves_the_check_of_the_model(planner):
+    chat, _ = planner(said(("open oven", "The oven is open", 1)))
+    (step,) = chat.plan(asked(), [replace(BAKE, verify=None)]).steps
+    assert step.check == {"text": "The oven is open"}
 
 
 def test_a_skill_that_is_followed_is_named(planner):

@@ -92,6 +92,21 @@ def test_the_worth_of_answers_by_hand():
     assert tree.select() is second
 
 
+@pytest.mark.parametrize(("fresh", "chosen"), [(7.1, "fresh"), (7.0, "a")])
+def test_the_answer_to_improve_by_hand(fresh, chosen):
+    """Worked example, row 29: `a` 5 + 1.4 sqrt(ln 11) = 7.17, `b` 5.5 + 1.4 sqrt(ln 11 / 4) = 6.58, fresh: Q + 0.1."""
+    root = Draft("root", 0, worth=5.0, visits=10)
+    a, b = (Draft(name, 0, root, worth=worth, visits=n) for name, worth, n in (("a", 5.0, 1), ("b", 5.5, 4)))
+    tree = AnswerTree[int]([root, a, b, Draft("fresh", 0, root, worth=fresh)])
+    selected: Any = tree.select()
+    assert selected.text == chosen
+
+
+def test_an_answer_is_in_the_middle_before_any_comparison():
+    best = AnswerTree[int]([Draft("0", 0)]).best
+    assert (best.worth, best.own) == (5.0, 5.0)
+
+
 def test_an_answer_is_improved_twice_at_most():
     lost = Verdict("first", (9, 1))
     tree = grow(lost, lost, lost)
@@ -152,6 +167,26 @@ def test_a_model_without_a_plan_is_asked_no_more(library, scripted):
 def test_a_draft_without_steps_or_an_unusable_one_keeps_the_best_so_far(library, scripted):
     model = scripted(plan_of("wait"), plan_of(), "?", "?")
     assert [step.action for step in DraftPlanner(model, library).plan(asked(), []).steps] == ["wait"]
+
+
+def test_only_a_new_draft_is_judged(library, scripted):
+    """Neither one without steps nor one that is there already costs a comparison."""
+    model = scripted(plan_of("wait"), plan_of(), plan_of("wait"))
+    assert DraftPlanner(model, library, drafts=3).plan(asked(), []).usage.calls == 3
+
+
+def test_no_draft_begins_after_the_time(library, scripted):
+    model = scripted(plan_of("wait"), *["?"] * 20)
+    plan = DraftPlanner(model, library, seconds=1e-9).plan(asked(), [])
+    assert ([step.action for step in plan.steps], len(model.seen)) == (["wait"], 1)
+
+
+@pytest.mark.parametrize("score", [11, -1, True, "8"])
+def test_a_score_that_is_no_number_from_0_to_10_is_no_verdict(library, scripted, score):
+    """The draft is not followed, although it would have won."""
+    verdicts = [verdict_of("B", 0, score)] * 3, [verdict_of("A", score, 0)] * 3
+    model = scripted(plan_of("wait"), plan_of("open oven"), *verdicts[0], *verdicts[1])
+    assert [step.action for step in DraftPlanner(model, library, drafts=2).plan(asked(), []).steps] == ["wait"]
 
 
 def test_advice_cannot_close_its_block(library, scripted):

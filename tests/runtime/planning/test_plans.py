@@ -8,7 +8,9 @@ from hardwon.memory import Diagnosis, Estimate, Failure, Item, Recollection, Sta
 from hardwon.memory.reasons import Reasons
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
+from hardwon.runtime.planning.chat_planner import ChatPlanner
 from hardwon.runtime.planning.composer import DemonstrationPlanner
+from hardwon.runtime.planning.draft_planner import DraftPlanner
 from hardwon.runtime.planning.plans import (
     Plan,
     PlannedStep,
@@ -18,6 +20,7 @@ from hardwon.runtime.planning.plans import (
     find_planned_action,
     realize,
 )
+from hardwon.runtime.planning.search_planner import SearchPlanner
 
 KITCHEN = State("You are in the kitchen.", {"door": "closed"}, task="serve pie")
 ACTIONS = ("open fridge", "open oven", "take apple", "take green apple", "take pie", "wait")
@@ -233,3 +236,17 @@ def test_where_nothing_fits_the_suffix_is_dropped(planner, half_done):
 def test_a_plan_survives_a_checkpoint(half_done):
     """Lists come back as tuples."""
     assert Plan(half_done.goal, list(half_done.steps)) == half_done  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("planner", "waits"),
+    [(SkillPlanner, False), (DemonstrationPlanner, False), (ChatPlanner, True), (DraftPlanner, True),
+     (SearchPlanner, True)],
+)  # fmt: skip
+def test_a_planner_that_asks_a_model_waits(planner, waits):
+    """An asynchronous loop runs it in a thread."""
+    assert planner.waits is waits
+
+
+def test_the_steps_of_an_item_are_numbered_on():
+    assert [step.number for step in build_steps(skill("bake", "open oven", "take pie"), 3)] == [3, 4]

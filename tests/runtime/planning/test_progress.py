@@ -4,12 +4,12 @@ from typing import Literal
 
 import pytest
 
-from hardwon.memory import ExperienceLibrary, Failure, Item
+from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.reasons import Reasons
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.planning.plans import Plan, PlannedStep, SkillPlanner
-from hardwon.runtime.planning.progress import find_followed_step
+from hardwon.runtime.planning.progress import find_followed_step, judge_skills
 from hardwon.runtime.policies.episodic import EpisodicPolicy
 
 checkpoint = pytest.importorskip("langgraph.checkpoint.memory")
@@ -301,3 +301,12 @@ def test_an_interrupted_plan_is_resumed(agent):
             running.close()
             resumed = agent(library=library, max_steps=6, checkpointer=saver).resume("t")
             assert bare(resumed.trajectory) == expected, f"interrupted after stage {after}"
+
+
+def test_a_skill_that_goes_on_does_not_keep_others_from_being_judged():
+    steps = tuple(
+        PlannedStep(n, "wait", item_id, tries=1, done=done)
+        for n, item_id, done in ((1, "on", False), (2, "over", True))
+    )
+    plan = Plan("rest", steps)
+    assert judge_skills(plan, State("now"), {}, continued_by=Plan("rest", steps[:1])) == {"over": True}

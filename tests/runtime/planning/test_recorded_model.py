@@ -60,6 +60,12 @@ def test_what_was_never_tried_there_is_not_known(library):
     assert imagine(library, "open box", "take coin", "wait") is None
 
 
+def test_the_reward_is_the_mean_of_those_that_were_given(library):
+    for reward in (1.0, 0.0):
+        record(library, (OPEN, "take coin", OPEN, reward))
+    assert imagine(library, "take coin", state=OPEN).reward == 0.5
+
+
 def test_messages_and_the_order_of_episodes_do_not_matter(library):
     """Invariance."""
     record(library, OPENED)

@@ -1,6 +1,9 @@
 """Search by PUCT in imagined actions (AlphaMath, arXiv:2405.03553), and the planner that follows it."""
 
+import math
 import random
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,8 +90,9 @@ def test_a_tree_that_has_ended_everywhere_is_closed():
 
 
 def test_a_model_that_can_tell_nothing_decides_nothing():
-    root = Searcher().search(Tree(known=False))
-    assert is_undecided(root)
+    tree = Tree(known=False)
+    assert is_undecided(Searcher().search(tree))
+    assert len(tree.looks) == 3  # each proposal was looked at once
 
 
 def test_the_order_of_the_proposals_does_not_matter():
@@ -109,6 +113,46 @@ def test_priors_do_not_change_if_a_constant_is_added_to_all_estimates():
 
     assert propose(0.0) == propose(7.0)
     assert [action for action, _ in propose(0.0)] == ["b", "c"]
+
+
+def test_priors_are_a_softmax_of_the_estimates():
+    """Worked example: a difference of 0.2 makes an action e times as likely."""
+    estimates = {"a": Estimate(0.5, 5), "b": Estimate(0.3, 5)}
+    context = Context(State("now"), ("a", "b"), Recollection(estimates=estimates))
+    priors = [decision.why.extra["prior"] for decision in EstimatedActions().propose(context, 2)]
+    assert priors == pytest.approx([math.e / (1 + math.e), 1 / (1 + math.e)])
+
+
+@pytest.mark.parametrize(("visits", "path"), [(1, ("a",)), (2, ("a", "b"))])
+def test_a_path_goes_on_through_children_with_two_visits(visits, path):
+    """Single visits are in no order."""
+    child = Node(("a",), visits=5, children=[Node(("a", "b"), visits=visits)])
+    assert select_path(Node((), children=[child, Node(("c",), visits=4)])) == path
+
+
+@pytest.mark.parametrize(("totals", "undecided"), [((0.5, 0.5), True), ((0.5, 0.4), False)])
+def test_equal_means_decide_nothing(totals, undecided):
+    children = [Node((action,), visits=1, total=total) for action, total in zip("ab", totals, strict=True)]
+    assert is_undecided(Node((), children=children)) is undecided
+
+
+def test_a_world_that_cannot_be_looked_at_is_not_searched():
+    world: Any = SimpleNamespace(look=lambda path: None)
+    assert Searcher().search(world) == Node(())
+
+
+def test_the_steps_of_a_plan_are_numbered_from_the_last_one_done(workshop):
+    world = workshop(goal="pickaxe")
+    context = Context(world.reset(), tuple(world.admissible(None)), start=("", 0))
+    with ExperienceLibrary.open(":memory:") as library:
+        planner = SearchPlanner(library, CloneModel(world))
+        plan = planner.plan(context, ())
+        assert plan is not None
+        half_done = replace(plan, steps=(replace(plan.steps[0], done=True),))
+        repaired = planner.repair(half_done, "", context, ())
+        planner.close()
+    assert [step.number for step in plan.steps] == [1, 2, 3]
+    assert [step.number for step in repaired.steps] == [1, 2, 3, 4]
 
 
 def test_what_was_refused_is_not_proposed():

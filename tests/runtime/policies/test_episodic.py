@@ -235,3 +235,11 @@ def test_it_does_not_explore_within_a_plan():
     plan = planned("stay")
     runs = [EpisodicPolicy().decide(asked(even, seed=n, learning=True, episode=0, plan=plan)) for n in range(20)]
     assert {run.action for run in runs} == {"stay"}
+
+
+@pytest.mark.parametrize(("tries", "chosen"), [(1, "go"), (2, "stay")])
+def test_what_was_taken_often_in_a_loop_is_left(tries, chosen):
+    """Once is not often."""
+    looping = Step(HALL, "go", HALL, Diagnosis(True, loop=True), 1.0)
+    working = WorkingMemory.of(HALL, [looping] * tries)
+    assert choose(values={"go": 0.9, "stay": 0.1}, history=(looping,) * tries, working=working) == chosen

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 
@@ -12,6 +13,7 @@ from hardwon.memory.values.prospects import Elsewhere, Prospects
 from hardwon.runtime import Agent, OutlookPolicy
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
+from hardwon.runtime.planning.plans import Plan, PlannedStep
 
 HALL = State("You are in the hall.", location="hall", task="find the coin")
 
@@ -26,6 +28,17 @@ def asked(here, elsewhere=(), **fields):
         rng=random.Random(0),
     )
     return replace(made, **fields)
+
+
+class Fixed(random.Random):
+    """Draws these numbers in turn."""
+
+    def __init__(self, *numbers):
+        super().__init__(0)
+        self.numbers = cycle(numbers)
+
+    def random(self):
+        return next(self.numbers)
 
 
 def choose(*args, **fields):
@@ -170,6 +183,59 @@ def test_estimated_returns_decide_between_equal_outlooks():
 
 def test_without_any_outlook_a_random_action_is_taken():
     assert len({choose({"a": Outlook(0.0), "b": Outlook(0.0)}, rng=random.Random(n)) for n in range(20)}) == 2
+
+
+def test_the_value_of_an_estimated_return_is_its_distance_from_the_mean():
+    """Worked example: returns 0 and 1 in units of 2 are 0.25 below and above it."""
+    recalled = Recollection(estimates={"left": Estimate(0.0), "right": Estimate(1.0)})
+    context = asked({"left": Outlook(0.0), "right": Outlook(0.0)}, recollection=recalled)
+    context = replace(context, prospects=replace(context.prospects, scale=2.0))
+    assert OutlookPolicy().decide(context).why.value == 0.25
+
+
+def test_a_stuck_frozen_agent_risks_what_makes_much_possible():
+    here = {"wait": Outlook(0.1), "cut": Outlook(0.0, unlock=0.9, lost=0.4, n=1)}
+    assert choose(here) == "cut"
+
+
+def test_chance_decides_between_equals_alone():
+    """The smallest draw does not outweigh a difference, however the draws fall."""
+    unlucky = {"rng": Fixed(1e-9, 1.0)}
+    assert choose({"knock": Outlook(0.5), "open box": Outlook(0.6)}, **unlucky) == "open box"
+    fresh = {"drink": Outlook(-1.0, lost=0.9, n=9, chance=0.1), "taste": Outlook(-1.0, lost=0.9, n=9, chance=0.2)}
+    assert choose(fresh, history=paid_before("wait"), learning=True, episode=1000, **unlucky) == "taste"
+
+
+def test_what_was_tried_since_the_last_paid_step_is_not_tried_again():
+    """Also if another step came after it."""
+    tried = [Step(HALL, action, HALL, Diagnosis(True), admissible=("wait",)) for action in ("taste", "wait")]
+    history = (*paid_before("wait"), *tried)
+    assert choose(RISKY, history=history, learning=True, episode=1000, rng=Fixed(0.9)) == "wait"
+
+
+@pytest.mark.parametrize(
+    ("best", "episode", "rate"), [(0.4, 0, 0.35), (0.4, 50, 0.215), (0.4, 100, 0.08), (0.4, 900, 0.08), (0.6, 0, 0.03)]
+)
+def test_exploration_falls_from_its_start_to_its_end_over_the_episodes(best, episode, rate):
+    """Half way it is in the middle; what is promising is rarely left."""
+
+    def explores(draw):
+        context = asked({"wait": Outlook(best), "knock": Outlook(0.3)}, learning=True, episode=episode)
+        return bool(OutlookPolicy().decide(replace(context, rng=Fixed(draw))).why.explored)
+
+    assert [explores(rate - 0.005), explores(rate + 0.005)] == [True, False]
+
+
+def test_a_planned_action_is_taken_and_says_so():
+    plan = Plan("find the coin", (PlannedStep(1, "open box"),))
+    decision = OutlookPolicy().decide(asked({"wait": Outlook(0.9), "open box": Outlook(0.1)}, plan=plan))
+    assert (decision.action, decision.why.planned) == ("open box", True)
+
+
+@pytest.mark.parametrize("learning", [False, True])
+def test_the_promise_is_among_the_reasons_while_it_counts(learning):
+    why = OutlookPolicy().decide(asked({"wait": Outlook(0.6, promise=0.2)}, learning=learning, rng=Fixed(0.9))).why
+    assert why.extra.get("promise") == (0.2 if learning else None)
 
 
 def test_the_order_of_actions_does_not_matter():

@@ -77,6 +77,21 @@ def test_a_failed_sample_does_not_fail_the_step():
         RankedPolicy(Saying("fail"), n=2).decide(consider(b=(1.0, 5)))
 
 
+def test_an_awaited_call_that_fails_leaves_the_others():
+    """Only if all of them fail the step does."""
+    sure = consider(a=(0.2, 5))
+    assert asyncio.run(RankedPolicy(Saying("fail", "a"), n=2).adecide(sure)).action == "a"
+    with pytest.raises(PolicyFailure, match="no answer"):
+        asyncio.run(RankedPolicy(Saying("fail"), n=2).adecide(sure))
+
+
+def test_prospects_are_read_if_the_inner_policy_reads_them():
+    inner = Saying("a")
+    assert not RankedPolicy(inner).foresees
+    inner.foresees = True  # type: ignore[attr-defined]
+    assert RankedPolicy(inner).foresees
+
+
 def test_awaiting_chooses_the_same():
     context = consider(a=(0.2, 5), b=(0.6, 5))
     assert asyncio.run(RankedPolicy(Saying("a", "b"), n=2).adecide(context)).action == "b"

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.strategies.guide import StrategyGuide
 from hardwon.runtime.strategies.scaffold import (
@@ -52,6 +52,29 @@ def test_without_an_edit_there_is_no_trial(library, scripted):
     with ExperienceLibrary.open(":memory:") as empty:
         assert ScaffoldEditor(scripted()).propose(OLD, empty) is None
     assert count_trial("careful", library) == TrialCounts((0, 0), (0, 0))
+
+
+@pytest.mark.parametrize(("success", "trust"), [(None, "trusted"), (True, "untrusted")])
+def test_an_editor_reads_trusted_episodes_with_an_outcome_alone(library, scripted, success, trust):
+    step = Step(State("now"), "wait", State("now"), Diagnosis(True))
+    library.record(Trajectory("bake", (step,), success, trust=trust, meta={"strategy": "careful"}))
+    model = scripted('{"kind": "none"}')
+    assert ScaffoldEditor(model).propose(OLD, library) is None
+    assert model.seen == []
+
+
+@pytest.mark.parametrize("answer", [{"kind": "swap", "line": 1}, {"kind": "change", "line": "1"}])
+def test_an_edit_has_a_kind_and_the_number_of_a_line(answer):
+    with pytest.raises(ValueError, match="and line a number"):
+        read_edit({**answer, "text": "Check.", "evidence": [7]}, OLD, {7})
+
+
+@pytest.mark.parametrize(("instructions", "told"), [("", "(none)"), ("Look first.", "1. Look first.")])
+def test_an_editor_reads_the_instructions_by_number(library, scripted, instructions, told):
+    remember(library, "careful", 1, 1)
+    model = scripted('{"kind": "none"}')
+    ScaffoldEditor(model).propose(replace(OLD, instructions=instructions), library)
+    assert f"<manual>\n{told}\n</manual>" in model.seen[0][1].content
 
 
 def test_an_edit_that_is_undone_gives_the_same_instructions():

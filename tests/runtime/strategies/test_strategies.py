@@ -1,13 +1,18 @@
 """Strategies: whole settings, of which one is chosen for every episode (EGuR, arXiv:2511.11519): row 35."""
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import Agent
+from hardwon.runtime.planning.plans import SkillPlanner
+from hardwon.runtime.planning.search_planner import SearchPlanner
 from hardwon.runtime.strategies.guide import StrategyChoice, StrategyGuide, Trial, read_trials
+from hardwon.runtime.strategies.nodes import NodesByStrategy
 from hardwon.runtime.strategies.strategy import Strategy, load_strategies
 
 A, B = Strategy(name="A"), Strategy(name="B")
@@ -147,3 +152,94 @@ def test_names_are_unique_and_a_team_needs_an_agent_without_strategies(library, 
     with pytest.raises(ConfigError, match="team"):
         Agent("episodic", library, workshop(), strategies=[A, B]).joined(None, lambda world: world)  # type: ignore[arg-type]
     assert Trial("A", "bake", 1.0, 0) == Trial("A", "bake", 1.0, 0)
+
+
+@pytest.mark.parametrize("wrong", [{"price": -1.0}, {"explore": -1.0}])
+def test_a_price_and_a_bonus_are_not_negative(wrong):
+    with pytest.raises(ConfigError, match="use 0 or more"):
+        StrategyGuide([A, B], **wrong)
+
+
+def test_a_learning_agent_gives_a_bonus_to_what_was_rarely_played(library):
+    """Worked example: A 6 of 10 and B 1 of 2, so .6 + .5 sqrt(ln 12 / 10) = .85 and .5 + .5 sqrt(ln 12 / 2) = 1.06."""
+    remember(library, "A", 6, 10)
+    remember(library, "B", 1, 2)
+    guide = StrategyGuide([A, B])
+    choices = guide.choose("bake", library), guide.choose("bake", library, learns=True)
+    assert [choice.strategy for choice in choices] == ["A", "B"]
+
+
+def test_the_tokens_of_an_episode_are_those_read_and_those_written(library):
+    meta = {"strategy": "A", "prompt_tokens": 100, "completion_tokens": 50, "calls": 1}
+    library.record(Trajectory("bake", (Step(NOW, "wait", NOW, Diagnosis(True)),), True, 1.0, meta=meta))
+    assert [trial.tokens for trial in read_trials(library)] == [150]
+
+
+def test_settings_of_a_chat_model_need_one_by_name():
+    for policy, named in (("", "'of the agent'"), ("episodic", "'episodic'")):
+        with pytest.raises(ConfigError, match=f"sets instructions for the policy {named}"):
+            Strategy(name="x", policy=policy, instructions="Look first.")
+
+
+class Fake:
+    """The nodes of one strategy, and their base, which begins with this update."""
+
+    def __init__(self, planner=None, **update):
+        self.planner, self.update, self.closed = planner, update, 0
+        self.library, self.settings = "library", SimpleNamespace(learn=True)
+        self.live = {"t": SimpleNamespace(environment=SimpleNamespace(name="house"))}
+
+    def begin(self, episode):
+        return self.update
+
+    def observe(self, episode):
+        return {"observed": self}
+
+    def close(self):
+        self.closed += 1
+
+
+class Chooses:
+    """A guide that chooses the same strategy always."""
+
+    def __init__(self, name):
+        self.name, self.asked = name, []
+
+    def choose(self, task, library, environment, *, learns):
+        self.asked.append((task, library, environment, learns))
+        return StrategyChoice(self.name)
+
+
+@pytest.mark.parametrize(("update", "task"), [({"state": NOW}, "bake"), ({"failed": "it broke"}, "a split")])
+def test_a_strategy_is_chosen_by_the_task_of_the_first_state(update, task):
+    """Without a state, as where the environment broke, by what the episode was begun with."""
+    guide: Any = Chooses("A")
+    variants: Any = {"A": Fake(), "B": Fake(planner="skills")}
+    base: Any = Fake(**update)
+    episode: Any = {"thread": "t", "task": "a split"}
+    begun = NodesByStrategy(base, variants, {}, guide).begin(episode)
+    assert (begun["strategy"], begun["skills"], guide.asked) == ("A", None, [(task, "library", "house", True)])
+    guide.name = "B"
+    assert NodesByStrategy(base, variants, {}, guide).begin(episode)["skills"] == {}
+
+
+def test_the_stages_are_those_of_the_strategy_and_all_are_closed():
+    variants: Any = {"A": Fake(), "B": Fake()}
+    base: Any = Fake()
+    guide: Any = Chooses("A")
+    nodes = NodesByStrategy(base, variants, {}, guide)
+    assert nodes.observe({"strategy": "B"}) == {"observed": variants["B"]}
+    for name in ("_observe", "_begin_with", "fly"):
+        with pytest.raises(AttributeError):
+            getattr(nodes, name)
+    nodes.close()
+    assert [fake.closed for fake in (base, *variants.values())] == [1, 1, 1]
+
+
+def test_a_strategy_without_a_planner_has_that_of_the_agent(library, workshop):
+    strategies = [A, Strategy(name="looks", planner="search")]
+    agent = Agent("episodic", library, workshop(), planner="skills", strategies=strategies)
+    nodes: Any = agent._nodes
+    planners = {name: type(variant.planner) for name, variant in nodes.variants.items()}
+    assert planners == {"A": SkillPlanner, "looks": SearchPlanner}
+    agent.close()

@@ -4,7 +4,10 @@ import asyncio
 import json
 import math
 import random
+import zlib
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,14 @@ from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import AdmitAll, AdmitNone, ChatAdmission, LogisticAdmission, RuleAdmission
 from hardwon.runtime.teams.chat_roles import ChatJudge, ChatSummary
-from hardwon.runtime.teams.sharing_policy import NAMES, Candidate, compute_features, max_similarity
+from hardwon.runtime.teams.sharing_policy import (
+    KINDS,
+    NAMES,
+    Candidate,
+    compute_features,
+    extract_words,
+    max_similarity,
+)
 
 STEP = Candidate(
     "find the spoon in the house",
@@ -141,3 +151,65 @@ def test_a_chat_model_s_summary_is_cut_and_the_rule_s_stands_without_one(scripte
 @pytest.mark.parametrize(("said", "number"), [("2", 1), ("Answer 1.", 0), ("9", None), ("neither", None)])
 def test_a_judge_chooses_a_number_or_leaves_it_to_the_vote(scripted, said, number):
     assert asyncio.run(ChatJudge(scripted(said))("a task", ["Rome", "Oslo"])) == number
+
+
+def test_features_by_hand():
+    """Of the words of the key one is in the task; 500 of 2,000 characters, and one key of those before."""
+    words = extract_words(STEP.key)
+    task = f"bring the {min(words & extract_words('the spoon'))}"
+    features = named(replace(STEP, task=task, value="x" * 500))
+    assert features["of the task"] == pytest.approx(3 / len(words))
+    assert len(words) > 3
+    assert (features["words"], features["keys"]) == (0.25, pytest.approx(1 / 21))
+    kind = zlib.crc32(b"read") % KINDS
+    assert kind > 0
+    assert [features[f"kind {n}"] for n in range(KINDS)] == [float(n == kind) for n in range(KINDS)]
+
+
+class Letters:
+    """An embedder that counts three letters, and how often it is asked."""
+
+    name, fingerprint, dim = "letters", "letters", 3
+
+    def __init__(self):
+        self.asked = []
+
+    def embed(self, texts):
+        self.asked += texts
+        return np.array([[float(text.count(letter)) for letter in "abc"] for text in texts])
+
+
+def test_an_embedder_adds_the_vector_of_the_key_and_its_likeness_to_the_task_and_the_keys():
+    embedder = Letters()
+    admission = LogisticAdmission(embedder=embedder)
+    candidate = replace(STEP, key="abb", task="bc", keys=("b", "c"))
+    features = admission.features(candidate)
+    assert features.shape == admission.weights.shape
+    assert list(features[len(NAMES) :]) == [1.0, 2.0, 0.0, 2.0, 2.0]
+    admission.features(candidate)
+    assert sorted(embedder.asked) == ["abb", "b", "bc", "c"]  # each once
+
+
+@pytest.mark.parametrize(("draw", "admit"), [(0.7, True), (0.8, False)])
+def test_a_sampled_decision_admits_with_its_probability(draw, admit):
+    chance: Any = SimpleNamespace(random=lambda: draw)
+    x = np.zeros(len(NAMES))
+    x[0] = 1.0
+    weights = x * math.log(3)  # a probability of 3 / 4
+    assert LogisticAdmission(weights, chance=chance).choose(x).admit is admit
+
+
+def test_no_decision_is_certain():
+    x = np.ones(len(NAMES))
+    sure = LogisticAdmission(x * 99).probability(x)
+    assert sure == LogisticAdmission(x).probability(x * 99) < 1.0
+
+
+@pytest.mark.parametrize(("feedback", "shown"), [("It creaks.", "It creaks."), ("", "You are upstairs.")])
+def test_a_summary_is_made_of_the_message_of_a_step_or_else_of_what_is_seen(scripted, feedback, shown):
+    model = scripted("the key")
+    step = Step(State("a hall"), "go up", State("You are upstairs.", feedback=feedback), Diagnosis(True))
+    summary = ChatSummary(model)
+    assert asyncio.run(summary(step)) == "the key"
+    assert f"<observation>\n{shown}\n</observation>" in model.seen[0][1].content
+    assert summary._model.name == "Scripted"

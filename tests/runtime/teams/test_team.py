@@ -4,7 +4,7 @@ import asyncio
 import multiprocessing
 import time
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from langchain_core.tools import StructuredTool
@@ -14,9 +14,9 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime import AdmitAll, AdmitNone, Agent, LogisticAdmission, RuleAdmission, Team, ToolEnvironment
 from hardwon.runtime.agent import Result
 from hardwon.runtime.interfaces.types import Decision, Usage
-from hardwon.runtime.teams.sharing import TeamEvent
+from hardwon.runtime.teams.sharing import TeamEvent, get_value
 from hardwon.runtime.teams.sharing_policy import Candidate
-from hardwon.runtime.teams.team import Finish, choose_answer
+from hardwon.runtime.teams.team import Finish, _Seat, choose_answer
 
 CALL_S = 0.05
 
@@ -332,3 +332,47 @@ def test_a_call_that_hangs_is_left_and_ends_its_episode_alone(library):
     assert [finish.success for finish in result.finishes] == [False, True]
     assert result.finishes[0].result is not None
     assert result.finishes[0].result.trajectory.ending == "environment_hang"
+
+
+def test_the_share_of_admitted_steps_is_a_fraction(team):
+    assert team(reads(1), reads(2), first=False).run("a task").admitted == 1.0
+    assert team(reads(1), reads(2), first=False, admission=AdmitNone()).run("a task").admitted == 0.0
+
+
+def test_entries_are_promoted_only_if_that_is_asked_for(team):
+    assert team(reads(1, 2, 3), reads(3, 2, 1), learn=True).run("a task").promoted == ()
+
+
+def test_a_value_is_made_by_the_team_or_else_by_its_admission():
+    class Admission(AdmitAll):
+        def value(self, steps):
+            return "by the admission"
+
+    agents: list[Any] = [None]
+    assert Team(agents, admission=Admission())._value([]) == "by the admission"
+    assert Team(agents, admission=Admission(), value=lambda steps: "by the team")._value([]) == "by the team"
+    assert Team(agents)._value is get_value
+
+
+def test_a_seat_of_a_team_closes_those_of_its_members():
+    closed = []
+
+    class Seat:
+        def __init__(self, name):
+            self.name = name
+
+        def close(self):
+            closed.append(self.name)
+
+    inner: list[Any] = [Seat("a"), Seat("b")]
+    member: Any = object()
+    _Seat(member, [], inner).close()
+    assert closed == ["a", "b"]
+
+
+def test_a_stopped_member_says_how_long_it_worked(team):
+    result = team(reads(1), reads(2, 3, 4, 5, 6, 7)).run("a task")
+    stopped = [finish for finish in result.finishes if finish.result is None]
+    assert len(stopped) == 1
+    assert result.first_score == 1.0
+    assert 0.0 <= stopped[0].seconds < 30.0

@@ -402,6 +402,13 @@ class TestRepair:
         assert [[step.action for step in spec.prefix] for spec in own] == [["act 0", "act 1", "good 2"]] * 2
         assert len({spec.root for spec in own}) == 1
 
+    def test_steps_without_a_score_are_not_wrong(self):
+        """Here the last of three, as where the judge read only a part of the episode."""
+        composer = self.make()
+        (spec, *_) = composer.begin(specs(1))
+        rollout = replace(end(spec, 0, 3).rollout, signals=Signals({"steps": (0.9, 0.9)}))
+        assert composer.more([EndedEpisode(spec, rollout)]) == []
+
     def test_no_step_below_is_no_repair_and_a_first_wrong_one_keeps_nothing(self):
         composer = self.make()
         assert composer.more([self.fail(spec, (0.9, 0.9)) for spec in composer.begin(specs(1))]) == []

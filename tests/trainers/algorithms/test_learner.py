@@ -324,6 +324,13 @@ def test_the_divergence_pulls_back_to_the_reference(model):
     assert found[-1] < found[0] / 2
 
 
+def test_a_frozen_copy_is_not_trained_and_the_model_still_is(model):
+    copied = freeze_copy(model)
+    assert not any(weights.requires_grad for weights in copied.parameters())
+    assert all(weights.requires_grad for weights in model.parameters())
+    assert not copied.training
+
+
 def test_a_divergence_needs_a_reference(model):
     with pytest.raises(ConfigError, match="freeze_copy"):
         learner(model).step(streams(), LossSettings(kl=0.1))

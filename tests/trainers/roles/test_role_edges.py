@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hardwon.memory import ExperienceLibrary, Item, Recollection, State
+from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Hit
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.sharing_policy import NAMES, LogisticAdmission
@@ -21,7 +22,7 @@ from hardwon.trainers.models.adapters import add_adapter
 from hardwon.trainers.models.tiny import build_model
 from hardwon.trainers.roles import base
 from hardwon.trainers.roles.admission_learning import AdmissionTrainer, Decided, Episode
-from hardwon.trainers.roles.base import Parts, PolicyRole
+from hardwon.trainers.roles.base import Parts, PolicyRole, check_settings
 from hardwon.trainers.roles.guides.lessons import explored
 from hardwon.trainers.roles.guides.speech import TrainedGuidance, query_of
 from hardwon.trainers.roles.note_generators import KeepOrSkip
@@ -150,3 +151,13 @@ def test_what_is_read_or_being_read_is_not_read_again():
     learner._readings["find#1"] = [[]]
     learner.read([("find", 1)] * 5 + [("find", 2)], "salt")
     assert begun == ["find#1"] * 3 + ["find#2"]
+
+
+@pytest.mark.parametrize("name", ["policy", "guide", "extractor", "admission"])
+def test_an_unknown_setting_of_a_role_names_its_path(name):
+    with pytest.raises(ConfigError, match=rf"roles\.{name}\.settings.*speed"):
+        check_settings(RoleConfig(settings={"speed": 9}), name)
+
+
+def test_the_settings_of_a_role_of_your_own_are_not_checked():
+    check_settings(RoleConfig(settings={"speed": 9}), "critic of mine")

@@ -131,7 +131,7 @@ class Bfcl:
         Raises:
             ConfigError: No episode is running.
         """
-        if self._over or self._task is None:
+        if self._over:
             raise ConfigError("no episode is running in this environment; call reset first.")
         call, problem = self._parse_action(action)
         if problem:
@@ -145,8 +145,9 @@ class Bfcl:
 
     def admissible(self, state: State) -> list[str]:
         """Return the calls on offer and `answer()`, sorted; an empty list if any call is an action."""
-        if not self._choices or self._over or self._task is None:
+        if not self._choices or self._over:
             return []
+        assert self._task is not None
         return _list_choices(self._task, self._turn, self._choices)
 
     def describe(self) -> str:

@@ -163,7 +163,7 @@ class TextWorldExpress:
 
     def close(self) -> None:
         """Free the game. The Java process serves other environments and ends with Python."""
-        engine, self._engine, self._over = self._engine, None, True
+        engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
 

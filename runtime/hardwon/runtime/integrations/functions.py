@@ -107,7 +107,7 @@ class FunctionEpisode:
         self._score, self._graded = outcome, True
 
     def __enter__(self) -> Self:
-        if self._token is not None or self.id:
+        if self._token is not None:
             raise ConfigError("this episode was entered before; create a new FunctionEpisode for another one.")
         self._token = _current.set(self)
         return self

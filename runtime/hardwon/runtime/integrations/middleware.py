@@ -226,7 +226,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         except Exception as error:
             self._record_error(request, error)
             raise
-        return self._run_safely(lambda: self._record_answer(request, answer)) or answer
+        self._run_safely(lambda: self._record_answer(request, answer))
+        return answer
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
@@ -241,7 +242,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         except Exception as error:
             await asyncio.to_thread(self._record_error, request, error)
             raise
-        return await asyncio.to_thread(lambda: self._run_safely(lambda: self._record_answer(request, answer))) or answer
+        await asyncio.to_thread(self._run_safely, lambda: self._record_answer(request, answer))
+        return answer
 
     def after_agent(self, state: ExperienceState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Record the episode and evolve the library."""
@@ -390,16 +392,14 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         verdict = self._run_safely(lambda: run.check(action))
         return action if verdict is None or verdict.allowed else f"{action}\n\n{format_warning(verdict)}"
 
-    def _record_answer(self, request: ToolCallRequest, answer: Answer) -> Answer:
-        """Record the answer of a tool as a step, and return it with its warning if there is one."""
+    def _record_answer(self, request: ToolCallRequest, answer: Answer) -> None:
+        """Record the answer of a tool as a step, and put the warning of a guardrail below it if there is one."""
         message = find_message(answer, request.tool_call["id"])
         result = clip(extract_text(message.content) if message is not None else "", SHOWN_CHARS)
         failed = message is not None and message.status == "error"
         ruling = self._add_step(request, result, (result or "error") if failed else "")
-        if ruling is None or not ruling.warned or message is None:
-            return answer
-        message.content = append_warning(message.content, format_warning(ruling.verdict))
-        return answer
+        if ruling is not None and ruling.warned and message is not None:
+            message.content = append_warning(message.content, format_warning(ruling.verdict))
 
     def _record_error(self, request: ToolCallRequest, error: Exception) -> None:
         """Record a tool's exception, and the episode so far in case the exception ends the run."""

@@ -53,7 +53,9 @@ class TextEpisode:
             seed: Seed of the task instance.
         """
         self.steps, self.answers, self.is_over, self.success, self.score = [], 0, False, False, 0.0
-        return self._open(self._environment.reset(task, seed), WorkingMemory())
+        state, working = self._environment.reset(task, seed), WorkingMemory()
+        working.begin(state)
+        return self._open(state, working)
 
     def answer(self, text: str) -> str:
         """Run the action that an answer names, and return the text of the next turn; the last result if it is over.
@@ -98,8 +100,6 @@ class TextEpisode:
             manual=environment.describe() if isinstance(environment, Described) else "",
             tools=environment.tool_schemas() if isinstance(environment, Tooled) else {},
         )
-        if not self.steps:
-            working.begin(state)
         return prompts.turn_prompt(self._context)
 
     def _require(self) -> Context:

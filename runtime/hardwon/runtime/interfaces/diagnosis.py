@@ -25,7 +25,6 @@ FAILURE_RATE = 0.5
 """Share of failed steps in the window that triggers a replan."""
 LOOP_WINDOW = 12
 LOOP_REPEATS = 3
-LOOP_PERIOD = 4
 NOTHING_NEW = 8
 """Number of steps without a new situation that count as a loop."""
 _UNMET = re.compile(
@@ -112,19 +111,12 @@ def difference(pre: State, post: State) -> dict[str, Any]:
 def in_loop(pairs: Sequence[tuple[str, str]]) -> bool:
     """Return whether the last (situation, action) pairs form a loop.
 
-    A loop is one pair LOOP_REPEATS times within LOOP_WINDOW steps, a cycle of up to LOOP_PERIOD pairs repeated
-    LOOP_REPEATS times, or NOTHING_NEW steps without a new situation.
+    A loop is one pair LOOP_REPEATS times within LOOP_WINDOW steps, as in a cycle of up to four pairs, or NOTHING_NEW
+    steps without a new situation.
     """
     recent = list(pairs[-LOOP_WINDOW:])
     if recent.count(recent[-1]) >= LOOP_REPEATS:
         return True
-    for period in range(2, LOOP_PERIOD + 1):
-        span = period * LOOP_REPEATS
-        # A cycle of this period repeats if every pair equals the one `period` steps later.
-        if len(recent) >= span and all(
-            a == b for a, b in zip(recent[-span:-period], recent[-span + period :], strict=True)
-        ):
-            return True
     situations = [situation for situation, _ in pairs]
     return len(situations) > NOTHING_NEW and set(situations[-NOTHING_NEW:]) <= set(situations[:-NOTHING_NEW])
 

@@ -131,7 +131,7 @@ class PromptBuilder:
         """Return the text of an answer that the conversation keeps in place of the action; None for the action."""
         return self._builder.keep(answer, action) if isinstance(self._builder, AnswersCount) else None
 
-    def turn(self, context: Context, *, remembered: bool = False, listing: str = "") -> str:
+    def turn(self, context: Context, *, remembered: bool, listing: str) -> str:
         """Return the message of the current turn; see `prompts.turn_prompt`."""
         return prompts.turn_prompt(context, remembered=remembered, speech=self.speech > 0, listing=listing)
 

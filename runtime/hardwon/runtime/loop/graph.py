@@ -86,7 +86,7 @@ RECORDS = (
 """The record types that occur in an `EpisodeState`."""
 
 
-def build_graph(nodes: Any, *, fused: bool, asynchronous: bool = False, checkpointer: Any = None) -> Any:
+def build_graph(nodes: Any, *, fused: bool, asynchronous: bool, checkpointer: Any = None) -> Any:
     """Return a compiled graph over the nodes, from `begin` to `finish`.
 
     Args:

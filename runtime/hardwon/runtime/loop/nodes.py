@@ -191,8 +191,8 @@ class Nodes(AdvisingNodes):
         return {"forbidden": refused, "blocked": blocked, "replans": replans, "stopped": ruling.over}
 
     def _record_override(self, episode: EpisodeState, action: str) -> Update:
-        verdict = self.library.check(episode["state"], action) if self.settings.guardrails else Verdict(True)
-        return {"overrode": (verdict.item_id,)} if verdict.item_id else {}
+        item_id = self.library.check(episode["state"], action).item_id if self.settings.guardrails else None
+        return {"overrode": (item_id,)} if item_id else {}
 
     def _list_forbidden(self, episode: EpisodeState) -> dict[str, str]:
         checks = {action: self.library.check(episode["state"], action) for action in episode["actions"]}
@@ -315,8 +315,8 @@ class Nodes(AdvisingNodes):
         trajectory = Trajectory(
             episode["state"].task if "state" in episode else episode["task"],
             episode["steps"],
-            None if excluded else episode.get("success", False),
-            episode.get("score", 0.0),
+            None if excluded else episode["success"],
+            episode["score"],
             self.settings.arm.name,
             episode["seed"],
             episode["ending"],

@@ -221,7 +221,7 @@ class _Search:
     def _list_targets(self) -> list[tuple[str, str]]:
         """Return the (kind, name) of the places that the step names; the name is empty if any will do."""
         first = self.step.arguments[0]
-        if first.thing not in self.things and len(self.step.arguments) > 1 and self._is_missing(first):
+        if len(self.step.arguments) > 1 and self._is_missing(first):
             return []  # the thing itself must be found first, wherever it is
         places = {head_noun(name) for name in self._list_moves()} | {head_noun(self.context.state.location)}
         return [

@@ -59,8 +59,6 @@ class Node:
     total: float = 0.0
     """Sum of the returns of all visits, from the action that leads here on."""
     reward: float = 0.0
-    is_known: bool = False
-    """Whether the state was looked at."""
     closed: bool = False
     """Whether nothing more can be learned below."""
     solved: bool = False
@@ -144,7 +142,7 @@ class Searcher:
     def _simulate(self, root: Node, world: World) -> None:
         """Look at one more node, and add its return to those above."""
         nodes = [root]
-        while nodes[-1].is_known and nodes[-1].children:
+        while nodes[-1].children:
             parent = nodes[-1]
             nodes.append(
                 max(
@@ -157,7 +155,7 @@ class Searcher:
         look = world.look(leaf.path)
         value = 0.0
         if look is None:  # nobody can tell: what led here earned nothing
-            leaf.closed = leaf.is_known = True
+            leaf.closed = True
         else:
             value, leaf.reward = look.value, look.reward
             _open(leaf, look)
@@ -170,7 +168,6 @@ class Searcher:
 
 
 def _open(node: Node, look: Look) -> None:
-    node.is_known = True
     node.children = [Node((*node.path, action), prior) for action, prior in look.proposals]
 
 

@@ -27,8 +27,6 @@ from hardwon.runtime.interfaces.types import Usage
 
 Vector = NDArray[np.float64]
 NO_USAGE = Usage()
-SURE = 1e-9
-"""Minimum distance of probabilities from 0 and 1, so that their logarithms are finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +216,7 @@ class LogisticAdmission:
         """Return the probability of sharing, for a vector of features."""
         # Clip to avoid an overflow in exp; at 20 the probability is within 2.1e-9 of its limit.
         score = min(max(float(self.weights @ x), -20.0), 20.0)
-        return min(max(1.0 / (1.0 + math.exp(-score)), SURE), 1.0 - SURE)
+        return 1.0 / (1.0 + math.exp(-score))
 
     def features(self, candidate: Candidate) -> Vector:
         """Return all features of a candidate, those of the embedder last."""

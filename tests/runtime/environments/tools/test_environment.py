@@ -10,7 +10,7 @@ from langchain_core.tools import ToolException, tool
 
 from hardwon.memory import Diagnosis, Failure, Step
 from hardwon.memory.errors import ConfigError
-from hardwon.runtime.environments.tools.environment import AnyTool, ToolEnvironment
+from hardwon.runtime.environments.tools.environment import AnyTool, ToolEnvironment, _extract_text
 from hardwon.runtime.interfaces.types import Environment, Resumable, Tooled
 
 
@@ -355,3 +355,20 @@ def test_the_answer_is_told_what_the_grader_made_of_it(environment, calls, told)
     for call in calls:
         environment.step(call)
     assert environment.step('finish(answer="Table 7.")')[0].feedback == f"The answer was {told}."
+
+
+def test_words_that_are_no_call_do_not_end_the_episode():
+    def look(at: str) -> str:
+        """Look."""
+        return at
+
+    environment = ToolEnvironment([look])
+    environment.reset("Look around.")
+    _, reward, done, info = environment.step("hello there")
+    assert (reward, done, bool(info["invalid"])) == (0.0, False, True)
+    assert not environment.step('look(at="it")')[2]
+    environment.close()
+
+
+def test_the_blocks_of_a_result_are_lines():
+    assert _extract_text(["a", {"type": "text", "text": "b"}, 3]) == "a\nb\n3"

@@ -19,6 +19,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from hardwon.memory import Failure
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed
 from hardwon.runtime import Agent, McpEnvironment, McpTools
+from hardwon.runtime.environments.tools.mcp import _describe_server
 from hardwon.runtime.interfaces.types import Environment, Resumable, Tooled
 
 SERVER = '''
@@ -210,6 +211,29 @@ def test_closing_ends_the_connection(here):
         assert server.is_alive()
     assert not server.is_alive()
     server.close()
+
+
+def test_a_connection_that_ended_by_itself_can_be_closed_and_opened_again(here):
+    server: Any = McpTools(here)
+    server.open()
+    server._loop.call_soon_threadsafe(server._task.cancel)
+    server._thread.join(10)
+    server.close()
+    assert [tool.name for tool in server.open()] == ["book", "sleep"]
+    server.close()
+
+
+def test_its_tools_are_those_of_the_server(here):
+    """The thread of the connection does not keep the process alive."""
+    with McpTools(here) as server:
+        assert [tool.description for tool in server.tools] == ["Book a table.", "Take a while."]
+        assert server._thread is not None
+        assert server._thread.daemon
+
+
+def test_a_server_is_named_by_its_command_or_its_own_name(parameters, here):
+    assert _describe_server(parameters) == f"{parameters.command} {parameters.args[0]}"
+    assert _describe_server(here) == "here"
 
 
 def test_its_tools_serve_any_agent(here):

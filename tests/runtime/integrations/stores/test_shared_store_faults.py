@@ -12,8 +12,8 @@ from tests.memory.fleet.conftest import server, url
 from tests.memory.fleet.test_shared import settle
 from tests.memory.fleet.test_trouble import own_server
 from tests.memory.fleet.test_upkeep import read_payloads
-from tests.runtime.integrations.test_langgraph_store import ServerClock
-from tests.runtime.integrations.test_shared_store import ADA, connect, count_entries, read
+from tests.runtime.integrations.stores.test_langgraph_store import ServerClock
+from tests.runtime.integrations.stores.test_shared_store import ADA, connect, count_entries, read
 from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app

@@ -9,61 +9,15 @@ from hardwon.memory.errors import EnvironmentCrashed, EnvironmentHung, PolicyFai
 from hardwon.memory.reasons import Reasons
 from hardwon.runtime.environments.timeout import Watched
 from hardwon.runtime.environments.tools.environment import ToolEnvironment
-from hardwon.runtime.guidance.base import Hint, RetrievalGuidance
+from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Decision, Usage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.loop.nodes import MAX_POLICY_FAILURES, MAX_REPLANS, ROUTES, TARGETS, Nodes
-from hardwon.runtime.loop.state import Live, Settings
+from hardwon.runtime.loop.nodes import MAX_POLICY_FAILURES, ROUTES, TARGETS
+from hardwon.runtime.loop.state import Live
 from hardwon.runtime.planning.plans import SkillPlanner
 
-RED = State("You are in the red room.", task="go to the golden room")
-
-
-@pytest.fixture
-def nodes(library, rooms, script):
-    """The nodes of one episode under thread `t`, in the red room."""
-    world = rooms()
-    world.reset()
-    return Nodes(script("go east"), library, RetrievalGuidance(), Settings(), {"t": Live(world, WorkingMemory())})
-
-
-def episode(**fields) -> Any:
-    """An episode's state after `observe`, before anything was decided."""
-    state = {
-        "thread": "t",
-        "task": "",
-        "seed": 0,
-        "episode": 0,
-        "attempt": 0,
-        "state": RED,
-        "steps": (),
-        "actions": ("go east", "go west", "wait"),
-        "forbidden": {},
-        "blocked": (),
-        "replans": 0,
-        "decision": None,
-        "outcome": None,
-        "usage": Usage(),
-        "hint": None,
-        "hints": {},
-        "drawn": {},
-        "plan": None,
-        "skills": {},
-        "new_situation": True,
-    }
-    return {**state, **fields}
-
-
-def settings(nodes, **fields):
-    """The same nodes with other settings."""
-    return replace(nodes, settings=replace(nodes.settings, **fields))
-
-
-def forbid(library, *actions):
-    """Guardrails against these actions in the red room."""
-    for action in actions:
-        library.add(Item("guardrail", f"no {action}", condition={"text": "red"}, forbids=action, confidence=0.9))
+from .states import RED, episode, forbid, settings
 
 
 def test_a_masked_skill_is_drawn_as_masked_whether_it_is_offered_or_not(nodes, library, monkeypatch):
@@ -188,111 +142,6 @@ def test_a_failed_decision_is_paid_for_too(nodes):
     failure.usage = Usage(5, 0, 0.1, 1)  # type: ignore[attr-defined]
     update = nodes.apply_policy_failure(episode(), failure)
     assert (update["decision"], update["policy_failure"], update["usage"].prompt_tokens) == (None, "no idea", 5)
-
-
-def guard(nodes, action, **fields):
-    """What the guard changes for this action."""
-    return nodes.guard(episode(decision=Decision(action), **fields))
-
-
-def after(state, update):
-    """What follows the guard."""
-    return ROUTES["guard"](state | update)
-
-
-def test_an_allowed_action_is_run(nodes):
-    """Nothing changes, and `act` follows."""
-    assert guard(nodes, "go east") == {}
-    assert after(episode(decision=Decision("go east")), {}) == "act"
-
-
-def test_a_forbidden_action_is_refused_with_the_cause(nodes, library):
-    """The policy is asked again with the constraint; the guardrail is credited."""
-    forbid(library, "go east")
-    update = guard(nodes, "go east")
-    assert (update["forbidden"], update["replans"]) == ({"go east": "no go east"}, 1)
-    assert update["blocked"] == (library.items()[0].id,)
-    assert after(episode(decision=Decision("go east")), update) == "decide"
-
-
-def test_an_action_that_is_not_admissible_is_refused(nodes):
-    """Without a guardrail; nobody is credited."""
-    update = guard(nodes, "fly")
-    assert update["forbidden"] == {"fly": "it is not among the admissible actions"}
-    assert update["blocked"] == ()
-
-
-def test_where_any_text_is_an_action_all_is_admissible(nodes):
-    """An environment without a list takes what comes."""
-    assert guard(nodes, "fly", actions=()) == {}
-
-
-def test_the_second_time_all_that_is_forbidden_is_told(nodes, library):
-    """So that the third choice can be a good one."""
-    forbid(library, "go east", "go west")
-    first = guard(nodes, "go east")
-    second = guard(nodes, "go west", **first)
-    assert set(second["forbidden"]) == {"go east", "go west"}
-    assert second["replans"] == MAX_REPLANS
-
-
-def test_after_two_replans_the_step_is_blocked(nodes, library):
-    """The environment is not called; the step says so."""
-    forbid(library, "go east")
-    state = episode(decision=Decision("go east"))
-    for _ in range(MAX_REPLANS + 1):
-        state = {**state, **nodes.guard(state)}
-    assert ROUTES["guard"](state) == "diagnose"
-    update = nodes.diagnose(state)
-    step = update["steps"][0]
-    assert (step.diagnosis.failure, step.diagnosis.evidence, step.keys) == (Failure.BLOCKED, "no go east", ())
-    assert step.why.blocked == (library.items()[0].id,)
-    assert nodes.live["t"].environment.ran == []
-
-
-def test_where_any_text_is_an_action_insisting_does_not_help(nodes, library):
-    """The only action known is not the only one there is."""
-    forbid(library, "go east")
-    state = episode(decision=Decision("go east"), actions=())
-    for _ in range(MAX_REPLANS + 1):
-        state = {**state, **nodes.guard(state)}
-    assert ROUTES["guard"](state) == "diagnose"
-
-
-def test_where_everything_is_forbidden_the_policy_decides(nodes, library):
-    """Better a doubtful action than none; what forbade it is overridden, and the step will say so."""
-    forbid(library, "go east", "go west", "wait")
-    state = episode(decision=Decision("go east"))
-    state = {**state, **nodes.guard(state)}
-    state = {**state, **nodes.guard({**state, "decision": Decision("go west")})}
-    state = {**state, "decision": Decision("wait")}
-    update = nodes.guard(state)
-    (waiting,) = (item.id for item in library.items() if item.forbids == "wait")
-    assert update == {"forbidden": {}, "blocked": (), "overrode": (waiting,)}
-    assert after(state, update) == "act"
-
-
-def test_a_random_trial_runs_what_a_guardrail_forbids_but_nothing_inadmissible(nodes, library, monkeypatch):
-    monkeypatch.setattr("hardwon.runtime.loop.nodes.is_forced", lambda *_: True)
-    forbid(library, "go east")
-    assert guard(nodes, "go east") == {"forbidden": {}, "overrode": (library.items()[0].id,)}
-    assert set(guard(nodes, "fly")["forbidden"]) == {"fly"}
-
-
-def test_what_is_not_admissible_is_not_overridden(nodes, library):
-    """Even where everything else is forbidden."""
-    forbid(library, "go east", "go west", "wait")
-    state = episode(forbidden={"go east": "", "go west": "", "wait": ""}, decision=Decision("fly"), replans=2)
-    assert "fly" in nodes.guard(state)["forbidden"]
-
-
-def test_guardrails_may_be_switched_off(nodes, library):
-    """Then nothing of the library forbids anything, also when something else is refused."""
-    forbid(library, "go east")
-    free = settings(nodes, guardrails=False)
-    assert guard(free, "go east") == {}
-    update = guard(free, "fly", **guard(free, "fly"))
-    assert set(update["forbidden"]) == {"fly"}
 
 
 def test_an_undecided_step_is_not_run(nodes):

@@ -21,11 +21,12 @@ from langgraph.store.memory import InMemoryStore
 from tests.memory.fleet.conftest import server, url
 
 from hardwon.memory import ExperienceLibrary, stored_values
-from hardwon.memory.errors import ConfigError, LibraryReadOnly
+from hardwon.memory.errors import ConfigError, LibraryReadOnly, LibraryUnwritable
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log
 from hardwon.memory.storage import clock as clock_module
 from hardwon.runtime import HardwonStore
+from hardwon.runtime.integrations import langgraph_store
 
 __all__ = ["server", "url"]
 FILE_ONLY = pytest.mark.parametrize("path", ["file"], indirect=True)
@@ -607,3 +608,64 @@ def test_a_value_that_expires_during_a_search_is_left_out(library, monkeypatch):
         clock = iter([now, *[now + 120] * 20])
         monkeypatch.setattr(time, "time", lambda: next(clock))
         assert store.search(("a",), filter={"kind": "x"}) == []
+
+
+@pytest.mark.parametrize(("settings", "given", "seconds"), [
+    (None, None, 300.0), ({"sweep_interval_minutes": 2}, None, 120.0), ({"sweep_interval_minutes": 2}, 1, 60.0)
+])  # fmt: skip
+def test_the_sweeper_waits_as_long_as_it_is_told(library, settings, given, seconds):
+    """Five minutes otherwise; and it does not keep the process alive."""
+    with HardwonStore(library, ttl=settings) as store:
+        seen: list[float] = []
+        vars(store)["_run_sweeper"] = seen.append
+        store.start_ttl_sweeper(given)
+        assert store._sweeper is not None
+        assert store._sweeper.daemon
+        assert store.stop_ttl_sweeper(10)
+    assert seen == [seconds]
+
+
+def test_a_sweeper_that_does_not_end_in_time_says_so(store):
+    goes_on = threading.Event()
+    vars(store)["_run_sweeper"] = lambda seconds: goes_on.wait(10)
+    store.start_ttl_sweeper()
+    assert not store.stop_ttl_sweeper(0.001)
+    goes_on.set()
+    assert store.stop_ttl_sweeper(10)
+
+
+def test_a_sweeper_tries_again_after_another_writer_was_busy(store):
+    """The second time it is told to stop."""
+    sweeps = []
+
+    def sweep():
+        sweeps.append(1)
+        if len(sweeps) == 2:
+            store._stop.set()
+        raise LibraryUnwritable("another process writes")
+
+    store.sweep_ttl = sweep
+    store._run_sweeper(0.0)
+    assert len(sweeps) == 2
+
+
+@pytest.mark.parametrize(("minutes", "is_new"), [(0, False), (5, True)])
+def test_a_value_that_expired_begins_anew(store, clock, minutes, is_new):
+    store.put(("a",), "k", {"n": 1}, ttl=3)
+    before = store.get(("a",), "k", refresh_ttl=False).created_at
+    clock.forward(minutes)
+    store.put(("a",), "k", {"n": 2})
+    assert (store.get(("a",), "k").created_at != before) is is_new
+
+
+def test_each_text_of_a_list_has_a_name_of_its_own():
+    value = {"title": "tea", "tags": ["green", "hot"]}
+    texts = langgraph_store._extract_texts(value, ["title", "tags[*]"])
+    assert texts == {"title": "tea", "tags[*].0": "green", "tags[*].1": "hot"}
+
+
+def test_without_an_index_nothing_is_embedded_even_if_it_is_asked_for(library):
+    with HardwonStore(library, index=None) as store:
+        store.put(("a",), "k", {"text": "green tea"}, index=["text"])
+        assert store.get(("a",), "k") is not None
+        assert store._values.store.rows("SELECT * FROM langgraph_vectors") == []

@@ -9,7 +9,7 @@ import pytest
 from langgraph.store.base import PutOp
 from tests.memory.fleet.conftest import server, url
 from tests.memory.fleet.test_shared import settle
-from tests.runtime.integrations.test_langgraph_store import counted
+from tests.runtime.integrations.stores.test_langgraph_store import counted
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import (

@@ -1,0 +1,93 @@
+"""A run recorded as one episode: its draws, its ending, who wrote it, and what the library learns of it."""
+
+import pytest
+
+from hardwon.memory import Failure
+from hardwon.runtime.environments.calls import Call
+from hardwon.runtime.integrations.recording import begin_run, record_run
+
+
+@pytest.fixture
+def run(library):
+    """A run with one call that worked."""
+    begun = begin_run(library, "Pay Ada.")
+    begun.add_answer(Call("pay", {"to": "Ada"}, "done"), "1")
+    return begun
+
+
+def test_a_seed_makes_the_same_draws_again(library):
+    """Without one, two runs of a request withhold different items."""
+    assert begin_run(library, "Pay Ada.", seed=3).name == begin_run(library, "Pay Ada.", seed=3).name
+    assert begin_run(library, "Pay Ada.").name != begin_run(library, "Pay Ada.").name
+
+
+@pytest.mark.parametrize(
+    ("success", "given", "ending"),
+    [(True, "", "success"), (False, "", "done"), (None, "", "done"), (True, "given up", "given up")],
+)
+def test_the_ending_follows_from_the_success_unless_it_is_given(library, run, success, given, ending):
+    ref = record_run(run, success=success, environment="test", ending=given)
+    assert library.trajectory(ref).ending == ending
+
+
+class Reads:
+    """An extractor that counts its episodes."""
+
+    def __init__(self):
+        self.episodes = []
+
+    def extract(self, trajectory, shown):
+        self.episodes.append(trajectory.id)
+        return ()
+
+
+@pytest.mark.parametrize(("success", "learns"), [(True, True), (False, True), (None, False)])
+def test_only_a_known_outcome_is_learned_from(library, run, monkeypatch, success, learns):
+    evolved = []
+    monkeypatch.setattr(type(library), "evolve", lambda self: evolved.append(1))
+    extractor = Reads()
+    ref = record_run(run, success=success, environment="test", extractor=extractor)
+    assert (bool(extractor.episodes), bool(evolved)) == (learns, learns)
+    assert ("extraction" in library.trajectory(ref).meta) is learns
+
+
+@pytest.mark.parametrize(
+    ("writer", "trust", "received"),
+    [("", "trusted", False), ("a client", "trusted", True), ("", "untrusted", True), ("a client", "untrusted", True)],
+)
+def test_what_others_wrote_is_received_and_own_runs_are_recorded(library, run, monkeypatch, writer, trust, received):
+    calls = []
+    monkeypatch.setattr(type(library), "receive", lambda self, episodes, **fields: calls.append(fields))
+    monkeypatch.setattr(type(library), "record", lambda self, episode: calls.append(None))
+    record_run(run, success=None, environment="test", writer=writer, trust=trust)
+    assert calls == [{"writer": writer, "trust": trust} if received else None]
+
+
+BROKEN, REJECTED = "it broke", "The user rejected this call: too expensive."
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"), [("", Failure.NONE), (BROKEN, Failure.TOOL_ERROR), (REJECTED, Failure.REJECTED)]
+)
+def test_a_call_fails_by_itself_or_by_the_word_of_a_person(library, error, failure):
+    run = begin_run(library, "Pay Ada.")
+    run.add_answer(Call("pay", {"to": "Ada"}, error or "paid", error), "1")
+    assert run.episode.steps[-1].diagnosis.failure is failure
+    assert run.answered == {"1"}
+
+
+def say(role, text="", calls=(), answers=None, error=False):
+    return {"role": role, "text": text, "calls": list(calls), "answers": answers, "error": error}
+
+
+def test_calls_that_a_person_rejected_are_steps_whatever_was_answered_beside_them(library):
+    """A result is none, although it speaks of a rejection."""
+    run = begin_run(library, "Pay Ada.")
+    calls = [{"id": str(n), "name": "pay", "arguments": {"n": n}} for n in range(4)]
+    answers = [("paid", False), (REJECTED, False), (REJECTED, True), (REJECTED, True)]
+    told = [say("tool", text, answers=str(n), error=error) for n, (text, error) in enumerate(answers)]
+    run.add_rejections([say("assistant", calls=calls), *told])
+    assert [step.action for step in run.episode.steps] == ["pay(n=2)", "pay(n=3)"]
+    assert {step.diagnosis.failure for step in run.episode.steps} == {Failure.REJECTED}
+    run.add_rejections([say("assistant", calls=calls), *told])
+    assert len(run.episode.steps) == 2
