@@ -4,10 +4,7 @@ import asyncio
 
 import pytest
 
-from hardwon.memory import State
 from hardwon.runtime import Agent
-
-SEE = State("A door.")
 
 
 @pytest.fixture
@@ -15,7 +12,8 @@ def begin(library, script):
     """Run an episode that begins with the first `n` steps of one that a script plays."""
 
     def run(environment, actions, n, **options):
-        agent = Agent(script(*actions), library, environment, learn=False)
+        policy = run.policy = script(*actions)  # type: ignore[attr-defined]
+        agent = Agent(policy, library, environment, learn=False)
         recorded = agent.run().trajectory.steps
         return asyncio.run(agent.arun(prefix=recorded[:n], **options))
 
@@ -29,6 +27,7 @@ def test_an_episode_goes_on_where_its_prefix_ends(begin, rooms):
     assert result.success
     assert [step.t for step in result.trajectory.steps] == [0, 1, 2, 3]
     assert world.ran == ["go east"] * 8
+    assert len(begin.policy.seen) == 4 + 2  # the repeated steps are not decided again
 
 
 def test_a_prefix_as_long_as_the_limit_is_a_failed_episode(begin, workshop):
