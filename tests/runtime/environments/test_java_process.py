@@ -224,12 +224,12 @@ def test_a_fork_lets_go_of_its_parents_java(piped, log):
 
 
 @pytest.mark.parametrize(
-    ("owner", "piped", "log"),
-    [(os.getpid(), True, ["kill", "wait", "close"]), (os.getpid(), False, ["kill", "wait"]), (0, True, [])],
+    ("is_owner", "piped", "log"),
+    [(True, True, ["kill", "wait", "close"]), (True, False, ["kill", "wait"]), (False, True, [])],
 )
-def test_java_is_killed_by_the_process_that_started_it_alone(owner, piped, log):
+def test_java_is_killed_by_the_process_that_started_it_alone(is_owner, piped, log):
     process: Any = Fake(piped)
-    _java._kill_process(process, owner)
+    _java._kill_process(process, os.getpid() if is_owner else 0)
     assert process.log == log
 
 
