@@ -11,8 +11,10 @@ BUSY = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=
 def test_programs_of_all_threads_of_a_worker_are_counted():
     """An environment may start its program in a thread of its own."""
     command = f"""
-import subprocess, sys, threading
+import subprocess, sys, threading, time
 def start():
+    while time.process_time() < 0.05:  # the system counts in steps of 0.01 s
+        pass
     child = subprocess.Popen([sys.executable, "-c", {BUSY!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     child.stdout.readline()
     print("ready", flush=True)
