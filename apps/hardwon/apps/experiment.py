@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardwon.apps.shared.common import library_name
+from hardwon.apps.shared.common import library_name, lock_folder
 from hardwon.apps.shared.experiment_plan import (
     BASELINE as BASELINE,
     LEARNER as LEARNER,
@@ -52,9 +52,14 @@ def run_plan(plan: Plan, out: Path, *, jobs: int | None = None, on_row: Report =
         All rows, those of earlier runs first. Errors of the environment and the library propagate.
 
     Raises:
-        ConfigError: The folder holds the results of another plan.
+        ConfigError: The folder holds the results of another plan, or another process is writing into it.
     """
     out.mkdir(parents=True, exist_ok=True)
+    with lock_folder(out):
+        return _run_missing(plan, out, jobs, on_row)
+
+
+def _run_missing(plan: Plan, out: Path, jobs: int | None, on_row: Report) -> list[Row]:
     done = _load_earlier_rows(plan, out)
     for row in done:
         on_row(row)

@@ -164,6 +164,18 @@ def test_a_finished_run_is_not_run_again(tmp_path):
     assert (tmp_path / "episodes.jsonl").read_bytes() == before
 
 
+def test_a_folder_in_which_another_process_runs_is_refused(tmp_path):
+    """Both would learn every episode, and the results would be those of twice as many."""
+    plan = replace(plan_in(tmp_path), episodes=1, checkpoints=(1,), eval_seeds=(0,), arms=("step",))
+
+    def run_again(row):
+        with pytest.raises(ConfigError, match="another process is running in"):
+            run_plan(plan, tmp_path / "out", jobs=1)
+
+    assert len(run_plan(plan, tmp_path / "out", jobs=1, on_row=run_again)) == 2
+    assert len(run_plan(plan, tmp_path / "out", jobs=1)) == 2  # the lock is gone with the run
+
+
 def test_another_plan_in_the_same_folder_is_refused(tmp_path):
     plan = replace(plan_in(tmp_path), episodes=0, checkpoints=(0,), arms=("empty",))
     run_plan(plan, tmp_path)

@@ -4,6 +4,7 @@ Results go to stdout, as text or as one JSON document; everything else goes to s
 runtime is imported before a command opens a library.
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,8 @@ from urllib.parse import urlsplit, urlunsplit
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from hardwon.memory.errors import ConfigError
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
@@ -195,3 +198,27 @@ def excerpt(text: str, length: int = 160) -> str:
     if len(line) <= length:
         return line
     return line[:length].rsplit(" ", 1)[0] + " …"
+
+
+@contextmanager
+def lock_folder(out: Path) -> Iterator[None]:
+    """Keep other processes out of a folder: two that go on with one run would learn every episode twice.
+
+    Raises:
+        ConfigError: Another process holds the folder.
+    """
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        _take_lock(folder, out)
+        yield
+    finally:
+        os.close(folder)  # and with it the lock, also after a kill
+
+
+def _take_lock(folder: int, out: Path) -> None:
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"another process is running in {out}. Wait until it has ended, or give another --out."
+        ) from error
