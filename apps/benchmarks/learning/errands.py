@@ -100,7 +100,7 @@ class Errand:
     place: str
     start: Facts
     scenery: str
-    """What every observation says: how far the place is."""
+    """Sentence in every observation: the distance of the place."""
     operators: tuple[Operator, ...]
     note: str
     """The precondition in words, or that there is none."""

@@ -32,7 +32,7 @@ FORM = (
 )
 LABELS = (-1, 0, 1)
 _NO_CALL = re.compile(r"\bno\b[^.]*\b(?:tool|function) calls?\b", re.IGNORECASE)
-"""How a loop answers, in a person's place, a message in which it found no call."""
+"""Pattern of the answer that an agent loop gives to a message in which it found no call."""
 _FIELDS: dict[str, type] = {
     "query_index": int,
     "sample_index": int,

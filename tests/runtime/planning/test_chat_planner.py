@@ -86,6 +86,14 @@ def test_what_was_read_before_is_told(planner):
     assert question.count("</notes>") == 1
 
 
+def test_a_long_note_is_shortened(planner):
+    """A page that was read once must not fill the prompt of every plan."""
+    chat, model = planner(said())
+    context = asked()
+    chat.plan(replace(context, state=replace(context.state, notes=("butter " * 1000,))), [])
+    assert 10 < model.seen[0][1].content.count("butter") < 100
+
+
 def test_a_plan_without_steps_is_none(planner, library, workshop):
     """The policy goes on by itself; what was asked is paid for."""
     chat, _ = planner(said(), *["?"] * 50)

@@ -1,1 +1,1 @@
-"""What teams and applications keep in a shared library beside experience: banks, and values of stores."""
+"""Banks of teams and stored values of applications, in a shared library beside experience."""
