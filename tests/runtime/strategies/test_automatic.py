@@ -74,6 +74,17 @@ def test_a_frozen_agent_uses_the_strategy_with_the_best_tests(library):
     assert guide.choose("bake", library, "workshop") == StrategyChoice("other")
 
 
+def test_a_stranger_and_a_thousand_episodes_of_another_game_do_not_move_the_choice(library):
+    remember(library, "own", 3, 5)
+    remember(library, "other", 1, 5)
+    remember(library, "other", 1000, 1000, environment="another game")
+    step = Step(NOW, "wait", NOW, Diagnosis(True))
+    meta = {"strategy": "other", "environment": "workshop", "test": True}
+    for _ in range(50):
+        library.record(Trajectory("bake", (step,), True, 1.0, meta=meta, trust="untrusted"))
+    assert AutomaticGuide([OWN, OTHER]).choose("bake", library, "workshop") == StrategyChoice("own")
+
+
 def test_before_the_first_success_the_score_decides(library):
     remember(library, "own", 0, 5, score=0.1)
     remember(library, "other", 0, 5, score=0.4)
