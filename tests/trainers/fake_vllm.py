@@ -18,7 +18,8 @@ MODEL = build_model(200, SHAPE)
 class FakeVllm:
     """Adapters change nothing but the name that is asked for; `faults` are answered first, one a request."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: Any) -> None:
+        self.model = model
         self.asked: list[tuple[str, Any]] = []
         self.adapters: dict[str, str] = {}
         self.faults: list[tuple[int, Any]] = []
@@ -56,7 +57,7 @@ class FakeVllm:
         """Greedy decoding, which is what a seed would fix."""
         tokens, said, told, top = list(body["prompt"]), [], [], []
         for _ in range(body["max_tokens"]):
-            logits = logits_of(tokens)[-1]
+            logits = logits_of(tokens, self.model)[-1]
             if self.processed:
                 logits = logits / (body["temperature"] or 1.0)
                 if only := body.get("allowed_token_ids"):
@@ -72,23 +73,23 @@ class FakeVllm:
                 break
         choice: dict[str, Any] = {"token_ids": said, "logprobs": {"token_logprobs": told, "top_logprobs": top}}
         if "prompt_logprobs" in body:
-            rows = torch.log_softmax(logits_of(body["prompt"]), -1)
+            rows = torch.log_softmax(logits_of(body["prompt"], self.model), -1)
             read = [{str(t): {"logprob": float(rows[at, t])}} for at, t in enumerate(body["prompt"][1:])]
             choice["prompt_logprobs"] = [None, *read]
         return choice
 
 
-def logits_of(tokens: Any) -> torch.Tensor:
+def logits_of(tokens: Any, model: Any = MODEL) -> torch.Tensor:
     """After every token."""
     with torch.inference_mode():
-        logits: torch.Tensor = MODEL(input_ids=torch.tensor([list(tokens)])).logits[0]
+        logits: torch.Tensor = model(input_ids=torch.tensor([list(tokens)])).logits[0]
     return logits
 
 
 @contextmanager
-def serving() -> Iterator[FakeVllm]:
+def serving(model: Any = MODEL) -> Iterator[FakeVllm]:
     """The fake on a free port."""
-    fake = FakeVllm()
+    fake = FakeVllm(model)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

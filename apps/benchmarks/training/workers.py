@@ -2,17 +2,17 @@
 
     sleep       a corridor whose steps sleep, as environments do that wait for another program
     textworld   TextWorldExpress, whose steps cost CPU time in Java
-    elsewhere   the same, with tokens that another machine generates, as vLLM on a GPU does
+    server      the same, with tokens of a vLLM server on another machine, which the workers ask themselves
 
 The numbers of workers take turns in every round, so that other load on the machine affects all of them alike. In the
-first two, the policy is a tiny model with random weights, which the learner's process serves on the same cores. The CPU
+first two, the policy is a tiny model with random weights, which the learner's process serves on the same cores. In the
+last one, the client does all of its work, but no request leaves the process, and the server answers at once. The CPU
 time of the processes says how much more workers could gain.
 """
 
 import asyncio
-import math
+import json
 import os
-import random
 import statistics
 import time
 from collections import Counter
@@ -21,30 +21,35 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
+
+import httpx
 
 from hardwon.memory import State
 from hardwon.runtime.interfaces.types import Info
-from hardwon.trainers.algorithms.samples import PackedSequence
-from hardwon.trainers.config.schema import of
-from hardwon.trainers.engines.base import Completion, Request
+from hardwon.trainers.config.schema import TrainConfig, of
+from hardwon.trainers.engines.base import Engine
+from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.session import Session
+from hardwon.trainers.workers.asking import SharedServer
+from hardwon.trainers.workers.messages import Setup
 from hardwon.trainers.workers.opening import build_setup
 from hardwon.trainers.workers.pool import WorkerPool
 from hardwon.trainers.workers.ray_cluster import RayCluster
+from hardwon.trainers.workers.worker import RolloutWorker
 
 WORKERS = (0, 1, 2)
 WORLDS = 4
-COPIES = 4
+COPIES = 16
 STEPS = 10
 PAUSE_S = 0.02
-ELSEWHERE = "elsewhere"
+SERVER = "server"
 WORLDS_OF: dict[str, dict[str, Any]] = {
     "sleep": {"name": f"{__name__}:Pausing", "max_steps": STEPS},
     "textworld": {"name": "textworld", "game": "coin", "params": "numLocations=6, includeDoors=0", "max_steps": STEPS},
 }
-WORLDS_OF[ELSEWHERE] = WORLDS_OF["textworld"]
+WORLDS_OF[SERVER] = WORLDS_OF["textworld"]
 
 Row = dict[str, Any]
 
@@ -75,38 +80,29 @@ class Pausing:
         """Do nothing."""
 
 
-class Elsewhere:
-    """An engine that costs this machine nothing but its messages. It draws listed actions at random."""
+class AskingWorker(RolloutWorker):
+    """A worker that asks a server, as with `engine.kind: server`, although its base is a tiny one."""
 
-    async def generate(self, request: Request) -> Completion:
-        """Return a random answer among those that are allowed."""
-        assert request.allowed is not None
-        rng = request.chance or random.Random(0)
-        tokens: list[int] = []
-        allowed: list[tuple[int, ...]] = []
-        while following := request.allowed.allowed(tokens):
-            allowed.append(tuple(following))
-            tokens.append(rng.choice(following))
-        logprobs = tuple(-math.log(len(each)) for each in allowed)
-        mask = tuple(len(each) > 1 for each in allowed)
-        return Completion(tuple(tokens), logprobs, mask, tuple(allowed), 0)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        scenes = self._scenes
+        scenes.source = SharedServer(scenes._get_state, open_elsewhere(setup.tokenizer, scenes.config))
+        scenes.engine = cast(Engine, scenes.source)
 
-    async def logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
-        """Refuse to compute: nothing is trained here."""
-        raise NotImplementedError
 
-    def load_adapter(self, role: str, version: int, weights: Any) -> None:
-        """Do nothing."""
+def open_elsewhere(tokenizer: Any, config: TrainConfig) -> ServerEngine:
+    """Return a server that answers at once, with equal probabilities: only the client's work is left."""
 
-    def versions(self) -> dict[str, int]:
-        """Return the version of the policy, which does not change."""
-        return {"policy": 0}
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/models"):
+            return httpx.Response(200, json={"data": [{"id": "base", "parent": None}]})
+        tokens = json.loads(request.content)["logprob_token_ids"]
+        told = {f"token_id:{token}": -1.0 for token in tokens}
+        return httpx.Response(200, json={"choices": [{"logprobs": {"top_logprobs": [told]}}]})
 
-    async def begin(self, session: str) -> None:
-        """Do nothing."""
-
-    async def end(self, session: str) -> None:
-        """Do nothing."""
+    server = ServerEngine("http://elsewhere.invalid/v1", tokenizer, list(config.roles))
+    server._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    return server
 
 
 def measure(rounds: int, tell: Callable[[str], None]) -> list[Row]:
@@ -135,7 +131,8 @@ def _compare(name: str, environment: dict[str, Any], folder: Path, rounds: int) 
         }
     )
     with closing(Session.open(config, folder)) as session:
-        played = replace(session, engine=Elsewhere()) if name == ELSEWHERE else session
+        server = open_elsewhere(session.tokenizer, config)
+        played = replace(session, engine=server) if name == SERVER else session
         rates, spent = _play(played, dict.fromkeys(config.list_arms(), COPIES), rounds)
     rows = [
         {"what": f"{name}, {workers or 'no'} workers", "n": rounds, "value": round(statistics.median(each), 2)}
@@ -168,7 +165,8 @@ def _open_players(session: Session) -> Iterator[dict[int, Player]]:
         for workers in WORKERS:
             pool = None
             if workers:
-                own = RayCluster("auto", sum(WORKERS))
+                asks = isinstance(session.engine, ServerEngine)
+                own = RayCluster("auto", sum(WORKERS), AskingWorker if asks else RolloutWorker)
                 pool = WorkerPool(session, own, setup=build_setup(session), workers=workers)
             players[workers] = Player(session, pool=pool)
             stack.enter_context(closing(players[workers]))

@@ -63,6 +63,8 @@ def test_an_answer_that_changed_nothing_is_noted():
     working = after(step(HALL, "read recipe", HALL, "Slice the carrot. Roast it in the oven."), step(HALL, "go", ROOM))
     assert working.annotate(ROOM).notes == ("Slice the carrot.", "Roast it in the oven.")
     assert working.annotate(ROOM).signature == ROOM.signature
+    told = working.annotate(replace(ROOM, notes=("Knives are sharp.", "Slice the carrot.")))
+    assert told.notes == ("Knives are sharp.", "Slice the carrot.", "Roast it in the oven."), "its own notes stay"
 
 
 def test_what_is_shown_anyway_is_not_noted():

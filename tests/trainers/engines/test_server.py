@@ -1,6 +1,7 @@
 """The engine over a vLLM server, against a fake one that a tiny model answers for."""
 
 import asyncio
+import pickle
 import random
 import threading
 from collections.abc import Iterator
@@ -185,6 +186,22 @@ def test_running_requests_keep_their_version_and_then_it_goes(engine, fake, tmp_
         return both, (await running).version, (await engine.generate(Request((5,), max_tokens=1))).version
 
     assert asyncio.run(swap()) == (2, 1, 2)
+    engine.close()
+    assert [name[:9] for name in fake.adapters] == ["policy-v2"]
+
+
+def test_held_weights_stay_loaded_for_the_engines_of_other_processes(engine, fake, tmp_path):
+    engine.load_adapter("policy", 1, adapter(tmp_path / "a", seed=1))
+    held = engine.hold()
+    other = ServerEngine(fake.url, None, roles=("policy",))
+    given = pickle.loads(pickle.dumps(held))
+    engine.load_adapter("policy", 2, adapter(tmp_path / "b", seed=2))
+    made = asyncio.run(other.generate(Request((5,), max_tokens=1), given["policy"]))
+    assert (made.version, completions(fake)[-1]["model"][:9]) == (1, "policy-v1")
+    assert asyncio.run(engine.generate(Request((5,), max_tokens=1))).version == 2
+    assert [name[:9] for name in fake.adapters] == ["policy-v1", "policy-v2"]
+    engine.release(held)
+    other.close()
     engine.close()
     assert [name[:9] for name in fake.adapters] == ["policy-v2"]
 

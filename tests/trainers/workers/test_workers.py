@@ -1,15 +1,23 @@
 """Rollouts in other processes: the same rollouts and weights as without, also when workers die."""
 
+import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.trainers.fake_vllm import serving
+from tests.trainers.folder_base import save_base
+from transformers import AutoModelForCausalLM
 
 from hardwon.memory.errors import ConfigError, EngineFailure
 from hardwon.trainers import trainer
 from hardwon.trainers.config.schema import of
+from hardwon.trainers.engines.base_models import load_tokenizer
+from hardwon.trainers.workers.desk import Desk
 from hardwon.trainers.workers.opening import build_setup
 from hardwon.trainers.workers.pool import WorkerPool
+from hardwon.trainers.workers.worker import RolloutWorker
 
 from ..test_trainer import TIMES, assert_same
 from .processes import Processes
@@ -73,6 +81,70 @@ def test_two_workers_end_with_the_weights_of_none_also_if_workers_die(corridor, 
     logged = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
     assert sum(line.get("rollouts/workers_replaced", 0) for line in logged) == 2
     assert sum(line.get("rollouts/episodes_replayed", 0) for line in logged) > 0
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A vLLM server whose base is written as a folder, and the settings of a run with it."""
+    base = save_base(tmp_path / "base")
+    with serving(AutoModelForCausalLM.from_pretrained(base)) as fake:
+        sections = {"engine": {"kind": "server", "url": fake.url}, "model": {"base": str(base), "adapter": 2}}
+        yield fake, {**sections, "arms": {"control": 2}, "guidance": {}, "warmstart": None}
+
+
+def test_workers_ask_a_server_themselves(corridor, processes, server, tmp_path, monkeypatch):
+    """No token passes through the learner; weights, figures and counted tokens are those of a run without workers."""
+    fake, sections = server
+    settings = corridor(**sections, run={"iterations": 2, "groups": 2, "rerolls": 0}, eval={"every": 2, "copies": 1})
+    alone = run(settings, tmp_path / "alone")
+    assert take_named(fake) == {"v1", "v2", "v3"}, "the weights of two iterations and of the evaluation"
+    monkeypatch.delattr(Desk, "answer")
+    fake.adapters.clear()
+    cluster = processes(3)
+    together = run(settings, tmp_path / "together", workers=2)
+    assert len(cluster.started) == 3, "one died"
+    assert take_named(fake) == {"v1", "v2", "v3"}
+    assert_same(alone, together)
+    assert lines(alone) == lines(together)
+    read = [[json.loads(line) for line in (out / "metrics.jsonl").open()] for out in (alone, together)]
+    assert all(line["tokens_per_second"] > 0 for line in read[1] if line["kind"] == "train")
+    assert {name.split("-")[1] for name in fake.adapters} == {"v3"}, "older weights are unloaded"
+
+
+def take_named(fake):
+    """The versions that completions were asked of since the last call."""
+    asked, fake.asked = fake.asked, []
+    return {body["model"].split("-")[1] for path, body in asked if path == "/v1/completions"}
+
+
+def test_weights_that_a_worker_asks_for_stay_on_the_server(corridor, processes, server, tmp_path):
+    """The learner loads newer ones while the workers play; the fake refuses weights that are unloaded."""
+    _, sections = server
+    more = {"iterations": 4, "groups": 2, "rerolls": 0}
+    settings = corridor(**sections, roles=CORRECTED, run=more, eval={"every": 0})
+    processes()
+    out = run(settings, tmp_path / "run", workers=2, max_lag=2)
+    logged = [json.loads(line) for line in (out / "metrics.jsonl").open()]
+    assert any("rollouts/lag_2" in line for line in logged)
+
+
+def test_a_worker_sends_the_key_of_the_server(corridor, server, tmp_path, monkeypatch):
+    """The environment variable with the key is on the learner's machine."""
+    _, sections = server
+    monkeypatch.setenv("SERVER_KEY", "secret")
+    engine = {**sections["engine"], "key": "SERVER_KEY"}
+    config = of(corridor(**{**sections, "engine": engine}, run={"out": str(tmp_path / "run")}))
+    host = SimpleNamespace(config=config, tokenizer=load_tokenizer(config.model.base), context=64)
+    setup = build_setup(host)
+    assert "secret" not in repr(setup)
+    monkeypatch.delenv("SERVER_KEY")
+    worker = asyncio.run(started(setup))
+    assert worker._scenes.source._server._headers == {"Authorization": "Bearer secret"}
+    asyncio.run(worker.close())
+
+
+async def started(setup):
+    return RolloutWorker(setup)
 
 
 def test_a_worker_that_dies_again_and_again_ends_the_run(corridor, processes, tmp_path):

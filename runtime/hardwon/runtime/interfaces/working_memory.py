@@ -89,8 +89,8 @@ class WorkingMemory:
         return self._familiarity.tries_since_gain(state, action)
 
     def annotate(self, state: State) -> State:
-        """Return a state with earlier feedback that the observation no longer shows."""
-        return replace(state, notes=tuple(self._notes)) if self._notes else state
+        """Return a state with its own notes, and earlier feedback that the observation no longer shows."""
+        return replace(state, notes=tuple(dict.fromkeys((*state.notes, *self._notes)))) if self._notes else state
 
     def _note(self, state: State) -> None:
         for sentence in map(str.strip, _SENTENCE.split(state.feedback)):

@@ -15,6 +15,7 @@ from hardwon.trainers.config.schema import TrainConfig
 
 from .base import Engine
 from .base_models import BASE, save_without_adapters
+from .server import ServerEngine
 
 
 def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> Engine:
@@ -50,18 +51,27 @@ def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> E
             )
         base = str(derived)
     if settings.kind == "server":
-        from .server import ServerEngine
-
-        assert settings.url is not None
-        return ServerEngine(
-            settings.url, tokenizer, roles, _read_api_key(settings.key), model=settings.model, folder=folder
-        )
+        return open_server(config, tokenizer, read_api_key(settings.key), folder)
     from .vllm import VllmEngine
 
     assert config.model.adapter is not None
     return VllmEngine(
         base, tokenizer, roles, max_rank=_select_max_rank(config.model.adapter), folder=folder, **settings.settings
     )
+
+
+def open_server(config: TrainConfig, tokenizer: Any, key: str | None, folder: Path | None = None) -> ServerEngine:
+    """Open an engine over the vLLM server of the settings.
+
+    Args:
+        config: Settings of the run.
+        tokenizer: The tokenizer of the run.
+        key: API key of the server.
+        folder: Folder in which adapters are written; None where none is loaded.
+    """
+    settings = config.engine
+    assert settings.url is not None
+    return ServerEngine(settings.url, tokenizer, list(config.roles), key, model=settings.model, folder=folder)
 
 
 def _has_tokens(base: str, tokenizer: Any) -> bool:
@@ -76,7 +86,7 @@ def get_tokens_read(engine: Engine) -> int:
     return int(getattr(engine, "tokens_read", 0))
 
 
-def _read_api_key(name: str | None) -> str | None:
+def read_api_key(name: str | None) -> str | None:
     """Return the API key from the environment variable `name`."""
     if name is not None and name not in os.environ:
         raise ConfigError(

@@ -99,8 +99,12 @@ class RemoteEngine(ABC):
 
     # -- the three calls ----------------------------------------------------------------------------
 
-    async def generate(self, request: Request) -> Completion:
+    async def generate(self, request: Request, serving: Serving | None = None) -> Completion:
         """Sample one completion.
+
+        Args:
+            request: Prompt, role, constraint and sampling parameters.
+            serving: Weights that `hold` of another engine keeps loaded; None for the newest of the role.
 
         Raises:
             ConfigError: The role is not served, or the prompt is empty.
@@ -109,7 +113,7 @@ class RemoteEngine(ABC):
         self._check(request.role)
         if not request.prompt:
             raise ConfigError("a prompt needs at least one token.")
-        completion: Completion = await asyncio.wrap_future(in_own_loop(self._complete(request)))
+        completion: Completion = await asyncio.wrap_future(in_own_loop(self._complete(request, serving)))
         self.tokens_read += len(request.prompt) + len(completion.tokens)
         return completion
 
@@ -156,6 +160,18 @@ class RemoteEngine(ABC):
         """Do nothing: the other program evicts its cache by itself."""
         return
 
+    def hold(self) -> dict[str, Serving]:
+        """Keep the current weights of every role loaded until `release`, and return them.
+
+        Engines of other processes can then request them, whatever this one loads meanwhile.
+        """
+        held: dict[str, Serving] = in_own_loop(self._hold()).result()
+        return held
+
+    def release(self, held: Mapping[str, Serving]) -> None:
+        """Let go of weights that `hold` returned; those that were replaced meanwhile are unloaded."""
+        in_own_loop(self._release(held)).result()
+
     def close(self) -> None:
         """Close connections and delete temporary files."""
         in_own_loop(self._finish()).result()
@@ -169,22 +185,33 @@ class RemoteEngine(ABC):
             raise ConfigError(f"role {role!r} is not served. Roles: {', '.join(self._serving)}.")
 
     @contextmanager
-    def _lease(self, role: str) -> Iterator[Serving]:
-        """Keep a role's current weights loaded for the duration of this context."""
-        serving = self._serving[role]
+    def _lease(self, serving: Serving) -> Iterator[Serving]:
+        """Keep weights loaded for the duration of this context."""
         serving.running += 1
         try:
             yield serving
         finally:
-            serving.running -= 1
-            if serving.retired and not serving.running:
-                # the last request on retired weights unloads them; the set keeps the task from being collected
-                task = asyncio.get_running_loop().create_task(self._drop(serving))
-                self._dropping.add(task)
-                task.add_done_callback(self._dropping.discard)
+            self._give_back(serving)
 
-    async def _complete(self, request: Request) -> Completion:
-        with self._lease(request.role) as serving:
+    def _give_back(self, serving: Serving) -> None:
+        """Count a finished use of weights. The last one unloads them if newer ones have replaced them."""
+        serving.running -= 1
+        if serving.retired and not serving.running:
+            task = asyncio.get_running_loop().create_task(self._drop(serving))
+            self._dropping.add(task)  # keeps the task from being collected
+            task.add_done_callback(self._dropping.discard)
+
+    async def _hold(self) -> dict[str, Serving]:
+        for serving in self._serving.values():
+            serving.running += 1
+        return dict(self._serving)
+
+    async def _release(self, held: Mapping[str, Serving]) -> None:
+        for serving in held.values():
+            self._give_back(serving)
+
+    async def _complete(self, request: Request, serving: Serving | None = None) -> Completion:
+        with self._lease(serving or self._serving[request.role]) as serving:
             if isinstance(request.allowed, Grammar):
                 return await self._sample_by_grammar(serving, request, request.allowed)
             if request.temperature == 0.0 and can_score_at_once(request.allowed):
@@ -279,7 +306,7 @@ class RemoteEngine(ABC):
         return [score - total for score in scores]
 
     async def _logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
-        with self._lease(role) as serving:
+        with self._lease(self._serving[role]) as serving:
             return list(await asyncio.gather(*(self._score_sequence(serving, stream) for stream in streams)))
 
     async def _score_sequence(self, serving: Serving, stream: PackedSequence) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Any
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.engines.base import Completion, Request
+from hardwon.trainers.engines.remote import Serving
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .cast import Casting
@@ -24,6 +25,8 @@ class Setup:
     """Longest sequence that the policy's model reads, in tokens."""
     paths: tuple[str, ...] = ()
     """Folders of modules in the learner's process, such as that of an environment of your own."""
+    key: str | None = field(default=None, repr=False)
+    """API key of the server that generates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class SceneState:
     diversity: Mapping[str, Any]
     gate: Mapping[str, Any] | None
     versions: Mapping[str, int]
+    served: Mapping[str, Serving] = field(default_factory=dict)
+    """Weights of each role on the server that generates; empty if the learner's process generates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,8 @@ class Traces:
     """Steps that the worker's environment has run since its last report."""
     reported: frozenset[str] = frozenset()
     """Outcomes that these steps reported."""
+    tokens: int = 0
+    """Tokens that the server has read and generated for the worker since its last report."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from hardwon.trainers.config.schema import as_dict
+from hardwon.trainers.engines.factory import read_api_key
 
 from . import ray_cluster
 from .messages import Setup
@@ -32,4 +33,6 @@ def open_pool(host: Host) -> WorkerPool | None:
 def build_setup(host: Host) -> Setup:
     """Return what the workers of a session are started with."""
     paths = tuple(str(Path(path).absolute()) for path in sys.path)  # an empty one is the current folder
-    return Setup(as_dict(host.config), host.tokenizer, host.context, paths)
+    engine = host.config.engine
+    key = read_api_key(engine.key) if engine.kind == "server" else None
+    return Setup(as_dict(host.config), host.tokenizer, host.context, paths, key)

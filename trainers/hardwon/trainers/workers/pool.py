@@ -3,8 +3,9 @@
     pool = WorkerPool(session, cluster, setup=setup, workers=8)
     rollouts = await pool.play(specs, castings, snapshot="library@3", iteration=3)
 
-The pool hands out episodes, answers the requests of the workers at its desk, and returns the rollouts in order. If a
-worker dies, another one takes its place and plays its unfinished episodes again, under the same session names.
+The pool hands out episodes, answers the requests of the workers at its desk, unless a server does, and returns the
+rollouts in order. If a worker dies, another one takes its place and plays its unfinished episodes again, under the same
+session names.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from typing import Any, Protocol
 from hardwon.memory.errors import EngineFailure
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.rollouts.reporting import Reporting
 from hardwon.trainers.rollouts.rollout import Spec
 
@@ -212,10 +214,10 @@ class WorkerPool:
             host.diversity.state_dict(),
             host.gate.state_dict() if host.gate is not None else None,
             dict(host.engine.versions()),
+            host.engine.hold() if isinstance(host.engine, ServerEngine) else {},
         )
         self._scenes[scene.number] = scene
-        for member in [*self._members]:
-            await self._try(member, self._enter(member, scene))
+        await asyncio.gather(*(self._try(member, self._enter(member, scene)) for member in self._members))
         return scene
 
     async def _enter(self, member: _Member, scene: SceneState) -> None:
@@ -225,13 +227,17 @@ class WorkerPool:
             await member.handle.load(digest, self._libraries.get(digest))
         await member.handle.enter(scene)
 
+    async def _leave(self, member: _Member, scene: SceneState) -> None:
+        """Close a scene in one worker, which drops the library files that no other scene needs."""
+        member.loaded -= {*await member.handle.leave(scene.number)}
+
     async def _close_scene(self, scene: SceneState) -> None:
         """Close a scene in every worker."""
         self._scenes.pop(scene.number, None)
-        for member in [*self._members]:
-            with suppress(WorkerDied):  # its pump replaces it
-                member.loaded -= {*await member.handle.leave(scene.number)}
+        await asyncio.gather(*(self._try(member, self._leave(member, scene)) for member in self._members))
         self._libraries.keep({digest for member in self._members for digest in member.loaded})
+        if isinstance(self._host.engine, ServerEngine):
+            self._host.engine.release(scene.served)
 
     async def _hand_out(self, dispatches: Sequence[Dispatch], *, together: bool = False) -> None:
         """Give episodes to the workers that have the fewest; those of a group to one worker if they belong together."""
@@ -244,8 +250,7 @@ class WorkerPool:
             member.playing[dispatch.spec.session] = dispatch
             given.setdefault(self._members.index(member), []).append(dispatch)
         members = [*self._members]
-        for at, part in given.items():
-            await self._try(members[at], members[at].handle.play(part))
+        await asyncio.gather(*(self._try(members[at], members[at].handle.play(part)) for at, part in given.items()))
 
     async def _try(self, member: _Member, call: Awaitable[None]) -> None:
         """Await a call of a worker; if the worker is dead, its pump notices that, too, and replaces it."""
@@ -316,6 +321,8 @@ class WorkerPool:
         self._host.diversity.put_shown(done.session, done.traces.shown)
         if self._host.gate is not None:
             self._host.gate.answers.extend(done.traces.judged)
+        if isinstance(self._host.engine, ServerEngine):
+            self._host.engine.tokens_read += done.traces.tokens
         if isinstance(self._host.environment, Reporting):
             self._host.environment.reported.steps += done.traces.steps
             self._host.environment.reported.names |= done.traces.reported

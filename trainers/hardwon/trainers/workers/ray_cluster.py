@@ -34,12 +34,13 @@ CONCURRENT = 1000
 class RayCluster:
     """Starts workers on a Ray cluster, and Ray itself if no cluster runs."""
 
-    def __init__(self, address: str, workers: int) -> None:
+    def __init__(self, address: str, workers: int, kind: type[RolloutWorker] = RolloutWorker) -> None:
         """Connect to a cluster.
 
         Args:
             address: Address of the cluster; auto takes one that runs, or starts Ray on this machine.
             workers: Number of workers that it must have room for.
+            kind: Class of the workers.
 
         Raises:
             ConfigError: The cluster has too few CPUs.
@@ -53,7 +54,7 @@ class RayCluster:
             _connect(address, workers)
         self._check_room(workers)
         # 1 CPU each: Ray then spreads the workers over the machines of the cluster
-        self._kind = ray.remote(num_cpus=1, max_restarts=0, max_concurrency=CONCURRENT)(RolloutWorker)
+        self._kind = ray.remote(num_cpus=1, max_restarts=0, max_concurrency=CONCURRENT)(kind)
 
     def _check_room(self, workers: int) -> None:
         """Check that the cluster has a CPU for every worker.

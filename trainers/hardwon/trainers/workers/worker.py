@@ -4,10 +4,11 @@
     await worker.load(digest, data)            # a library file
     await worker.enter(scene)
     await worker.play([Dispatch(spec, casting, scene.number)])
-    events = await worker.events()             # requests to the learner's engine, and finished episodes
+    events = await worker.events()             # finished episodes, and requests to the learner's engine
     await worker.deliver([answer])
 
-A worker owns environments and agents. Tokens come from the learner's engine, so a worker needs no model.
+A worker owns environments and agents. Tokens come from the server of the settings, or else from the learner's engine,
+so a worker needs no model.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ import tempfile
 import time
 import traceback
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,8 +31,8 @@ from hardwon.runtime import Environment
 from hardwon.runtime.interfaces.types import Described
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import of
-from hardwon.trainers.engines.base import Completion, Engine, Request
-from hardwon.trainers.engines.grammar import Grammar
+from hardwon.trainers.engines.base import Engine
+from hardwon.trainers.engines.factory import open_server
 from hardwon.trainers.gating.diversity import Diversity
 from hardwon.trainers.gating.gate import Gated, open_gate
 from hardwon.trainers.prompting.factory import open_format
@@ -39,8 +40,9 @@ from hardwon.trainers.rollouts.explore import open_world
 from hardwon.trainers.rollouts.reporting import Reported, Reporting
 from hardwon.trainers.rollouts.rollout import collect
 
+from .asking import LearnerEngine, SharedServer
 from .cast import Cast
-from .messages import Dispatch, Done, Event, GrammarText, Inquiry, Reply, SceneState, Setup, Traces
+from .messages import Dispatch, Done, Event, Reply, SceneState, Setup, Traces
 
 LIBRARY, START = "library", "start"
 """Names of the library files of a scene."""
@@ -48,66 +50,6 @@ TOGETHER_S = 0.002
 """Seconds in which the events of several episodes are gathered before they are sent."""
 _SCENE: ContextVar[int] = ContextVar("hardwon_scene")
 """The scene of the running asyncio task."""
-
-
-class LearnerEngine:
-    """The engine as the agents of a worker see it: every request waits for an answer of the learner."""
-
-    def __init__(self, scenes: "Scenes", events: "asyncio.Queue[Event]") -> None:
-        self._scenes, self._events = scenes, events
-        self._numbers: dict[str, int] = {}
-        self._waiting: dict[tuple[str, int], asyncio.Future[Reply]] = {}
-
-    async def generate(self, request: Request) -> Completion:
-        """Send a request to the learner and return its completion.
-
-        Raises:
-            EngineFailure: The engine failed, or whatever it raised.
-        """
-        number = self._numbers.get(request.session, 0)
-        self._numbers[request.session] = number + 1
-        answer = asyncio.get_running_loop().create_future()
-        self._waiting[request.session, number] = answer
-        self._events.put_nowait(_pack(request, number))
-        reply: Reply = await answer
-        if reply.error is not None:
-            raise reply.error
-        if reply.completion is None:
-            raise EngineFailure(f"the learner sent an empty answer to {request.session}; see its log.")
-        if request.chance is not None:
-            request.chance.setstate(reply.chance)  # the episode goes on with the same random numbers
-        return reply.completion
-
-    @property
-    def waiting(self) -> int:
-        """Return the number of requests without an answer."""
-        return len(self._waiting)
-
-    def deliver(self, answer: Reply) -> None:
-        """Give a request its answer."""
-        waiting = self._waiting.pop((answer.session, answer.number), None)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
-
-    def versions(self) -> Mapping[str, int]:
-        """Return the versions of the weights at the beginning of the scene."""
-        return self._scenes.current.state.versions
-
-    async def begin(self, session: str) -> None:
-        """Count the requests of an episode from 0; the learner has registered it already."""
-        self._numbers[session] = 0
-
-    async def end(self, session: str) -> None:
-        """Forget the count; the learner unregisters the episode when it has its rollout."""
-        self._numbers.pop(session, None)
-
-
-def _pack(request: Request, number: int) -> Inquiry:
-    """Return a request as it is sent; an automaton cannot be pickled, and is built again by the learner."""
-    if not isinstance(request.allowed, Grammar):
-        return Inquiry(request.session, number, request)
-    grammar = GrammarText(request.allowed.lark, request.allowed.max_tokens, request.allowed.end)
-    return Inquiry(request.session, number, replace(request, allowed=None), grammar)
 
 
 @dataclass(slots=True)
@@ -142,8 +84,8 @@ class Scenes:
         builder = self.config.policy.build_prompts()
         self.prompts: Any = open_format(self.config.model, setup.tokenizer, manual=manual, builder=builder)
         self.context = setup.context
-        self.remote = LearnerEngine(self, events)
-        self.engine = cast(Engine, self.remote)
+        self.source = self._open_engine(setup, events)
+        self.engine = cast(Engine, self.source)
         self.library, self.diversity = _Current(self, LIBRARY), _Current(self, "diversity")
         self.start = _Current(self, START) if self.config.uses_library else None
         self.gate = _Current(self, "gate") if self.config.gate.kind != "none" else None
@@ -152,6 +94,16 @@ class Scenes:
         self._libraries: dict[str, ExperienceLibrary] = {}
         self._scenes: dict[int, Scene] = {}
         self._empty = ExperienceLibrary.open(":memory:")
+
+    def _open_engine(self, setup: Setup, events: "asyncio.Queue[Event]") -> LearnerEngine | SharedServer:
+        """Return what the agents ask."""
+        if self.config.engine.kind == "server":
+            return SharedServer(self._get_state, open_server(self.config, setup.tokenizer, setup.key))
+        return LearnerEngine(self._get_state, events)
+
+    def _get_state(self) -> SceneState:
+        """Return what the learner said of the scene of the running episode."""
+        return self.current.state
 
     @property
     def current(self) -> Scene:
@@ -193,6 +145,8 @@ class Scenes:
         """Close the libraries and the environment."""
         for library in (*self._libraries.values(), self._empty):
             library.close()
+        if isinstance(self.source, SharedServer):
+            self.source.close()
         self.environment.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -244,13 +198,19 @@ class RolloutWorker:
             return
         judged = () if scene.gate is None else scene.gate.take_answers(session)
         reported = self._scenes.reported
-        traces = Traces(scene.diversity.take_shown(session), judged, reported.steps - before, frozenset(reported.names))
+        traces = Traces(
+            scene.diversity.take_shown(session),
+            judged,
+            reported.steps - before,
+            frozenset(reported.names),
+            self._scenes.source.take_tokens_read(),
+        )
         self._events.put_nowait(Done(session, _name_snapshot(rollout, scene.state.snapshot), traces))
 
     async def deliver(self, answers: Sequence[Reply]) -> None:
         """Receive answers of the learner's engine."""
         for answer in answers:
-            self._scenes.remote.deliver(answer)
+            self._scenes.source.deliver(answer)
 
     async def events(self) -> list[Event]:
         """Return what happened since the last call, as soon as there is something; a later call ends this one."""
@@ -270,7 +230,7 @@ class RolloutWorker:
         while True:
             while not self._events.empty():
                 events.append(self._events.get_nowait())
-            if len(self._playing) <= self._scenes.remote.waiting or time.perf_counter() > latest:
+            if len(self._playing) <= self._scenes.source.waiting or time.perf_counter() > latest:
                 return events
             await asyncio.sleep(0)
 
