@@ -1,6 +1,7 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -207,3 +208,21 @@ def test_an_action_that_the_text_names_is_marked(observation, notes, said):
     assert keys[0] == (ANY_SAID if said else "*")
     assert ("said" in keys[3]) is said
     assert Situation(State("wait")).keys("wait")[0] == "*"
+
+
+def test_articles_do_not_hide_that_an_action_is_named():
+    situation = Situation(State("It is dark.", notes=("Chop the red onion", "grill an onion")))
+    assert situation.says("chop red onion")
+    assert situation.says("grill onion")
+    assert not situation.says("grill red onion")
+    assert not situation.says("slice red onion")
+    assert not situation.says("onion"), "a word alone is no instruction"
+
+
+def test_what_was_told_of_a_thing_is_more_specific_than_its_kind():
+    """A pepper that is to be sliced is not cooked because other peppers were to be roasted."""
+    keys = Situation(KITCHEN, STRUCTURAL).keys("eat fresh carrot", "tried 0 to unknown")
+    silent = Situation(replace(KITCHEN, notes=()), STRUCTURAL).keys("eat fresh carrot", "tried 0 to unknown")
+    kind = next(at for at, key in enumerate(keys) if key.startswith("eat carrot | tried 0"))
+    assert CONTEXT_KEY < kind < keys.index("eat {1} | 1 slice")
+    assert silent[-2].startswith("eat carrot | tried 0"), "without notes, only the exact context is more specific"

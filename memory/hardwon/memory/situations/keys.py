@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hardwon.memory.records import Fact, State
 
 from .actions import ParsedAction, parse_action, pattern_of
-from .phrases import FUNCTION_WORDS, content_words, head_noun, vocabulary, words
+from .phrases import ARTICLES, FUNCTION_WORDS, content_words, head_noun, vocabulary, words
 
 __all__ = [
     "Attempt",
@@ -39,7 +39,7 @@ MAX_LISTED = 12
 """Maximum number of elements of a list that the text does not show."""
 CONTEXT_KEY = 4
 """Index of the key that combines an action's template with its context."""
-KEYS_VERSION = 4
+KEYS_VERSION = 5
 """Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
 SAID = "said"
 """Mark in keys for an action that the text names."""
@@ -83,10 +83,15 @@ class _Text:
             self._spans[slot] = span
         return span
 
-    def has(self, phrase: Words) -> bool:
-        """Return whether the words occur in a row."""
+    def says(self, phrase: Words) -> bool:
+        """Return whether the words occur in a row, articles aside: `slice carrot` in `slice the carrot`."""
         # most phrases begin with a word that the text lacks
-        return bool(phrase) and phrase[0] in self._index and bool(self._places(phrase).starts)
+        return phrase[0] in self._index and f" {' '.join(phrase)} " in self._plain
+
+    @cached_property
+    def _plain(self) -> str:
+        """Return the words of the sentences without articles, each between spaces."""
+        return "\n".join(f" {' '.join(_drop_articles(sentence))} " for sentence in self.sentences)
 
     def _places(self, phrase: Words) -> "Places":
         """Return the places where a phrase starts."""
@@ -95,6 +100,11 @@ class _Text:
             if self.sentences[number][at : at + len(phrase)] == phrase:
                 starts.setdefault(number, []).append(at)
         return Places(starts, len(phrase))
+
+
+def _drop_articles(phrase: Words) -> Words:
+    """Return the words without articles and possessives."""
+    return tuple(word for word in phrase if word not in ARTICLES)
 
 
 class Places(NamedTuple):
@@ -181,11 +191,14 @@ class Situation:
         form, half = parsed.template, pattern_of(action, keep_first=True)
         # the order is from general to specific: estimates back off from the end (see CONTEXT_KEY)
         keys = [ANY_SAID if is_named else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
+        thing = [f"{pattern_of(action)} | {facts}"] if parsed.slots else []
+        # what was told of a thing says more than what kind of thing it is
+        has_notes = bool(self._notes.sentences)
+        keys += thing if has_notes else []
         keys += [f"{half} | {word}" for word in self.read_note_words(parsed.slots)]
         if half != form:
             keys.append(f"{half} | {flags} | {notes}")
-        if parsed.slots:
-            keys.append(f"{pattern_of(action)} | {facts}")
+        keys += [] if has_notes else thing
         if half != form:
             keys.append(f"{half} | {special}")
         if parsed.slots:
@@ -209,9 +222,9 @@ class Situation:
         return " ".join(flags)
 
     def says(self, action: str) -> bool:
-        """Return whether the text or the notes contain all words of the action in a row, such as `touch your nose`."""
-        phrase = words(action)
-        return len(phrase) > 1 and (self._observation.has(phrase) or self._notes.has(phrase))
+        """Return whether the text or the notes contain the words of the action in a row, such as `touch your nose`."""
+        phrase = _drop_articles(words(action))
+        return len(phrase) > 1 and (self._observation.says(phrase) or self._notes.says(phrase))
 
     def _mark(self, verb: str, slot: str) -> str:
         """Return the flag of an argument for the notes."""

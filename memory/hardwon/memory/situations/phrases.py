@@ -23,7 +23,7 @@ FUNCTION_WORDS = words_of(
     to up was we were what when where which who will with would you your yours one into onto at he here how
     """
 )
-_ARTICLES = words_of(
+ARTICLES = words_of(
     """
     a an the this that these those some my your his her its our their
     """
@@ -164,7 +164,7 @@ def _tokens(phrase: str, *, with_aside: bool = False) -> list[str]:
     lowered = _normalized(phrase) if with_aside else _ASIDE.sub("", _normalized(phrase))
     stripped = [_bare(token) for token in lowered.split()]
     tokens = [token for token in stripped if token]
-    content = [token for token in tokens if token not in _ARTICLES]
+    content = [token for token in tokens if token not in ARTICLES]
     return content or tokens or [token for token in lowered.split() if token][:1]
 
 
