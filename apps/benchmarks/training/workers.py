@@ -7,7 +7,7 @@
 The numbers of workers take turns in every round, so that other load on the machine affects all of them alike. In the
 first two, the policy is a tiny model with random weights, which the learner's process serves on the same cores. In the
 last one, the client does all of its work, but no request leaves the process, and the server answers at once. The CPU
-time of the processes says how much more workers could gain.
+time of the processes says how much more workers could gain, and their memory what one costs.
 """
 
 import asyncio
@@ -133,7 +133,7 @@ def _compare(name: str, environment: dict[str, Any], folder: Path, rounds: int) 
     with closing(Session.open(config, folder)) as session:
         server = open_elsewhere(session.tokenizer, config)
         played = replace(session, engine=server) if name == SERVER else session
-        rates, spent = _play(played, dict.fromkeys(config.list_arms(), COPIES), rounds)
+        rates, spent, memory = _play(played, dict.fromkeys(config.list_arms(), COPIES), rounds)
     rows = [
         {"what": f"{name}, {workers or 'no'} workers", "n": rounds, "value": round(statistics.median(each), 2)}
         | {"unit": "episodes per second", "promise": ""}
@@ -145,13 +145,19 @@ def _compare(name: str, environment: dict[str, Any], folder: Path, rounds: int) 
         | {"unit": "ms per episode", "promise": ""}
         for part, each in spent.items()
     ]
+    rows += [
+        {"what": f"{name}, memory of {part}", "n": 1, "value": round(each), "unit": "MB", "promise": ""}
+        for part, each in memory.items()
+    ]
     return [
         *rows,
         {"what": f"{name}, 2 over 1", "n": rounds, "value": round(share, 2), "unit": "x", "promise": ">= 1.6"},
     ]
 
 
-def _play(session: Session, arms: Any, rounds: int) -> tuple[dict[int, list[float]], dict[str, float]]:
+def _play(
+    session: Session, arms: Any, rounds: int
+) -> tuple[dict[int, list[float]], dict[str, float], dict[str, float]]:
     with _open_players(session) as players:
         return asyncio.run(_play_rounds(players, arms, rounds))
 
@@ -175,8 +181,8 @@ def _open_players(session: Session) -> Iterator[dict[int, Player]]:
 
 async def _play_rounds(
     players: dict[int, Player], arms: Any, rounds: int
-) -> tuple[dict[int, list[float]], dict[str, float]]:
-    """Return the rates by the number of workers, and the CPU time of an episode with most workers, by its part."""
+) -> tuple[dict[int, list[float]], dict[str, float], dict[str, float]]:
+    """Return the rates by the number of workers, and, with most workers, the CPU time of an episode and the memory."""
     rates: dict[int, list[float]] = {workers: [] for workers in players}
     spent: Counter[str] = Counter()
     episodes = 0
@@ -192,7 +198,8 @@ async def _play_rounds(
             if pids:
                 spent.update({part: each - before[part] for part, each in read_spent_s(pids).items()})
                 episodes += len(rollouts)
-    return rates, {part: each / episodes for part, each in spent.items()}
+    memory = read_memory_mb(await _find_workers(players[max(players)]))
+    return rates, {part: each / episodes for part, each in spent.items()}, memory
 
 
 async def _find_workers(player: Player) -> list[int]:
@@ -210,6 +217,21 @@ def read_spent_s(workers: Sequence[int]) -> dict[str, float]:
         "the workers": sum(map(_read_s, workers)),
         "the environments' programs": sum(map(_read_s, programs)),
     }
+
+
+def read_memory_mb(workers: Sequence[int]) -> dict[str, float]:
+    """Return the resident memory of a worker and of the programs that it started, the means over the workers."""
+    sizes = {
+        "a worker": [_read_mb(worker) for worker in workers],
+        "its environments' programs": [sum(map(_read_mb, list_programs(worker))) for worker in workers],
+    }
+    return {part: statistics.fmean(each) for part, each in sizes.items()}
+
+
+def _read_mb(pid: int) -> float:
+    """Return the resident memory of a process of this machine."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def list_programs(pid: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The benchmark of rollout workers tells whose CPU time an episode takes."""
+"""The benchmark of rollout workers tells whose CPU time an episode takes, and whose memory."""
 
 import subprocess
 import sys
@@ -31,4 +31,7 @@ threading.Thread(target=start).start()
         assert spent["the environments' programs"] >= 0.25
         assert spent["the workers"] > 0
         assert workers.read_spent_s([])["the environments' programs"] == 0
+        memory = workers.read_memory_mb([worker.pid])
+        assert 1 < memory["its environments' programs"] < 100
+        assert 1 < memory["a worker"] < 100
         worker.communicate(b"\n")
