@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
+from hardwon.apps.shared.common import AsJson, out, print_figures, say_json, table, tell
 
 from .learning.alfworld import alfworld
 from .learning.learn import learn
@@ -338,7 +338,7 @@ def _print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
         return
     numbers = [name for name, value in rows[0].items() if isinstance(value, int | float)]
     cells = [[_format_cell(value) for value in row.values()] for row in rows]
-    out().print(table(*rows[0], rows=cells, numbers=numbers))
+    print_figures(table(*rows[0], rows=cells, numbers=numbers))
 
 
 def _format_cell(value: Any) -> str:

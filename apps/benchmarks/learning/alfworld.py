@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, out as console, say_json, table, tell
+from hardwon.apps.shared.common import AsJson, out as console, print_figures, say_json, table, tell
 from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
         for row in arms
     ]  # fmt: skip
     heads = ("arm", "success", "95% range", "solved by seed", "steps", "items loaded", "shown", "excluded")
-    console().print(table(*heads, rows=cells, numbers=[]))
+    print_figures(table(*heads, rows=cells, numbers=[]))
     kinds = sorted({kind for row in arms for kind in row["kinds"]})
     by_kind = [[kind, *("{} of {}".format(*row["kinds"].get(kind, (0, 0))) for row in arms)] for kind in kinds]
-    console().print(table("kind of task", *(row["arm"] for row in arms), rows=by_kind, numbers=[]))
+    print_figures(table("kind of task", *(row["arm"] for row in arms), rows=by_kind, numbers=[]))

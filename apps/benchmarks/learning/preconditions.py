@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
+from hardwon.apps.shared.common import AsJson, print_figures, say_json, table, tell
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
@@ -47,7 +47,7 @@ def preconditions(
         say_json({"rows": rows})
         return
     lines = [_format_row(row) for row in rows]
-    out().print(table(*lines[0], rows=[list(line.values()) for line in lines]))
+    print_figures(table(*lines[0], rows=[list(line.values()) for line in lines]))
 
 
 def measure(episodes: int, seeds: int, tell: Callable[[str], None]) -> list[Row]:

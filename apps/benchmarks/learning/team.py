@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
+from hardwon.apps.shared.common import AsJson, print_figures, say_json, table, tell
 
 from .clock import run_counted
 
@@ -85,7 +85,7 @@ def bench_team(
         say_json({"rows": rows})
         return
     cells = [[_format_cell(row, name) for name in COLUMNS] for row in rows]
-    out().print(table(*COLUMNS, rows=cells, numbers=COLUMNS[2:]))
+    print_figures(table(*COLUMNS, rows=cells, numbers=COLUMNS[2:]))
 
 
 def _format_cell(row: dict[str, Any], name: str) -> Any:

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.peers.report import figure
-from hardwon.apps.shared.common import AsJson, out, say_json, table, tell
+from hardwon.apps.shared.common import AsJson, print_figures, say_json, table, tell
 from hardwon.memory.errors import ConfigError, MissingExtra
 
 from .train import fill, markdown
@@ -93,7 +93,7 @@ def gpu(
     if as_json:
         say_json({"rows": rows})
     else:
-        out().print(table(*rows[0], rows=[list(map(str, row.values())) for row in rows]))
+        print_figures(table(*rows[0], rows=[list(map(str, row.values())) for row in rows]))
 
 
 def measure(load: Load, device: str, rounds: int, tell: Callable[[str], None]) -> list[Row]:

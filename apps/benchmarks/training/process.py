@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, out, say_json, table
+from hardwon.apps.shared.common import AsJson, out, print_figures, say_json, table
 
 if TYPE_CHECKING:
     from hardwon.memory import Diagnosis
@@ -52,7 +52,7 @@ def process(
     for rows in (result["verdicts"], result["first_errors"], result["credit"]):
         lines = [_format_row(row) for row in rows]
         out().print()
-        out().print(table(*lines[0], rows=[list(line.values()) for line in lines]))
+        print_figures(table(*lines[0], rows=[list(line.values()) for line in lines]))
     for reason, names in result["left_out"].items():
         out().print(f"Not measured, because they {reason}: {', '.join(names)}.")
 

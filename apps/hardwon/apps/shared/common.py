@@ -27,6 +27,8 @@ WIDEST = 120
 """Largest width of the output, in columns."""
 PIPED_WIDTH = 80
 """Width in columns if stdout is not a terminal and COLUMNS is not set."""
+UNBOUNDED = 10_000
+"""A width that no table has."""
 
 ADDRESSES = ("postgresql://", "postgres://")
 """Beginnings of the addresses of shared libraries."""
@@ -182,6 +184,14 @@ def table(
     for row in rows:
         grid.add_row(*(cell(value) for value in row))
     return grid
+
+
+def print_figures(grid: Table) -> None:
+    """Print a table of a measurement on stdout. No cell is cut, even if lines are longer than the terminal's."""
+    console = out()
+    wanted = console.measure(grid, options=console.options.update(max_width=UNBOUNDED))
+    console.width = max(console.width, wanted.minimum if console.is_terminal else wanted.maximum)
+    console.print(grid)
 
 
 def cell(value: Any) -> str:

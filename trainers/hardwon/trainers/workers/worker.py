@@ -145,10 +145,10 @@ class Scenes:
         """Close the libraries and the environment."""
         for library in (*self._libraries.values(), self._empty):
             library.close()
+        shutil.rmtree(self._folder, ignore_errors=True)  # early: the rest may take longer than a worker is given
         if isinstance(self.source, SharedServer):
             self.source.close()
         self.environment.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class RolloutWorker:
