@@ -6,7 +6,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from hardwon.trainers.algorithms.advantages import Trace, Turn, gigpo, group_siblings, grpo, hgpo, salt
+from hardwon.trainers.algorithms.advantages import (
+    Trace,
+    Turn,
+    compute_spread,
+    gigpo,
+    group_siblings,
+    grpo,
+    hgpo,
+    salt,
+)
 from hardwon.trainers.algorithms.estimators import ESTIMATORS
 from hardwon.trainers.algorithms.signals import UnfedSignal
 
@@ -263,3 +272,8 @@ def test_siblings_are_of_one_group_role_and_arm():
         trace("d", 1, "x"),
     ]
     assert [[one.id for one in group] for group in group_siblings(batch)] == [["a", "d"], ["b"], ["c"]]
+
+
+def test_the_spread_is_over_all_turns_of_a_batch():
+    assert compute_spread({"a": [1.0, -1.0], "b": [], "c": [1.0, -1.0]}) == 1.0
+    assert compute_spread({}) == 0.0
