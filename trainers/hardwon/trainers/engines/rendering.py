@@ -26,6 +26,18 @@ def render_messages(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **opt
     )
 
 
+def encode_text(tokenizer: Any, text: str) -> Ids:
+    """Return the tokens of a plain text, in which control tokens are ordinary characters."""
+    ids = tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+    controls = tokenizer.added_tokens_decoder
+    if controls.keys().isdisjoint(ids):
+        return ids
+    # The switch covers special tokens only; any other control token is broken apart behind its first character.
+    names = (str(token.content) for token in controls.values())
+    cut = 1 + min(text.index(name) for name in names if name in text)
+    return (*encode_text(tokenizer, text[:cut]), *encode_text(tokenizer, text[cut:]))
+
+
 def _break_names(value: Any, names: Sequence[str]) -> Any:
     """Return the value with a space in every name of a control token in its texts."""
     if isinstance(value, Mapping):
