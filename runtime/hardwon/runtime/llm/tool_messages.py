@@ -63,9 +63,15 @@ def build_answer(turn: Turn, call: tuple[str, dict[str, Any]] | None, number: in
     return {"role": "assistant", "content": thought, "tool_calls": calls}
 
 
-def find_call(conversation: Conversation, turn: Turn) -> tuple[str, dict[str, Any]] | None:
-    """Return the tool that a turn's action calls, and its arguments by name; None if it is no call."""
-    parsed = parse_call(turn.answer or "") if turn.calls else None
+def find_call(conversation: Conversation, turn: Turn, action: str | None = None) -> tuple[str, dict[str, Any]] | None:
+    """Return the tool that an action calls, and its arguments by name; None if it is no call.
+
+    Args:
+        conversation: The conversation, which has the tools.
+        turn: The turn that the action answers.
+        action: The action; default: the one that ran.
+    """
+    parsed = parse_call((turn.answer if action is None else action) or "") if turn.calls else None
     if parsed is None:
         return None
     name, positional, arguments = parsed

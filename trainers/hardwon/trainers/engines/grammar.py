@@ -266,7 +266,7 @@ def _hide_controls(tokenizer: Any) -> str:
             vocabulary[hidden] = vocabulary.pop(token["content"])
         if content["model"].get("unk_token") == token["content"]:
             content["model"]["unk_token"] = hidden
-        token["content"] = hidden
+        token |= {"content": hidden, "special": True}
     return json.dumps(content)
 
 

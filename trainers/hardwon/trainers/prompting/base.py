@@ -77,6 +77,10 @@ class PromptFormat(Protocol):
         """Return the listed actions as a trie, and the action by tokens; the first of two with equal tokens wins."""
         ...
 
+    def answer(self, conversation: Conversation, action: str) -> Ids:
+        """Return the tokens of an action as an answer to the open turn: its text, or a call as it is sampled."""
+        ...
+
     def call_form(self, conversation: Conversation) -> CallForm:
         """Return the form of the tool calls in a conversation."""
         ...

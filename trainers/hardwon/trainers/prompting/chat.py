@@ -9,7 +9,7 @@ that the model did not sample, such as a guardrail's substitute, is encoded as p
 the length limit cut gets the end token in the next prompt, so neither is trained on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hardwon.memory import Trajectory
@@ -17,7 +17,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder, Turn
-from hardwon.runtime.llm.tool_messages import build_messages, build_turn, find_call, list_tools
+from hardwon.runtime.llm.tool_messages import build_messages, build_turn, find_call, format_call, list_tools
 from hardwon.trainers.algorithms.samples import Ids, Sample, compute_anchor
 from hardwon.trainers.engines.grammar import PLAIN, CallForm
 from hardwon.trainers.engines.tool_form import ToolForm
@@ -31,13 +31,21 @@ from .template import ChatTemplate
 class ChatFormat:
     """Encodes episodes and questions with the chat template of a tokenizer."""
 
-    def __init__(self, tokenizer: Any, *, builder: PromptBuilder | None = None, manual: str = "") -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        builder: PromptBuilder | None = None,
+        manual: str = "",
+        tools: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         """Create a format, and probe the tokenizer's template.
 
         Args:
             tokenizer: A fast tokenizer with a chat template.
             builder: Writes the messages of recorded episodes; default: as `ChatPolicy` does without instructions.
             manual: The environment's instructions, which recorded episodes do not contain.
+            tools: The schemas of its tools, which they do not contain either; default: none.
 
         Raises:
             ConfigError: The template cannot be used.
@@ -45,7 +53,7 @@ class ChatFormat:
         self.tokenizer = tokenizer
         self.template = ChatTemplate(tokenizer)
         self.end = self.template.end
-        self._builder, self._manual = builder or PromptBuilder(), manual
+        self._builder, self._manual, self._tools = builder or PromptBuilder(), manual, tools or {}
         self.opening: Ids = self.template.encode("\n") if self._builder.speech else ()
 
     def describe(self) -> str:
@@ -104,10 +112,15 @@ class ChatFormat:
         """Return the tokens of an answer as they were sampled, or those of its text."""
         if not turn.sampled:
             form, call = self._find_tools(conversation), find_call(conversation, turn)
-            if form is not None and call is not None:
-                return (*form.encode(*call), self.end)
-            return self.text(turn.answer or "")
+            return self.text(turn.answer or "") if form is None or call is None else (*form.encode(*call), self.end)
         return turn.sampled if turn.sampled[-1] == self.end else (*turn.sampled, self.end)
+
+    def answer(self, conversation: Conversation, action: str) -> Ids:
+        """Return the tokens of an action as an answer to the open turn: its text, or a call as it is sampled."""
+        form, call = self._find_tools(conversation), find_call(conversation, conversation.turns[-1], action)
+        if call is None:
+            return self.text(action)
+        return self.text(format_call(*call)) if form is None else (*form.encode(*call), self.end)
 
     def render(self, conversation: Conversation) -> Ids:
         """Return the tokens of the messages of a conversation, as a server without a record would send them."""
@@ -139,9 +152,11 @@ class ChatFormat:
                 guidance=memory,
                 history=trajectory.steps[:t],
                 manual=self._manual,
+                tools=self._tools,
             )
             conversation = self._builder.advance(conversation, context)
-            prompt, completion = self.open_prompt(conversation, context), (*self.opening, *self.text(step.action))
+            prompt = self.open_prompt(conversation, context)
+            completion = (*self.opening, *self.answer(conversation, step.action))
             n, forced = len(completion), len(self.opening)
             mask = (*(False for _ in self.opening), *(True for _ in range(n - forced)))
             fields = (role, 0, trajectory.arm, "", compute_anchor(step.pre.signature, memory), trajectory.id, t)

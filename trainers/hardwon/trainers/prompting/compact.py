@@ -105,6 +105,10 @@ class CompactFormat:
             actions_by_tokens.setdefault(self.text(action), action)
         return Trie(actions_by_tokens), actions_by_tokens
 
+    def answer(self, conversation: Conversation, action: str) -> Ids:
+        """Return the tokens of an action as an answer."""
+        return self.text(action)
+
     def call_form(self, conversation: Conversation) -> CallForm:
         """Return the plain form: no tool call has words that such a base knows."""
         return PLAIN

@@ -27,7 +27,6 @@ from typing import Any, cast
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import EngineFailure
 from hardwon.runtime import Environment
-from hardwon.runtime.interfaces.types import Described
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.base import Completion, Engine, Request
@@ -138,9 +137,12 @@ class Scenes:
         self.config = of(setup.config)
         self.reported = Reported()
         self.environment: Environment = cast(Environment, Reporting(open_world(self.config.environment), self.reported))
-        manual = self.environment.describe() if isinstance(self.environment, Described) else ""
-        builder = self.config.policy.build_prompts()
-        self.prompts: Any = open_format(self.config.model, setup.tokenizer, manual=manual, builder=builder)
+        self.prompts: Any = open_format(
+            self.config.model,
+            setup.tokenizer,
+            environment=self.environment,
+            builder=self.config.policy.build_prompts(),
+        )
         self.context = setup.context
         self.remote = LearnerEngine(self, events)
         self.engine = cast(Engine, self.remote)
