@@ -17,12 +17,13 @@ from tests.trainers.folder_base import (
 from tests.trainers.tool_desk import Desk
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
-from hardwon.runtime import Agent
+from hardwon.runtime import Agent, ChatPolicy
 from hardwon.runtime.environments.calls import parse_call
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.config.schema import of
+from hardwon.trainers.engines.chat import EngineChatModel
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
@@ -107,7 +108,7 @@ def test_a_tool_cannot_put_a_control_token_into_a_call():
     tools = {name: {"type": "object", "properties": {"at": {"enum": ["<tool_call>"]}}, "required": ["at"]}}
     policy = TokenPolicy(LocalEngine(build_chat_model(TOKENIZER), TOKENIZER), PROMPTS)
     decision = policy.decide(Context(State("A hall."), tools=tools))
-    tokens = decision.why.tokens
+    tokens = decision.why.tokens or ()
     assert decision.action == f'{name}(at="<tool_call>")'
     counts = [
         tokens.count(TOKENIZER.convert_tokens_to_ids(mark)) for mark in ("<tool_call>", "</tool_call>", "<|im_end|>")
@@ -116,7 +117,7 @@ def test_a_tool_cannot_put_a_control_token_into_a_call():
 
 
 def test_production_reads_the_tokens_of_training(tmp_path, monkeypatch):
-    """With the roles of an export, and with the folder of the base, whose adapter has learned nothing yet."""
+    """With an export, as a role and as a chat model, and with the base itself: the adapter has learned nothing yet."""
     config = settings(tmp_path)
     train(config, export=tmp_path / "export")
     requests = keep_requests(monkeypatch)
@@ -126,7 +127,12 @@ def test_production_reads_the_tokens_of_training(tmp_path, monkeypatch):
     player.close()
     session.close()
     asked = [requests.pop("policy")]
-    for policy in (load_roles(tmp_path / "export", temperature=0.0).policy, load_policy(tmp_path / "base")):
+    served = EngineChatModel.load(tmp_path / "export" / "policy", temperature=0.0)
+    for policy in (
+        load_roles(tmp_path / "export", temperature=0.0).policy,
+        load_policy(tmp_path / "base"),
+        ChatPolicy(served),
+    ):
         assert policy is not None
         with ExperienceLibrary.open(":memory:") as library:
             agent = Agent(policy, library, Desk(), arm="control", learn=False, max_steps=3)
@@ -134,7 +140,7 @@ def test_production_reads_the_tokens_of_training(tmp_path, monkeypatch):
             agent.close()
         asked.append(requests.pop("policy"))
     assert len(asked[0]) == 3
-    assert asked[0] == asked[1] == asked[2]
+    assert asked[0] == asked[1] == asked[2] == asked[3]
     assert '"description": "Find free tables.' in TOKENIZER.decode(asked[0][0])
     assert TOKENIZER.decode(asked[0][-1]).count("<tool_response>") == 2
 

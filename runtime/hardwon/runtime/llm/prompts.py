@@ -220,12 +220,19 @@ def _find_new_feedback(state: State) -> str:
     return "" if state.feedback in state.observation else state.feedback
 
 
-def repair_prompt(context: Context, problem: str) -> str:
-    """Return the reply to an unusable answer: its problem and the expected form."""
+def repair_prompt(context: Context, problem: str, *, has_form: bool = False) -> str:
+    """Return the reply to an unusable answer: its problem and the expected form.
+
+    Args:
+        context: The input of the decision.
+        problem: What is wrong with the answer.
+        has_form: Whether the model has a form of calls of its own, which is then not named.
+    """
+    names_form = bool(context.actions) or not has_form
     parts = [
         f"Your answer cannot be used: {clean(problem, LINE)}.",
         _format_refusals(context),
-        choice_prompt(choices(context), strict=True, calls=bool(context.tools)),
+        choice_prompt(choices(context), strict=True, calls=bool(context.tools)) if names_form else "",
     ]
     return "\n\n".join(part for part in parts if part)
 

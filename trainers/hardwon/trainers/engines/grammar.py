@@ -106,9 +106,10 @@ class CallForm:
         parts: list[str | int] = []
         for part in (*self.before, content.encode(errors="replace").decode(), *self.after):
             # as one text, which a tokenizer may cut elsewhere than at the ends of the JSON
-            if parts and isinstance(part, str) and isinstance(parts[-1], str):
-                part = parts.pop() + part
-            parts.append(part)
+            if isinstance(part, str) and parts and isinstance(last := parts[-1], str):
+                parts[-1] = last + part
+            else:
+                parts.append(part)
         return tuple(parts)
 
     def read(self, text: str) -> tuple[str, dict[str, Any]] | None:

@@ -32,5 +32,5 @@ def open_format(
     if config.is_compact:
         return CompactFormat(tokenizer)
     manual = environment.describe() if isinstance(environment, Described) else ""
-    tools = environment.tool_schemas() if isinstance(environment, Tooled) else {}
+    tools = environment.tool_schemas() if isinstance(environment, Tooled) else None
     return ChatFormat(tokenizer, builder=builder, manual=manual, tools=tools)

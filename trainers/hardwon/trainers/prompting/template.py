@@ -86,7 +86,8 @@ class ChatTemplate:
             user: The first message of the user.
             tools: Tools in OpenAI's form, for a template that shows them.
         """
-        return self._render(self.begin(system, user), **({"tools": list(tools)} if tools else {}))
+        options: dict[str, Any] = {"tools": list(tools)} if tools else {}
+        return self._render(self.begin(system, user), **options)
 
     def resume(self, user: str) -> Ids:
         """Return the tokens of the next message, from behind the end token of the last answer to the next answer."""
