@@ -14,7 +14,7 @@ from tests.trainers.folder_base import (
     keep_requests,
     save_base,
 )
-from tests.trainers.tool_desk import Desk
+from tests.trainers.rollouts.tool_desk import Desk
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.runtime import Agent, ChatPolicy
@@ -53,7 +53,7 @@ def play(engine, library, *, seeds=(1,), steps=3, **how):
 def settings(folder, **sections):
     base = save_base(folder / "base", hidden=24, template=HERMES, more=TOOL_MARKS)  # greedy, it does not finish at once
     return {
-        "environment": {"name": "tests.trainers.tool_desk:Desk", "max_steps": 3},
+        "environment": {"name": "tests.trainers.rollouts.tool_desk:Desk", "max_steps": 3},
         "tasks": {
             "train": {"fold": "Book a table.", "seeds": "0-3"},
             "eval": {"fold": "Book a table.", "seeds": "9-9"},

@@ -198,7 +198,9 @@ class PromptBuilder:
     def _open(self, context: Context) -> Conversation:
         if not _acts_by_calls(context):
             return Conversation(self.system(context), builder=self._builder)
-        system = self.system(context, has_form=True)
+        # The instructions of an environment with tools list them. A model that reads the list itself reads it once.
+        is_listed = all(schema.get("description") for schema in context.tools.values())
+        system = self.system(replace(context, manual="") if is_listed else context, has_form=True)
         return Conversation(self.system(context), builder=self._builder, tools=context.tools, tool_system=system)
 
     def _offer(self, chat: Conversation, context: Context) -> tuple[Offer | None, str]:

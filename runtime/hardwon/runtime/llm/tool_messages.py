@@ -37,17 +37,17 @@ def build_messages(conversation: Conversation) -> list[Message]:
     return messages
 
 
-def build_turn(turn: Turn, called: str | None, number: int) -> list[Message]:
+def build_turn(turn: Turn, tool: str | None, number: int) -> list[Message]:
     """Return the messages of a turn before its answer.
 
     Args:
         turn: The turn.
-        called: The tool that was called before; None if the last answer was no call, or is left out.
+        tool: The tool that was called before; None if the last answer was no call, or is left out.
         number: The number of the turn, which the id of the call before it has.
     """
-    if called is None:
+    if tool is None:
         return [{"role": "user", "content": prompts.join_parts(turn.seen, turn.advice)}]
-    result = {"role": "tool", "tool_call_id": make_id(number), "name": called, "content": turn.seen}
+    result = {"role": "tool", "tool_call_id": make_id(number), "name": tool, "content": turn.seen}
     return [result, *([{"role": "user", "content": turn.advice}] if turn.advice else [])]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Ids
 
 from .grammar import CallForm
@@ -52,7 +53,7 @@ class ToolForm:
     render: Render
     head: Messages
     """Messages before the call of a rendering, of which nothing is kept."""
-    called: Ids
+    prefix: Ids
     """The tokens of these messages and a call, up to and including its end."""
 
     @classmethod
@@ -68,8 +69,8 @@ class ToolForm:
         try:
             if render(head, tools=[_TOOL]) == render(head):
                 return None
-            call, called = _find_call(render, tokenizer, head, end)
-            form = cls(call, tokenizer, render, head, called)
+            call, prefix = _find_call(render, tokenizer, head, end)
+            form = cls(call, tokenizer, render, head, prefix)
             whole, result = (
                 str(tokenizer.decode(form.resume(messages))) for messages in ([_ANSWERED, _ADVISED], [_ANSWERED])
             )
@@ -87,16 +88,16 @@ class ToolForm:
         """Return the tokens between the end token of a call and the next answer.
 
         Raises:
-            ValueError: The template rewrites what stands before the messages.
+            ConfigError: The template rewrites what stands before the messages.
         """
         answers = [
             {**message, "tool_call_id": _ID, "name": _NAME} if message["role"] == "tool" else message
             for message in messages
         ]
         ids = self.render([*self.head, _CALL, *answers], tools=[_TOOL])
-        if ids[: len(self.called)] != self.called:
-            raise ValueError("the chat template rewrites a call when its result follows.")
-        return ids[len(self.called) :]
+        if ids[: len(self.prefix)] != self.prefix:
+            raise ConfigError("the chat template rewrites a call when its result follows; use another base.")
+        return ids[len(self.prefix) :]
 
 
 def _find_call(render: Render, tokenizer: Any, head: Messages, end: int) -> tuple[CallForm, Ids]:
@@ -106,20 +107,20 @@ def _find_call(render: Render, tokenizer: Any, head: Messages, end: int) -> tupl
         ValueError: The call is not one JSON object between texts and control tokens.
     """
     pair = [render([*head, {"role": "assistant", "content": text}], answer=False, tools=[_TOOL]) for text in "xy"]
-    start = next(n for n, (one, other) in enumerate(zip(*pair, strict=False)) if one != other)
-    alone = render([*head, _CALL], answer=False, tools=[_TOOL])
-    body = alone[start : alone.index(end, start)]
-    if alone[:start] != pair[0][:start] or _ID in tokenizer.decode(body):
+    start = next(n for n, (token, other) in enumerate(zip(*pair, strict=False)) if token != other)
+    answer = render([*head, _CALL], answer=False, tools=[_TOOL])
+    body = answer[start : answer.index(end, start)]
+    if answer[:start] != pair[0][:start] or _ID in tokenizer.decode(body):
         raise ValueError("an answer with a call begins differently, or has its id.")
     form = _read_form(list(_cut(tokenizer, body)))
     if _encode(tokenizer, form.write(_NAME, _ARGUMENTS)) != body:
         raise ValueError("the tokens of the call depend on what is around it.")
     # an answer may begin differently where other messages follow it, as without an empty thought
-    followed = list(render([*head, _CALL, _ANSWERED], tools=[_TOOL]))
+    longer = list(render([*head, _CALL, _ANSWERED], tools=[_TOOL]))
     at = -1
     for _ in range(render(head, answer=False, tools=[_TOOL]).count(end) + 1):
-        at = followed.index(end, at + 1)
-    return form, tuple(followed[: at + 1])
+        at = longer.index(end, at + 1)
+    return form, tuple(longer[: at + 1])
 
 
 def _encode(tokenizer: Any, parts: Sequence[str | int]) -> Ids:

@@ -66,10 +66,12 @@ class DemonstrationPolicy:
             raise PolicyFailure(f"the path of {episode.spec.group} does not go on at step {turn + 1}.")
         action, chat = path[turn], self._log.advance(context)
         rename = self._rename(episode.spec)
-        shown = rename_conversation(chat, rename)
-        prompt = self._prompts.open_prompt(shown, context)
+        renamed_chat = rename_conversation(chat, rename)
+        prompt = self._prompts.open_prompt(renamed_chat, context)
         fields = (self._role, 0, episode.spec.arm, "", "", episode.spec.session, turn)
-        sample = build_sample(self._prompts, prompt, rename(action), [*map(rename, choices)], *fields, chat=shown)
+        sample = build_sample(
+            self._prompts, prompt, rename(action), [*map(rename, choices)], *fields, chat=renamed_chat
+        )
         call = find_call(chat, chat.turns[-1], action)
         Conversations.answer(chat, action, sample.completion, text=None if call is None else format_call(*call))
         episode.keep(turn, action, sample)
