@@ -101,6 +101,13 @@ def test_instructions_that_list_the_tools_again_are_left_out(schema, is_shown):
     assert MANUAL in chat.system
 
 
+def test_a_recorded_answer_to_a_list_is_no_call():
+    """Where another process played the beginning."""
+    step = Step(STATE, "yes()", STATE, Diagnosis(True), admissible=("yes()", "no()"))
+    answer, user = build_messages(open_chat(history=(step,)))[2:]
+    assert (answer["content"], user["role"]) == ("yes()", "user")
+
+
 def test_without_calls_there_is_no_form():
     assert not open_chat(tools={}).tools
     assert not open_chat(actions=("yes", "no")).tools

@@ -8,7 +8,7 @@ import torch
 from langchain_core.messages import HumanMessage, ToolMessage
 from tests.trainers.folder_base import CHATML, HERMES, TOOL_MARKS, build_chat_model, build_chat_tokenizer
 
-from hardwon.memory import State
+from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import ChatPolicy
 from hardwon.runtime.interfaces.types import Context
@@ -107,6 +107,20 @@ def test_listed_actions_bind_no_call():
     listed = Context(State("A guest."), ("no", "yes"), tools=TOOLS)
     assert ChatPolicy(EngineChatModel(engine=engine)).decide(listed).action == "yes"
     assert engine.requests[0].allowed is None
+    assert "1. no" in engine.read(0)
+    assert "You are an agent" in engine.read(0)
+
+
+def test_listed_actions_within_an_episode_of_calls_bind_no_call():
+    engine = Scripted(CALL, "2")
+    policy = ChatPolicy(EngineChatModel(engine=engine))
+    action = policy.decide(CONTEXT).action
+    step = Step(CONTEXT.state, action, State("Is 4 right?", task="Find a table."), Diagnosis(True))
+    listed = Context(step.post, ("no", "yes"), tools=TOOLS, history=(step,), thread="t")
+    assert policy.decide(listed).action == "yes"
+    assert engine.requests[1].allowed is None
+    assert "<tool_response>" in engine.read(1)
+    assert "1. no" in engine.read(1)
 
 
 def test_a_templates_own_thinking_is_closed_as_in_training():

@@ -43,6 +43,20 @@ NO_ADVICE = (
     "{% if message['role'] == 'user' and loop.index0 > 0 and messages[loop.index0 - 1]['role'] == 'tool' %}"
     "{{ raise_exception('after a result comes an answer') }}{% endif %}"
 )
+UNLISTED = write(FUNCTION).partition("{% endif %}")[2]
+LATE = "{{ '' if loop.last else message['content'] }}"
+NO_ADVICE_SHOWN = write(FUNCTION).replace(
+    "{% else %}{{ message['content'] }}", "{% else %}{{ message['content'] if loop.index0 < 4 }}"
+)
+REWRITES = "{% set mark = '!' if messages | length - loop.index0 > 2 else '' %}"
+OWN_ROLE = write(FUNCTION).replace(
+    "message['role'] + '\n'", "('caller' if message['tool_calls'] else message['role']) + '\n'"
+)
+TEXT_ARGUMENTS = "{{ {'name': call.function.name, 'arguments': call.function.arguments | tojson} | tojson }}"
+CHECKS_IDS = (
+    "{% if message['role'] == 'tool' and message['tool_call_id'] != messages[loop.index0 - 1]['tool_calls'][0]['id'] %}"
+    "{{ raise_exception('another id') }}{% endif %}"
+)
 MOVES = "{% if tools and loop.last %}{{ tools | tojson }}{% endif %}"
 
 
@@ -107,9 +121,19 @@ def test_a_form_that_is_json_is_found(template, texts, key):
         write(FUNCTION, result="{{ message['tool_call_id'] + message['content'] }}"),
         write(FUNCTION, before=NO_ADVICE),
         write(FUNCTION, before=MOVES),
+        UNLISTED,
+        write(FUNCTION, result=LATE),
+        NO_ADVICE_SHOWN,
+        write("{{ mark }}" + FUNCTION, before=REWRITES),
+        OWN_ROLE,
+        write("{{ call.function | tojson(separators=(',', ':')) }}"),
+        write(TEXT_ARGUMENTS),
     ],
-    ids=["ignores", "raises", "drops calls", "xml", "id", "three keys", "no result", "id of it", "no advice", "moves"],
-)
+    ids=[
+        "ignores", "raises", "drops calls", "xml", "id", "three keys", "no result", "id of it", "refuses advice",
+        "moves", "no list", "late result", "no advice", "rewrites", "own role", "compact", "arguments as text",
+    ],
+)  # fmt: skip
 def test_any_other_template_has_tools_as_text(template):
     """Tools, calls and results stay as `ChatPolicy` sends them to any model."""
     assert find_form(template) is None
@@ -217,6 +241,20 @@ def test_where_actions_are_listed_the_message_lists_them():
     text = TOKENIZER.decode(PROMPTS.open_prompt(log.advance(last), last))
     assert "<|im_start|>assistant\nyes()<|im_end|>\n<|im_start|>user\nResult" in text
     assert text.count("<tool_call>") == 1
+
+
+def test_the_id_of_a_result_is_that_of_its_call():
+    """Some templates compare them."""
+    prompts = ChatFormat(build_chat_tokenizer(write(FUNCTION, before=CHECKS_IDS), more=TOOL_MARKS))
+    _, sent = play(('find(city="Rome")', None), ("wait()", None), prompts=prompts)
+    assert "<|im_start|>tool" in prompts.tokenizer.decode(sent[-1])
+
+
+def test_a_conversation_without_calls_has_no_form():
+    context = Context(State("A hall.", task="Go."), ("go east",), tools=TOOLS)
+    prompt = PROMPTS.open_prompt(Conversations().advance(context), context)
+    assert "<tools>" not in TOKENIZER.decode(prompt)
+    assert "1. go east" in TOKENIZER.decode(prompt)
 
 
 # -- text that looks like the form

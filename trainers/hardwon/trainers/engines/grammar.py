@@ -265,8 +265,6 @@ def _hide_controls(tokenizer: Any) -> str:
         hidden = f"\0{token['id']}"
         if isinstance(vocabulary, dict) and token["content"] in vocabulary:
             vocabulary[hidden] = vocabulary.pop(token["content"])
-        if content["model"].get("unk_token") == token["content"]:
-            content["model"]["unk_token"] = hidden
         token |= {"content": hidden, "special": True}
     return json.dumps(content)
 

@@ -71,18 +71,21 @@ class ToolForm:
                 return None
             call, prefix = _find_call(render, tokenizer, head, end)
             form = cls(call, tokenizer, render, head, prefix)
-            whole, result = (
-                str(tokenizer.decode(form.resume(messages))) for messages in ([_ANSWERED, _ADVISED], [_ANSWERED])
+            plain, advised = (
+                str(tokenizer.decode(form.resume(messages))) for messages in ([_ANSWERED], [_ANSWERED, _ADVISED])
             )
         except Exception:  # a template is a program: it may raise anything for what it does not expect
             return None
         # the name and the id of the call are those of an example
-        is_general = _NAME not in whole and _ID not in whole
-        return form if is_general and _RESULT in result and _RESULT in whole.partition(_ADVICE)[0] != whole else None
+        is_general = _NAME not in advised and _ID not in advised
+        is_whole = _RESULT in plain and _ADVICE in advised
+        return form if is_general and is_whole else None
 
     def encode(self, name: str, arguments: Mapping[str, Any]) -> Ids:
         """Return the tokens of a call without its end token. Control tokens in its texts are plain text."""
-        return _encode(self.tokenizer, self.call.write(name, arguments))
+        parts = self.call.write(name, arguments)
+        encoded = ((part,) if isinstance(part, int) else encode_text(self.tokenizer, part) for part in parts)
+        return tuple(token for tokens in encoded for token in tokens)
 
     def resume(self, messages: Messages) -> Ids:
         """Return the tokens between the end token of a call and the next answer.
@@ -113,20 +116,12 @@ def _find_call(render: Render, tokenizer: Any, head: Messages, end: int) -> tupl
     if answer[:start] != pair[0][:start] or _ID in tokenizer.decode(body):
         raise ValueError("an answer with a call begins differently, or has its id.")
     form = _read_form(list(_cut(tokenizer, body)))
-    if _encode(tokenizer, form.write(_NAME, _ARGUMENTS)) != body:
-        raise ValueError("the tokens of the call depend on what is around it.")
     # an answer may begin differently where other messages follow it, as without an empty thought
     longer = list(render([*head, _CALL, _ANSWERED], tools=[_TOOL]))
     at = -1
     for _ in range(render(head, answer=False, tools=[_TOOL]).count(end) + 1):
         at = longer.index(end, at + 1)
     return form, tuple(longer[: at + 1])
-
-
-def _encode(tokenizer: Any, parts: Sequence[str | int]) -> Ids:
-    return tuple(
-        token for part in parts for token in ([part] if isinstance(part, int) else encode_text(tokenizer, part))
-    )
 
 
 def _cut(tokenizer: Any, ids: Ids) -> Iterator[str | int]:

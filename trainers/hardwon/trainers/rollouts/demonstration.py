@@ -15,7 +15,6 @@ from hardwon.memory.reasons import Reasons
 from hardwon.runtime.interfaces.types import Context, Decision, Environment, Info
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
-from hardwon.runtime.llm.tool_messages import find_call, format_call
 from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.prompting.base import PromptFormat
@@ -72,8 +71,7 @@ class DemonstrationPolicy:
         sample = build_sample(
             self._prompts, prompt, rename(action), [*map(rename, choices)], *fields, chat=renamed_chat
         )
-        call = find_call(chat, chat.turns[-1], action)
-        Conversations.answer(chat, action, sample.completion, text=None if call is None else format_call(*call))
+        Conversations.answer(chat, action, sample.completion)
         episode.keep(turn, action, sample)
         return Decision(action, Reasons(tokens=sample.completion, memory=chat.turns[-1].hint))
 
