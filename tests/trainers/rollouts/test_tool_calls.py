@@ -1,6 +1,7 @@
 """Calls of tools in the chat template's own form: sampled, imitated, trained and served with the same tokens."""
 
 import asyncio
+import json
 import re
 from typing import Any
 
@@ -143,6 +144,17 @@ def test_production_reads_the_tokens_of_training(tmp_path, monkeypatch):
     assert asked[0] == asked[1] == asked[2] == asked[3]
     assert '"description": "Find free tables.' in TOKENIZER.decode(asked[0][0])
     assert TOKENIZER.decode(asked[0][-1]).count("<tool_response>") == 2
+
+
+def test_a_run_trains_calls_in_the_form_and_says_so(tmp_path, capsys):
+    """Each episode is one row, and its update moves the adapter."""
+    run = {"iterations": 1, "groups": 2, "out": str(tmp_path / "run"), "threads": 1}
+    train(settings(tmp_path, run=run, roles={"policy": {"loss": {"entropy": 0.01}}}), quiet=False)
+    assert "tools, calls and results have its own form" in " ".join(capsys.readouterr().err.split())
+    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    line = next(each for each in metrics if "policy/samples_per_rollout" in each)
+    assert line["policy/samples_per_rollout"] == 1.0
+    assert line["policy/updates"] == 1
 
 
 @pytest.mark.parametrize("template", ["own", "text"])
