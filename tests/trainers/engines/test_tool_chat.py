@@ -78,6 +78,20 @@ def test_a_policy_asks_for_a_call_in_the_models_own_form():
     assert engine.requests[0].allowed is not None
 
 
+def test_a_policy_that_sends_a_report_writes_the_tools_as_text():
+    """Its messages are not those of an episode."""
+    engine = Scripted('{"name": "find", "arguments": {"city": "Rome"}}')
+    assert ChatPolicy(EngineChatModel(engine=engine), context="report").decide(CONTEXT).action == 'find(city="Rome")'
+    assert "<tools>" not in engine.read(0)
+    assert "one tool call as JSON" in engine.read(0)
+
+
+def test_without_tools_a_result_is_text_of_the_user():
+    engine = Scripted("x")
+    EngineChatModel(engine=engine).invoke([HumanMessage("Where?"), ToolMessage("Rome", tool_call_id="1")])
+    assert "<|im_start|>user\nRome<|im_end|>" in engine.read(0)
+
+
 def test_a_policy_whose_model_has_no_form_writes_the_tools_as_text():
     tokenizer = build_chat_tokenizer(CHATML)
     engine = Scripted('{"name": "find", "arguments": {"city": "Rome"}}', tokenizer=tokenizer)

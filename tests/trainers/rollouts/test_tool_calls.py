@@ -22,12 +22,15 @@ from hardwon.runtime import Agent, ChatPolicy
 from hardwon.runtime.environments.calls import parse_call
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.llm.conversation import Turn
 from hardwon.trainers.algorithms.samples import pack_samples
+from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.chat import EngineChatModel
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 from hardwon.trainers.serving import load_policy, load_roles
 from hardwon.trainers.session import Session
@@ -101,6 +104,22 @@ def test_a_call_that_the_limit_cut_is_followed_by_a_message_of_the_user(engine, 
     text = TOKENIZER.decode(rollout.rows[1].prompt)
     assert "cut off at the limit of 5 tokens" in text
     assert "<tool_response>" not in text.partition("</tools>")[2]
+
+
+def test_a_thought_stands_before_its_call(engine, library):
+    """As the template writes words before a call; what was sampled of both is trained."""
+    settings = PolicySettings(speech="free", speech_tokens=6, max_tokens=600)
+    prompts = ChatFormat(TOKENIZER, builder=settings.build_prompts())
+    policy = TokenPolicy(engine, prompts, settings=settings)
+    agent = Agent(policy, library, Desk(), learn=False, guidance=GivenGuidance(), max_steps=2, retries=0)
+    (rollout,) = asyncio.run(collect({"control": agent}, engine, [Spec("Book a table.", 4)]))
+    (chat,) = policy._log._open.values()
+    for row in rollout.rows:
+        thought, _, call = TOKENIZER.decode(row.completion).partition("<tool_call>")
+        assert (thought.count("\n"), thought[-1]) == (1, "\n")
+        assert CALL.fullmatch(f"<tool_call>{call}")
+    chat.turns.append(Turn("later", State("later"), seen="later", calls=True))
+    assert compare_record(prompts, chat) == ()
 
 
 def test_a_tool_cannot_put_a_control_token_into_a_call():

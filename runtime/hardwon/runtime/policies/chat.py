@@ -38,7 +38,7 @@ from hardwon.runtime.llm.chat_model import (
     status_of,
     usage_of,
 )
-from hardwon.runtime.llm.context_builders import ContextBuilder
+from hardwon.runtime.llm.context_builders import AllTurns, ContextBuilder
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.runtime.llm.speech import split_speech
 from hardwon.runtime.llm.tool_messages import build_messages, list_tools
@@ -228,7 +228,8 @@ class ChatPolicy:
 
     def _open_request(self, chat: Conversation) -> Ask:
         """Return the request for the open turn, in the model's own form of tools if it has one."""
-        if not (self._has_form and chat.tools):
+        # other builders than that of all turns write texts
+        if not (self._has_form and chat.tools and isinstance(chat.builder, AllTurns)):
             return Ask(chat.messages())
         # a thought stands before a call, so the answer is then free
         calls = chat.turns[-1].calls and not self._speaks

@@ -225,7 +225,7 @@ class EngineChatModel(BaseChatModel):
             )
         if tools:
             self._require_form()
-        conversation = [_to_template(message) for message in messages]
+        conversation = [_to_template(message, has_tools=bool(tools)) for message in messages]
         extra: dict[str, Any] = {"tools": [*tools]} if tools else {}
         return self._render(conversation, **extra)
 
@@ -306,9 +306,11 @@ class EngineChatModel(BaseChatModel):
         return RunnableMap(raw=bound) | parsed
 
 
-def _to_template(message: BaseMessage) -> dict[str, Any]:
-    """Return a message in the form of chat templates."""
+def _to_template(message: BaseMessage, *, has_tools: bool) -> dict[str, Any]:
+    """Return a message in the form of chat templates; without tools, calls are left out and results are the user's."""
     converted: dict[str, Any] = {"role": _ROLES.get(message.type, "user"), "content": str(message.text)}
+    if not has_tools:
+        return converted
     if isinstance(message, ToolMessage):
         return {
             "role": "tool",
