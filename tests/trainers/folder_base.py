@@ -15,6 +15,20 @@ CHATML = (
     "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+HERMES = (
+    "{% if tools %}{{ '<|im_start|>system\n' + messages[0]['content'] + '\n<tools>' }}"
+    "{% for tool in tools %}{{ '\n' + (tool | tojson) }}{% endfor %}{{ '\n</tools><|im_end|>\n' }}"
+    "{% elif messages[0]['role'] == 'system' %}{{ '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}"
+    "{% endif %}{% for message in messages %}{% if message['role'] == 'tool' %}"
+    "{{ '<|im_start|>user\n<tool_response>\n' + message['content'] + '\n</tool_response><|im_end|>\n' }}"
+    "{% elif message['role'] != 'system' %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
+    "{% for call in message['tool_calls'] or [] %}{{ '\n' if message['content'] }}"
+    '{{ \'<tool_call>\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
+    "{{ call.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""A template with the tool form of Hermes and Qwen."""
+TOOL_MARKS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<file_sep>")
 
 
@@ -64,9 +78,9 @@ def build_chat_model(tokenizer: Any, *, hidden: int = 32, layers: int = 2, seed:
     return LlamaForCausalLM(config).eval()
 
 
-def save_base(folder: Path, *, hidden: int = 32) -> Path:
+def save_base(folder: Path, *, hidden: int = 32, template: str = CHATML, more: tuple[str, ...] = ()) -> Path:
     """Write the base as a folder, as `model.base` takes it; it has four heads."""
-    tokenizer = build_chat_tokenizer()
+    tokenizer = build_chat_tokenizer(template, more=more)
     build_chat_model(tokenizer, hidden=hidden).save_pretrained(str(folder))
     tokenizer.save_pretrained(str(folder))
     return folder

@@ -6,9 +6,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from hardwon.trainers.algorithms.advantages import Trace, Turn, gigpo, group_siblings, grpo, hgpo, salt
+from hardwon.trainers.algorithms.advantages import (
+    Trace,
+    Turn,
+    compute_spread,
+    gigpo,
+    group_siblings,
+    grpo,
+    hgpo,
+    salt,
+)
 from hardwon.trainers.algorithms.estimators import ESTIMATORS
-from hardwon.trainers.algorithms.signals import UnfedSignal
+from hardwon.trainers.algorithms.signals import UnfedSignal, count_missing
 
 from .traces import batches, close, few, strip
 
@@ -263,3 +272,12 @@ def test_siblings_are_of_one_group_role_and_arm():
         trace("d", 1, "x"),
     ]
     assert [[one.id for one in group] for group in group_siblings(batch)] == [["a", "d"], ["b"], ["c"]]
+
+
+def test_the_spread_is_over_all_turns_of_a_batch():
+    assert compute_spread({"a": [1.0, -1.0], "b": [], "c": [1.0, -1.0]}) == 1.0
+    assert compute_spread({}) == 0.0
+
+
+def test_a_turn_of_which_nothing_is_known_is_missing():
+    assert [count_missing(values) for values in ((None, 0.0, None), (0.5,), ())] == [2, 0, 0]

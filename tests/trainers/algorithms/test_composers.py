@@ -179,7 +179,9 @@ class TestArpo:
     def test_failed_parents_give_no_branches_and_fresh_episodes_fill_the_group(self):
         composer = self.make(probability=1.0)
         done = [end(spec, 0, failed="environment_crash", entropy=()) for spec in composer.begin(specs())]
-        assert [spec.prefix for spec in composer.more(done)] == [(), ()]
+        fresh = composer.more(done)
+        assert [spec.prefix for spec in fresh] == [(), ()]
+        assert len({spec.session for spec in [*fresh, *(episode.spec for episode in done)]}) == 4
         assert composer.drain_metrics() == {"compose/branches": 0, "compose/branch_turns": 0, "compose/fresh": 2}
 
 

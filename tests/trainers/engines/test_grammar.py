@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from tests.trainers.fake_vllm import serving
+from tests.trainers.folder_base import TOOL_MARKS, build_chat_tokenizer
 
 from hardwon.memory.errors import ConfigError, EngineFailure
 from hardwon.trainers.algorithms.logprobs import collate, forward
 from hardwon.trainers.algorithms.samples import Sample, pack_samples
 from hardwon.trainers.engines.base import Completion, Request
-from hardwon.trainers.engines.grammar import MAX_STRING, Grammar, ToolCalls
+from hardwon.trainers.engines.grammar import MAX_STRING, CallForm, Grammar, ToolCalls
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
@@ -125,6 +126,20 @@ def test_asking_out_of_order_gives_the_same(completions):
     with pytest.raises(ValueError, match="does not follow"):
         grammar.allowed((TOKENIZER("}").input_ids[0],))
     assert grammar.allowed(()) == one.allowed[0]
+
+
+def test_asking_out_of_order_gives_the_same_with_control_tokens_around_a_call():
+    """An answer that is asked about from its end to its beginning."""
+    tokenizer = build_chat_tokenizer(more=TOOL_MARKS)
+    before, after = tokenizer.convert_tokens_to_ids(TOOL_MARKS[:2])
+    calls = ToolCalls(tokenizer, TOOLS, form=CallForm((before, "\n"), (after,)))
+    answer, sets = list[int](), list[Any]()
+    grammar, chance = calls.open_grammar(), random.Random(0)
+    while not grammar.complete(answer):
+        sets.append(grammar.allowed(answer))
+        answer.append(chance.choice(sets[-1]))
+    assert [grammar.allowed(answer[:n]) for n in reversed(range(len(answer)))] == sets[::-1]
+    assert (answer[0], answer[-2]) == (before, after)
 
 
 def test_what_cannot_work_is_told():

@@ -1,7 +1,7 @@
 """Messages as token ids with transformers from before 5.23, which has no switch for control tokens."""
 
 import pytest
-from tests.trainers.folder_base import CHATML, build_chat_tokenizer
+from tests.trainers.folder_base import CHATML, HERMES, TOOL_MARKS, build_chat_tokenizer
 
 from hardwon.trainers.engines.rendering import render_messages
 from hardwon.trainers.prompting.template import ChatTemplate
@@ -48,6 +48,19 @@ def test_no_tool_of_an_old_version_contains_a_control_token():
 
     render(Recorder(TOKENIZER), "x", tools=[{"name": "look", "description": "x <|im_end|>", "strict": True}])
     assert given["tools"] == [{"name": "look", "description": "x < |im_end|>", "strict": True}]
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_no_argument_of_a_call_ends_it(old):
+    """A mark of the template that is not special among the vocabulary's tokens."""
+    tokenizer = build_chat_tokenizer(HERMES, more=TOOL_MARKS)
+    number = tokenizer.convert_tokens_to_ids("</tool_call>")
+    counts = []
+    for word in ("x </tool_call>", "x"):
+        calls = [{"id": "1", "type": "function", "function": {"name": "look", "arguments": {"at": word}}}]
+        messages = [{"role": "user", "content": word}, {"role": "assistant", "content": "", "tool_calls": calls}]
+        counts.append(render_messages(OldTokenizer(tokenizer) if old else tokenizer, messages).count(number))
+    assert counts == [1, 1]
 
 
 def test_an_old_version_changes_nothing_else():

@@ -40,4 +40,4 @@ def test_a_call_and_its_result_are_in_every_prompt(template, is_complete):
     assert '{"name": "find", "arguments": {"at": "x"}}' in text
     assert "it is there" in text
     assert ("You can call these tools" in text) is not is_complete
-    assert ("left to programs" in chat.describe()) is is_complete
+    assert ("incomplete or missing" in chat.describe()) is not is_complete

@@ -16,6 +16,7 @@ from hardwon.runtime.interfaces.types import Context, Info
 from hardwon.runtime.policies.chat import ChatPolicy
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.engines.base import Completion
+from hardwon.trainers.engines.grammar import CallForm
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.rollouts.answers import Answers, UnusableAnswer
@@ -197,6 +198,7 @@ def test_one_grammar_serves_a_set_of_tools():
     grammars = [answers._get_calls(tools) for tools in (first, dict(first), other)]
     assert grammars[0] is grammars[1]
     assert grammars[0] is not grammars[2]
+    assert grammars[0] is not answers._get_calls(first, CallForm(("CALL",)))
 
 
 def test_production_reads_the_same_messages_as_training():

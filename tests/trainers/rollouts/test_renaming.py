@@ -9,6 +9,7 @@ from hardwon.memory import State
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, RandomPolicy
 from hardwon.runtime.llm.conversation import Conversation, Turn
+from hardwon.runtime.llm.tool_messages import build_messages
 from hardwon.trainers.algorithms.imitation import Examples
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.rollouts.demonstration import DemonstrationPolicy
@@ -73,6 +74,16 @@ def test_a_conversation_is_renamed_in_every_text_and_the_original_stays():
         ("user", "have key"),
     )
     assert (chat.turns[0].user, chat.turns[0].ids, other.turns[0].ids) == ("see coat", (1, 2), None)
+
+
+def test_a_conversation_of_calls_is_renamed_in_the_form_of_the_model_too():
+    first = Turn("see coat", State("x"), 'take(what="coat")', seen="see coat", calls=True)
+    last = Turn("have coat", State("y"), seen="have coat", advice="wear coat", calls=True)
+    tools = {"take": {"type": "object"}}
+    chat = Conversation("coat", [first, last], tools=tools, tool_system="the task: coat")
+    messages = build_messages(rename_conversation(chat, lambda text: text.replace("coat", "key")))
+    assert [message["content"] for message in messages] == ["the task: key", "see key", "", "have key", "wear key"]
+    assert messages[2]["tool_calls"][0]["function"] == {"name": "take", "arguments": {"what": "key"}}
 
 
 def test_samples_show_and_imitate_the_other_names(engine, rooms, library):  # noqa: F811

@@ -18,7 +18,6 @@ from typing import Any, cast
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime import Environment
-from hardwon.runtime.interfaces.types import Described
 
 from .algorithms.parallel import get_team
 from .algorithms.terms import add_horizon
@@ -127,8 +126,8 @@ class Session:
         # Sharding requires adapters, so all roles share this one model.
         if (team := get_team()) is not None and team.shards:
             team.shard_base(first)
-        manual = environment.describe() if isinstance(environment, Described) else ""
-        prompts: Any = open_format(config.model, tokenizer, manual=manual, builder=config.policy.build_prompts())
+        builder = config.policy.build_prompts()
+        prompts: Any = open_format(config.model, tokenizer, environment=environment, builder=builder)
         # Only the process that plays may connect to a server or start vLLM.
         engine = _open_engine(config if plays else replace(config, engine=EngineConfig()), first, tokenizer, out)
         gate = open_gate(config.gate, engine, prompts)

@@ -33,6 +33,7 @@ FOLDS = {"train": (0, 1), "dev": (2,), "test": (3,)}
 """Task numbers modulo 4; the folds share no story."""
 ANSWER = "answer"
 """The action that ends a turn."""
+_ANSWER_PURPOSE = "Ends this turn, with words for the user; nothing more is to be called."
 SHOWN_CALLS, SHOWN_CHARS = 6, 600
 """Maximum number of recent results in an observation, and maximum characters of each."""
 _TYPES = {"dict": "object", "float": "number", "double": "number", "tuple": "array", "list": "array"}
@@ -152,13 +153,17 @@ class Bfcl:
 
     def describe(self) -> str:
         """Return a description of the functions that can be called now."""
-        lines = [f"{ANSWER}(text: string): Ends this turn, with words for the user; nothing more is to be called."]
+        lines = [f"{ANSWER}(text: string): {_ANSWER_PURPOSE}"]
         return "\n".join([*lines, *map(_format_function, self._list_functions())])
 
     def tool_schemas(self) -> dict[str, dict[str, Any]]:
         """Return the JSON schema of the arguments of every function that can be called now, and of `answer`."""
-        schemas = {function["name"]: convert_schema(function["parameters"]) for function in self._list_functions()}
-        return {ANSWER: {"type": "object", "properties": {"text": {"type": "string"}}}, **schemas}
+        schemas = {
+            function["name"]: {"description": _read_purpose(function), **convert_schema(function["parameters"])}
+            for function in self._list_functions()
+        }
+        answer = {"type": "object", "description": _ANSWER_PURPOSE, "properties": {"text": {"type": "string"}}}
+        return {ANSWER: answer, **schemas}
 
     def _list_functions(self) -> list[Mapping[str, Any]]:
         """Return the records of the functions that can be called now."""
@@ -370,8 +375,12 @@ def _format_function(function: Mapping[str, Any]) -> str:
         for name, field in parameters["properties"].items()
     )
     descriptions = [f"    {name}: {field['description']}" for name, field in parameters["properties"].items()]
-    purpose = function["description"].rpartition("Tool description: ")[2]
-    return "\n".join([f"{function['name']}({arguments}): {purpose}", *descriptions])
+    return "\n".join([f"{function['name']}({arguments}): {_read_purpose(function)}", *descriptions])
+
+
+def _read_purpose(function: Mapping[str, Any]) -> str:
+    """Return what a function does, without the description of its service."""
+    return str(function["description"]).rpartition("Tool description: ")[2]
 
 
 def convert_schema(schema: Any) -> Any:

@@ -13,9 +13,9 @@ process has not seen from its start, as after a crash, is rebuilt from its recor
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
+from typing import Any, get_args
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import State, Step
@@ -49,6 +49,12 @@ class Turn:
     """Whether `ids` begin a conversation, with the system message before this one."""
     hint: str | None = None
     """The guidance that the message shows; None if it shows none, or if an earlier message shows the same."""
+    seen: str = ""
+    """The part of the message about the last action and the state, in a conversation that has tools."""
+    advice: str = ""
+    """The part of the message behind it, without the form of a call."""
+    calls: bool = False
+    """Whether the answer is a call of a tool."""
     offer: Offer | None = None
     """The actions that are admissible, where messages list changes; None if the message says nothing about them."""
 
@@ -63,6 +69,10 @@ class Conversation:
     """Number of first turns that are left out of the messages."""
     builder: ContextBuilder = field(default_factory=AllTurns)
     """Chooses the form of the past turns."""
+    tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The tools at the start, for a model with a form of its own for them; empty if the actions are no calls."""
+    tool_system: str = ""
+    """The system message for such a model, which names no form of a call."""
 
     def messages(self) -> tuple[tuple[str, str], ...]:
         """Return the messages as pairs of role and text; the last one is the open turn, if there is one."""
@@ -115,14 +125,19 @@ class PromptBuilder:
         """Return whether messages list the changes of the admissible actions, in words and without numbers."""
         return self._actions == "changes"
 
-    def system(self, context: Context) -> str:
-        """Return the system message: the rules, the task, and the environment's instructions."""
-        calls = bool(context.tools and not context.actions)
+    def system(self, context: Context, *, has_form: bool = False) -> str:
+        """Return the system message: the rules, the task, and the environment's instructions.
+
+        Args:
+            context: The input of the first decision.
+            has_form: Whether the model has a form of calls of its own.
+        """
         return prompts.system_prompt(
             context.state.task,
             self._instructions,
             context.manual,
-            calls=calls,
+            calls=_acts_by_calls(context),
+            has_form=has_form,
             speech=self.speech,
             changes=self.lists_changes,
         )
@@ -148,7 +163,7 @@ class PromptBuilder:
         """
         if conversation is not None and not _belongs(conversation, context):
             conversation = None
-        chat = conversation or Conversation(self.system(context), builder=self._builder)
+        chat = conversation or self._open(context)
         # A turn at or after the current step was superseded, as by a retry after a refusal.
         del chat.turns[len(context.history) :]
         for turn, step in zip(chat.turns, context.history, strict=False):
@@ -156,7 +171,11 @@ class PromptBuilder:
                 turn.answer, turn.sampled, turn.text = step.action, None, None
         for at in range(len(chat.turns), len(context.history)):
             step, before = context.history[at], context.history[at - 1] if at else None
-            chat.turns.append(Turn(self.past(step, before), step.pre, step.action))
+            message = self.past(step, before)
+            turn = Turn(message, step.pre, step.action)
+            if chat.tools:
+                turn.seen, turn.calls = message, not step.admissible
+            chat.turns.append(turn)
         self._omit_old(chat)
         # The conversation keeps what it showed, so a hint that still holds is not read again in every turn.
         sent = reversed(chat.turns[chat.omitted :])
@@ -164,8 +183,25 @@ class PromptBuilder:
         fresh = replace(context, guidance=None) if context.guidance == last else context
         offer, listing = self._offer(chat, context)
         message = self.turn(fresh, remembered=chat.omitted > 0, listing=listing)
-        chat.turns.append(Turn(message, context.state, hint=fresh.guidance, offer=offer))
+        turn = Turn(message, context.state, hint=fresh.guidance, offer=offer)
+        if chat.tools:
+            self._split(turn, fresh, remembered=chat.omitted > 0, listing=listing)
+        chat.turns.append(turn)
         return chat
+
+    def _split(self, turn: Turn, context: Context, *, remembered: bool, listing: str) -> None:
+        """Give a turn the parts of its message. The form of a call is not among them: the model has its own."""
+        parts = prompts.split_turn(context, remembered=remembered, speech=self.speech > 0, listing=listing)
+        turn.seen, turn.calls = parts[0], _acts_by_calls(context)
+        turn.advice = parts[1] if turn.calls else prompts.join_parts(*parts[1:])
+
+    def _open(self, context: Context) -> Conversation:
+        if not _acts_by_calls(context):
+            return Conversation(self.system(context), builder=self._builder)
+        # The instructions of an environment with tools list them. A model that reads the list itself reads it once.
+        is_listed = all(schema.get("description") for schema in context.tools.values())
+        system = self.system(replace(context, manual="") if is_listed else context, has_form=True)
+        return Conversation(self.system(context), builder=self._builder, tools=context.tools, tool_system=system)
 
     def _offer(self, chat: Conversation, context: Context) -> tuple[Offer | None, str]:
         """Return what the next message offers, with its text; nothing if the message has the whole numbered list."""
@@ -180,6 +216,11 @@ class PromptBuilder:
         chat.omitted = min(chat.omitted, past)
         if self._history is not None and past - chat.omitted > self._history:
             chat.omitted = past - self._history // 2
+
+
+def _acts_by_calls(context: Context) -> bool:
+    """Return whether the actions are calls of tools whose schemas are known."""
+    return bool(context.tools and not context.actions)
 
 
 def _check_listing(actions: str, builder: ContextBuilder) -> None:
@@ -245,7 +286,7 @@ class Conversations:
         if chat is None or len(chat.turns) < turns:
             return
         own = [replace(turn) for turn in chat.turns[:turns]]
-        self._open[thread] = Conversation(chat.system, own, min(chat.omitted, turns), chat.builder)
+        self._open[thread] = replace(chat, turns=own, omitted=min(chat.omitted, turns))
 
     @staticmethod
     def answer(

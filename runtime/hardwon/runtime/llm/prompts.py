@@ -84,13 +84,21 @@ Where none are listed, answer with one line: the action in the words the environ
 or a call such as name(argument="value")."""
 _CALL_FORM = '{"name": "TOOL", "arguments": {"ARGUMENT": "VALUE"}}'
 _CALL = f"Where none are listed, answer with one tool call as JSON, on one line: {_CALL_FORM}"
+_LISTED_CALL = "Where none are listed, answer with one tool call."
 
 
 # ---- prompts
 
 
 def system_prompt(
-    task: str, instructions: str = "", manual: str = "", *, calls: bool = False, speech: int = 0, changes: bool = False
+    task: str,
+    instructions: str = "",
+    manual: str = "",
+    *,
+    calls: bool = False,
+    has_form: bool = False,
+    speech: int = 0,
+    changes: bool = False,
 ) -> str:
     """Return the role, the task and the rules; the text is the same in every step of an episode.
 
@@ -99,6 +107,7 @@ def system_prompt(
         instructions: Text of the developer, which comes last.
         manual: The environment's instructions.
         calls: Whether the actions are calls of tools whose schemas are known.
+        has_form: Whether the model has a form of calls of its own, so that the rules name none.
         speech: Maximum number of tokens of a thought before the action; 0 for none.
         changes: Whether later messages say how the list of actions has changed, instead of repeating it.
     """
@@ -106,7 +115,7 @@ def system_prompt(
     tools = _section("How to act here:", "manual", manual)
     # A word takes a token or more, and the limit cuts a thought off.
     answer = _SPEECH.format(words=max(1, speech * 3 // 4)) if speech else _ANSWER
-    listed, free = _CHANGES if changes else _LISTED, _CALL if calls else _FREE
+    listed, free = _CHANGES if changes else _LISTED, (_LISTED_CALL if has_form else _CALL) if calls else _FREE
     rules = _SYSTEM.format(task=goal, answer=answer, listed=listed, free=free)
     return "\n\n".join(part for part in (rules, tools, instructions.strip()) if part)
 
@@ -122,9 +131,21 @@ def turn_prompt(context: Context, *, remembered: bool = False, speech: bool = Fa
         speech: Ask for a line of thought before the action.
         listing: Text about the admissible actions, in place of their numbered list.
     """
+    return join_parts(*split_turn(context, remembered=remembered, speech=speech, listing=listing))
+
+
+def split_turn(
+    context: Context, *, remembered: bool = False, speech: bool = False, listing: str = ""
+) -> tuple[str, str, str]:
+    """Return the parts of the message that `turn_prompt` returns.
+
+    Returns:
+        What the last action brought and what is seen; what is known, suggested, planned and refused; and the actions
+        with the form of the answer.
+    """
     notes = context.working.annotate(context.state).notes if remembered else context.state.notes
-    parts = [
-        *_see(context.state, context.history[-1] if context.history else None),
+    seen = _see(context.state, context.history[-1] if context.history else None)
+    advice = (
         _section("Known from before:", "notes", "\n".join(clean(note, LINE) for note in notes)),
         _section(
             "What earlier episodes suggest. It may not fit; the observation takes precedence:",
@@ -145,8 +166,13 @@ def turn_prompt(context: Context, *, remembered: bool = False, speech: bool = Fa
             context.replan or "",
             OBSERVATION,
         ),
-        choice_prompt(choices(context), calls=bool(context.tools), speech=speech, listing=listing),
-    ]
+    )
+    ask = choice_prompt(choices(context), calls=bool(context.tools), speech=speech, listing=listing)
+    return join_parts(*seen), join_parts(*advice), ask
+
+
+def join_parts(*parts: str) -> str:
+    """Return the parts of a message that are not empty, with a blank line between them."""
     return "\n\n".join(part for part in parts if part)
 
 
@@ -194,12 +220,19 @@ def _find_new_feedback(state: State) -> str:
     return "" if state.feedback in state.observation else state.feedback
 
 
-def repair_prompt(context: Context, problem: str) -> str:
-    """Return the reply to an unusable answer: its problem and the expected form."""
+def repair_prompt(context: Context, problem: str, *, has_form: bool = False) -> str:
+    """Return the reply to an unusable answer: its problem and the expected form.
+
+    Args:
+        context: The input of the decision.
+        problem: What is wrong with the answer.
+        has_form: Whether the model has a form of calls of its own, which is then not named.
+    """
+    names_form = bool(context.actions) or not has_form
     parts = [
         f"Your answer cannot be used: {clean(problem, LINE)}.",
         _format_refusals(context),
-        choice_prompt(choices(context), strict=True, calls=bool(context.tools)),
+        choice_prompt(choices(context), strict=True, calls=bool(context.tools)) if names_form else "",
     ]
     return "\n\n".join(part for part in parts if part)
 

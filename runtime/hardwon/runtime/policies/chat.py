@@ -17,7 +17,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -38,9 +38,10 @@ from hardwon.runtime.llm.chat_model import (
     status_of,
     usage_of,
 )
-from hardwon.runtime.llm.context_builders import ContextBuilder
-from hardwon.runtime.llm.conversation import Conversations, PromptBuilder
+from hardwon.runtime.llm.context_builders import AllTurns, ContextBuilder
+from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.runtime.llm.speech import split_speech
+from hardwon.runtime.llm.tool_messages import build_messages, list_tools
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -60,9 +61,21 @@ MAX_WHY = 500
 class Ask:
     """One request to the model."""
 
-    messages: tuple[tuple[str, str], ...]
+    messages: tuple[Any, ...]
+    """Pairs of role and text; with tools, messages in OpenAI's form."""
     only: tuple[str, ...] = ()
     """The allowed answers, if the model's output can be constrained; empty for no constraint."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    """Tools in OpenAI's form, for a model with a form of its own for them."""
+    calls: bool = False
+    """Whether the answer must be a call of one of the tools."""
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Return the roles and texts of the messages."""
+        if not self.tools:
+            return self.messages
+        return tuple((message["role"], str(message["content"])) for message in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +155,7 @@ class ChatPolicy:
         self._sleep = sleep
         self._jitter = random.Random()  # not the episode's generator: a slow provider must not change the episode
         self._by_name = isinstance(model, str)
+        self._has_form = bool(getattr(self._model, "has_tool_form", False))
         self.name = model if isinstance(model, str) else name_of(model)
 
     def decide(self, context: Context) -> Decision:
@@ -169,7 +183,7 @@ class ChatPolicy:
     def _conversation(self, context: Context) -> Exchange:
         only, tally, last = prompts.choices(context), _Tally(self._price), ""
         chat = self._conversations.advance(context)
-        ask = Ask(chat.messages())
+        ask = first = self._open_request(chat)
         constrain = only
         while tally.attempts <= self._max_retries:
             tally.attempts += 1
@@ -202,11 +216,24 @@ class ChatPolicy:
             last, tally.repairing = answer or last, True
             # The unusable answer is part of this request only; the conversation goes on without it.
             repeated = ("assistant", prompts.clean(answer, MAX_REPEATED).strip() or "(empty)")
-            ask = Ask((*chat.messages(), repeated, ("user", prompts.repair_prompt(context, problem))), constrain)
+            repair = ("user", prompts.repair_prompt(context, problem, has_form=bool(first.tools)))
+            added = [
+                {"role": role, "content": text} if first.tools else (role, text) for role, text in (repeated, repair)
+            ]
+            ask = replace(first, messages=(*first.messages, *added), only=constrain)
         if (action := self._find_nearest(last, context, only)) is not None:
             self._conversations.answer(chat, action)
             return self._build_decision(action, last, tally, nearest=True)
         raise self._build_failure(tally)
+
+    def _open_request(self, chat: Conversation) -> Ask:
+        """Return the request for the open turn, in the model's own form of tools if it has one."""
+        # other builders than that of all turns write texts
+        if not (self._has_form and chat.tools and isinstance(chat.builder, AllTurns)):
+            return Ask(chat.messages())
+        # a thought stands before a call, so the answer is then free
+        calls = chat.turns[-1].calls and not self._speaks
+        return Ask(tuple(build_messages(chat)), tools=tuple(list_tools(chat)), calls=calls)
 
     def _is_unsupported(self, error: Exception, ask: Ask) -> bool:
         """Return whether the provider may have rejected the output constraint.
@@ -260,7 +287,7 @@ class ChatPolicy:
             (self._sleep or time.sleep)(request.seconds)
             return None
         try:
-            model = self._constrain(request.only)
+            model = self._constrain(request)
             return _get_message(in_thread(lambda: model.invoke(list(request.messages))).result(self._timeout_s))
         except Exception as error:  # the conversation decides whether to retry
             return error
@@ -271,7 +298,7 @@ class ChatPolicy:
             return self._sleep(request.seconds) if self._sleep else None
         messages = list(request.messages)
         try:
-            model = self._constrain(request.only)
+            model = self._constrain(request)
             if not awaits(self._model):  # LangChain's fallback thread could not be abandoned after a timeout
                 waiting: Any = asyncio.wrap_future(in_thread(lambda: model.invoke(messages)))
             elif self._by_name:  # a client of our own, whose connections belong to our own loop
@@ -282,7 +309,10 @@ class ChatPolicy:
         except Exception as error:  # the conversation decides whether to retry
             return error
 
-    def _constrain(self, only: tuple[str, ...]) -> Any:
+    def _constrain(self, request: Ask) -> Any:
+        if request.tools:
+            return self._model.bind(tools=[*request.tools], tool_choice="required" if request.calls else "none")
+        only = request.only
         if not only or self._structured == "never":
             return self._model
         try:
@@ -314,7 +344,7 @@ class _Tally:
         If the provider reports no counts, four characters are taken as one token.
         """
         answer = _extract_text(message)[:MAX_ANSWER]
-        used, estimated = usage_of(message, ask.messages, answer, self.price)
+        used, estimated = usage_of(message, ask.pairs, answer, self.price)
         self.usage += used
         self.estimated = self.estimated or estimated
         return answer

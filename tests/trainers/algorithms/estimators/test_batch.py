@@ -50,6 +50,13 @@ def test_decs_by_hand():
     assert found["a"][1] == 0.0  # no sibling got as far
 
 
+def test_decs_measures_a_redundant_turn_by_the_longest_trace():
+    """2 of 4 turns: 1.05 against 1.1; a trace without any turn has no advantage."""
+    batch = [make("a", 1.0, redundant=[1, 0]), make("b", 1.0, redundant=[0] * 4)]
+    close(decs(batch), {"a": [-0.025, 0.0], "b": [0.025, 0.0, 0.0, 0.0]})
+    assert decs([make("a", 1.0, 0, redundant=[])]) == {"a": []}
+
+
 def test_decs_of_wrong_traces_is_zero_and_their_redundant_turns_do_nothing():
     close(decs([make("a", 0.0, redundant=[1, 0]), make("b", 0.0, redundant=[0])]), {"a": [0.0, 0.0], "b": [0.0]})
     one = decs([make("a", 1.0, redundant=[0]), make("b", 0.0, redundant=[0])])

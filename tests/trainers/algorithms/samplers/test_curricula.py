@@ -145,6 +145,9 @@ def test_staged_by_hand():
     for _ in range(2):
         sampler.observe({WORLDS[0]: played(WORLDS[0], 1.0, 1.0)})
     assert sampler.get_weights() == {WORLDS[0]: 0.2, WORLDS[1]: 1.0, WORLDS[2]: 0.0}
+    for world in [WORLDS[1]] * 2 + [WORLDS[2]] * 3:  # no level follows the last
+        sampler.observe({world: played(world, 1.0, 1.0)})
+    assert sampler.get_weights() == {WORLDS[0]: 0.2, WORLDS[1]: 0.2, WORLDS[2]: 1.0}
 
 
 def test_staged_with_one_level_is_uniform():

@@ -121,6 +121,11 @@ def test_scope_chooses_the_size_of_subgroups():
     assert choose_size({1: (0.6, 3), 2: (0.7, 2), 4: (0.65, 1)}, 0.7) == 2
 
 
+def test_scope_takes_a_size_between_two_extremes():
+    """Shares and numbers of labels count from the least to the most: distances .7071, .5 and .7071."""
+    assert choose_size({1: (0.4, 6), 2: (0.5, 5), 4: (0.6, 4)}, 0.5) == 2
+
+
 def answered(name, answer, outcome=0.0):
     return make(name, outcome, facts={"answer": answer}, scores={"confidence": 1.0})
 

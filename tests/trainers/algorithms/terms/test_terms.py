@@ -16,7 +16,7 @@ from hardwon.trainers.algorithms.losses import policy_loss
 from hardwon.trainers.algorithms.parallel import Team
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.algorithms.terms import TERMS, FrozenPolicy, TokenFacts
-from hardwon.trainers.algorithms.terms.base import Terms
+from hardwon.trainers.algorithms.terms.base import Term, Terms
 from hardwon.trainers.algorithms.terms.entropies import find_phase, measure_deviation
 from hardwon.trainers.algorithms.terms.tempered import draw_advantage, find_share
 from hardwon.trainers.algorithms.terms.unlikely import find_threshold
@@ -296,6 +296,13 @@ def test_lp_reg_spares_unlikely_tokens_of_a_negative_advantage_only(model):
     assert made._proxies[id(more)].isfinite().all()
     assert made.end() == {"active": 0.0}
     assert not made._proxies
+
+
+def test_the_share_of_tokens_on_which_a_term_acted_is_that_of_one_step():
+    """1 of 4 tokens, and then none."""
+    made = Term()
+    made.acted, made.seen = 1.0, 4.0
+    assert [made.end(), made.end()] == [{"active": 0.25}, {"active": 0.0}]
 
 
 def test_an_unclipped_token_has_the_objective_r_a():

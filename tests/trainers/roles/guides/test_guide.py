@@ -136,6 +136,18 @@ def test_free_words_end_by_themselves_or_at_the_most():
     assert 1 <= said.tokens <= 5
 
 
+@pytest.mark.parametrize("free", [True, False])
+def test_a_text_to_imitate_is_bound_as_the_guide_is(free):
+    """By the lines on offer, whose only continuations are not learned, or by nothing."""
+    speaker = Speaker(
+        LocalEngine(build_model(len(TOKENIZER), SHAPE), TOKENIZER, roles=("guide",)), TRANSCRIPT, free=free
+    )
+    sample = speaker.lesson(asked("hard"), GOOD, "lesson")
+    assert sample.mask == tuple(allowed is None or len(allowed) > 1 for allowed in sample.allowed)
+    assert all(sample.mask) is free
+    assert {allowed is None for allowed in sample.allowed} == {free}
+
+
 def test_with_nothing_recalled_nothing_is_said():
     role = guide()
     role._source = lambda spec: None

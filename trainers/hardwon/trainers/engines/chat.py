@@ -5,29 +5,34 @@
 
 The tokenizer's chat template turns messages into a prompt, and the role's newest weights answer. An
 answer can be limited to a list, token by token: with structured output whose schema is an enum, as
-`ChatPolicy` uses it, or with vLLM's `structured_outputs` and a `choice`. Tool calls are not supported.
+`ChatPolicy` uses it, or with vLLM's `structured_outputs` and a `choice`. If the template has a form of
+tools that a grammar can bind, the model takes tools: an answer is then a call of one of them.
 """
 
 import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableMap, RunnablePassthrough
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.llm.chat_model import in_own_loop
 from hardwon.trainers.algorithms.samples import Ids
 
 from .base import Completion, Request
+from .grammar import ToolCalls
 from .rendering import render_messages
+from .tool_form import ToolForm
 from .trie import Trie
 
 _ROLES = {"human": "user", "ai": "assistant", "system": "system"}
@@ -127,8 +132,11 @@ class EngineChatModel(BaseChatModel):
         return await asyncio.wrap_future(in_own_loop(self._answer(messages, stop, kwargs)))
 
     async def _answer(self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, options: Any) -> ChatResult:
-        """Answer the messages, within the list of answers if the request has one."""
-        prompt = self._build_prompt(messages)
+        """Answer the messages, within the list of answers or with a call of a tool if the request has them."""
+        tools = options.get("tools") or ()
+        prompt = self._build_prompt(messages, tools)
+        if tools and options.get("tool_choice") != "none":
+            return await self._call_tool(prompt, tools, options)
         # with the end token, no answer is a prefix of another, as a trie requires
         texts = {self._encode(text) + self._get_end(): text for text in options.get("only") or _read_choice(options)}
         request = Request(
@@ -143,8 +151,43 @@ class EngineChatModel(BaseChatModel):
         completion = await self.engine.generate(request)
         return self._to_result(request, completion, texts.get(completion.tokens), stop or ())
 
-    def _to_result(self, request: Request, completion: Completion, text: str | None, stop: Sequence[str]) -> ChatResult:
-        """Convert a completion to a message. `text` is the answer if it was chosen from a list."""
+    async def _call_tool(self, prompt: Ids, tools: Sequence[Mapping[str, Any]], options: Any) -> ChatResult:
+        """Answer with a call of a tool, which the grammar of their schemas binds."""
+        form = self._require_form().call
+        schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+        (end,) = self._get_end()
+        request = Request(
+            prompt,
+            self.role,
+            ToolCalls(self.engine.tokenizer, schemas, end=end, form=form).open_grammar(
+                options.get("max_tokens", self.max_tokens)
+            ),
+            temperature=options.get("temperature", self.temperature),
+            stop=(end,),
+            chance=None if self.seed is None else random.Random(f"{self.seed}:{prompt}"),
+        )
+        completion = await self.engine.generate(request)
+        controls = self.engine.tokenizer.added_tokens_decoder
+        text = str(self.engine.tokenizer.decode([token for token in completion.tokens if token not in controls]))
+        return self._to_result(request, completion, text, (), form.read(text))
+
+    def _to_result(
+        self,
+        request: Request,
+        completion: Completion,
+        text: str | None,
+        stop: Sequence[str],
+        call: tuple[str, dict[str, Any]] | None = None,
+    ) -> ChatResult:
+        """Convert a completion to a message.
+
+        Args:
+            request: The request.
+            completion: Its completion.
+            text: The answer if it was chosen from a list or is a call; None reads the tokens.
+            stop: Words at which the answer ends.
+            call: The tool that the answer calls, with the arguments.
+        """
         ended = bool(completion.tokens) and completion.tokens[-1] in request.stop
         if text is None:
             text = str(self.engine.tokenizer.decode(list(completion.tokens[:-1] if ended else completion.tokens)))
@@ -155,7 +198,8 @@ class EngineChatModel(BaseChatModel):
         output_tokens = len(completion.tokens)
         input_tokens = len(request.prompt)
         message = AIMessage(
-            text,
+            text if call is None else "",
+            tool_calls=[] if call is None else [{"name": call[0], "args": call[1], "id": f"call{input_tokens:05d}"}],
             usage_metadata={
                 "input_tokens": input_tokens,
                 "output_tokens": output_tokens,
@@ -171,18 +215,61 @@ class EngineChatModel(BaseChatModel):
 
     # -- tokens -------------------------------------------------------------------------------------
 
-    def _build_prompt(self, messages: Sequence[BaseMessage]) -> Ids:
-        """Apply the tokenizer's chat template to the messages."""
+    def _build_prompt(self, messages: Sequence[BaseMessage], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
+        """Apply the tokenizer's chat template to the messages and tools."""
         tokenizer = self.engine.tokenizer
         if not tokenizer.chat_template:
             raise ConfigError(
                 f"the tokenizer of role {self.role!r} has no chat template, so messages cannot become a prompt. "
                 "Set tokenizer.chat_template, or use hardwon.trainers.TokenPolicy."
             )
-        conversation = [
-            {"role": _ROLES.get(message.type, "user"), "content": str(message.text)} for message in messages
-        ]
-        return render_messages(tokenizer, conversation, add_generation_prompt=True)
+        if tools:
+            self._require_form()
+        conversation = [_to_template(message, has_tools=bool(tools)) for message in messages]
+        extra: dict[str, Any] = {"tools": [*tools]} if tools else {}
+        return self._render(conversation, **extra)
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], *, answer: bool = True, **extra: Any) -> Ids:
+        # as in training, a template's own thinking is closed
+        options = {"enable_thinking": False, **extra}
+        return render_messages(self.engine.tokenizer, messages, add_generation_prompt=answer, **options)
+
+    # -- tools --------------------------------------------------------------------------------------
+
+    @cached_property
+    def _form(self) -> ToolForm | None:
+        """The template's form of tools."""
+        head = [{"role": "system", "content": "Kestrel"}, {"role": "user", "content": "Lantern"}]
+        end = self._get_end()
+        return ToolForm.find(self._render, self.engine.tokenizer, head, end[0]) if end else None
+
+    @property
+    def has_tool_form(self) -> bool:
+        """Return whether the chat template has a form of tools that a grammar can bind."""
+        return bool(self.engine.tokenizer.chat_template) and self._form is not None
+
+    def _require_form(self) -> ToolForm:
+        """Return the template's form of tools.
+
+        Raises:
+            ConfigError: It has none that a grammar can bind.
+        """
+        if not self.has_tool_form or self._form is None:
+            raise ConfigError(
+                f"the chat template of role {self.role!r} has no form of tools that a grammar can bind. Write "
+                "the tools into the messages, as ChatPolicy does."
+            )
+        return self._form
+
+    def bind_tools(self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any) -> Runnable[Any, Any]:
+        """Answer with a call of one of the tools from now on.
+
+        Args:
+            tools: Tools of LangChain, functions, or dictionaries in OpenAI's form.
+            tool_choice: "none" shows the tools and lets the model answer freely.
+            **kwargs: Further options of a request.
+        """
+        return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
 
     def _encode(self, text: str) -> Ids:
         """Return the token ids of a text."""
@@ -217,6 +304,27 @@ class EngineChatModel(BaseChatModel):
             return bound | read
         parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | read, parsing_error=lambda _: None)
         return RunnableMap(raw=bound) | parsed
+
+
+def _to_template(message: BaseMessage, *, has_tools: bool) -> dict[str, Any]:
+    """Return a message in the form of chat templates; without tools, calls are left out and results are the user's."""
+    converted: dict[str, Any] = {"role": _ROLES.get(message.type, "user"), "content": str(message.text)}
+    if not has_tools:
+        return converted
+    if isinstance(message, ToolMessage):
+        return {
+            "role": "tool",
+            "tool_call_id": message.tool_call_id,
+            "name": message.name,
+            "content": str(message.text),
+        }
+    if isinstance(message, AIMessage) and message.tool_calls:
+        functions = [{"name": call["name"], "arguments": call["args"]} for call in message.tool_calls]
+        converted["tool_calls"] = [
+            {"id": call["id"], "type": "function", "function": function}
+            for call, function in zip(message.tool_calls, functions, strict=True)
+        ]
+    return converted
 
 
 def _parse_message(message: AIMessage) -> Any:

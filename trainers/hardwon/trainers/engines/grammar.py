@@ -12,6 +12,8 @@ samples share one copy of a large set, such as the whole vocabulary inside free 
 
 import json
 from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -85,10 +87,60 @@ class Grammar:
         self._prefix = prefix
 
 
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """How a model writes a call: JSON with two keys, between texts and control tokens."""
+
+    before: tuple[str | int, ...] = ()
+    """Texts, and the ids of control tokens, before the JSON."""
+    after: tuple[str | int, ...] = ()
+    """Those behind it."""
+    name: str = "name"
+    """The key of the tool's name."""
+    arguments: str = "arguments"
+    """The key of the arguments."""
+
+    def write(self, name: str, arguments: Mapping[str, Any]) -> tuple[str | int, ...]:
+        """Return a call as texts and control tokens."""
+        content = json.dumps({self.name: name, self.arguments: arguments}, ensure_ascii=False)
+        parts: list[str | int] = []
+        for part in (*self.before, content.encode(errors="replace").decode(), *self.after):
+            # as one text, which a tokenizer may cut elsewhere than at the ends of the JSON
+            if isinstance(part, str) and parts and isinstance(last := parts[-1], str):
+                parts[-1] = last + part
+            else:
+                parts.append(part)
+        return tuple(parts)
+
+    def read(self, text: str) -> tuple[str, dict[str, Any]] | None:
+        """Parse the name and the arguments of a call, without the control tokens around it.
+
+        Returns:
+            None if the text is cut off or not a call.
+        """
+        first, last = ("".join(part for part in side if isinstance(part, str)) for side in (self.before, self.after))
+        try:
+            call = json.loads(text.strip().removeprefix(first.strip()).removesuffix(last.strip()))
+            return str(call[self.name]), dict(call[self.arguments])
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+PLAIN = CallForm()
+"""JSON alone, as the messages ask for where the model has no form of its own."""
+
+
 class ToolCalls:
     """One JSON call of one of several tools: `{"name": "move", "arguments": {"to": "kitchen"}}`."""
 
-    def __init__(self, tokenizer: Any, tools: Mapping[str, Mapping[str, Any]], *, end: int | None = None) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        tools: Mapping[str, Mapping[str, Any]],
+        *,
+        end: int | None = None,
+        form: CallForm = PLAIN,
+    ) -> None:
         """Build the grammar of the calls.
 
         Args:
@@ -96,6 +148,7 @@ class ToolCalls:
             tools: JSON schema of the arguments, by tool name. Rules that a grammar cannot follow, such as an unknown
                 `format`, are left to the tool.
             end: The token that ends a call; default: the tokenizer's own end token.
+            form: How the model writes a call.
 
         Raises:
             ConfigError: There is no tool, or a schema is not supported.
@@ -103,12 +156,13 @@ class ToolCalls:
         if not tools:
             raise ConfigError("there is no tool to call. Pass at least one.")
         self._tokenizer, self._end = tokenizer, end
-        calls = [_build_call_schema(name, f"#/$defs/{n}") for n, name in enumerate(tools)]
+        calls = [_build_call_schema(form, name, f"#/$defs/{n}") for n, name in enumerate(tools)]
         schemas = {str(n): _build_argument_schema(each, f"#/$defs/{n}") for n, each in enumerate(tools.values())}
         # the separators of `json.dumps` and of chat templates, which models have seen most
         layout = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": True}
         schema = {"x-guidance": layout, "$defs": schemas, "anyOf": calls}
-        self.lark = f"start: %json {json.dumps(schema)}"
+        parts = (*map(_quote, form.before), f"%json {json.dumps(schema)}", *map(_quote, form.after))
+        self.lark = f"start: {' '.join(parts)}"
         Grammar(tokenizer, self.lark, end=end)  # fail here, not at the first request
 
     def open_grammar(self, max_tokens: int = MAX_TOKENS) -> Grammar:
@@ -118,11 +172,12 @@ class ToolCalls:
     @staticmethod
     def read(text: str) -> tuple[str, dict[str, Any]] | None:
         """Parse the name and the arguments of a call. Return None if the text is cut off or not a call."""
-        try:
-            call = json.loads(text)
-            return str(call["name"]), dict(call["arguments"])
-        except (ValueError, KeyError, TypeError):
-            return None
+        return PLAIN.read(text)
+
+
+def _quote(part: str | int) -> str:
+    """Return a text or the id of a token in llguidance's Lark dialect."""
+    return f"<[{part}]>" if isinstance(part, int) else json.dumps(part, ensure_ascii=False)
 
 
 def _build_argument_schema(arguments: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -149,12 +204,12 @@ def _move_references(schema: Any, place: str) -> Any:
     }
 
 
-def _build_call_schema(name: str, arguments: str) -> dict[str, Any]:
+def _build_call_schema(form: CallForm, name: str, arguments: str) -> dict[str, Any]:
     """Return the JSON schema of a call of one tool, whose arguments have the schema at `arguments`."""
     return {
         "type": "object",
-        "properties": {"name": {"const": name}, "arguments": {"$ref": arguments}},
-        "required": ["name", "arguments"],
+        "properties": {form.name: {"const": name}, form.arguments: {"$ref": arguments}},
+        "required": [form.name, form.arguments],
         "additionalProperties": False,
     }
 
@@ -185,16 +240,33 @@ def _unpack_mask(mask: bytes) -> Ids:
 @lru_cache(maxsize=8)
 def _load_tokenizer(tokenizer: Any, end: int) -> Any:
     """Convert the tokenizer for llguidance. Cached: it takes about a second for a large vocabulary."""
-    _import_llguidance()
-    from llguidance.hf import from_tokenizer
-
+    llguidance = _import_llguidance()
     try:
-        return from_tokenizer(tokenizer, eos_token=end)
-    except ValueError as error:
+        return llguidance.LLTokenizer(_hide_controls(tokenizer), eos_token=end)
+    except (AttributeError, ValueError) as error:
         raise ConfigError(
             f"a grammar needs a fast tokenizer whose tokens are bytes: {error}. Use a byte-level BPE, as Qwen's or "
             "Llama's; a tokenizer of whole words has no tokens for JSON."
         ) from error
+
+
+def _hide_controls(tokenizer: Any) -> str:
+    """Return a tokenizer as JSON in which control tokens have names that no text contains.
+
+    llguidance proposes the usual tokens of a text that must follow. A tool's name may contain that of a control token,
+    which is then no token of the text.
+    """
+    backend = copy(tokenizer.backend_tokenizer)
+    backend.no_padding()
+    backend.no_truncation()
+    content = json.loads(backend.to_str())
+    vocabulary = content["model"]["vocab"]
+    for token in content["added_tokens"]:
+        hidden = f"\0{token['id']}"
+        if isinstance(vocabulary, dict) and token["content"] in vocabulary:
+            vocabulary[hidden] = vocabulary.pop(token["content"])
+        token |= {"content": hidden, "special": True}
+    return json.dumps(content)
 
 
 def _import_llguidance() -> Any:

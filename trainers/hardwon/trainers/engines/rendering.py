@@ -19,11 +19,25 @@ def render_messages(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **opt
         **options: Further arguments of `apply_chat_template`, and variables of the template.
     """
     if "sanitize_control_tokens" not in inspect.signature(tokenizer.apply_chat_template).parameters:
-        names = [str(token.content) for token in tokenizer.added_tokens_decoder.values() if token.special]
+        # those of the template's own marks, such as `</tool_call>`, need not be special
+        template, added = str(tokenizer.chat_template), tokenizer.added_tokens_decoder.values()
+        names = [str(token.content) for token in added if token.special or str(token.content) in template]
         messages, options = _break_names(list(messages), names), _break_names(options, names)
     return tuple(
         tokenizer.apply_chat_template(list(messages), return_dict=False, sanitize_control_tokens=True, **options)
     )
+
+
+def encode_text(tokenizer: Any, text: str) -> Ids:
+    """Return the tokens of a plain text, in which control tokens are ordinary characters."""
+    ids = tuple(tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
+    controls = tokenizer.added_tokens_decoder
+    if controls.keys().isdisjoint(ids):
+        return ids
+    # The switch covers special tokens only; any other control token is broken apart behind its first character.
+    names = (str(token.content) for token in controls.values())
+    cut = 1 + min(text.index(name) for name in names if name in text)
+    return (*encode_text(tokenizer, text[:cut]), *encode_text(tokenizer, text[cut:]))
 
 
 def _break_names(value: Any, names: Sequence[str]) -> Any:

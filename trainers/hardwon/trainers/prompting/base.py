@@ -13,6 +13,7 @@ from hardwon.memory import Trajectory
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.conversation import Conversation
 from hardwon.trainers.algorithms.samples import Ids, Sample
+from hardwon.trainers.engines.grammar import CallForm
 from hardwon.trainers.engines.trie import Trie
 
 Purpose = Literal["guide", "keep", "write", "share", "judge", "refine"]
@@ -74,6 +75,14 @@ class PromptFormat(Protocol):
 
     def actions(self, actions: Sequence[str]) -> tuple[Trie, dict[Ids, str]]:
         """Return the listed actions as a trie, and the action by tokens; the first of two with equal tokens wins."""
+        ...
+
+    def answer(self, conversation: Conversation, action: str) -> Ids:
+        """Return the tokens of an action as an answer to the open turn: its text, or a call as it is sampled."""
+        ...
+
+    def call_form(self, conversation: Conversation) -> CallForm:
+        """Return the form of the tool calls in a conversation."""
         ...
 
     def hide(self) -> Ids:

@@ -9,7 +9,7 @@ that the model did not sample, such as a guardrail's substitute, is encoded as p
 the length limit cut gets the end token in the next prompt, so neither is trained on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hardwon.memory import Trajectory
@@ -17,7 +17,10 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder, Turn
+from hardwon.runtime.llm.tool_messages import build_messages, build_turn, find_call, format_call, list_tools
 from hardwon.trainers.algorithms.samples import Ids, Sample, compute_anchor
+from hardwon.trainers.engines.grammar import PLAIN, CallForm
+from hardwon.trainers.engines.tool_form import ToolForm
 from hardwon.trainers.engines.trie import Trie
 
 from .base import Purpose, Query, Verdicts
@@ -28,13 +31,21 @@ from .template import ChatTemplate
 class ChatFormat:
     """Encodes episodes and questions with the chat template of a tokenizer."""
 
-    def __init__(self, tokenizer: Any, *, builder: PromptBuilder | None = None, manual: str = "") -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        builder: PromptBuilder | None = None,
+        manual: str = "",
+        tools: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
         """Create a format, and probe the tokenizer's template.
 
         Args:
             tokenizer: A fast tokenizer with a chat template.
             builder: Writes the messages of recorded episodes; default: as `ChatPolicy` does without instructions.
             manual: The environment's instructions, which recorded episodes do not contain.
+            tools: The schemas of its tools, which they do not contain either; default: none.
 
         Raises:
             ConfigError: The template cannot be used.
@@ -42,7 +53,7 @@ class ChatFormat:
         self.tokenizer = tokenizer
         self.template = ChatTemplate(tokenizer)
         self.end = self.template.end
-        self._builder, self._manual = builder or PromptBuilder(), manual
+        self._builder, self._manual, self._tools = builder or PromptBuilder(), manual, tools or {}
         self.opening: Ids = self.template.encode("\n") if self._builder.speech else ()
 
     def describe(self) -> str:
@@ -61,20 +72,63 @@ class ChatFormat:
         A message is rendered once, and once more if it becomes the first one. The tokens then continue nothing that was
         sent before, so they begin a training row of their own.
         """
-        for n, turn in enumerate(conversation.turns[conversation.omitted :]):
-            if turn.ids is None or turn.opens != (n == 0):
-                resume, system = self.template.resume, conversation.system
-                turn.ids = resume(turn.user) if n else self.template.open(system, turn.user)
-                turn.opens = n == 0
+        before: Turn | None = None
+        for turn in conversation.turns[conversation.omitted :]:
+            if turn.ids is None or turn.opens != (before is None):
+                turn.ids = (
+                    self._open(conversation, turn) if before is None else self._resume(conversation, before, turn)
+                )
+                turn.opens = before is None
             yield turn.ids, False
             if turn.answer is not None:
-                yield self._answer(turn), True
+                yield self._answer(conversation, turn), True
+            before = turn
 
-    def _answer(self, turn: Turn) -> Ids:
+    def call_form(self, conversation: Conversation) -> CallForm:
+        """Return the form of the calls in a conversation: the template's own, or JSON, as the messages ask for."""
+        form = self._find_tools(conversation)
+        return PLAIN if form is None else form.call
+
+    def _find_tools(self, conversation: Conversation) -> ToolForm | None:
+        return self.template.tools if conversation.tools else None
+
+    def _open(self, conversation: Conversation, turn: Turn) -> Ids:
+        """Return the tokens of the first message of a conversation, with the system message and the tools."""
+        if self._find_tools(conversation) is None:
+            return self.template.open(conversation.system, turn.user)
+        (message,) = build_turn(turn, None, 0)
+        return self.template.open(conversation.tool_system, message["content"], list_tools(conversation))
+
+    def _resume(self, conversation: Conversation, before: Turn, turn: Turn) -> Ids:
+        """Return the tokens of a message behind the end token of the answer before it."""
+        form = self._find_tools(conversation)
+        if form is None:
+            return self.template.resume(turn.user)
+        call = find_call(conversation, before)
+        messages = build_turn(turn, None if call is None else call[0], 0)
+        return self.template.resume(messages[0]["content"]) if call is None else form.resume(messages)
+
+    def _answer(self, conversation: Conversation, turn: Turn) -> Ids:
         """Return the tokens of an answer as they were sampled, or those of its text."""
         if not turn.sampled:
-            return self.text(turn.answer or "")
+            form, call = self._find_tools(conversation), find_call(conversation, turn)
+            return self.text(turn.answer or "") if form is None or call is None else (*form.encode(*call), self.end)
         return turn.sampled if turn.sampled[-1] == self.end else (*turn.sampled, self.end)
+
+    def answer(self, conversation: Conversation, action: str) -> Ids:
+        """Return the tokens of an action as an answer to the open turn: its text, or a call as it is sampled."""
+        form, call = self._find_tools(conversation), find_call(conversation, conversation.turns[-1], action)
+        if call is None:
+            return self.text(action)
+        return self.text(format_call(*call)) if form is None else (*form.encode(*call), self.end)
+
+    def render(self, conversation: Conversation) -> Ids:
+        """Return the tokens of the messages of a conversation, as a server without a record would send them."""
+        if self._find_tools(conversation) is None:
+            return self.template.render(conversation.messages())
+        system, first, *rest = build_messages(conversation)
+        messages = [*self.template.begin(system["content"], first["content"]), *rest]
+        return self.template.render_chat(messages, tools=list_tools(conversation))
 
     def actions(self, actions: Sequence[str]) -> tuple[Trie, dict[Ids, str]]:
         """Return the listed actions as a trie, and the action by tokens; the first of two with equal tokens wins."""
@@ -98,9 +152,11 @@ class ChatFormat:
                 guidance=memory,
                 history=trajectory.steps[:t],
                 manual=self._manual,
+                tools=self._tools,
             )
             conversation = self._builder.advance(conversation, context)
-            prompt, completion = self.open_prompt(conversation, context), (*self.opening, *self.text(step.action))
+            prompt = self.open_prompt(conversation, context)
+            completion = (*self.opening, *self.answer(conversation, step.action))
             n, forced = len(completion), len(self.opening)
             mask = (*(False for _ in self.opening), *(True for _ in range(n - forced)))
             fields = (role, 0, trajectory.arm, "", compute_anchor(step.pre.signature, memory), trajectory.id, t)

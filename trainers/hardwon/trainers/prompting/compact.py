@@ -17,6 +17,7 @@ from hardwon.memory.situations.keys import content_words
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.conversation import Conversation
 from hardwon.trainers.algorithms.samples import Ids, Sample, compute_anchor
+from hardwon.trainers.engines.grammar import PLAIN, CallForm
 from hardwon.trainers.engines.trie import Trie
 
 from .base import Purpose, Query, Verdicts
@@ -103,6 +104,14 @@ class CompactFormat:
         for action in actions:
             actions_by_tokens.setdefault(self.text(action), action)
         return Trie(actions_by_tokens), actions_by_tokens
+
+    def answer(self, conversation: Conversation, action: str) -> Ids:
+        """Return the tokens of an action as an answer."""
+        return self.text(action)
+
+    def call_form(self, conversation: Conversation) -> CallForm:
+        """Return the plain form: no tool call has words that such a base knows."""
+        return PLAIN
 
     def hide(self) -> Ids:
         """Return the tokens of a message of the environment that shows nothing, without the place."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hardwon.runtime.interfaces.types import Described, Environment, Tooled
 from hardwon.runtime.llm.conversation import PromptBuilder
 from hardwon.trainers.config.schema import ModelConfig
 
@@ -11,14 +12,18 @@ from .compact import CompactFormat
 
 
 def open_format(
-    config: ModelConfig, tokenizer: Any, *, manual: str = "", builder: PromptBuilder | None = None
+    config: ModelConfig,
+    tokenizer: Any,
+    *,
+    environment: Environment | None = None,
+    builder: PromptBuilder | None = None,
 ) -> PromptFormat:
     """Return the prompt format of a base, and probe its chat template if it uses one.
 
     Args:
         config: The settings of the model.
         tokenizer: The tokenizer of the base.
-        manual: The environment's instructions, for examples from recorded episodes.
+        environment: Has the instructions and the tools of recorded episodes.
         builder: Writes the messages of recorded episodes.
 
     Raises:
@@ -26,4 +31,6 @@ def open_format(
     """
     if config.is_compact:
         return CompactFormat(tokenizer)
-    return ChatFormat(tokenizer, builder=builder, manual=manual)
+    manual = environment.describe() if isinstance(environment, Described) else ""
+    tools = environment.tool_schemas() if isinstance(environment, Tooled) else None
+    return ChatFormat(tokenizer, builder=builder, manual=manual, tools=tools)

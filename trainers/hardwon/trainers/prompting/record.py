@@ -33,7 +33,7 @@ def compare_record(prompts: ChatFormat, conversation: Conversation) -> tuple[str
         One line per difference; empty if they agree.
     """
     recorded = _cut(prompts.parts(conversation), prompts.template.controls)
-    rendered = _cut([(prompts.template.render(conversation.messages()), False)], prompts.template.controls)
+    rendered = _cut([(prompts.render(conversation), False)], prompts.template.controls)
     name = prompts.tokenizer.convert_ids_to_tokens
     differences: list[str] = []
     for n, (first, other) in enumerate(zip(recorded, rendered, strict=False)):

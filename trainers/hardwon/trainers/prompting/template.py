@@ -16,7 +16,8 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Ids
-from hardwon.trainers.engines.rendering import render_messages
+from hardwon.trainers.engines.rendering import encode_text, render_messages
+from hardwon.trainers.engines.tool_form import ToolForm
 
 _SYSTEM, _USER, _NEXT = "Kestrel", "Lantern", "Marigold"
 """Messages of the probes: words that no template contains."""
@@ -77,13 +78,20 @@ class ChatTemplate:
 
     # -- rendering ----------------------------------------------------------------------------------
 
-    def open(self, system: str, user: str) -> Ids:
-        """Return the tokens of a conversation's first messages, up to the first answer."""
-        return self._render(self._begin(system, user))
+    def open(self, system: str, user: str, tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
+        """Return the tokens of a conversation's first messages, up to the first answer.
+
+        Args:
+            system: The system message.
+            user: The first message of the user.
+            tools: Tools in OpenAI's form, for a template that shows them.
+        """
+        options: dict[str, Any] = {"tools": list(tools)} if tools else {}
+        return self._render(self.begin(system, user), **options)
 
     def resume(self, user: str) -> Ids:
         """Return the tokens of the next message, from behind the end token of the last answer to the next answer."""
-        messages = [*self._begin(_SYSTEM, _USER), _message("assistant", _ANSWERS[0]), _message("user", user)]
+        messages = [*self.begin(_SYSTEM, _USER), _message("assistant", _ANSWERS[0]), _message("user", user)]
         ids, cut = self._render(messages), len(self._before)
         if ids[:cut] != self._before or ids[cut] != self.end:
             raise ConfigError(f"the chat template of {self._name} rewrites earlier messages; use another base.")
@@ -98,7 +106,7 @@ class ChatTemplate:
         """
         (_, system), (_, user), *more = messages
         rest = [_message(role, text) for role, text in more]
-        return self._render([*self._begin(system, user), *rest], answer=answer)
+        return self._render([*self.begin(system, user), *rest], answer=answer)
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), answer: bool = True
@@ -120,12 +128,7 @@ class ChatTemplate:
 
     def encode(self, text: str) -> Ids:
         """Return the tokens of a plain text, in which control tokens are ordinary characters."""
-        ids = tuple(self.tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
-        if not self.controls.intersection(ids):
-            return ids
-        # The switch covers special tokens only; any other control token is broken apart behind its first character.
-        cut = 1 + min(text.index(name) for name in self._control_names if name in text)
-        return (*self.encode(text[:cut]), *self.encode(text[cut:]))
+        return encode_text(self.tokenizer, text)
 
     @cached_property
     def controls(self) -> frozenset[int]:
@@ -133,10 +136,12 @@ class ChatTemplate:
         return frozenset(self.tokenizer.added_tokens_decoder)
 
     @cached_property
-    def _control_names(self) -> tuple[str, ...]:
-        return tuple(str(token.content) for token in self.tokenizer.added_tokens_decoder.values())
+    def tools(self) -> ToolForm | None:
+        """The form in which it writes tools, calls and results; None if it has none that a grammar can bind."""
+        return ToolForm.find(self._render, self.tokenizer, self.begin(_SYSTEM, _USER), self.end)
 
-    def _begin(self, system: str, user: str) -> list[dict[str, str]]:
+    def begin(self, system: str, user: str) -> list[dict[str, str]]:
+        """Return the first messages; without a system message, that of the user has its text."""
         if self._has_system:
             return [_message("system", system), _message("user", user)]
         return [_message("user", f"{system}\n\n{user}")]
@@ -156,17 +161,18 @@ class ChatTemplate:
         system = (
             "a system message" if abilities.has_system else "no system message, so the first user message has its text"
         )
-        tools = "left to programs" if abilities.shows_tools else "incomplete or missing"
+        tools = "its tool form is incomplete or missing, and the tools of an environment are written as text"
+        if self.tools is not None:
+            tools = "tools, calls and results have its own form"
+        elif abilities.shows_tools:
+            tools = "its tool form is left to programs, and the tools of an environment are written as text"
         thoughts = "; its own thinking is closed" if abilities.thinks else ""
-        return (
-            f"chat template: {system}; answers end with {end}{thoughts}; its tool form is {tools}, and the tools of an "
-            "environment are written as text."
-        )
+        return f"chat template: {system}; answers end with {end}{thoughts}; {tools}."
 
     @cached_property
     def abilities(self) -> Abilities:
         """Capabilities of the template."""
-        plain = self._begin(_SYSTEM, _USER)
+        plain = self.begin(_SYSTEM, _USER)
         thinks = self._render(plain, enable_thinking=True) != self._render(plain, enable_thinking=False)
         return Abilities(self.end, self._has_system, self._shows_tools(plain), thinks)
 
@@ -195,7 +201,7 @@ class ChatTemplate:
     def _find_end(self) -> tuple[Ids, int]:
         """Return the tokens up to a placeholder's end, and the end token that follows it."""
         pair = [
-            self._render([*self._begin(_SYSTEM, _USER), _message("assistant", answer), _message("user", _NEXT)])
+            self._render([*self.begin(_SYSTEM, _USER), _message("assistant", answer), _message("user", _NEXT)])
             for answer in _ANSWERS
         ]
         same = 0

@@ -5,23 +5,24 @@
     answer = form.read((await engine.generate(request)).tokens)     # its text and its action, or what is wrong with it
 
 Listed actions are bound by a trie, tool calls by the JSON grammar of the tools' schemas, and free text by nothing.
-The answer's text may differ from the action's: a call is sampled as JSON and runs as `search(city="Rome")`, as with
-`ChatPolicy`.
+The answer's text may differ from the action's: a call is sampled as JSON, or in the form of the chat template, and runs
+as `search(city="Rome")`, as with `ChatPolicy`.
 """
 
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.types import Context, Usage
 from hardwon.runtime.llm import prompts as messages
+from hardwon.runtime.llm.tool_messages import format_call
 from hardwon.trainers.algorithms.samples import Ids
 from hardwon.trainers.config.policy import MAX_TOKENS
 from hardwon.trainers.engines.base import Constraint
-from hardwon.trainers.engines.grammar import ToolCalls
+from hardwon.trainers.engines.grammar import PLAIN, CallForm, ToolCalls
 from hardwon.trainers.prompting.base import PromptFormat
 
 MAX_GRAMMARS = 64
@@ -78,12 +79,13 @@ class Answers:
         self._prompts, self._max_tokens = prompts, max_tokens
         self._grammars: OrderedDict[str, ToolCalls] = OrderedDict()
 
-    def open(self, context: Context, room: int | None = None) -> AnswerForm:
+    def open(self, context: Context, room: int | None = None, *, calls: CallForm = PLAIN) -> AnswerForm:
         """Return the form of the next answer: listed actions if there are any, else tool calls, else free text.
 
         Args:
             context: The input of the decision.
             room: Tokens that the model can read behind the prompt; None for no limit.
+            calls: How the model writes a tool call.
 
         Raises:
             ConfigError: A tool's schema is not supported, or the tokenizer has no tokens for JSON.
@@ -94,16 +96,16 @@ class Answers:
             return AnswerForm(trie, longest, lambda tokens: self._read_listed(actions_by_tokens, tokens))
         most = self._max_tokens if room is None else min(self._max_tokens, max(room, 1))
         if context.tools:
-            grammar = self._get_calls(context.tools).open_grammar(most)
-            return AnswerForm(grammar, most, self._read_call)
+            grammar = self._get_calls(context.tools, calls).open_grammar(most)
+            return AnswerForm(grammar, most, lambda tokens: self._read_call(calls, tokens))
         return AnswerForm(None, most, self._read_free, (self._prompts.end,))
 
-    def _get_calls(self, tools: Mapping[str, Mapping[str, Any]]) -> ToolCalls:
+    def _get_calls(self, tools: Mapping[str, Mapping[str, Any]], form: CallForm = PLAIN) -> ToolCalls:
         """Return the grammar of the calls of these tools; grammars are cached."""
-        key = json.dumps(tools, default=str)
+        key = json.dumps([tools, astuple(form)], default=str)
         calls = self._grammars.pop(key, None)
         if calls is None:
-            calls = ToolCalls(self._prompts.tokenizer, tools, end=self._prompts.end)
+            calls = ToolCalls(self._prompts.tokenizer, tools, end=self._prompts.end, form=form)
         self._grammars[key] = calls
         while len(self._grammars) > MAX_GRAMMARS:
             self._grammars.popitem(last=False)
@@ -113,12 +115,12 @@ class Answers:
         action = actions_by_tokens[tokens]
         return Answer(action, action)
 
-    def _read_call(self, tokens: Ids) -> Answer:
+    def _read_call(self, form: CallForm, tokens: Ids) -> Answer:
         text = self._prompts.read(tokens)
-        call = ToolCalls.read(text)
+        call = form.read(text)
         if call is None:
             return Answer(text, None, self._explain(tokens, text, "it is not one tool call"))
-        return Answer(text, messages.call_text(*call))
+        return Answer(text if form == PLAIN else format_call(*call), messages.call_text(*call))
 
     def _read_free(self, tokens: Ids) -> Answer:
         text = self._prompts.read(tokens)

@@ -14,7 +14,7 @@ from hardwon.memory.errors import EnvironmentFailure, PolicyFailure
 from hardwon.memory.reasons import Reasons
 from hardwon.runtime.interfaces.types import Context, Decision, Environment, Info
 from hardwon.runtime.llm import prompts as messages
-from hardwon.runtime.llm.conversation import Conversations, PromptBuilder
+from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.prompting.base import PromptFormat
@@ -65,9 +65,12 @@ class DemonstrationPolicy:
             raise PolicyFailure(f"the path of {episode.spec.group} does not go on at step {turn + 1}.")
         action, chat = path[turn], self._log.advance(context)
         rename = self._rename(episode.spec)
-        prompt = self._prompts.open_prompt(rename_conversation(chat, rename), context)
+        renamed_chat = rename_conversation(chat, rename)
+        prompt = self._prompts.open_prompt(renamed_chat, context)
         fields = (self._role, 0, episode.spec.arm, "", "", episode.spec.session, turn)
-        sample = build_sample(self._prompts, prompt, rename(action), [*map(rename, choices)], *fields)
+        sample = build_sample(
+            self._prompts, prompt, rename(action), [*map(rename, choices)], *fields, chat=renamed_chat
+        )
         Conversations.answer(chat, action, sample.completion)
         episode.keep(turn, action, sample)
         return Decision(action, Reasons(tokens=sample.completion, memory=chat.turns[-1].hint))
@@ -77,27 +80,37 @@ class DemonstrationPolicy:
         return asyncio.run(self.adecide(context))
 
 
-def build_sample(prompts: PromptFormat, prompt: Ids, action: str, choices: Sequence[str], *fields: Any) -> Sample:
+def build_sample(
+    prompts: PromptFormat,
+    prompt: Ids,
+    action: str,
+    choices: Sequence[str],
+    *fields: Any,
+    chat: Conversation | None = None,
+) -> Sample:
     """Return an action that was given, not sampled, as a sample.
 
     Args:
         prompts: Encodes the action.
         prompt: The tokens up to the action.
         action: The action, one of the choices.
-        choices: The actions that were possible; none for free text.
+        choices: The actions that were possible; none for a call or free text.
         fields: The fields of the sample from `role` on.
+        chat: The conversation, without which a call is a text.
     """
     opening = prompts.opening
-    tokens, allowed = _encode(prompts, action, choices)
+    tokens, allowed = _encode(prompts, action, choices, chat)
     tokens, allowed = (*opening, *tokens), (*((token,) for token in opening), *allowed)
     mask = tuple(at >= len(opening) for at in range(len(tokens)))
     return Sample(prompt, tokens, (0.0,) * len(tokens), mask, allowed, *fields)
 
 
-def _encode(prompts: PromptFormat, action: str, choices: Sequence[str]) -> tuple[Ids, tuple[Allowed, ...]]:
+def _encode(
+    prompts: PromptFormat, action: str, choices: Sequence[str], chat: Conversation | None
+) -> tuple[Ids, tuple[Allowed, ...]]:
     """Return the tokens of an action and the tokens that were possible at each position."""
     if not choices:
-        tokens = prompts.text(action)
+        tokens = prompts.text(action) if chat is None else prompts.answer(chat, action)
         return tokens, (None,) * len(tokens)
     trie, actions = prompts.actions(choices)
     tokens = next(tokens for tokens, listed in actions.items() if listed == action)

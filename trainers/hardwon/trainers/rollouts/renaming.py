@@ -87,11 +87,13 @@ def rename_conversation(chat: Conversation, rename: Rename) -> Conversation:
             user=rename(turn.user),
             answer=turn.answer if turn.answer is None else rename(turn.answer),
             text=turn.text if turn.text is None else rename(turn.text),
+            seen=rename(turn.seen),
+            advice=rename(turn.advice),
             ids=None,
         )
         for turn in chat.turns
     ]
-    return Conversation(rename(chat.system), turns, chat.omitted, chat.builder)
+    return replace(chat, system=rename(chat.system), tool_system=rename(chat.tool_system), turns=turns)
 
 
 def _merge_sets(sets: Iterable[set[str]]) -> tuple[tuple[str, ...], ...]:

@@ -185,7 +185,8 @@ class TokenPolicy:
         rng = self._open_chance(episode.spec, turn, len(context.forbidden))
         prompt = self._prompts.open_prompt(chat, context)
         forced = 0 if self._speech is None else len(self._speech.line_end)
-        form = self._answers.open(context, None if self._context is None else self._context - len(prompt) - forced)
+        room = None if self._context is None else self._context - len(prompt) - forced
+        form = self._answers.open(context, room, calls=self._prompts.call_form(chat))
         request = Request(
             prompt,
             self._role,

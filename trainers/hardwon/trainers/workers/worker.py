@@ -28,7 +28,6 @@ from typing import Any, cast
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import EngineFailure
 from hardwon.runtime import Environment
-from hardwon.runtime.interfaces.types import Described
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.base import Engine
@@ -80,9 +79,12 @@ class Scenes:
         self.config = of(setup.config)
         self.reported = Reported()
         self.environment: Environment = cast(Environment, Reporting(open_world(self.config.environment), self.reported))
-        manual = self.environment.describe() if isinstance(self.environment, Described) else ""
-        builder = self.config.policy.build_prompts()
-        self.prompts: Any = open_format(self.config.model, setup.tokenizer, manual=manual, builder=builder)
+        self.prompts: Any = open_format(
+            self.config.model,
+            setup.tokenizer,
+            environment=self.environment,
+            builder=self.config.policy.build_prompts(),
+        )
         self.context = setup.context
         self.source = self._open_engine(setup, events)
         self.engine = cast(Engine, self.source)

@@ -38,8 +38,14 @@ Tools = Sequence[AnyTool] | Callable[[str, int], Sequence[AnyTool]]
 Grader = Callable[[str, str, tuple[Call, ...]], float]
 
 FINISH = "finish"
-_FINISH_SCHEMA = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
-_FINISH_FORM = "finish(answer: string): End the episode; the answer is what the request asked for."
+_FINISH_PURPOSE = "End the episode; the answer is what the request asked for."
+_FINISH_SCHEMA = {
+    "type": "object",
+    "description": _FINISH_PURPOSE,
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+}
+_FINISH_FORM = f"finish(answer: string): {_FINISH_PURPOSE}"
 
 
 class ToolEnvironment:

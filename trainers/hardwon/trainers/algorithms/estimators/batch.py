@@ -143,7 +143,7 @@ def decs(traces: Sequence[Trace], *, beta: float = 0.1, longest: int = 0) -> Adv
     """
     advantages: Advantages = {}
     for group in group_siblings(traces):
-        most = longest or max((len(trace.turns) for trace in group), default=1) or 1
+        most = longest or max(1, *(len(trace.turns) for trace in group))
         rewards = {trace.id: _reward_turns(trace, beta, most) for trace in group}
         for name, own in rewards.items():
             columns = [[other[t] for other in rewards.values() if t < len(other)] for t in range(len(own))]
