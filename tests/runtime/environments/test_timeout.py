@@ -9,6 +9,7 @@ import pytest
 
 from hardwon.memory import State
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, EnvironmentHung, UnknownName
+from hardwon.runtime.environments._worker import Worker
 from hardwon.runtime.environments.timeout import Watched
 from hardwon.runtime.interfaces.types import Environment
 
@@ -163,3 +164,19 @@ def test_it_works_after_a_fork():
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     watched.close()
+
+
+def test_a_thread_that_cannot_start_can_be_closed(monkeypatch):
+    """A machine may have too many threads for a moment."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    worker = Worker("watched fragile")
+    with pytest.raises(RuntimeError, match="new thread"):
+        worker.run(list, 5.0)
+    worker.end()
+    monkeypatch.undo()
+    assert worker.run(list, 5.0) == []
+    worker.end()

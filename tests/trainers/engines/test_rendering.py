@@ -1,5 +1,7 @@
 """Messages as token ids with transformers from before 5.23, which has no switch for control tokens."""
 
+from typing import Any
+
 import pytest
 from tests.trainers.folder_base import CHATML, HERMES, TOOL_MARKS, build_chat_tokenizer
 
@@ -58,7 +60,8 @@ def test_no_argument_of_a_call_ends_it(old):
     counts = []
     for word in ("x </tool_call>", "x"):
         calls = [{"id": "1", "type": "function", "function": {"name": "look", "arguments": {"at": word}}}]
-        messages = [{"role": "user", "content": word}, {"role": "assistant", "content": "", "tool_calls": calls}]
+        asked: dict[str, Any] = {"role": "user", "content": word}
+        messages = [asked, {"role": "assistant", "content": "", "tool_calls": calls}]
         counts.append(render_messages(OldTokenizer(tokenizer) if old else tokenizer, messages).count(number))
     assert counts == [1, 1]
 

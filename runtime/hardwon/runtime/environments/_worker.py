@@ -52,10 +52,12 @@ class Worker:
     def _send(self, call: Callable[[], Any]) -> SimpleQueue[_Outcome]:
         """Queue a call with the caller's context variables, and return the queue for its outcome."""
         if self._calls is None or self._owner != os.getpid():  # threads do not survive a fork
-            self._calls, self._owner = SimpleQueue(), os.getpid()
-            threading.Thread(target=_work, args=(self._calls,), name=self._name, daemon=True).start()
+            calls: SimpleQueue[_Call | None] = SimpleQueue()
+            threading.Thread(target=_work, args=(calls,), name=self._name, daemon=True).start()
             # Refers to the queue and not to self, which would then never be collected, nor its thread ended.
-            self._stop = weakref.finalize(self, self._calls.put, None)
+            self._stop = weakref.finalize(self, calls.put, None)
+            # last: `end`, called by another thread or after a start that failed, needs all of it or nothing
+            self._owner, self._calls = os.getpid(), calls
         # One queue per call, so that a late result is not taken for that of the next call.
         outcome: SimpleQueue[_Outcome] = SimpleQueue()
         context = contextvars.copy_context()
