@@ -61,6 +61,14 @@ LINES = [
     "wachtwoord: {}",
     "şifre: {}",
     "كلمة المرور: {}",
+    "The admin password has been set to {}",
+    "reset the password to {}",
+    "MOT_DE_PASSE={}",
+    "echo {} | sudo -S ls",
+    "echo '{}' | docker login -u bo --password-stdin",
+    "<input type=password value='{}'>",
+    "psexec 'dom/bo:{}@10.0.0.1'",
+    "sftp bo:{}@host",
     # letters that look alike
     "\U0001d429\U0001d41a\U0001d42c\U0001d42c\U0001d430\U0001d428\U0001d42b\U0001d41d: {}",
     "ⓟⓐⓢⓢⓦⓞⓡⓓ: {}",
@@ -73,6 +81,7 @@ TOKENS = [
     "fly secrets set STRIPE_KEY={}",
     "curl -b 'session={}' https://x.local",
     "Your API key:\n{}",
+    "Ocp-Apim-Subscription-Key: {}",
 ]
 PEOPLE = [
     ("account {}", "DE89-3704-0044-0532-0130-00"),

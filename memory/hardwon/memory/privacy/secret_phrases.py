@@ -16,13 +16,17 @@ _OTHER_NAMES = (
     *("hasło", "şifre", "parolă", "lösenord", "jelszó", "mật khẩu", "пароль", "密码", "密碼", "口令", "パスワード"),
     *("비밀번호", "암호", "كلمة المرور", "كلمة السر", "पासवर्ड", "κωδικός", "סיסמה"),
 )
-_FOREIGN = "|".join((*_ASCII_NAMES, *_OTHER_NAMES, "passwort", "kennwort", "mot de passe", r"contrase(?:ñ|n)a"))
+_FOREIGN = "|".join((*_ASCII_NAMES, *_OTHER_NAMES, "passwort", "kennwort", "mot[ _]de[ _]passe", r"contrase(?:ñ|n)a"))
 _IS = r"(?:is|ist|lautet|est|es|è|é|jest|är|er|on|это|为|是|は|は、)"
 _NAME = r"(?:passw(?:or)?ds?|passphrase|secret|pass)"
 _KEYED = r"(?:[a-z0-9]{1,20}_){1,4}(?:key|token|secret|pass(?:word)?)"
 
 _OF_WORDS = (
-    make_form("password ,passphrase ,secret ,pass ", rf"(?<![\w-]){_NAME}(?: \d)?[ \t]{{1,4}}{VALUE}(?=[\s;,.)]|\Z)"),
+    make_form("password", rf"\bpasswords? (?:[\w']{{1,20}} ){{0,6}}to {VALUE}"),
+    make_form(
+        "password ,passphrase ,secret ,pass ,pwd ,pass is",
+        rf"(?<![\w-])(?:{_NAME}|pwd)(?: is)?(?: \d)?[ \t]{{1,4}}{VALUE}(?=[\s;,.)]|\Z)",
+    ),
     make_form("as the pass,as my pass,as your pass,as pass", rf"{VALUE} as (?:(?:the|my|your) )?(?:new )?password"),
     make_form(
         "passw",
@@ -53,6 +57,9 @@ _OF_WORDS = (
         "_key=,_key:,_key =",
         r"(?<![\w-])(?:[a-z0-9]{1,20}_){1,4}key\s?[=:]\s?[\"']?(?P<value>[\w+/=-]{20,400})",
     ),
+    make_form("type=", rf"type=[\"']?password[\"']?\s[^<>]{{0,200}}?value={VALUE}"),
+    make_form("tion-key,tions-key", rf"\b[a-z-]{{0,30}}(?:subscription|functions)-key: {VALUE}"),
+    make_form("@", r"(?<![\w/:])[\w.\\/-]{1,80}:(?P<value>[^\s:/@\"'<>]{8,100})(?=@[\w.-])"),
     make_form("psk", rf"\bpsk\s?[=:]\s?{VALUE}"),
     make_form("sshpass=", rf"\bsshpass={VALUE}"),
 )
@@ -81,6 +88,7 @@ _OF_COMMANDS = (
     make_form("ftp", rf"\bl?ftp{_PROGRAM}\s-u\s{{0,3}}[^\s,]{{1,80}},{VALUE}"),
     make_form(" -u", rf"\s-u[\"']?[^\s:\"'-][^\s:\"']{{0,80}}:{VALUE}"),
     make_form("-auth ", rf"\s-auth\s{{1,3}}[^\s:]{{1,80}}:{VALUE}"),
+    make_form("sudo -s,password-stdin", rf"\becho\s+{VALUE}\s?\|\s?[^|\n]{{0,80}}(?:sudo\s-S|--password-stdin)"),
     make_form("net user", rf"\bnet\s+user\s+\S{{1,80}}\s+{VALUE}"),
     make_form(
         "-b ,--cookie",
@@ -97,7 +105,7 @@ _ASCII_HINTS = tuple(
     dict.fromkeys(hint for forms in (_OF_WORDS, _OF_COMMANDS) for form in forms for hint in form.hints)
 )
 _MARKUP_HINTS = ("pass", "secret")
-_FOREIGN_HINTS = (*_ASCII_NAMES, "passwor", "kennwor", "de passe", "contrase")
+_FOREIGN_HINTS = (*_ASCII_NAMES, "passwor", "kennwor", "de passe", "de_passe", "contrase")
 
 
 def unmix(text: str) -> str:
