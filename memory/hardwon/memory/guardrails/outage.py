@@ -85,6 +85,7 @@ _LIKELY = re.compile(
         (
             r"\btemporar(?:y|ily)\b|\btransient(?:ly)?\b",
             r"\b(?:try|retry|back|wait)\b.{0,30}\b(?:later|moments?|minutes?|shortly|soon|in \d+|after \d+)\b",
+            r"\b(?:limit|quota)\b.{0,30}\bresets? (?:at|in|on)\b|\bavailable (?:at|for) the moment\b|\bwarming up\b",
             r"\bretry[- ]after\b|\bcheck back\b|\bcurrently unable\b",
             # error codes: `overloaded_error`, `rate_limit_exceeded`, `circuit_breaking_exception`
             r"\b(?:[a-z]+_)?overloaded(?:_error)?\b|\brate_limit\w*|\bcapacity_exceeded\b|\btoo_many_requests\b|"
@@ -106,7 +107,7 @@ _LIKELY = re.compile(
             r"\b(?:hit|reached|exceeded|used up)\b.{0,25}\b(?:quota|calls|requests|rate)\b",
             r"\bsocket hang ?up\b|\bERR_(?:CONNECTION|NETWORK|TIMED|NAME)\w*|\bhas gone away\b|"
             r"\bmax(?:imum)? retries\b|"
-            r"\bDNS (?:lookup|error|failure)|\b(?:SSL|TLS) handshake\b|\bmodel is (?:still )?loading\b",
+            r"\bDNS (?:lookup|error|failure)|\b(?:SSL|TLS) handshake\b|\bmodel\b.{0,40}\bis (?:still |currently )?loading\b",
             r"\bslow down\b|\boverload(?:ed)?\b|\bat capacity\b|\bover capacity\b|\bbackpressure\b",
             rf"\b{_LINK}\b.{{0,40}}\b(?:unavailable|down|offline|busy|unhealthy|unresponsive|restarting|starting up)\b",
             r"\b(?:system|site|website|cluster|database|engine)\b (?:is|are) (?:temporarily |currently )?"
