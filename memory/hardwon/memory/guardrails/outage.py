@@ -107,7 +107,8 @@ _LIKELY = re.compile(
             r"\b(?:hit|reached|exceeded|used up)\b.{0,25}\b(?:quota|calls|requests|rate)\b",
             r"\bsocket hang ?up\b|\bERR_(?:CONNECTION|NETWORK|TIMED|NAME)\w*|\bhas gone away\b|"
             r"\bmax(?:imum)? retries\b|"
-            r"\bDNS (?:lookup|error|failure)|\b(?:SSL|TLS) handshake\b|\bmodel\b.{0,40}\bis (?:still |currently )?loading\b",
+            r"\bDNS (?:lookup|error|failure)|\b(?:SSL|TLS) handshake\b|"
+            r"\bmodel\b.{0,40}\bis (?:still |currently )?loading\b",
             r"\bslow down\b|\boverload(?:ed)?\b|\bat capacity\b|\bover capacity\b|\bbackpressure\b",
             rf"\b{_LINK}\b.{{0,40}}\b(?:unavailable|down|offline|busy|unhealthy|unresponsive|restarting|starting up)\b",
             r"\b(?:system|site|website|cluster|database|engine)\b (?:is|are) (?:temporarily |currently )?"
