@@ -110,6 +110,15 @@ def test_how_many_is_a_whole_number(library, k):
         assert isinstance(refused.value, ValueError)
 
 
+@pytest.mark.parametrize("odd", [None, 5, True, b"a.db", "", " ", "a\0b", "\ud800.db"])
+def test_a_path_is_a_path(odd, tmp_path, monkeypatch):
+    """And nothing is left behind under the name of another value."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HardwonError, match="path is"):
+        ExperienceLibrary.open(odd)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_asked_is_checked(library):
     """States, actions, texts and choices of another type."""
     asked = [
