@@ -406,6 +406,11 @@ def test_each_request_has_the_states_that_an_agent_sees(library, file):
         ([{"conversations": [{"from": "human", "value": "x"}]}], "looks like ShareGPT"),
         ([{"prompt": "x", "completion": "y"}], "pairs of prompt and completion"),
         ([{"resourceLogs": []}], "give the traces"),
+        ([{"contents": [{"role": "user", "parts": [{"text": "x"}]}]}], "looks like Gemini's contents"),
+        (
+            [{"messages": [ASK, {"role": "assistant", "content": [{"toolUse": {"toolUseId": "1", "name": "x"}}]}]}],
+            "looks like messages of Bedrock's Converse API",
+        ),
         ([{"colour": "red", "size": 3}], "its keys are colour, size"),
         ([7], "it is int, not an object"),
         ([{"messages": [ASK, {"role": "assistant", "content": "Done."}]}], "it has no tool calls"),
