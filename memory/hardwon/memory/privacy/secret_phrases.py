@@ -101,9 +101,20 @@ _OF_PEOPLE = re.compile(
 _HOMOGLYPHS = str.maketrans("аеорсухіѕԁјһԛԝкмтвнАЕОРСТХМВНКοαρνικτ", "aeopcyxisdjhqwkmtbhAEOPCTXMBHKoapvikt")
 _MIXED = re.compile("(?:[a-zA-Z]+[\u0370-\u052f]|[\u0370-\u052f]+[a-zA-Z])[a-zA-Z\u0370-\u052f]*")
 
-_ASCII_HINTS = tuple(
-    dict.fromkeys(hint for forms in (_OF_WORDS, _OF_COMMANDS) for form in forms for hint in form.hints)
-)
+_ROOTS = ("pass", "secret", "login", "cred", "pw", "key", "psk", "token", "@", "values", "form-data")
+"""Parts of words of which every form of words has one. Most texts have few, and are tested for their hints alone."""
+
+
+def _of_root(root: str) -> tuple[str, ...]:
+    """Return the hints of words that contain this root, and no earlier one."""
+    hints = dict.fromkeys(hint for form in _OF_WORDS for hint in form.hints)
+    # `type=` is the hint of an attribute with the value `password`
+    root_of = {hint: next((part for part in _ROOTS if part in hint), _ROOTS[0]) for hint in hints}
+    return tuple(hint for hint in hints if root_of[hint] == root)
+
+
+_WORD_HINTS = [(root, _of_root(root)) for root in _ROOTS]
+_COMMAND_HINTS = tuple(dict.fromkeys(hint for form in _OF_COMMANDS for hint in form.hints))
 _MARKUP_HINTS = ("pass", "secret")
 _FOREIGN_HINTS = (*_ASCII_NAMES, "passwor", "kennwor", "de passe", "de_passe", "contrase")
 
@@ -120,7 +131,13 @@ def is_mixed(text: str) -> bool:
 
 def may_hold_phrases(lowered: str) -> bool:
     """Return whether a text has a hint of any of these patterns."""
-    if any([hint in lowered for hint in _ASCII_HINTS]):  # noqa: C419 - a generator costs more than it saves here
+    for root, hints in _WORD_HINTS:
+        if root in lowered:
+            for hint in hints:
+                if hint in lowered:
+                    return True
+    # a list, because a generator costs more than it saves here
+    if (" -" in lowered or "net user" in lowered) and any([hint in lowered for hint in _COMMAND_HINTS]):  # noqa: C419
         return True
     return _is_foreign(lowered) or _has_markup(lowered) or _names_a_person(lowered)
 
