@@ -110,6 +110,15 @@ def test_how_many_is_a_whole_number(library, k):
         assert isinstance(refused.value, ValueError)
 
 
+@pytest.mark.parametrize("odd", [None, 5, True, b"a.db", "", " ", "a\0b", "\ud800.db"])
+def test_a_path_is_a_path(odd, tmp_path, monkeypatch):
+    """And nothing is left behind under the name of another value."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(HardwonError, match="path is"):
+        ExperienceLibrary.open(odd)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_asked_is_checked(library):
     """States, actions, texts and choices of another type."""
     asked = [
@@ -120,6 +129,11 @@ def test_what_is_asked_is_checked(library):
         lambda: library.recall(SEE, kinds="skill"),
         lambda: library.recall(SEE, kinds=[5]),
         lambda: library.recall(SEE, kinds=["nonsense"]),
+        lambda: library.items(5),
+        lambda: library.items("skill"),
+        lambda: library.items([5]),
+        lambda: library.items(limit="all"),
+        lambda: library.items(offset=2**70),
         lambda: library.recall(SEE, level="day"),
         lambda: library.recall(SEE, budget_tokens="many"),
         lambda: library.recall(SEE, actions=["open"]),

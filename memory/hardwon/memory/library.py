@@ -60,6 +60,7 @@ from .validation import (
     check_id,
     check_item,
     check_items,
+    check_path,
     check_text,
 )
 
@@ -148,6 +149,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             option = f"replica is {str(replica)!r}" if replica is not None else "outbox is set"
             raise ConfigError(f"{option}, but {path} is a file. Only a database has replicas.")
         # before the file is created: a bad name must not leave an empty library behind
+        check_path(path)
         check_id("namespace", namespace)
         store = Store(path, read_only=read_only)
         try:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from numbers import Real
 from operator import ge, le
+from os import PathLike
 from typing import Any
 
 from .errors import ConfigError, WrongType
@@ -219,6 +220,14 @@ def check_id(name: str, value: object) -> None:
         odd = _NOT_IN_IDS.search(value)
         if odd:
             raise ConfigError(f"{name} {describe_value(value)} contains {odd[0]!r}, which ids must not. Remove it.")
+
+
+def check_path(value: object) -> None:
+    """Raise an error unless a value can be the path of a library: `str(None)` would name a file, too."""
+    if not isinstance(value, str | PathLike):
+        raise WrongType(f"path is {describe_value(value)}; give the path of a file, or ':memory:'.")
+    if not str(value).strip() or _NOT_IN_IDS.search(str(value)):
+        raise ConfigError(f"path is {str(value)!r}, which no file can have. Give the path of a file, or ':memory:'.")
 
 
 def check_number(name: str, value: object) -> None:

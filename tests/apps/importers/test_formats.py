@@ -371,6 +371,18 @@ def test_a_conversation_s_outcome_is_that_of_all_its_requests(library, file):
     }  # fmt: skip
 
 
+def test_runs_of_a_task_with_the_same_messages_are_episodes_of_their_own(library, file):
+    """A run of a task has an outcome or a number of its own; a line that is repeated is no other run."""
+    lines = [conversation(0, reward) | {"trial": trial} for trial, reward in enumerate([1.0, 0.0, 0.0, 0.0])]
+    path = file(*lines, lines[-1])
+    _, episodes = imported(library, path)
+    assert [episode.score for episode in episodes] == [1.0, 0.0, 0.0, 0.0]
+    assert imported(library, path)[1] == episodes
+    other = [conversation(1, reward) for reward in (1.0, 0.0, 1.0)]
+    _, episodes = imported(library, file(*other))
+    assert sorted(episode.score for episode in episodes if "person 1" in episode.task) == [0.0, 1.0]
+
+
 def test_a_call_long_before_a_good_end_is_worth_it_in_full(library, file):
     _, (episode,) = imported(library, file(conversation(0, 1.0, requests=5)))
     assert [step.return_to_go for step in episode.steps] == [1.0] * 5
@@ -394,6 +406,11 @@ def test_each_request_has_the_states_that_an_agent_sees(library, file):
         ([{"conversations": [{"from": "human", "value": "x"}]}], "looks like ShareGPT"),
         ([{"prompt": "x", "completion": "y"}], "pairs of prompt and completion"),
         ([{"resourceLogs": []}], "give the traces"),
+        ([{"contents": [{"role": "user", "parts": [{"text": "x"}]}]}], "looks like Gemini's contents"),
+        (
+            [{"messages": [ASK, {"role": "assistant", "content": [{"toolUse": {"toolUseId": "1", "name": "x"}}]}]}],
+            "looks like messages of Bedrock's Converse API",
+        ),
         ([{"colour": "red", "size": 3}], "its keys are colour, size"),
         ([7], "it is int, not an object"),
         ([{"messages": [ASK, {"role": "assistant", "content": "Done."}]}], "it has no tool calls"),

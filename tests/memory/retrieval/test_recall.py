@@ -501,6 +501,19 @@ def test_of_a_new_situation_the_task_counts(library):
     assert actions(library.recall(replace(here, task="rest a while"), k=1)) == ["sleep well"]
 
 
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_task_without_a_sight_is_searched_for_as_the_same_words_in_a_sight_are(library, blank):
+    for number, thing in enumerate(("lamp", "drawer", "teapot")):
+        library.record(
+            seen((f"A room with a {thing}.", f"polish {thing}"), task=f"clean the {thing}", name=f"n{number}")
+        )
+    for words in ("where is the teapot?", "clean the teapot"):
+        by_task = actions(library.recall(State(blank, task=words), k=3))
+        assert by_task[0] == "polish teapot"
+        assert by_task == actions(library.recall(State(words), k=3))
+    assert actions(library.recall(State(blank, task="sail to Iceland"), k=3)) == []
+
+
 def test_search_fills_the_places_that_a_known_situation_leaves_empty(library):
     """Up to k, with the same kind of action in situations that are near; the recollection says how many."""
     library.record(seen((DRAWER.observation, "open drawer"), task="t", name="a"))

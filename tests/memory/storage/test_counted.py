@@ -105,3 +105,27 @@ def test_the_words_of_an_episode_are_those_of_all_its_states(episode):
     words = extract_words(replace(made, steps=(made.steps[0], seen)))
     assert {"lamp", "sofa", "creaks", "open"} <= words
     assert json.dumps(sorted(words)) == json.dumps(sorted(extract_words(replace(made, steps=(seen, made.steps[0])))))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE writers SET name = 'token:c' WHERE name = 'token:a'",
+        "UPDATE writers SET name = 'x' WHERE name = ''",
+        "UPDATE writers SET id = id + 10 WHERE name = 'token:b'",
+        "DELETE FROM writers",
+    ],
+)
+def test_a_changed_writer_is_told_and_put_right(library, episode, change):
+    """Who wrote decides what counts, so a changed row of a writer is damage."""
+    library.record(episode())
+    for writer in ("token:a", "token:b"):
+        library.receive([episode()], writer=writer, trust="untrusted")
+    library.index()
+    assert library.verify() == []
+    before = library._store.rows("SELECT id, name FROM writers WHERE name != ''")
+    library._store.connection.execute(change)
+    assert [problem.where for problem in library.verify()] == ["writers"]
+    library.repair()
+    assert library.verify() == []
+    assert set(library._store.rows("SELECT id, name FROM writers")) >= set(before)

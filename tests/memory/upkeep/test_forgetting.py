@@ -253,6 +253,20 @@ def test_a_namespace_is_gone_whole(filled, path):
         assert acme.verify() == []
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_a_library_that_forgets_its_own_namespace_does_not_keep_the_name(filled, path, used):
+    """As the command line does it. If the same library goes on to write, the namespace begins anew."""
+    with ExperienceLibrary.open(path, namespace="Acme Corp") as acme:
+        acme.record(visit("a1", "Wendell"))
+        assert acme.forget(namespace="Acme Corp").erased
+        if used:
+            acme.record(visit("again", "Ann"))
+            assert acme.episodes == 1
+    assert (b"acme corp" in bytes_of(path)) is used
+    assert b"wendell" not in bytes_of(path)
+    assert filled.verify() == []
+
+
 def test_what_waits_in_the_inbox_is_forgotten(library, path):
     """Recorded a moment ago by another process, or broken and never filed."""
     with ExperienceLibrary.open(path) as other:

@@ -7,6 +7,7 @@ each request is an episode of its own.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hardwon.runtime.integrations.tool_episode import iter_calls
@@ -16,6 +17,8 @@ from .spool import LoggedEpisode, Request, Spool
 
 Outcome = tuple[bool, float]
 """Success, and a score in [0, 1]."""
+_TRIALS = ("trial", "trial_id", "run_id", "trace_id", "id", "uuid")
+"""Names under which a record tells one run of a task from another."""
 _OUTCOMES = ("score", "reward", "success", "correctness")
 _WHOLE = "conversation"
 """Name of the only part, if a file is one conversation with a message per line."""
@@ -31,6 +34,8 @@ class Conversations:
         """Responses format: the row of each response, by its id."""
         self._after: dict[int, str] = {}
         """Responses format: the id of the previous response, by row."""
+        self._trials: dict[str, list[Any]] = {}
+        """The graded runs with the same messages, by their digest."""
         self.form = "openai"
         """Format of the messages: that of the first value which is not in OpenAI's chat format."""
         self.unanswered = 0
@@ -53,7 +58,7 @@ class Conversations:
         digests = list(digest_beginnings(messages))
         # All proper prefixes: an earlier line that equals one of them is continued by this line.
         self._spool.begin(digests[:-1])
-        number = self._spool.put(place, place, [messages, outcome_of(value)])
+        number = self._spool.put(place, place, [messages, outcome_of(value), trial_of(value)])
         if isinstance(value, Mapping):
             self._link(number, value)
 
@@ -78,16 +83,30 @@ class Conversations:
         for number, part in enumerate(self._spool.parts(), 1):
             if number in ended:
                 continue
-            messages, outcome = self._read(part)
+            messages, outcome, trial = self._read(part)
             messages = [*self._load_earlier(number), *messages]
             prefixes = list(digest_beginnings(messages))
             # A log of model calls repeats the conversation in every line; only its longest form is an episode.
             if prefixes and not self._spool.is_continued(prefixes[-1]):
-                yield from self._build_episodes(messages, None if outcome is None else (outcome[0], outcome[1]))
+                graded = None if outcome is None else (outcome[0], outcome[1])
+                for episode in self._build_episodes(messages, graded):
+                    yield episode if graded is None else self._tell_apart(episode, trial)
 
-    def _read(self, part: str) -> tuple[list[Message], Any]:
-        ((_, (messages, outcome)),) = self._spool.values(part)
-        return messages, outcome
+    def _tell_apart(self, episode: LoggedEpisode, trial: str) -> LoggedEpisode:
+        """Return a graded episode with a reference of its own if another run of the task has the same messages.
+
+        A benchmark runs a task several times, and its runs may differ in nothing but the outcome.
+        """
+        runs = self._trials.setdefault(episode.ref, [])
+        run = [trial, episode.score]
+        if run not in runs:
+            runs.append(run)
+        number = runs.index(run)
+        return replace(episode, ref=f"{episode.ref} {number + 1}") if number else episode
+
+    def _read(self, part: str) -> tuple[list[Message], Any, str]:
+        ((_, (messages, outcome, trial)),) = self._spool.values(part)
+        return messages, outcome, trial
 
     def _load_earlier(self, number: int) -> list[Message]:
         """Return the messages of the responses that this one continues, oldest first."""
@@ -135,6 +154,13 @@ def digest_beginnings(messages: Iterable[Message]) -> Iterator[bytes]:
         kept = [message["role"], message["text"], [[call["name"], call["arguments"]] for call in message["calls"]]]
         digest.update(json.dumps(kept, sort_keys=True).encode())
         yield digest.digest()
+
+
+def trial_of(value: Any) -> str:
+    """Return what tells a record from other runs of the same task, or an empty string."""
+    if not isinstance(value, Mapping):
+        return ""
+    return " ".join(f"{value[name]}"[:200] for name in _TRIALS if isinstance(value.get(name), str | int))
 
 
 def outcome_of(value: Any) -> Outcome | None:

@@ -35,6 +35,7 @@ _LOOKS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset(["prompt", "completion"]), "pairs of prompt and completion, which have no tool calls"),
     (frozenset(["prompt", "chosen"]), "preference pairs, which have no tool calls"),
     (frozenset(["instruction", "output"]), "Alpaca's instructions, which have no tool calls"),
+    (frozenset(["contents"]), "Gemini's contents; log the messages in OpenAI's form, or spans of OpenTelemetry"),
     (frozenset(["batches"]), "an export of batches; give the lines inside"),
     (frozenset(["resourceLogs"]), "OpenTelemetry's logs; give the traces (resourceSpans)"),
     (frozenset(["resourceMetrics"]), "OpenTelemetry's metrics; give the traces (resourceSpans)"),
@@ -160,7 +161,25 @@ def _guess_format(value: Any) -> str:
     return ""
 
 
+def _is_bedrock(value: Any) -> bool:
+    """Return whether a value has messages of Bedrock's Converse API, whose blocks have no type."""
+    messages = value.get("messages") if isinstance(value, Mapping) else None
+    blocks = [
+        block
+        for message in (messages if isinstance(messages, list) else ())
+        if isinstance(message, Mapping) and isinstance(message.get("content"), list)
+        for block in message["content"]
+        if isinstance(block, Mapping)
+    ]
+    return any("toolUse" in block or "toolResult" in block for block in blocks)
+
+
 def _recognize(path: Path, place: str, value: Any) -> str:
+    if _is_bedrock(value):
+        raise ConfigError(
+            f"{path}, {place}: it looks like messages of Bedrock's Converse API (toolUse, toolResult). Log them in "
+            "OpenAI's or Anthropic's form, or spans of OpenTelemetry; docs/importing.md has an example of each."
+        )
     if format_name := _guess_format(value):
         return format_name
     names = set(value) if isinstance(value, Mapping) else set()

@@ -43,6 +43,13 @@ _OUTAGES = (
     r"(?:nekades|bröts)|försök igen senare|zaman aşımı|çok fazla istek|"
     r"(?:hizmet|sunucu|servis)\b.{0,40}\b(?:kullanılamıyor|yanıt vermiyor)|bağlantı\b.{0,30}\b(?:reddedildi|kesildi)|"
     r"daha sonra tekrar deneyin",
+    # Finnish, Danish and Norwegian, Czech, Indonesian, Vietnamese
+    r"aikakatkaisu|liian monta pyyntöä|(?:palvelu|palvelin)\b.{0,30}\bei (?:ole käytettävissä|vastaa)|"
+    r"(?:tjenesten|serveren)\b.{0,30}\b(?:ikke tilg(?:æ|j)engelig|utilgængelig|utilgjengelig|svarer ikke)|"
+    r"for mange (?:anmodninger|forespørsler)|prøv igen senere|prøv igjen senere|"
+    r"časový limit|příliš mnoho (?:požadavků|připojení)|(?:služba|server)\b.{0,30}\b(?:nedostupn\w+|neodpovídá)|"
+    r"zkuste to (?:znovu )?později|waktu habis|terlalu banyak permintaan|layanan\b.{0,30}\btidak tersedia|"
+    r"coba lagi nanti|hết thời gian|quá nhiều yêu cầu|dịch vụ\b.{0,30}\bkhông khả dụng|thử lại sau",
     # Russian and Ukrainian
     r"(?:превышен\w*|истекло|вышло|перевищено)\b.{0,30}\b(?:врем\w+|ожидани\w+|таймаут\w*|час\w*|очікуван\w+)|"
     r"слишком много (?:запросов|подключений)|забагато запитів|"
@@ -53,7 +60,7 @@ _OUTAGES = (
     r"(?:连接|連線|请求|請求|操作|响应|服务器?|服務)\S{0,8}(?:超时|逾時|超時)|(?:请求|請求)(?:过于频繁|过多|次数过多|太多)|"
     r"(?:服务器?|服務|系统|系統)\S{0,8}(?:不可用|繁忙|过载|無法使用|暂停)|(?:连接|連線)\S{0,6}(?:被拒绝|被重置|失败|中断|被拒絕)|"
     r"稍后(?:再试|重试)|稍後再試|内部服务器错误|"
-    r"タイムアウト|リクエストが多すぎ|(?:サービス|サーバー?)\S{0,14}(?:利用できません|応答しません|応答がありません|混雑|停止中)|"
+    r"タイムアウト|リクエストが多すぎ|(?:サービス|サーバー?)\S{0,14}(?:利用できません|応答しません|応答がありません|混雑|混み合|停止中)|"
     r"接続\S{0,8}(?:拒否|切断|失敗|リセット)|(?:後で|しばらく)\S{0,10}(?:もう一度|再試行|お試し)|"
     r"시간\s?(?:이\s?)?초과|요청이?\s?너무\s?많|(?:서비스|서버)\S{0,4}\s?\S{0,6}\s?(?:사용할 수 없|응답하지 않|과부하)|"
     r"연결\S{0,4}\s?(?:거부|끊|실패|재설정)|나중에 다시",

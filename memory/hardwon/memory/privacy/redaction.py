@@ -24,6 +24,7 @@ from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 
 from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
+from .secret_phrases import is_mixed, may_hold_phrases, redact_phrases, unmix
 
 SHORTEST = 6
 """Length of the shortest secret that a form matches: `a@b.de`."""
@@ -55,7 +56,7 @@ _VENDORS = {
 """Patterns of vendors' tokens after their prefixes, which are separated by spaces."""
 _BEGINNINGS = tuple(beginning.encode() for beginning in (*" ".join(_VENDORS).split(), "eyJ", "AA", *VENDOR_BEGINNINGS))
 """All prefixes, including those of JWTs and of the second half of Telegram tokens."""
-_BEFORE = (b"SG.", b"ya29.", b"hvs.", b"hvb.", b"/", b"sl.", b"dp.pt.", b"dp.st.", b"dp.ct.", b"dt0c01.")
+_BEFORE = (b"SG.", b"ya29.", b"hvs.", b"hvb.", b"/", b"sl.", b"dp.pt.", b"dp.st.", b"dp.ct.", b"dt0c01.", b".atlasv1.")
 """Text before the long part of a token with two parts, or of a webhook."""
 
 _START = r"(?:(?<![\w-])|(?<=\\[nrt]))"
@@ -106,7 +107,7 @@ _ASSIGNED = re.compile(
     re.I | re.A,
 )
 _NO_VALUE = re.compile(
-    r"(?:\[redacted:|\{|<|\*{3}|\$[{(]|\$\Z|\$[A-Za-z_]\w*\Z|%\(|(?:self|os|process|config|settings|env|args)[.\[]|[\w.]+\("
+    r"(?:\[redacted:|\{|<|!!|\*{3}|\$[{(]|\$\Z|\$[A-Za-z_]\w*\Z|%\(|(?:self|os|process|config|settings|env|args)[.\[]|[\w.]+\("
     r"|(?:a|an|any|are|at|bool|bytes|empty|enter|expired|false|for|in|incorrect|int|invalid|is|it|missing|must|my|no|none"
     r"|not|null|of|optional|or|please|required|secretstr|should|str|string|the|then|this|to|token|true|undefined"
     r"|unknown|valid|with|wrong|yes|you|your|api_?key|passw(?:or)?d|pwd|secret)[.!?]?\Z)",
@@ -192,18 +193,20 @@ def may_hold_secrets(text: str) -> bool:
         or "\\u00" in text
         or _CARD_RUN in raw.translate(_DIGITS, b" -")
         or may_hold_forms(lowered, raw)
+        or may_hold_phrases(lowered)
         or is_masked(text)
+        or is_mixed(text)
         or "\\\\u" in text  # unpaired surrogate in JSON: `redact` escapes it in the record, too
     )
 
 
 def _once(text: str) -> str:
     """Return the text after one pass of redaction, which also looks behind invisible and full-width characters."""
-    if is_masked(text):
-        clear = unmask(text)
-        redacted = _once_plain(clear)
-        return text if redacted == clear else redacted
-    return _once_plain(text)
+    if text.isascii():
+        return _once_plain(text)
+    clear = unmix(unmask(text) if is_masked(text) else text)
+    redacted = _once_plain(clear)
+    return text if redacted == clear else redacted
 
 
 def _once_plain(text: str) -> str:
@@ -222,7 +225,8 @@ def _once_plain(text: str) -> str:
         redacted = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", redacted)))
     if _CARD_RUN in raw.translate(_DIGITS, b" -"):
         redacted = _replaced(redacted, _CARD, _card)
-    return redact_forms(redacted, lowered, raw)
+    redacted = redact_forms(redacted, lowered, raw)
+    return redact_phrases(redacted, lowered) if may_hold_phrases(lowered) else redacted
 
 
 def _begins_a_token(raw: bytes) -> bool:
@@ -276,6 +280,8 @@ def _value(match: re.Match[str]) -> Span | None:
     prose = match["sign"] is None or (group == "bare" and match["sign"] == ":")
     if prose and value.isalpha() and value.islower() and _GOES_ON.match(match.string, start + len(value)):
         return None  # "access key: needed for door 3"
+    if match["sign"] == "==" and group == "bare" and value.isidentifier() and value.islower():
+        return None  # a comparison of two variables
     if not _is_secret(match["name"], value, prose=prose, stated=match["sign"] is None):
         return None
     return start, start + len(value), f"[redacted:{_kind(match['name'])}]"

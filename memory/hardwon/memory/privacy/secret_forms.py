@@ -6,6 +6,7 @@ is limited for any text.
 """
 
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -14,11 +15,15 @@ _FORMS = bytes(
     for code in range(256)
 )
 """Translation table: digits become 0, capitals A, small letters a; hyphens stay."""
-_SSN_FORM, _IBAN_FORM = b"000-00-0000", b" AA00"
-INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u2060-\u2064\ufeff]")
+_SSN_FORM, _IBAN_FORM, _SMALL_IBAN_FORM = b"000-00-0000", b" AA00", b" aa00"
+INVISIBLE = re.compile(
+    "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f]"
+)
 _WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
+_STYLED = re.compile("[\u24b6-\u24e9\uff01-\uff5e\U0001d400-\U0001d7ff]+")
+"""Circled, full-width and mathematical letters, which read like plain ones."""
 
-_VALUE = r"(?P<q>[\"'`]?)(?P<value>[^\s\"'`<>\[\]]{3,400})(?P=q)"
+VALUE = r"(?P<q>[\"'`]?)(?P<value>[^\s\"'`<>\[\]]{3,400})(?P=q)"
 _NAME = (
     r"(?:passw(?:or)?ds?|passphrase|requirepass|userpass|dbpass|smtppass|pass(?<![a-z]pass)|passwort|kennwort"
     r"|contrase(?:ñ|n)a|mot de passe|pwd|secrets?(?:[_-]?access)?(?:[_-]?key)?|token|auth(?<=_auth)"
@@ -39,86 +44,93 @@ class Form(NamedTuple):
     """Whether every value is a secret. Otherwise, ordinary words are kept."""
 
 
-def _form(hints: str, pattern: str, kind: str = "password", *, certain: bool = False, flags: int = re.I) -> Form:
-    """Return a form; `hints` are separated by commas."""
-    return Form(hints.split(","), re.compile(pattern, flags | re.A if "ñ" not in pattern else flags), kind, certain)
+def make_form(
+    hints: str, pattern: str, kind: str = "password", *, certain: bool = False, ascii_only: bool = True
+) -> Form:
+    """Return a form; `hints` are separated by commas, and an empty one is in every text."""
+    flags = re.I | re.A if ascii_only and "ñ" not in pattern else re.I
+    return Form(hints.split(","), re.compile(pattern, flags), kind, certain)
 
 
 _OF_COMMANDS = (
-    _form(
+    make_form(
         "-pass,-pwd,-secret,-token,-api,-access,-auth,-private,-client,-key",
-        rf"(?<![\w-])--?(?:[a-z]{{1,20}}-){{0,3}}{_NAME}(?:[ \t]{{1,4}}|=){_VALUE}",
+        rf"(?<![\w-])--?(?:[a-z]{{1,20}}-){{0,3}}{_NAME}(?:[ \t]{{1,4}}|=){VALUE}",
     ),
-    _form("mysql,maria", rf"\b(?:mysql|mariadb)[a-z-]{{0,9}}\s{_PROGRAM}\s-p{_VALUE}", certain=True),
-    _form("sshpass", rf"\bsshpass\s+-p\s{{0,3}}{_VALUE}", certain=True),
-    _form(" -p ", rf"\blogin\s{_PROGRAM}\s-p\s{{1,3}}{_VALUE}"),
-    _form("sqlcmd", rf"\bsqlcmd\s{_PROGRAM}\s-P\s{{0,3}}{_VALUE}"),
-    _form("redis-cli", rf"\bredis-cli\s(?:{_PROGRAM}\s)?-a\s{{1,3}}{_VALUE}"),
-    _form(
+    make_form("mysql,maria", rf"\b(?:mysql|mariadb)[a-z-]{{0,9}}\s{_PROGRAM}\s-p{VALUE}", certain=True),
+    make_form("sshpass", rf"\bsshpass\s+-p\s{{0,3}}{VALUE}", certain=True),
+    make_form(" -p ", rf"\blogin\s{_PROGRAM}\s-p\s{{1,3}}{VALUE}"),
+    make_form("sqlcmd", rf"\bsqlcmd\s{_PROGRAM}\s-P\s{{0,3}}{VALUE}"),
+    make_form("redis-cli", rf"\bredis-cli\s(?:{_PROGRAM}\s)?-a\s{{1,3}}{VALUE}"),
+    make_form(
         " -u, --user,proxy-user, --auth, -a ",
-        rf"\s(?:-u|--user|--proxy-user|-a|--auth)[ =]\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:{_VALUE}",
+        rf"\s(?:-u|--user|--proxy-user|-a|--auth)[ =]\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:{VALUE}",
     ),
-    _form("pass:", rf"\bpass:{_VALUE}"),
-    _form("/p:,/pass:,/password:", rf"\s/p(?:ass(?:word)?)?:{_VALUE}"),
-    _form("chpasswd", r"[\"'\s][\w.-]{1,40}:(?P<value>[^\s\"']{3,200})[\"']?\s*\|[^|\n]{0,20}chpasswd", certain=True),
+    make_form("pass:", rf"\bpass:{VALUE}"),
+    make_form("/p:,/pass:,/password:", rf"\s/p(?:ass(?:word)?)?:{VALUE}"),
+    make_form(
+        "chpasswd", r"[\"'\s][\w.-]{1,40}:(?P<value>[^\s\"']{3,200})[\"']?\s*\|[^|\n]{0,20}chpasswd", certain=True
+    ),
 )
 _OF_NAMES = (
-    _form(_NAME_PARTS, rf"(?<![a-z]){_NAME}[\"'`]?[ \t]{{0,4}}(?:=|:|=>|：)[ \t]{{0,4}}{_VALUE}"),
-    _form(
+    make_form(_NAME_PARTS, rf"(?<![a-z]){_NAME}[\"'`]?[ \t]{{0,4}}(?:=|:|=>|：)[ \t]{{0,4}}{VALUE}"),
+    make_form(
         f'{_NAME_PARTS},secret:,secret is,token:,token is,secret",token"',
         rf"{_NAME}(?: is)?[\"'`]?[ \t]{{0,4}}[:=][ \t]{{0,4}}(?:[|>][+-]?)?[ \t]{{0,4}}\n\s{{0,40}}"
-        rf"{_VALUE}[ \t]{{0,4}}(?=\n|\Z)",
+        rf"{VALUE}[ \t]{{0,4}}(?=\n|\Z)",
     ),
-    _form(
+    make_form(
         "pass,secret,token,key",
         rf"<[\w:.-]{{0,40}}{_NAME}>\s{{0,9}}(?P<value>[^<>\s]{{3,400}})\s{{0,9}}</",
         certain=True,
     ),
-    _form(
+    make_form(
         "value=,value\",value',value\\",
         rf"\b(?:name|key|id)[\"']?\s?[:=]\s?[\"'][\w.:-]{{0,60}}?{_NAME}[\"'],?\s{{0,9}}[\"']?value[\"']?\s?[:=]\s?"
         r"[\"'](?P<value>[^\"'\n]{3,400})[\"']",
         certain=True,
     ),
-    _form(
+    make_form(
         "word(,word\",word',pass\",pass',pass(,pwd\",pwd',pwd(,secret(,secret\",secret',token(,token\",token'",
         rf"{_NAME}[\"']?\s?[(,]\s?[\"'](?P<value>[^\"'\n]{{3,200}})[\"']",
     ),
-    _form("passw,secrets,tokens,keys", rf"{_NAME}[\"']?\s?[:=]\s?\[\s?[\"'](?P<value>[^\"'\n]{{3,200}})[\"']"),
-    _form(
+    make_form("passw,secrets,tokens,keys", rf"{_NAME}[\"']?\s?[:=]\s?\[\s?[\"'](?P<value>[^\"'\n]{{3,200}})[\"']"),
+    make_form(
         "getconnection",
         r"getconnection\([^,\n]{1,200},\s?\"[^\"\n]{0,80}\",\s?\"(?P<value>[^\"\n]{3,200})\"",
         certain=True,
     ),
-    _form(
+    make_form(
         "identified", r"identified\s(?:with\s\w{1,40}\s)?by\s{1,3}[\"'](?P<value>[^\"'\n]{3,200})[\"']", certain=True
     ),
-    _form("password '", r"password\s{1,3}'(?P<value>[^'\n]{3,200})'"),
-    _form("securestring", rf"securestring\s(?:-string\s)?{_VALUE}"),
-    _form("password", rf"\blogin\s{{1,20}}\S{{1,80}}\s{{1,20}}password\s{{1,20}}{_VALUE}"),
-    _form("password", r"\bpassword(?: [\w']{1,20}){0,6} (?:is|was|=) (?P<value>[^\s\"'`]{5,200})"),
-    _form("%3d", rf"{_NAME}%3d(?P<value>(?:(?!%26)[^\s&\"']){{3,200}})"),
+    make_form("password '", r"password\s{1,3}'(?P<value>[^'\n]{3,200})'"),
+    make_form("securestring", rf"securestring\s(?:-string\s)?{VALUE}"),
+    make_form("password", rf"\blogin\s{{1,20}}\S{{1,80}}\s{{1,20}}password\s{{1,20}}{VALUE}"),
+    make_form("password", r"\bpassword(?: [\w']{1,20}){0,6} (?:is|was|=) (?P<value>[^\s\"'`]{5,200})"),
+    make_form("%3d", rf"{_NAME}%3d(?P<value>(?:(?!%26)[^\s&\"']){{3,200}})"),
 )
 _OF_HEADERS = (
-    _form("/api/webhooks/", r"/api/webhooks/(?P<value>[0-9]{15,21}/[\w-]{40,120})", "token"),
-    _form("cookie", r"(?<=[=])(?P<value>[\w%.+/~:-]{16,400})(?=[;\s\"']|\Z)", "token"),
-    _form("csrf,xsrf", r"\b[xc]srf[\w-]{0,20}[\"']?\s?[:=]\s?[\"']?(?P<value>[\w+/=-]{16,200})", "token"),
-    _form("sig=,signature=", r"[?&](?:[\w-]{0,20}-)?sig(?:nature)?=(?P<value>[\w%+/=-]{16,400})", "token"),
-    _form("_auth", r"_auth(?:token)?[\"']?\s?[:=]\s?[\"']?(?P<value>[\w+/=.-]{12,400})", "token"),
-    _form(
+    make_form("/api/webhooks/", r"/api/webhooks/(?P<value>[0-9]{15,21}/[\w-]{40,120})", "token"),
+    make_form("cookie", r"(?<=[=])(?P<value>[\w%.+/~:-]{16,400})(?=[;\s\"']|\Z)", "token"),
+    make_form("csrf,xsrf", r"\b[xc]srf[\w-]{0,20}[\"']?\s?[:=]\s?[\"']?(?P<value>[\w+/=-]{16,200})", "token"),
+    make_form("sig=,signature=", r"[?&](?:[\w-]{0,20}-)?sig(?:nature)?=(?P<value>[\w%+/=-]{16,400})", "token"),
+    make_form("_auth", r"_auth(?:token)?[\"']?\s?[:=]\s?[\"']?(?P<value>[\w+/=.-]{12,400})", "token"),
+    make_form(
         ":5432:,:3306:,:*:",
         r"(?<![\w.:])[\w.*-]{1,80}:(?:\d{2,5}|\*):[\w*-]{1,60}:[\w*-]{1,60}:(?P<value>[^\s:]{3,200})",
     ),
-    _form("private-lines", r"private-lines:\s?\d+\n(?P<value>(?:[\w+/=]{1,80}\n?){1,80})", "private_key", certain=True),
+    make_form(
+        "private-lines", r"private-lines:\s?\d+\n(?P<value>(?:[\w+/=]{1,80}\n?){1,80})", "private_key", certain=True
+    ),
 )
 _OF_NUMBERS = (
-    _form(
+    make_form(
         "pin:,pin=,pin is,pin code,pin num,pin :,pin =",
         r"\bpin(?: code| number)?(?:\s?[:=]|\sis)\s{0,3}(?P<value>\d{4,8})(?![\w.-])",
         "pin",
         certain=True,
     ),
-    _form(
+    make_form(
         "otp,2fa,mfa,cvv,cvc,tion code,rity code,time code,gin code,sms code,auth code,-code,passcode",
         r"\b(?:otp|"
         r"(?:verification|security|one-time|login|sms|auth|2fa|mfa|cvv|cvc)[ -](?:pass)?code)(?: is)?\s?[:=]?\s{0,3}"
@@ -131,21 +143,24 @@ _VENDORS = re.compile(
     r"(?<![\w-])(?:sq0[a-z]{3}-[\w-]{20,60}|sl\.[A-Z][\w-]{40,200}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|EAA[A-Za-z0-9]{60,300}"
     r"|[0-9a-f]{32}-us[0-9]{1,2}|[MNO][\w-]{22,27}\.[\w-]{6,7}\.[\w-]{27,45}|bot[0-9]{8,10}:AA[\w-]{32,35}|LTAI[A-Za-z0-9]{20}"
     r"|dckr_[a-z]{2,4}_[\w-]{20,60}|figd_[\w-]{30,60}|rubygems_[0-9a-f]{40,60}|xkeysib-[\w-]{40,120}|CFPAT-[\w-]{40,60}"
+    r"|tgp_v1_[\w-]{24,60}|pul-[0-9a-f]{40}|\w{14}\.atlasv1\.[\w-]{60,80}|AKCp[A-Za-z0-9]{60,80}"
     r"|AT[AC]TT3[\w=-]{50,300}|dp\.(?:pt|st|ct)\.[\w.]{40,60}|dt0c01\.\w{24}\.\w{64}|ph[cx]_\w{40,60}|secret_[A-Za-z0-9]{43})"
     r"(?![\w-])",
     re.A,
 )
 VENDOR_BEGINNINGS = (
     *("sq0", "pat", "EAA", "LTAI", "dckr_", "figd_", "rubygems_", "xkeysib-", "CFPAT-", "ATATT3", "ATCTT3"),
-    *("phc_", "phx_", "secret_", "bot"),
+    *("phc_", "phx_", "secret_", "bot", "tgp_v1_", "pul-", "AKCp"),
 )
 """Prefixes of these tokens, except for those with a dot near their beginning."""
 _SSN = re.compile(r"(?<![\w.-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![\w-])", re.A)
-_IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?![A-Za-z0-9])", re.A)
+_IBAN = re.compile(
+    r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?(?![A-Za-z0-9])", re.A | re.I
+)
 _IBAN_LENGTHS = range(15, 35)
 
 _PLACEHOLDER = re.compile(
-    r"\$(?:[A-Za-z_]\w*|[({].*)\Z|%\w+%?\Z|\{|<|\*{3}|\[redacted:|(?:self|os|process|config|settings|env|args|req|form)[.\[]"
+    r"\(|\$(?:[A-Za-z_]\w*|[({].*)\Z|%\w+%?\Z|\{|<|\*{3}|\[redacted:|(?:self|os|process|config|settings|env|args|req|form)[.\[]"
     r"|[\w.]+\(|[A-Z][A-Z_]{2,}\Z"
 )
 _FILE = re.compile(r"~?(?:/[\w.-]+){2,}/?")
@@ -153,21 +168,27 @@ _MARKS = re.compile(r"[^\w.,;:()]")
 
 
 def unmask(text: str) -> str:
-    """Return a text without invisible characters, and with full-width letters as plain ones."""
-    return INVISIBLE.sub("", text).translate(_WIDE)
+    """Return a text without invisible characters, and with full-width and other styled letters as plain ones."""
+    return _STYLED.sub(_plain, INVISIBLE.sub("", text).translate(_WIDE))
+
+
+def _plain(match: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKC", match[0])
 
 
 def is_masked(text: str) -> bool:
-    """Return whether a text has invisible or full-width characters, which hide a secret from a pattern."""
-    return not text.isascii() and (
-        INVISIBLE.search(text) is not None or any("\uff01" <= char <= "\uff5e" for char in text)
-    )
+    """Return whether a text has invisible or styled characters, which hide a secret from a pattern."""
+    return not text.isascii() and (INVISIBLE.search(text) is not None or _STYLED.search(text) is not None)
 
 
 def may_hold_forms(lowered: str, raw: bytes) -> bool:
     """Return whether a text has a hint of any form."""
     forms = (b" " + raw).translate(_FORMS)
-    return any([hint in lowered for hint in _HINTS]) or _SSN_FORM in forms or _IBAN_FORM in forms  # noqa: C419
+    return any([hint in lowered for hint in _HINTS]) or _SSN_FORM in forms or _has_iban_form(forms)  # noqa: C419
+
+
+def _has_iban_form(forms: bytes) -> bool:
+    return _IBAN_FORM in forms or _SMALL_IBAN_FORM in forms
 
 
 def redact_forms(text: str, lowered: str, raw: bytes) -> str:
@@ -191,7 +212,7 @@ def redact_forms(text: str, lowered: str, raw: bytes) -> str:
         redacted = _redact(redacted, lowered, _OF_NUMBERS)
         if _SSN_FORM in forms:
             redacted = _SSN.sub("[redacted:ssn]", redacted)
-    if _IBAN_FORM in forms:
+    if _has_iban_form(forms):
         redacted = _IBAN.sub(_iban, redacted)
     return redacted
 
@@ -229,19 +250,25 @@ def redact_vendors(text: str) -> str:
 
 def _redact(text: str, lowered: str, forms: Sequence[Form]) -> str:
     """Return the text after applying each form that has a hint in it."""
+    return replace_forms(text, lowered, forms, is_value)
+
+
+def replace_forms(text: str, lowered: str, forms: Sequence[Form], judge: Callable[[str], bool]) -> str:
+    """Return the text without the values of these forms that are certain, or secrets for `judge`."""
     for form in forms:
         if any([hint in lowered for hint in form.hints]):  # noqa: C419 - as above
-            text = form.pattern.sub(_instead(form), text)
+            text = form.pattern.sub(_instead(form, judge), text)
     return text
 
 
-def _instead(form: Form) -> Callable[[re.Match[str]], str]:
+def _instead(form: Form, judge: Callable[[str], bool]) -> Callable[[re.Match[str]], str]:
     """Return the replacement function of a form, for `re.sub`."""
 
     def replace(match: re.Match[str]) -> str:
         value = match["value"]
         kept = value.rstrip(").,;:!?") or value
-        if "[redacted:" in match[0] or not is_value(kept, certain=form.certain):
+        is_secret = is_value(kept, certain=True) if form.certain else judge(kept)
+        if "[redacted:" in match[0] or not is_secret:
             return match[0]
         start = match.start("value") - match.start()
         return f"{match[0][:start]}[redacted:{form.kind}]{match[0][start + len(kept) :]}"
@@ -266,6 +293,6 @@ def is_value(value: str, *, certain: bool = False) -> bool:
 
 def _iban(match: re.Match[str]) -> str:
     """Return the replacement of an IBAN with valid check digits; other matches are kept."""
-    number = match[0].replace(" ", "")
+    number = match[0].replace(" ", "").replace("-", "").upper()
     digits = "".join(str(int(char, 36)) for char in number[4:] + number[:4])  # ISO 7064: A is 10, remainder 1
     return "[redacted:iban]" if len(number) in _IBAN_LENGTHS and int(digits) % 97 == 1 else match[0]

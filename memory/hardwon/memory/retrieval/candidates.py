@@ -220,7 +220,9 @@ class Candidates:
         self._store, self._derived, self._index, self._version = store, derived, index, version
         self.state, self.k, self.after, self.worlds = state, k, after, worlds
         self.namespace = index.namespace
-        self.text = state_text(state)
+        text = state_text(state)
+        # whoever shows nothing but a task asks in the words of the task
+        self.text = text if text.strip() else state.task
         self.is_question = by_text and after is None
         self.signature = "" if by_text else plain(state.signature)
         """Signature of the situation; empty for a text."""

@@ -145,3 +145,38 @@ def _parse(facts: str) -> dict[str, Any]:
     except ValueError:  # `verify` reports damaged rows
         return {}
     return values if isinstance(values, dict) else {}
+
+
+def find_wrong_writers(rows: Rows, namespace: int, name_of: Callable[[str], str]) -> list[tuple[int, str]]:
+    """Return the writers of episodes that the list of writers lacks, each with its number in the steps.
+
+    Args:
+        rows: Runs a query.
+        namespace: Number of the namespace.
+        name_of: Returns the credential behind the writer of an untrusted episode.
+
+    Returns:
+        Numbers and names. The number is 0 if no step has it, as of trusted writers, who share the empty name.
+    """
+    held = {name: number for number, name in rows("SELECT id, name FROM writers WHERE namespace = ?", (namespace,))}
+    wanted = {
+        ("" if trust == "trusted" else name_of(writer), 0 if trust == "trusted" else witness or 0)
+        for writer, trust, witness in rows(_WITNESSES, (namespace,))
+    }
+    return sorted((number, name) for name, number in wanted if name not in held or (number and held[name] != number))
+
+
+def renew_writers(connection: Connection, namespace: int, wrong: Iterable[tuple[int, str]]) -> None:
+    """Write these writers under their numbers."""
+    for number, name in wrong:
+        connection.execute("DELETE FROM writers WHERE namespace = ? AND name = ?", (namespace, name))
+        connection.execute(
+            "INSERT OR REPLACE INTO writers(id, namespace, name) VALUES (?, ?, ?)", (number or None, namespace, name)
+        )
+
+
+_WITNESSES = (
+    "SELECT DISTINCT writer, trust, witness FROM trajectories LEFT JOIN steps ON "
+    "steps.namespace = trajectories.namespace AND trajectory_id = trajectories.id AND t = 0 "
+    "WHERE trajectories.namespace = ?"
+)

@@ -16,8 +16,8 @@ _DO = (
     "share obey reply respond answer choose select recommend comply follow record output print"
 )
 _RULES = (
-    "instruction* rule* prompt* guideline* direction* orders policies policy guardrail* safeguard* anweisung* instruc* "
-    "consigne* istruzion*"
+    "instruction* rule* prompt* guideline* guidance direction* orders policies policy guardrail* safeguard* anweisung* "
+    "instruc* consigne* istruzion*"
 )
 _MODEL = (
     "ai a.i.* assistant assistants agent agents llm chat chatbot chatbots language model models copilot claude gpt "
@@ -33,7 +33,10 @@ _LISTED: dict[str, list[tuple[str, ...]]] = {
         ("игнорир*",),
         ("تجاهل* انس*",),
         ("निर्देशों*",),
-        ("negeer zignoruj yok ignorera talimat*", "instructi* instrukc* instruktion* talimat*"),
+        (
+            "negeer vergeet zignoruj yok ignorera talimat* unohda ohita",
+            "instructi* instrukc* instruktion* talimat* ohje*",
+        ),
     ],
     "a new role or prompt": [
         ("you", "now", "are"),
@@ -56,6 +59,7 @@ _LISTED: dict[str, list[tuple[str, ...]]] = {
     "an order": [
         ("you we", _DO, "must should shall need have are will"),
         ("please immediately instead always never now then simply just", _DO),
+        ("i", "instruct order command require", "you"),
     ],
     "a demand for secrecy": [
         (
@@ -73,6 +77,7 @@ _LISTED: dict[str, list[tuple[str, ...]]] = {
     ],
     "a rule for other requests": [
         ("whenever", _DO),
+        ("when if once", "you", "see read process", "this", _DO),
         ("time", "every each any next", _DO),
         ("in", "future all any every similar", _DO),
         ("for", "all any every each future similar", _DO),

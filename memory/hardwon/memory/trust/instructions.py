@@ -26,7 +26,7 @@ _DO = (
     r"reveal|disclose|share|obey|reply|respond|answer|choose|select|recommend|comply|follow|record|output|print)"
 )
 _RULES = (
-    r"(?:instructions?|rules?|prompts?|guidelines?|directions?|orders|policies|policy|guardrails?|safeguards?|"
+    r"(?:instructions?|rules?|prompts?|guidelines?|guidance|directions?|orders|policies|policy|guardrails?|safeguards?|"
     r"anweisung\w*|instruc\w+|consignes?|istruzion\w+)"
 )
 _FORMS = {
@@ -34,7 +34,8 @@ _FORMS = {
         rf"\b(?:ignor\w*|disregard\w*|forget|override|bypass|overrule|vergiss|oublie\w*|olvid\w*)\b.{{0,60}}?\b{_RULES}\b"
         r"|(?:忽略|无视|無視|忘记).{0,16}(?:指令|指示|命令|规则)|(?:指示|命令|指令)を?.{0,6}(?:無視|忘れ)|(?:지시|명령).{0,8}무시"
         r"|игнорир\w+.{0,40}(?:инструкц\w+|указан\w+)|(?:تجاهل|انس).{0,30}(?:التعليمات|الأوامر)|निर्देशों.{0,20}अनदेखा"
-        r"|\b(?:negeer|zignoruj|yok\s+say|ignorera)\b.{0,50}(?:instructi|instrukc|instruktion|talimat)"
+        r"|\b(?:negeer|vergeet|zignoruj|yok\s+say|ignorera|unohda|ohita)\b.{0,50}"
+        r"(?:instructi|instrukc|instruktion|talimat|\bohje)"
         r"|talimatlar\w*.{0,20}yok\s+say"
     ),
     "a new role or prompt": (
@@ -52,6 +53,7 @@ _FORMS = {
     "an order": (
         rf"\b(?:you|we)\s+(?:must|should|shall|need\s+to|have\s+to|are\s+(?:required|instructed|ordered|asked)\s+to|will)"
         rf"\s+(?:now\s+|always\s+|never\s+|immediately\s+|instead\s+|first\s+|also\s+|please\s+|only\s+)*{_DO}\b|"
+        r"\bI\s+(?:instruct|order|command|require)\s+you\s+to\b|"
         rf"\b(?:please|immediately|instead|always|never|now|then|simply|just)[\s,]+{_DO}\s+(?:the\s+|all\s+|a\s+|\w+\(|\w+_)"
     ),
     "a demand for secrecy": (
@@ -66,6 +68,7 @@ _FORMS = {
     "a rule for other requests": (
         rf"\b(?:whenever|every\s+time|each\s+time|any\s+time|in\s+(?:the\s+)?future|for\s+(?:all|any|every|each|future|"
         rf"similar)|in\s+(?:all|any|every|similar)|next\s+time)\b.{{0,90}}?\b{_DO}\b|"
+        rf"\b(?:when|if|once)\s+you\s+(?:see|read|process)\s+this\b.{{0,40}}?\b{_DO}\b|"
         r"\b(?:correct|right|proper|required|best|only|approved|standard|recommended)\s+(?:next\s+)?"
         r"(?:action|step|tool|call|procedure|response|answer|way)\s+(?:is|here|now|for)\b"
     ),

@@ -22,11 +22,13 @@ from hardwon.memory.storage.counted import (
     COUNTED_EPISODES,
     extract_words,
     find_counted_writers,
+    find_wrong_writers,
     is_counted,
     recount_words,
+    renew_writers,
 )
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import plain, state_text
+from hardwon.memory.storage.episodes import plain, state_text, witness_of
 from hardwon.memory.values import saved_tables
 
 from .damage import UNREADABLE
@@ -150,6 +152,15 @@ def _compare_worlds(store: Store, namespace: int) -> str:
     return f"{unplaced} episodes without a world" if unplaced else ""
 
 
+def _compare_writers(store: Store, namespace: int) -> str:
+    wrong = len(find_wrong_writers(store.rows, namespace, witness_of))
+    return f"{wrong} differ from those of the episodes" if wrong else ""
+
+
+def _renew_writers(connection: Connection, store: Store, namespace: int) -> None:
+    renew_writers(connection, namespace, find_wrong_writers(store.rows, namespace, witness_of))
+
+
 def _compare_scores(store: Store, namespace: int) -> str:
     wrong = len(list(world_scores.find_problems(store.connection, namespace)))
     return f"{wrong} without an item or a world, or outside 0 to 1" if wrong else ""
@@ -169,6 +180,7 @@ _COMPARED: dict[str, Comparison] = {
     "items vectors": _compare_vectors("items"),
     "inbox": _describe_unstored,
     "attempts": lambda store, namespace: ", ".join(rollups.find_differences(store, namespace)),
+    "writers": _compare_writers,
     "worlds": _compare_worlds,
     "scores per world": _compare_scores,
     "item places": _compare_places,
@@ -407,6 +419,7 @@ _REBUILDERS: dict[str, Rebuilder] = {
     "segments": _rebuild_segments,
     "attempts": rollups.rebuild,
     "item places": _rebuild_places,
+    "writers": _renew_writers,
     "worlds": _renew_worlds,
     "scores per world": lambda connection, store, namespace: world_scores.repair(connection, namespace),
     "saved values": _drop_file("values"),

@@ -1,6 +1,8 @@
 """Maintenance of a library: forgetting, checks and repairs, export and import. `library` records and recalls."""
 
 from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,9 +162,25 @@ class MaintainedLibrary(TendedLibrary):
             elif not dry_run:
                 self._inbox.on_file()
             try:
-                return forgetting.forget(self._store, number, what, value, dry_run=dry_run)
+                with self._deleting_store(what == "namespace" and value == self.namespace) as store:
+                    return forgetting.forget(store, number, what, value, dry_run=dry_run)
             finally:
                 self._freshness.discard()  # even if it fails halfway, the next read must look again
+
+    @contextmanager
+    def _deleting_store(self, own: bool) -> Iterator[Store]:
+        """Yield the store to delete with; the own namespace is deleted with another one.
+
+        This store would notice the deletion at once and make the namespace anew, with its name.
+        """
+        if not own or self._store.path == ":memory:":
+            yield self._store
+            return
+        store = Store(self._store.path)
+        try:
+            yield store
+        finally:
+            store.close()
 
     def _number_of(self, namespace: str) -> int:
         """Return the number of an existing namespace. Raises UnknownName."""

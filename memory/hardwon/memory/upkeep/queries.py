@@ -12,6 +12,7 @@ from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, plain, read_steps
 from hardwon.memory.storage.migrations import SCHEMA_VERSION
+from hardwon.memory.validation import check_texts, check_whole
 
 _SORTS = {
     "score": "score DESC",
@@ -50,9 +51,13 @@ def items(
     """
     if sort not in _SORTS:
         raise UnknownName.of("order", sort, _SORTS)
+    check_texts("kinds", kinds or ())
     for kind in kinds or ():
         if kind not in KINDS:
             raise UnknownName.of("kind of item", kind, KINDS)
+    check_whole("offset", offset)
+    if limit is not None:
+        check_whole("limit", limit)
     if offset < 0 or (limit is not None and limit < 0):
         raise ConfigError(f"limit {limit} and offset {offset} must not be negative. Use 0 or more, or no limit.")
     # A unary plus keeps SQLite from using the index of that column, so that it starts from item_places.

@@ -173,8 +173,12 @@ def test_tokens_made_and_revoked_at_once_are_all_there(empty):
 
 @pytest.mark.parametrize(
     "header",
-    ["X-Forwarded-For", "x-forwarded-host", "Forwarded", "X-Real-IP", "Via", "CF-Connecting-IP", "True-Client-IP"],
-)
+    [
+        "X-Forwarded-For", "x-forwarded-host", "Forwarded", "X-Real-IP", "Via", "CF-Connecting-IP", "True-Client-IP",
+        "X_Forwarded_For", "WL-Proxy-Client-IP", "X-Remote-Addr", "DO-Connecting-IP", "X-Arr-ClientIP", "X-Vercel-Id",
+        "Tailscale-User-Login",
+    ],
+)  # fmt: skip
 def test_open_server_refuses_what_came_through_a_proxy(empty, tokens, header):
     with TestClient(create_app(empty)) as client:
         refused = client.get("/v1/stats", headers={header: "203.0.113.9"})

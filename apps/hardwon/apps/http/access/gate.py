@@ -25,11 +25,16 @@ COOKIE = "hardwon_token"
 OPEN = frozenset({"/healthz", "/login"})
 """Paths that need no token."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-FORWARDED = ("x-forwarded", "x-real-", "x-original-", "x-envoy-", "x-proxy", "x-appengine-", "x-azure-", "cf-", "fly-")
-"""Prefixes of headers that proxies add."""
+FORWARDED = (
+    "x-forwarded", "x-real-", "x-original-", "x-envoy-", "x-proxy", "x-appengine-", "x-azure-", "cf-", "fly-",
+    "x-arr-", "x-vercel-", "x-nf-", "x-remote-", "tailscale-", "ngrok-", "x-amz-cf-", "x-akamai-",
+)  # fmt: skip
+"""Prefixes of headers that proxies and tunnels add."""
+OF_CLIENT = ("client-ip", "clientip", "connecting-ip", "remote-ip", "remote-addr", "user-ip", "source-ip")
+"""Endings of headers in which a proxy names the client, such as `Fastly-Client-IP` and `DO-Connecting-IP`."""
 PROXIED = frozenset({
-    "forwarded", "via", "cdn-loop", "client-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip",
-    "fastly-client-ip", "proxy-connection", "x-host", "x-scheme", "x-amzn-trace-id", "x-cloud-trace-context",
+    "forwarded", "via", "cdn-loop", "proxy-connection", "x-host", "x-scheme", "x-amzn-trace-id",
+    "x-cloud-trace-context",
 })  # fmt: skip
 """Other headers that proxies add."""
 RECHECK_S = 1.0
@@ -197,4 +202,8 @@ def _repeated(scope: Scope, header: bytes) -> bool:
 
 def _find_proxy_header(headers: dict[str, str]) -> str:
     """Return the name of a header that a proxy added, or an empty string."""
-    return next((name for name in headers if name in PROXIED or name.startswith(FORWARDED)), "")
+    for name in headers:
+        plain = name.replace("_", "-")  # some proxies write X_Forwarded_For
+        if plain in PROXIED or plain.startswith(FORWARDED) or plain.endswith(OF_CLIENT):
+            return name
+    return ""
