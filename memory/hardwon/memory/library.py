@@ -187,6 +187,19 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         with self._lock:
             return self._caught_up().clock.episodes
 
+    def count_practice(self, state: State, actions: Iterable[str] = ()) -> int:
+        """Return the number of episodes in the environment of a state, or 0 while none with its kind of task was paid.
+
+        An agent explores less the more it has practiced. Episodes of another game are no practice, nor are those of a
+        kind of task that never paid.
+
+        Args:
+            state: A state of the episode.
+            actions: The admissible actions, which tell tasks apart that share no words.
+        """
+        with self._lock:
+            return self._caught_up().count_practice(state, actions)
+
     @property
     def revision(self) -> tuple[int, int]:
         """Return the number of episodes, and a number that changes when recorded ones are graded or forgotten.

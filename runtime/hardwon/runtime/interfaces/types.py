@@ -164,8 +164,11 @@ class Context:
     """The episode's own random generator; the same seed gives the same numbers."""
     learning: bool = False
     """Whether the policy should explore."""
-    episode: int = 0
-    """The number of episodes in the library before this one."""
+    practice: int = 0
+    """The number of earlier episodes in this environment, or 0 while none with this kind of task was paid.
+
+    A policy that learns explores less the larger it is.
+    """
     manual: str = ""
     """The environment's instructions: its tools and how to call them."""
     replan: str | None = None
