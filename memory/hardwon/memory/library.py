@@ -188,10 +188,9 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             return self._caught_up().clock.episodes
 
     def count_practice(self, state: State, actions: Iterable[str] = ()) -> int:
-        """Return the number of episodes in the environment of a state, or 0 while none with its kind of task was paid.
+        """Return the number of episodes in the environment of a state, with whatever kind of task.
 
-        An agent explores less the more it has practiced. Episodes of another game are no practice, nor are those of a
-        kind of task that never paid.
+        An agent explores less the more it has practiced. Episodes of another game are no practice.
 
         Args:
             state: A state of the episode.

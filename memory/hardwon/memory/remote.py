@@ -127,7 +127,7 @@ class RemoteLibrary(ExperienceLibrary):
         return int(self._wire.get("about")["episodes"])
 
     def count_practice(self, state: State, actions: Iterable[str] = ()) -> int:
-        """Return the number of episodes in this namespace: the server does not say which kinds of task were paid."""
+        """Return the number of episodes in this namespace: the server does not say which are of one environment."""
         return self.episodes
 
     @property

@@ -168,7 +168,7 @@ def test_recording_twice_is_recording_once(remote, episode):
 
 
 def test_all_episodes_of_a_server_are_practice(remote, episode):
-    """It does not say which kinds of task were paid."""
+    """It does not say which are of one environment."""
     remote.record(episode("open drawer", reward=0.0, success=False))
     assert remote.count_practice(State("You are on the moon.")) == 1
 

@@ -140,29 +140,25 @@ def practiced(library, task):
 
 
 @pytest.mark.parametrize(("other", "count"), [("yard", 5), ("house", 35)])
-def test_practice_counts_the_episodes_of_the_environment_once_the_kind_of_task_was_paid(library, episode, other, count):
-    def record(kind, environment, number, paid):
+def test_practice_counts_the_episodes_of_the_environment(library, episode, other, count):
+    """With all its kinds of task, but not those of another one."""
+
+    def record(task, environment, number):
         meta = {"environment": environment}
-        task = fetch(number) if kind == "fetch" else COOK
-        given = episode("go north", "read map", task=task, reward=paid, success=bool(paid), meta=meta, seed=number)
-        library.record(given)
+        library.record(episode("go north", "read map", task=task, library=library, meta=meta, seed=number))
 
     assert practiced(library, fetch(0)) == 0
     for number in range(30):
-        record("cook", other, number, 0.0)
-    assert practiced(library, COOK) == 0, "nothing was ever paid, so there is nothing to exploit"
+        record(COOK, other, number)
     for number in range(5):
-        record("fetch", "house", number, float(number == 0))
+        record(fetch(number), "house", number)
     assert practiced(library, fetch(9)) == count
-    assert practiced(library, COOK) == 0
 
 
 def test_practice_survives_that_worlds_are_united(library, episode):
-    """The episodes of young worlds that turn out to be one world count together, and so does their pay."""
+    """The episodes of young worlds that turn out to be one world count together."""
     for number in range(8):
-        library.record(
-            episode("go north", "read map", task=fetch(number), reward=float(not number), library=library, seed=number)
-        )
+        library.record(episode("go north", "read map", task=fetch(number), library=library, seed=number))
     assert practiced(library, fetch(3)) == 8
 
 

@@ -18,7 +18,7 @@ from hardwon.memory.records import Estimate, Hit, Item, Outcome, State, Step
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.keys import Situation, guard_keys
 from hardwon.memory.storage.cache_files import Sidecar
-from hardwon.memory.storage.counted import COUNTED_EPISODES, EpisodeClock
+from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.worlds import Worlds
 from hardwon.memory.trust import testimony
@@ -41,10 +41,6 @@ from .similar_tasks import Tasks
 STRUCTURAL_SHARE = 0.15
 """Share of the episodes in which a word must occur to be structural."""
 _EPISODES_OF = "SELECT DISTINCT trajectory_id FROM steps WHERE id IN (SELECT value FROM json_each(?))"
-_PAID = (
-    "SELECT 1 FROM trajectories AS one JOIN episode_worlds AS placed ON placed.namespace = one.namespace "
-    "AND trajectory_id = id WHERE one.namespace = ? AND (success = 1 OR total_reward > 0) "
-)
 _CHANGED = "SELECT DISTINCT ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'item'"
 _CHANGED_ITEMS = (
     "SELECT number, id, record, status FROM items "
@@ -265,15 +261,9 @@ class NamespaceCache:
         return self._map.worlds
 
     def count_practice(self, state: State, actions: Iterable[str]) -> int:
-        """Return the number of episodes of a state's environment, or 0 while none with its kind of task was paid."""
+        """Return the number of episodes of a state's environment."""
         number = self.worlds.find(state.task, actions)
-        if number is None:
-            return 0
-        names = self.worlds.names_of(number)
-        marks = ",".join("?" * len(names))
-        counted = COUNTED_EPISODES[self.clock.counted]
-        rows = self._store.rows(f"{_PAID}{counted}AND world IN ({marks}) LIMIT 1", (self._namespace, *names))
-        return self.worlds.count_kin(number) if rows else 0
+        return 0 if number is None else self.worlds.count_kin(number)
 
     def related(self, state: State, actions: Iterable[str] = ()) -> frozenset[int] | None:
         """Return the worlds whose experience applies in a state, or None if all of it does; see `worlds`."""

@@ -165,10 +165,7 @@ class Context:
     learning: bool = False
     """Whether the policy should explore."""
     practice: int = 0
-    """The number of earlier episodes in this environment, or 0 while none with this kind of task was paid.
-
-    A policy that learns explores less the larger it is.
-    """
+    """The number of earlier episodes in this environment. A policy that learns explores less the larger it is."""
     manual: str = ""
     """The environment's instructions: its tools and how to call them."""
     replan: str | None = None
