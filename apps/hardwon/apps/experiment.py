@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from hardwon.runtime.interfaces.extension import Budget, Recaller
     from hardwon.runtime.strategies.strategy import Strategy
 
+COUNTS = "counts.json"
+"""File with the number of episodes that each library had before the experiment."""
 Row = dict[str, Any]
 Report = Callable[[Row], None]
 
@@ -75,23 +77,27 @@ def _run_missing(plan: Plan, out: Path, jobs: int | None, on_row: Report) -> lis
             done.append(row)
             on_row(row)
 
-        finished = frozenset(map(_row_key, done))
+        finished, before = frozenset(map(_row_key, done)), _read_counts(out)
         workers = min(jobs or os.cpu_count() or 1, len(plan.seeds))
         if workers == 1:
             for seed in plan.seeds:
-                run_seed(plan, seed, finished, keep)
+                run_seed(plan, seed, finished, before.get(seed, 0), keep)
         else:
-            _run_in_processes(plan, finished, workers, keep)
+            _run_in_processes(plan, finished, before, workers, keep)
     return done
 
 
-def _run_in_processes(plan: Plan, finished_keys: frozenset[Any], workers: int, keep: Report) -> None:
+def _run_in_processes(
+    plan: Plan, finished_keys: frozenset[Any], before: Mapping[int, int], workers: int, keep: Report
+) -> None:
     # "spawn", because a forked child would share the parent's SQLite connections and threads.
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     pool = ProcessPoolExecutor(workers, context, initializer=_join_pool, initargs=(queue,))
     try:
-        running: set[Future[None]] = {pool.submit(_run_seed_in_pool, plan, seed, finished_keys) for seed in plan.seeds}
+        running: set[Future[None]] = {
+            pool.submit(_run_seed_in_pool, plan, seed, finished_keys, before.get(seed, 0)) for seed in plan.seeds
+        }
         while running:
             # Only the parent writes episodes.jsonl, so rows of several workers cannot interleave.
             finished, running = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -121,8 +127,8 @@ def _join_pool(queue: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run_seed_in_pool(plan: Plan, seed: int, finished: frozenset[Any]) -> None:
-    run_seed(plan, seed, finished, _queue.put)
+def _run_seed_in_pool(plan: Plan, seed: int, finished: frozenset[Any], before: int) -> None:
+    run_seed(plan, seed, finished, before, _queue.put)
 
 
 def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
@@ -144,6 +150,8 @@ def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
                 raise ConfigError(
                     f"{episodes} belongs to an unknown experiment. Give another --out, or remove the file."
                 )
+        counts = {seed: plan.count_episodes(seed) for seed in plan.seeds}
+        (out / COUNTS).write_text(json.dumps(counts) + "\n", encoding="utf-8")
         config.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     if not episodes.exists():
         return []
@@ -152,6 +160,13 @@ def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
     if lines[-1]:  # the last line is incomplete: the process was killed while writing it
         episodes.write_bytes(b"\n".join(whole) + (b"\n" if whole else b""))
     return [json.loads(line) for line in whole]
+
+
+def _read_counts(out: Path) -> dict[int, int]:
+    """Return the number of episodes that the library of each agent seed had before the experiment."""
+    path = out / COUNTS
+    counts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}  # earlier versions wrote none
+    return {int(seed): count for seed, count in counts.items()}
 
 
 def _as_dict(plan: Plan) -> dict[str, Any]:
@@ -164,13 +179,14 @@ def _row_key(row: Row) -> tuple[Any, ...]:
     return (row["phase"], row["arm"], row["agent_seed"], row["trained"], row["seed"])
 
 
-def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) -> None:
+def run_seed(plan: Plan, seed: int, finished: frozenset[Any], before: int, report: Report) -> None:
     """Run all episodes of one agent seed: test, learn until the next checkpoint, test, and so on.
 
     Args:
         plan: The experiment.
         seed: The agent seed.
         finished: Keys of the tests that are already finished.
+        before: Number of episodes that the library had before the experiment, such as those of another game.
         report: Receives every new row.
     """
     from hardwon.runtime.agent import Agent
@@ -197,7 +213,8 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], report: Report) ->
             order = training_order(plan, seed)
             for checkpoint in plan.checkpoints:
                 if plan.learns:
-                    _learn(learner, order, learned if plan.is_shared else library.episodes, checkpoint, seed, report)
+                    start = learned if plan.is_shared else library.episodes - before
+                    _learn(learner, order, start, checkpoint, seed, report)
                     learned = max(learned, checkpoint)
                 for setup, at in plan.tests():
                     if at == checkpoint:

@@ -187,6 +187,18 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         with self._lock:
             return self._caught_up().clock.episodes
 
+    def count_practice(self, state: State, actions: Iterable[str] = ()) -> int:
+        """Return the number of episodes in the environment of a state, with whatever kind of task.
+
+        An agent explores less the more it has practiced. Episodes of another game are no practice.
+
+        Args:
+            state: A state of the episode.
+            actions: The admissible actions, which tell tasks apart that share no words.
+        """
+        with self._lock:
+            return self._caught_up().count_practice(state, actions)
+
     @property
     def revision(self) -> tuple[int, int]:
         """Return the number of episodes, and a number that changes when recorded ones are graded or forgotten.

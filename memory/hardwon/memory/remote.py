@@ -126,6 +126,10 @@ class RemoteLibrary(ExperienceLibrary):
         """Return the number of episodes in this namespace, without excluded ones."""
         return int(self._wire.get("about")["episodes"])
 
+    def count_practice(self, state: State, actions: Iterable[str] = ()) -> int:
+        """Return the number of episodes in this namespace: the server does not say which are of one environment."""
+        return self.episodes
+
     @property
     def revision(self) -> tuple[int, int]:
         """Return the number of episodes, and a number that changes when recorded ones are graded or forgotten."""

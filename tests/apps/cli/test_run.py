@@ -156,6 +156,18 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path):
     assert outcomes(again) == outcomes(whole)
 
 
+def test_a_second_experiment_learns_into_the_same_library(tmp_path):
+    """Episodes that a library had before, such as those of another game, are not those of this experiment."""
+    first = plan_in(tmp_path)
+    second = replace(first, game="coin", params="numLocations=3", seeds=(0, 1))
+    run_plan(first, tmp_path / "first")
+    run_plan(second, tmp_path / "second", jobs=1)
+    run_plan(second, tmp_path / "second", jobs=1)  # finished
+    for seed, count in ((0, 12), (1, 6)):
+        with ExperienceLibrary.open(second.library_path(seed), read_only=True) as library:
+            assert library.episodes == count
+
+
 def test_a_finished_run_is_not_run_again(tmp_path):
     plan = plan_in(tmp_path)
     first = run_plan(plan, tmp_path)

@@ -167,6 +167,12 @@ def test_recording_twice_is_recording_once(remote, episode):
     assert remote.episodes == 1
 
 
+def test_all_episodes_of_a_server_are_practice(remote, episode):
+    """It does not say which are of one environment."""
+    remote.record(episode("open drawer", reward=0.0, success=False))
+    assert remote.count_practice(State("You are on the moon.")) == 1
+
+
 def test_a_revision_tells_new_episodes_from_changed_ones(remote, episode):
     """So that a reader of all episodes reads the new ones alone."""
     remote.record(episode("open drawer", id="first"))

@@ -134,6 +134,34 @@ def test_the_returns_of_one_world_do_not_reach_another(library, episode):
     assert both["go north"].value > 0.3
 
 
+def practiced(library, task):
+    """The practice in a state with this task."""
+    return library.count_practice(State("You see a wooden drawer.", task=task), ["go north", "read map"])
+
+
+@pytest.mark.parametrize(("other", "count"), [("yard", 5), ("house", 35)])
+def test_practice_counts_the_episodes_of_the_environment(library, episode, other, count):
+    """With all its kinds of task, but not those of another one."""
+
+    def record(task, environment, number):
+        meta = {"environment": environment}
+        library.record(episode("go north", "read map", task=task, library=library, meta=meta, seed=number))
+
+    assert practiced(library, fetch(0)) == 0
+    for number in range(30):
+        record(COOK, other, number)
+    for number in range(5):
+        record(fetch(number), "house", number)
+    assert practiced(library, fetch(9)) == count
+
+
+def test_practice_survives_that_worlds_are_united(library, episode):
+    """The episodes of young worlds that turn out to be one world count together."""
+    for number in range(8):
+        library.record(episode("go north", "read map", task=fetch(number), library=library, seed=number))
+    assert practiced(library, fetch(3)) == 8
+
+
 def test_worlds_are_the_same_in_every_process(library, path, episode):
     """What was filed one by one equals what is read at once, and what is rebuilt."""
     for kind in ("cook", "fetch", "cook"):

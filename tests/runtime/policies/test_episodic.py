@@ -28,7 +28,7 @@ def asked(values=None, seed=0, **fields):
         history=(),
         working=WorkingMemory(),
         rng=random.Random(seed),
-        episode=10**6,
+        practice=10**6,
     )
     return replace(context, **fields)
 
@@ -89,10 +89,10 @@ def test_a_certain_reward_is_preferred_to_a_higher_estimate():
 def test_an_agent_that_explores_tries_other_actions_beside_a_certain_reward():
     context = asked({"open": 0.7, "put": 0.3}, learning=True, rng=random.Random(1))
     recollection = replace(context.recollection, outcomes={"put": SURE})
-    for episode, expected in ((0, "open"), (10**6, "put")):
+    for practice, expected in ((0, "open"), (10**6, "put")):
         decisions = [
             EpisodicPolicy().decide(
-                replace(context, recollection=recollection, episode=episode, rng=random.Random(seed))
+                replace(context, recollection=recollection, practice=practice, rng=random.Random(seed))
             )
             for seed in range(30)
         ]
@@ -129,7 +129,7 @@ def test_exploration_fades():
 
 def test_it_explores_while_learning_only():
     """With the chance that compute_exploration_rate() says, and says so."""
-    runs = [EpisodicPolicy().decide(asked(seed=n, learning=True, episode=0)) for n in range(200)]
+    runs = [EpisodicPolicy().decide(asked(seed=n, learning=True, practice=0)) for n in range(200)]
     explored = [run for run in runs if run.why.explored]
     assert 60 < len(explored) < 140
     assert {run.action for run in explored} == {"go", "stay"}
@@ -233,7 +233,7 @@ def test_it_does_not_explore_within_a_plan():
     """A skill is judged as a whole."""
     even = {"go": 0.5, "stay": 0.5}
     plan = planned("stay")
-    runs = [EpisodicPolicy().decide(asked(even, seed=n, learning=True, episode=0, plan=plan)) for n in range(20)]
+    runs = [EpisodicPolicy().decide(asked(even, seed=n, learning=True, practice=0, plan=plan)) for n in range(20)]
     assert {run.action for run in runs} == {"stay"}
 
 

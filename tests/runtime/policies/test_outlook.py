@@ -78,7 +78,7 @@ def test_while_learning_what_was_never_tried_counts_as_safe():
     """Otherwise the agent could never learn which of several devices is right."""
     untried = {"wait": Outlook(0.1, n=99), "eat": Outlook(0.3 - 2 * 0.6, gain=0.3, lost=0.65, n=0)}
     known = {**untried, "eat": replace(untried["eat"], n=99)}
-    quiet = {"learning": True, "episode": 1000}
+    quiet = {"learning": True, "practice": 1000}
     drawn = [choose(untried, **quiet, rng=random.Random(seed)) for seed in range(20)]
     assert drawn.count("eat") > 15
     drawn = [choose(known, **quiet, rng=random.Random(seed)) for seed in range(20)]
@@ -109,7 +109,7 @@ def test_what_a_try_could_show_counts_while_learning_alone():
 def test_what_is_known_to_lead_on_is_rarely_left():
     def count(value):
         here = {"open box": Outlook(value), **{f"knock {n}": Outlook(0.0) for n in range(9)}}
-        drawn = [choose(here, learning=True, episode=0, rng=random.Random(seed)) for seed in range(100)]
+        drawn = [choose(here, learning=True, practice=0, rng=random.Random(seed)) for seed in range(100)]
         return drawn.count("open box")
 
     assert count(0.9) > 90
@@ -126,7 +126,7 @@ RISKY = {"wait": Outlook(0.1), "taste": Outlook(-1.0, lost=0.55, n=9, chance=0.1
 
 def test_a_stuck_agent_tries_what_the_last_paid_step_made_possible():
     """Even if similar actions lost the task: otherwise a chain whose last link looks like a mistake is never closed."""
-    quiet = {"learning": True, "episode": 1000, "rng": random.Random(0)}
+    quiet = {"learning": True, "practice": 1000, "rng": random.Random(0)}
     assert choose(RISKY, history=paid_before("wait"), **quiet) == "taste"
     assert choose(RISKY, history=paid_before("wait", "taste"), **quiet) == "wait"  # it was possible before
     assert choose(RISKY, history=paid_before("wait", reward=0.0), **quiet) == "wait"
@@ -203,24 +203,24 @@ def test_chance_decides_between_equals_alone():
     unlucky = {"rng": Fixed(1e-9, 1.0)}
     assert choose({"knock": Outlook(0.5), "open box": Outlook(0.6)}, **unlucky) == "open box"
     fresh = {"drink": Outlook(-1.0, lost=0.9, n=9, chance=0.1), "taste": Outlook(-1.0, lost=0.9, n=9, chance=0.2)}
-    assert choose(fresh, history=paid_before("wait"), learning=True, episode=1000, **unlucky) == "taste"
+    assert choose(fresh, history=paid_before("wait"), learning=True, practice=1000, **unlucky) == "taste"
 
 
 def test_what_was_tried_since_the_last_paid_step_is_not_tried_again():
     """Also if another step came after it."""
     tried = [Step(HALL, action, HALL, Diagnosis(True), admissible=("wait",)) for action in ("taste", "wait")]
     history = (*paid_before("wait"), *tried)
-    assert choose(RISKY, history=history, learning=True, episode=1000, rng=Fixed(0.9)) == "wait"
+    assert choose(RISKY, history=history, learning=True, practice=1000, rng=Fixed(0.9)) == "wait"
 
 
 @pytest.mark.parametrize(
-    ("best", "episode", "rate"), [(0.4, 0, 0.35), (0.4, 50, 0.215), (0.4, 100, 0.08), (0.4, 900, 0.08), (0.6, 0, 0.03)]
+    ("best", "practice", "rate"), [(0.4, 0, 0.35), (0.4, 50, 0.215), (0.4, 100, 0.08), (0.4, 900, 0.08), (0.6, 0, 0.03)]
 )
-def test_exploration_falls_from_its_start_to_its_end_over_the_episodes(best, episode, rate):
+def test_exploration_falls_from_its_start_to_its_end_over_the_episodes(best, practice, rate):
     """Half way it is in the middle; what is promising is rarely left."""
 
     def explores(draw):
-        context = asked({"wait": Outlook(best), "knock": Outlook(0.3)}, learning=True, episode=episode)
+        context = asked({"wait": Outlook(best), "knock": Outlook(0.3)}, learning=True, practice=practice)
         return bool(OutlookPolicy().decide(replace(context, rng=Fixed(draw))).why.explored)
 
     assert [explores(rate - 0.005), explores(rate + 0.005)] == [True, False]

@@ -82,10 +82,9 @@ def check_thoughts(batches, base):
     assert any(possible is None for batch in batches for row in batch for possible in row.allowed)
 
 
-def test_the_example_thinks_and_acts_through_a_server(run, tmp_path, monkeypatch):
+def test_the_example_thinks_and_acts_through_a_server(run, tmp_path):
     base = save_base(tmp_path / "base")
-    monkeypatch.setattr(fake_vllm, "MODEL", build_chat_model(build_chat_tokenizer()))
-    with fake_vllm.serving() as server:
+    with fake_vllm.serving(build_chat_model(build_chat_tokenizer())) as server:
         batches = run(base, "engine.kind=server", f"engine.url={server.url}", *CORRIDOR)
         adapters = [body["lora_name"] for path, body in server.asked if path == "/v1/load_lora_adapter"]
     check_thoughts(batches, base)
@@ -101,10 +100,9 @@ def test_the_example_thinks_and_calls_tools(run, tmp_path):
     assert any(row.mask.count(True) < len(row.mask) for batch in batches for row in batch)
 
 
-def test_all_roles_train_through_a_server(run, tmp_path, monkeypatch):
+def test_all_roles_train_through_a_server(run, tmp_path):
     base = save_base(tmp_path / "base")
-    monkeypatch.setattr(fake_vllm, "MODEL", build_chat_model(build_chat_tokenizer()))
-    with fake_vllm.serving() as server:
+    with fake_vllm.serving(build_chat_model(build_chat_tokenizer())) as server:
         url = f"engine.url={server.url}"
         batches = run(base, "engine.kind=server", url, *CORRIDOR, *STAGE_1, example=ALL_ROLES)
         loaded = [body["lora_name"] for path, body in server.asked if path == "/v1/load_lora_adapter"]

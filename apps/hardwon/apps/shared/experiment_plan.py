@@ -137,6 +137,16 @@ class Plan:
     def _name_namespace(self, seed: int) -> str:
         return "default" if seed == self.seeds[0] else f"seed{seed}"
 
+    def count_episodes(self, seed: int) -> int:
+        """Return the number of episodes in the library file of an agent seed; 0 if there is none yet."""
+        from hardwon.memory import ExperienceLibrary
+
+        path = self.library_path(seed)
+        if not self.learns or self.is_shared or not path.exists():
+            return 0
+        with ExperienceLibrary.open(path, read_only=True) as library:
+            return library.episodes
+
     def list_libraries(self) -> list[str]:
         """Return the libraries of all agent seeds, for people: without the password of an address."""
         if self.is_shared:

@@ -260,6 +260,11 @@ class NamespaceCache:
         """Return the worlds (environments and kinds of task) of the episodes."""
         return self._map.worlds
 
+    def count_practice(self, state: State, actions: Iterable[str]) -> int:
+        """Return the number of episodes of a state's environment."""
+        number = self.worlds.find(state.task, actions)
+        return 0 if number is None else self.worlds.count_kin(number)
+
     def related(self, state: State, actions: Iterable[str] = ()) -> frozenset[int] | None:
         """Return the worlds whose experience applies in a state, or None if all of it does; see `worlds`."""
         return self.worlds.related(state.task, actions)

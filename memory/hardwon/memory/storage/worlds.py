@@ -163,6 +163,11 @@ class Worlds:
         """Return a world by id."""
         return self._worlds[number]
 
+    def count_kin(self, number: int) -> int:
+        """Return the number of episodes of all kinds of task of a world's environment."""
+        home = self._worlds[number]
+        return sum(world.episodes for world in self.standing if are_kin(home, world))
+
     def find(self, task: str, actions: Iterable[str] = ()) -> int | None:
         """Return the id of the world of a state with this task and these actions, or None for a new world."""
         forms = frozenset(parse_action(action).template for action in actions)

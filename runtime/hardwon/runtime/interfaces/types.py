@@ -164,8 +164,8 @@ class Context:
     """The episode's own random generator; the same seed gives the same numbers."""
     learning: bool = False
     """Whether the policy should explore."""
-    episode: int = 0
-    """The number of episodes in the library before this one."""
+    practice: int = 0
+    """The number of earlier episodes in this environment. A policy that learns explores less the larger it is."""
     manual: str = ""
     """The environment's instructions: its tools and how to call them."""
     replan: str | None = None

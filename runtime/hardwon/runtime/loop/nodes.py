@@ -69,6 +69,7 @@ class Nodes(AdvisingNodes):
         prefix = episode.get("prefix", ())
         fresh = {
             "steps": (),
+            "practice": None,
             "usage": Usage(),
             "hints": {},
             "drawn": {},
@@ -114,7 +115,14 @@ class Nodes(AdvisingNodes):
             return _exclude(error)
         # A checkpoint stores each field that changes, so the rare ones are reset only if they were set.
         begun = {"actions": actions, "forbidden": {}, "blocked": (), "replans": 0, "outcome": None, "decision": None}
+        begun |= self._count_practice(episode, actions)
         return {**begun, "overrode": (), "trial": ()} if episode.get("overrode") else begun
+
+    def _count_practice(self, episode: EpisodeState, actions: Sequence[str]) -> Update:
+        """Count the practice once, before the first decision of an episode in which the policy explores."""
+        if not self.settings.explores or episode.get("practice") is not None:
+            return {}
+        return {"practice": self.library.count_practice(episode["state"], actions)}
 
     def signature(self, episode: EpisodeState) -> Update:
         """Determine whether this kind of situation is new in the episode."""

@@ -195,7 +195,7 @@ class AdvisingNodes:
             # Seeded per decision, so that a resumed episode draws the same as an uninterrupted one.
             rng=random.Random(f"{name}:{len(episode['steps'])}:{episode['replans']}"),
             learning=self.settings.explores,
-            episode=episode["episode"],
+            practice=episode.get("practice") or 0,
             replan=episode.get("replan"),
             manual=self._read_manual(episode),
             tools=self._read_tools(episode),

@@ -23,6 +23,8 @@ class EpisodeState(TypedDict, total=False):
     task: str
     seed: int
     episode: int
+    practice: int | None
+    """See `Context.practice`; None until the first actions are listed, and in episodes without exploration."""
     attempt: int
     prefix: tuple[Step, ...]
     """Steps that the episode begins with; they are repeated in the environment and not decided again."""

@@ -55,7 +55,7 @@ class EpisodicPolicy:
         if (planned := _choose_planned(context, candidates)) is not None:
             why = _build_reasons(_find_estimate(estimates, planned), explored=False)
             return Decision(planned, why.updated(planned=True))
-        if context.learning and context.rng.random() < compute_exploration_rate(context.episode):
+        if context.learning and context.rng.random() < compute_exploration_rate(context.practice):
             chosen = context.rng.choice(candidates)
             return Decision(chosen, _build_reasons(_find_estimate(estimates, chosen), explored=True))
         if not _is_exploring(context) and (certain := _select_certain(context, candidates)):
@@ -100,10 +100,10 @@ class RandomPolicy:
         return self.decide(context)
 
 
-def compute_exploration_rate(episode: int) -> float:
-    """Return the probability of a random action after this number of recorded episodes."""
+def compute_exploration_rate(practice: int) -> float:
+    """Return the probability of a random action after this number of episodes; see `Context.practice`."""
     start, end, over = EXPLORE
-    return max(end, start - (start - end) * episode / over)
+    return max(end, start - (start - end) * practice / over)
 
 
 def _count_tries(context: Context, action: str, estimate: Estimate) -> int:
@@ -132,7 +132,7 @@ def _select_least_tried(context: Context, actions: list[str]) -> list[str]:
 
 def _is_exploring(context: Context) -> bool:
     """Return whether the agent still explores, so that other actions are worth trying beside a certain reward."""
-    return context.learning and context.episode < EXPLORE[2]
+    return context.learning and context.practice < EXPLORE[2]
 
 
 def _select_certain(context: Context, candidates: list[str]) -> list[str]:

@@ -87,7 +87,7 @@ class OutlookPolicy:
             resort = _find_fresh(context, allowed) if context.learning else _find_bold(context, allowed, candidates)
             if resort is not None:
                 return Decision(resort.action, _build_reasons(resort, context.learning))
-        if context.learning and context.rng.random() < _compute_exploration(best.score, context.episode):
+        if context.learning and context.rng.random() < _compute_exploration(best.score, context.practice):
             return Decision(context.rng.choice(candidates), Reasons(explored=True))
         return Decision(best.action, _build_reasons(best, context.learning))
 
@@ -227,10 +227,10 @@ def _list_open(context: Context, allowed: list[str]) -> list[str]:
     return live or safe or allowed
 
 
-def _compute_exploration(best: float, episode: int) -> float:
+def _compute_exploration(best: float, practice: int) -> float:
     """Return the probability of a random action if the best one has this score."""
     start, end, over = EXPLORE
-    return RARELY if best >= PROMISING else max(end, start - (start - end) * episode / over)
+    return RARELY if best >= PROMISING else max(end, start - (start - end) * practice / over)
 
 
 def _build_reasons(choice: _Choice, learning: bool) -> Reasons:
