@@ -148,7 +148,8 @@ def main() -> None:
     parts = given.parts.split(",")
     if unknown := sorted(set(parts) - set(PARTS)):
         parser.error(f"--parts names {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
-    checkpoints = tuple(map(int, (given.checkpoints or str(given.episodes)).split(",")))
+    learned = "0" if given.learned else given.checkpoints or str(given.episodes)
+    checkpoints = tuple(map(int, learned.split(",")))
     rows: list[dict[str, Any]] = []
     for part in parts:
         plan = build_plan(given.out / part, tuple(map(int, given.seeds.split(","))), checkpoints, given.tests)

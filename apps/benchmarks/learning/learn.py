@@ -116,8 +116,8 @@ def learn(
         if write is not None:  # after every case, so that an interrupted run leaves a valid table
             write_table(write, rows, out)
     if regimes:
-        for label, plan, folder in build_regimes(names, seeds, out, policy):
-            rows += run_plan(label, plan, folder)
+        for label, plan, folder, episodes in build_regimes(names, seeds, out, policy):
+            rows += run_plan(label, plan, folder, episodes)
             if write is not None:
                 write_table(write, rows, out)
     if as_json:
@@ -129,11 +129,11 @@ def learn(
 def run_case(name: str, case: Case, seeds: int, out: Path, policy: str = "episodic") -> list[dict[str, Any]]:
     """Return one row per arm and test; further tests of a case reuse the library that the first test built."""
     plans = build_plans(name, case, seeds, out, policy)
-    return [row for plan, folder in plans for row in run_plan(name, plan, folder)]
+    return [row for plan, folder in plans for row in run_plan(name, plan, folder, case.episodes)]
 
 
-def run_plan(label: str, plan: "Plan", folder: Path) -> list[dict[str, Any]]:
-    """Return one row per arm of a plan."""
+def run_plan(label: str, plan: "Plan", folder: Path, episodes: int) -> list[dict[str, Any]]:
+    """Return one row per arm of a plan, whose library learns or has learned from so many episodes."""
     # Imported late, because `hardwon bench --help` must stay fast.
     from hardwon.apps.cli.run import execute
     from hardwon.apps.shared.common import tell
@@ -144,7 +144,7 @@ def run_plan(label: str, plan: "Plan", folder: Path) -> list[dict[str, Any]]:
         {
             "case": label,
             "test": f"{plan.eval_fold} {plan.eval_seeds[0]}-{plan.eval_seeds[-1]}",
-            "episodes": plan.episodes,
+            "episodes": episodes,
             "arm": arm,
             "of": len(plan.eval_seeds),
             "picture": result["curve"] if len(plan.checkpoints) > 1 else None,
@@ -156,8 +156,8 @@ def run_plan(label: str, plan: "Plan", folder: Path) -> list[dict[str, Any]]:
 
 def build_regimes(
     names: Sequence[str], seeds: int, out: Path, policy: str = "episodic"
-) -> Iterator[tuple[str, "Plan", Path]]:
-    """Yield a label, a plan and a folder for each test outside the conditions of learning.
+) -> Iterator[tuple[str, "Plan", Path, int]]:
+    """Yield a label, a plan, a folder and the learning episodes for each test outside the conditions of learning.
 
     The first regime, other seeds of the same game, is the first test of every case. Here the same libraries are tested
     frozen in two more: with other parameters of the game, and in another game, the next one of the cases.
@@ -170,16 +170,17 @@ def build_regimes(
     """
     for at, name in enumerate(names):
         learned, _ = next(build_plans(name, CASES[name], seeds, out, policy))
-        learned = replace(learned, checkpoints=(learned.episodes,), arms=("empty", "step"))
+        learned = replace(learned, episodes=0, checkpoints=(0,), arms=("empty", "step"))
         if other := CASES[name].other:
-            yield f"{name}, other parameters", replace(learned, params=other), out / f"{name}-parameters"
+            changed = replace(learned, params=other)
+            yield f"{name}, other parameters", changed, out / f"{name}-parameters", CASES[name].episodes
         following = names[(at + 1) % len(names)]
         if following != name:
             case = CASES[following]
             plan = replace(
                 learned, environment=case.environment, game=case.game, params=case.params, max_steps=case.max_steps
             )
-            yield f"{following}, library of {name}", plan, out / f"{following}-by-{name}"
+            yield f"{following}, library of {name}", plan, out / f"{following}-by-{name}", CASES[name].episodes
 
 
 def build_plans(
@@ -208,9 +209,9 @@ def build_plans(
             seeds=tuple(range(seeds)),
             max_steps=case.max_steps,
         )
-        # Later tests read the library of the first one and need only the final checkpoint.
+        # Later tests read the library of the first one.
         yield (
-            replace(plan, checkpoints=(case.episodes,)) if number else plan,
+            replace(plan, episodes=0, checkpoints=(0,)) if number else plan,
             out / name if not number else out / f"{name}-{fold}",
         )
 

@@ -9,16 +9,19 @@ from hardwon.memory.errors import UnknownName
 
 
 def test_regimes_test_the_learned_libraries_and_learn_nothing_more(tmp_path):
-    """Every regime plays the test seeds of the first one, at the last checkpoint, beside an empty library."""
-    plans = {label: plan for label, plan, _ in bench.build_regimes(["coin", "twc"], 3, tmp_path)}
+    """Every regime plays the test seeds of the first one, beside an empty library."""
+    regimes = list(bench.build_regimes(["coin", "twc"], 3, tmp_path))
+    plans = {label: plan for label, plan, _, _ in regimes}
+    assert [episodes for *_, episodes in regimes] == [
+        bench.CASES[name].episodes for name in ("coin", "coin", "twc", "twc")
+    ]
     assert list(plans) == [
         "coin, other parameters", "twc, library of coin", "twc, other parameters", "coin, library of twc"
     ]  # fmt: skip
     for label, plan in plans.items():
         learner = label.rpartition(" ")[2] if "library of" in label else label.partition(",")[0]
-        case = bench.CASES[learner]
         assert plan.library == str(tmp_path / learner / "library.db")
-        assert (plan.episodes, plan.checkpoints) == (case.episodes, (case.episodes,))
+        assert (plan.episodes, plan.checkpoints) == (0, (0,))
         assert plan.arms == ("empty", "step")
         assert plan.eval_seeds == tuple(range(100, 150))
     assert plans["coin, other parameters"].params == bench.CASES["coin"].other != bench.CASES["coin"].params
@@ -28,7 +31,7 @@ def test_regimes_test_the_learned_libraries_and_learn_nothing_more(tmp_path):
 
 def test_regimes_that_do_not_exist_are_left_out(tmp_path):
     """One case has no other game, and BabyAI has no parameters."""
-    assert [label for label, _, _ in bench.build_regimes(["coin"], 1, tmp_path)] == ["coin, other parameters"]
+    assert [label for label, *_ in bench.build_regimes(["coin"], 1, tmp_path)] == ["coin, other parameters"]
     assert list(bench.build_regimes(["gotolocal"], 1, tmp_path)) == []
 
 
@@ -42,13 +45,13 @@ def test_a_policy_plays_every_test_of_a_case_and_every_regime(tmp_path):
         arms = tuple(arm for arm in case.arms if arm != "task")
         assert plans == [(replace(plan, policy="outlook", arms=arms), folder) for plan, folder in default]
     regimes = bench.build_regimes(["coin", "twc"], 3, tmp_path, "outlook")
-    assert [plan.policy for _, plan, _ in regimes] == ["outlook"] * 4
+    assert [plan.policy for _, plan, *_ in regimes] == ["outlook"] * 4
 
 
 def test_the_command_plays_the_policy_that_was_given(tmp_path, monkeypatch):
     plans = []
 
-    def note(name, plan, folder):
+    def note(name, plan, folder, episodes):
         plans.append(plan)
         return []
 
@@ -71,8 +74,8 @@ def test_three_regimes_are_measured(tmp_path, monkeypatch):
     }  # fmt: skip
     monkeypatch.setattr(bench, "CASES", small)
     rows = [row for name in small for row in bench.run_case(name, small[name], 1, tmp_path)]
-    for label, plan, folder in bench.build_regimes(list(small), 1, tmp_path):
-        rows += bench.run_plan(label, plan, folder)
+    for label, plan, folder, episodes in bench.build_regimes(list(small), 1, tmp_path):
+        rows += bench.run_plan(label, plan, folder, episodes)
     table = bench.format_table(rows)
     assert len(table) == 2 + 6
     from hardwon.memory import ExperienceLibrary
