@@ -1,8 +1,10 @@
 """How much an agent explores depends on its practice in the environment at hand."""
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.runtime import Agent
@@ -15,10 +17,11 @@ class Watcher:
     name = "watcher"
     reads: Literal["values", "text"] = "values"
 
-    def __init__(self):
-        self.saw = []
+    def __init__(self, before=lambda: None):
+        self.saw, self._before = [], before
 
     def decide(self, context):
+        self._before()
         self.saw.append(context.practice)
         return Decision(context.actions[0])
 
@@ -50,6 +53,23 @@ def test_episodes_of_another_game_are_no_practice(library, episode, play):
 def test_own_episodes_are_practice(play):
     for seed in range(5):
         assert play(seed)[1] == [seed, seed, seed]
+
+
+def test_practice_is_counted_once_an_episode(library, rooms, play):
+    """Other agents may record into the library meanwhile."""
+    trajectory, _ = play(0)
+    numbers = iter(range(9))
+    watcher = Watcher(lambda: library.record(replace(trajectory, id=f"other-{next(numbers)}")))
+    Agent(watcher, library, rooms(), max_steps=3).run("", 1)
+    assert watcher.saw == [1, 1, 1]
+
+
+def test_each_episode_of_a_thread_is_counted_anew(library, rooms):
+    watcher = Watcher()
+    agent = Agent(watcher, library, rooms(), max_steps=1, checkpointer=InMemorySaver())
+    for seed in range(3):
+        agent.run("", seed, thread_id="t")
+    assert watcher.saw == [0, 1, 2]
 
 
 def test_a_frozen_agent_counts_nothing(play, monkeypatch):

@@ -140,7 +140,22 @@ def test_a_worker_sends_the_key_of_the_server(corridor, server, tmp_path, monkey
     monkeypatch.delenv("SERVER_KEY")
     worker = asyncio.run(started(setup))
     assert worker._scenes.source._server._headers == {"Authorization": "Bearer secret"}
+    worker._scenes.source._server.tokens_read = 7
+    assert [worker._scenes.source.take_tokens_read() for _ in range(2)] == [7, 0], "tokens are told once"
     asyncio.run(worker.close())
+
+
+def test_a_worker_deletes_its_folder_before_it_closes_a_slow_environment(corridor, server, tmp_path):
+    """The cluster kills workers that take too long at the end."""
+    _, sections = server
+    config = of(corridor(**sections, run={"out": str(tmp_path / "run")}))
+    host = SimpleNamespace(config=config, tokenizer=load_tokenizer(config.model.base), context=64)
+    worker = asyncio.run(started(build_setup(host)))
+    folder, there = worker._scenes._folder, []
+    assert folder.exists()
+    worker._scenes.environment = SimpleNamespace(close=lambda: there.append(folder.exists()))
+    asyncio.run(worker.close())
+    assert there == [False]
 
 
 async def started(setup):
