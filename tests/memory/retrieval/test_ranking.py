@@ -11,7 +11,7 @@ from hardwon.memory.retrieval.ranking import (
     kind_of,
     order_by_support,
     order_by_votes,
-    rate_subject,
+    weigh_subject,
 )
 
 WALL = "A brick wall with a painted %s on it, and moss."
@@ -195,7 +195,7 @@ WEIGHTS = {"toothpaste": 2.0, "shampoo": 2.0, "cabinet": 0.5, "room": 0.0, "rewa
 
 
 def rate(statement, *in_view):
-    return rate_subject(statement, frozenset(in_view), lambda word: WEIGHTS.get(word, 1.0))
+    return weigh_subject(statement, lambda word: WEIGHTS.get(word, 1.0)).rate(frozenset(in_view))
 
 
 def test_a_statement_fits_where_its_rare_words_are_shown():
@@ -298,3 +298,18 @@ def test_other_numbers_are_no_other_words(library, episode, monkeypatch):
         (hit,) = library.recall(State(f"A closed door. Step {step} of 50.")).items
         assert hit.what.title == "open the closed door: rewarded"
     assert find.call_count == 1
+
+
+def test_the_words_of_a_subject_are_weighed_again_after_new_episodes(library, episode):
+    """The rarer of two things that a state shows decides, and which one is rarer changes."""
+    library.add_many(Item("insight", lesson) for lesson in ("dust the lamp first", "dust the vase first"))
+
+    def recall_first(observation):
+        return library.recall(State(observation)).items[0].what.title
+
+    for _ in range(3):
+        library.record(episode("look", see="a lamp"))
+    assert recall_first("A lamp stands beside a vase.") == "dust the vase first"
+    for _ in range(9):
+        library.record(episode("look", see="a vase"))
+    assert recall_first("A lamp stands near a vase.") == "dust the lamp first"

@@ -34,7 +34,7 @@ from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 from hardwon.memory.values.world_values import WorldMap, estimate_in_world
 
-from .ranking import BestSteps, Found, TakenStep
+from .ranking import BestSteps, Found, Subject, TakenStep
 from .request import Recollections
 from .similar_tasks import Tasks
 
@@ -92,6 +92,9 @@ class NamespaceCache:
         self.bound: dict[tuple[str, frozenset[int] | None, frozenset[str]], tuple[Hit, ...]] = {}
         """By cluster and applicable worlds: items found by search, so that the next visit needs no search."""
 
+        self.subjects: dict[str, Subject] = {}
+        """By item: its words with their weights, until an item or an episode is added."""
+
         self.done: dict[frozenset[int] | None, BestSteps] = {}
         """By applicable worlds: the best steps taken in states, filled on demand."""
 
@@ -136,6 +139,8 @@ class NamespaceCache:
         self._uses = self._has_untrusted = None
         self.nearest.clear()  # only after a change: vectors that a search writes do not alter its results
         changed = frozenset(row[0] for row in rows)
+        if changed & {"item", "trajectory"}:  # both change how rare words are
+            self.subjects.clear()
         if "trajectory" in changed:
             before_count = self.clock.counted
             self.clock.read(self._store.rows)

@@ -19,7 +19,7 @@ from hardwon.memory.storage.freshness import Version
 from . import clusters
 from .cache import NamespaceCache
 from .embedders import Vectors
-from .ranking import POOL, Found, TakenStep, find_best_steps, rate_subject, steps_of
+from .ranking import POOL, Found, TakenStep, find_best_steps, steps_of, weigh_subject
 from .search import Kind, Search
 from .text_index import MORE_TERMS, QUERY_TERMS
 
@@ -363,7 +363,11 @@ class Candidates:
 
     def _rate(self, item: Item, in_view: Set[str]) -> float:
         """Return how far the state shows the subject of an item: many items may be filed under one place."""
-        return rate_subject(f"{item.title}\n{item.body}", in_view, self._weigh)
+        subjects = self._derived.subjects
+        subject = subjects.get(item.id)
+        if subject is None:
+            subject = subjects[item.id] = weigh_subject(f"{item.title}\n{item.body}", self._weigh)
+        return subject.rate(in_view)
 
     def _weigh(self, word: str) -> float:
         """Return the weight of a word: its rarity among episodes or, if none showed it, among items.
@@ -440,8 +444,7 @@ class Candidates:
         new = sorted((word for word in rarest if word not in frequencies), key=lambda word: not word.isalpha())
         old = [word for word in rarest if word in frequencies]
         named = self._index.select_present("items", (*new[:CONSIDERED], *old[:CONSIDERED]))[:RARE_WORDS]
-        rows = self._index.by_words("items", " ".join(named), DEPTH, frequencies, len(named))
-        return [row.ref for row in rows]
+        return self._index.list_by_words("items", " ".join(named), DEPTH, frequencies, len(named))
 
     def _find_by_tag(self, rarest: Sequence[str]) -> list[int]:
         """Return the items that share at least TAGS tags with the rare words of a state, most shared tags first."""

@@ -48,20 +48,33 @@ Found = tuple[int, float, str]
 """A search result: id, similarity to the query, and the reason for the match."""
 
 
-def rate_subject(statement: str, in_view: Set[str], weigh: Callable[[str], float]) -> float:
-    """Return how far a state shows the subject of a statement, in [0, 1).
+class Subject(NamedTuple):
+    """What a statement is about: its content words with their weights."""
 
-    It is the weight of the statement's words that the state shows, over the weight of all of them plus 1. A statement
-    about putting toothpaste in a cabinet fits where there is toothpaste, and not where there is another thing and a
-    cabinet. One about things that are everywhere fits nowhere in particular.
+    weights: Mapping[str, float]
+    total: float
+    """Sum of the weights."""
+
+    def rate(self, in_view: Set[str]) -> float:
+        """Return how far a state shows this subject, in [0, 1), given the content words of the state.
+
+        It is the weight of the statement's words that the state shows, over the weight of all of them plus 1. A
+        statement about putting toothpaste in a cabinet fits where there is toothpaste, and not where there is another
+        thing and a cabinet. One about things that are everywhere fits nowhere in particular.
+        """
+        weights = self.weights
+        return sum(weights[word] for word in weights.keys() & in_view) / (self.total + 1.0)
+
+
+def weigh_subject(statement: str, weigh: Callable[[str], float]) -> Subject:
+    """Weigh the words of a statement.
 
     Args:
         statement: The title and the body of an item.
-        in_view: The content words of the state.
         weigh: Returns the weight of a word, 0 or more, larger for rarer words.
     """
     weights = {word: weigh(word) for word in content_words(statement)}
-    return sum(weights[word] for word in weights.keys() & in_view) / (sum(weights.values()) + 1.0)
+    return Subject(weights, sum(weights.values()))
 
 
 class TakenStep(NamedTuple):

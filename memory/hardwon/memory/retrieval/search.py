@@ -89,6 +89,10 @@ class Search:
         """Return the rows that contain the rarest words of the text, the best first."""
         return self._texts[kind].scored(text, k, frequencies, terms)
 
+    def list_by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int) -> list[int]:
+        """Return the ids of the rows that `by_words` returns, without the cost of their coverage."""
+        return self._texts[kind].search(text, k, frequencies, terms)
+
     def select_present(self, kind: Kind, words: Sequence[str]) -> list[str]:
         """Return those of the words that occur in any row, in their order."""
         return self._texts[kind].select_present(words)
