@@ -9,6 +9,7 @@ from hardwon.memory import State
 from hardwon.memory.situations.keys import (
     ANY_SAID,
     CONTEXT_KEY,
+    TOLD,
     Attempt,
     Situation,
     content_words,
@@ -226,3 +227,13 @@ def test_what_was_told_of_a_thing_is_more_specific_than_its_kind():
     kind = next(at for at, key in enumerate(keys) if key.startswith("eat carrot | tried 0"))
     assert CONTEXT_KEY < kind < keys.index("eat {1} | 1 slice")
     assert silent[-2].startswith("eat carrot | tried 0"), "without notes, only the exact context is more specific"
+
+
+def test_words_that_notes_tell_of_a_thing_have_a_key_of_them_all():
+    """It counts the steps with any of these words, and is missing if the notes do not name the thing."""
+    keys = Situation(KITCHEN, STRUCTURAL).keys("cook potato")
+    at = keys.index(f"cook {{1}}{TOLD}")
+    assert keys[at + 1].startswith("cook {1} | 1 ")
+    assert not any(key.endswith(TOLD) for key in Situation(KITCHEN, STRUCTURAL).keys("cook lamp"))
+    silent = State(KITCHEN.observation, task=KITCHEN.task)
+    assert not any(key.endswith(TOLD) for key in Situation(silent, STRUCTURAL).keys("cook potato"))

@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hardwon.memory import ExperienceLibrary, Failure, State
 from hardwon.memory.retrieval.cache import NamespaceCache
-from hardwon.memory.situations.keys import CONTEXT_KEY
+from hardwon.memory.situations.keys import CONTEXT_KEY, TOLD
 from hardwon.memory.values.value_table import GENERALITY, MADE, MEMORY, SAMPLES, SPREAD, Cell, StoredCells, ValueTable
 
 
@@ -269,3 +269,68 @@ def test_keys_that_are_not_stored_are_looked_for_once(monkeypatch):
     assert looked == ["b"]
     table.add(["b"], 1.0, 1)
     assert table.cell("b") is not None
+
+
+FRY = "cook {1} in stove"
+
+
+def recipes(*told, values=None):
+    """A table of steps with (words that the notes told, return, whether the task was lost)."""
+    values = ValueTable() if values is None else values
+    for number, (words, value, lost) in enumerate(told, 1):
+        values.add([FRY, *list_keys(words)], value, number, bad=lost, lost=lost, episode=number)
+    return values
+
+
+def list_keys(words):
+    return [f"{FRY}{TOLD}", *(f"{FRY} | 1 {word}" for word in words.split())]
+
+
+def estimate_told(values, words, prefix=""):
+    return values.estimate([FRY, *list_keys(words)], prefix=prefix).value
+
+
+RECIPES = [("fry dice", 1.0, False), ("fry", 1.0, False), ("dice fry", 1.0, False), ("dice", 0.0, True)]
+
+
+def test_a_word_that_only_went_with_a_condition_promises_nothing():
+    """Worked example: all 3 good steps had `fry`. Of 4 steps with a mean of 3/4, 3 with a mean of 1 leave one of 0.
+
+    That one has the precision 1 (1 + 2) / (2 SPREAD). It counts instead of the cell of `dice`, whose mean is 2/3.
+    """
+    values = recipes(*RECIPES)
+    of_all, lacking = values.cell(FRY).precision, 3 / (2 * SPREAD)
+    expected = GENERALITY * of_all * 0.75 / (GENERALITY * of_all + lacking)
+    assert estimate_told(values, "dice") == pytest.approx(expected, rel=1e-9)
+    assert estimate_told(values, "dice") < 0.25 < 0.9 < estimate_told(values, "dice fry")
+
+
+def test_without_good_and_bad_steps_no_word_is_a_condition():
+    """Degenerate: two good steps are too few, and without a bad step nothing shows that a word was needed."""
+    assert estimate_told(recipes(*RECIPES[1:]), "dice") > 0.4
+    assert estimate_told(recipes(*RECIPES[:3], ("fry", 0.9, False)), "dice") > 0.9
+    assert estimate_told(recipes(), "dice") == 0.0
+
+
+def test_a_word_that_a_good_step_lacked_is_no_condition():
+    """A recipe that is good without `fry` leaves the evidence of `dice` as it is."""
+    values = recipes(*RECIPES, ("dice", 1.0, False))
+    shared = values.estimate([FRY, *list_keys("dice")])
+    assert (shared.key, shared.n) == (f"{FRY} | 1 dice", 4)
+    assert shared.value > 0.6
+
+
+def test_conditions_depend_neither_on_the_order_of_words_nor_on_the_file():
+    """Invariance: words in another order, a table of several worlds, and a table read from its arrays."""
+    values = recipes(*RECIPES)
+    backwards = recipes(*((" ".join(reversed(words.split())), *rest) for words, *rest in RECIPES))
+    assert estimate_told(backwards, "dice") == estimate_told(values, "dice")
+    stored = ValueTable(StoredCells(StoredCells.arrays(values.cells)))
+    assert estimate_told(stored, "dice") == estimate_told(values, "dice")
+    recipes(("dice", 1.0, False), values=stored)
+    assert estimate_told(stored, "dice") > 0.6
+    placed = ValueTable()
+    for number, (words, value, lost) in enumerate(RECIPES, 1):
+        keys = [f"3:{key}" for key in (FRY, *list_keys(words))]
+        placed.add(keys, value, number, bad=lost, lost=lost, episode=number)
+    assert estimate_told(placed, "dice", prefix="3:") == estimate_told(values, "dice")

@@ -39,12 +39,14 @@ MAX_LISTED = 12
 """Maximum number of elements of a list that the text does not show."""
 CONTEXT_KEY = 4
 """Index of the key that combines an action's template with its context."""
-KEYS_VERSION = 5
+KEYS_VERSION = 6
 """Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
 SAID = "said"
 """Mark in keys for an action that the text names."""
 ANY_SAID = f"* {SAID}"
 """Most general key of an action that the text names, instead of `*`."""
+TOLD = " | ?"
+"""End of the key of all steps with an action that notes are about; each of their words has a key of its own."""
 GUARD_MARK = "! "
 """Prefix of the keys under which failures are counted for guardrails."""
 
@@ -195,7 +197,8 @@ class Situation:
         # what was told of a thing says more than what kind of thing it is
         has_notes = bool(self._notes.sentences)
         keys += thing if has_notes else []
-        keys += [f"{half} | {word}" for word in self.read_note_words(parsed.slots)]
+        note_words = self.read_note_words(parsed.slots)
+        keys += [f"{half}{TOLD}", *(f"{half} | {word}" for word in note_words)] if note_words else []
         if half != form:
             keys.append(f"{half} | {flags} | {notes}")
         keys += [] if has_notes else thing

@@ -7,7 +7,7 @@ their ids, so every process gets the same numbers. A large table is stored as ar
 
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardwon.memory.records import Estimate
-from hardwon.memory.situations.keys import CONTEXT_KEY, KEYS_VERSION
+from hardwon.memory.situations.keys import CONTEXT_KEY, KEYS_VERSION, TOLD
 
 MEMORY = 50
 """Number of steps in the moving mean; older steps fade, so returns of a weaker policy do not linger."""
@@ -26,6 +26,10 @@ SPREAD = 0.02
 """Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
+REQUIRED = 0.9
+"""Share of the good steps with an action whose notes told a word, from which the word is a condition of the action."""
+GOOD = 3
+"""Least number of good steps from which a condition is concluded."""
 ABSENT = 16_384
 """Keys remembered as absent from the stored table; at most about 3 MB."""
 MADE = f"cells 6 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
@@ -150,6 +154,10 @@ class StoredCells:
             at += 1
         return None
 
+    def keys(self) -> list[str]:
+        """Return the keys of all cells, without decoding these."""
+        return self._texts("key")
+
     def all(self) -> dict[str, Cell]:
         """Return all cells by key."""
         arrays = self._arrays
@@ -203,6 +211,8 @@ class ValueTable:
         self._stored = stored
         self._absent: set[str] = set()
         """Looked-up keys that are not stored; most keys of an action have no steps."""
+        self._note_keys: dict[str, set[str]] | None = None if stored else {}
+        """By the key of an action that notes are about: the keys of the words that they told; None if not listed."""
         # None stands for all keys: listing them here would decode the whole stored table.
         self._touched: dict[str, None] | None = None if stored else {}
 
@@ -265,9 +275,47 @@ class ValueTable:
             cell = self.cell(key)
             if cell is None:
                 cell = self._cells[key] = Cell()
+                self._list_word(key)
             cell.add(value, step_id, action, bad=bad, lost=lost, episode=episode)
             if self._touched is not None:
                 self._touched[key] = None
+
+    @property
+    def note_keys(self) -> dict[str, set[str]]:
+        """Return, by the key of an action that notes are about, the keys of the words that they told of it."""
+        if self._note_keys is None:
+            self._note_keys = {}
+            for key in chain(self._stored.keys() if self._stored is not None else (), self._cells):
+                self._list_word(key)
+        return self._note_keys
+
+    def _list_word(self, key: str) -> None:
+        """List a new key if it is that of a word of the notes."""
+        action, _, word = key.rpartition(" | ")
+        if self._note_keys is not None and word[:1].isdigit() and ":" not in word:
+            self._note_keys.setdefault(action + TOLD, set()).add(key)
+
+    def _find_lacking(self, action: str, keys: Collection[str]) -> Cell | None:
+        """Return the steps without a word that is a condition of the action, if the notes do not tell it now.
+
+        The words that go with a reward are not all its reason: something that is told to be cut and fried is rewarded
+        for frying because of the word `fry`. Told only to be cut, it must not be fried.
+
+        Args:
+            action: The key of all steps with the action of which the notes tell something.
+            keys: The keys of the action in the current state.
+        """
+        of_action = self.cell(action)
+        if of_action is None or of_action.n - of_action.bad < GOOD or not of_action.bad:
+            return None
+        for key in sorted(self.note_keys.get(action, ())):
+            word = self.cell(key)
+            if key in keys or word is None or word.n - word.bad < REQUIRED * (of_action.n - of_action.bad):
+                continue
+            if (rest := of_action.n - word.n) and of_action.bad > word.bad:
+                mean = min(of_action.mean, (of_action.n * of_action.mean - word.n * word.mean) / rest)
+                return Cell(rest, mean, precision=rest * (rest + 2) / (2 * SPREAD), steps=of_action.steps)
+        return None
 
     def estimate(self, keys: Sequence[str], context: str = "", *, prefix: str = "") -> Estimate:
         """Estimate the value of an action by a weighted mean over its keys.
@@ -275,6 +323,8 @@ class ValueTable:
             v = sum_k w_k m_k / sum_k w_k,   w_k = GENERALITY^(K - k) n_k / variance_k
 
         A key with consistent returns weighs more than a key with scattered ones, and a key without steps has no weight.
+        If the notes lack a word that is a condition of the action, the steps that lacked it count instead of those that
+        share other words; see `_find_lacking`.
 
         Args:
             keys: The keys of the action, the most general first.
@@ -290,10 +340,15 @@ class ValueTable:
         tried = 0
         # Every action of every step comes here: read cells are looked up without a call.
         read, find = self._cells.get, self.cell if self._stored is not None else None
+        left_out: Collection[str] = ()
         for at, key in enumerate(keys):
             cell = read(prefix + key)
             if cell is None and (find is None or (cell := find(prefix + key)) is None):
                 continue
+            if key in left_out:
+                continue
+            if key.endswith(TOLD) and (lacking := self._find_lacking(prefix + key, [prefix + other for other in keys])):
+                cell, left_out = lacking, {word.removeprefix(prefix) for word in self.note_keys[prefix + key]}
             precision = cell.precision
             # Horner's scheme: every more specific key with steps reduces the weight of the earlier ones.
             total = GENERALITY * total + precision * cell.mean
