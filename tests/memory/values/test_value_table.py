@@ -271,6 +271,17 @@ def test_keys_that_are_not_stored_are_looked_for_once(monkeypatch):
     assert table.cell("b") is not None
 
 
+def test_the_probability_of_losing_backs_off_to_general_keys():
+    """By hand: 2 of 4 steps lost in general, 0 + 2 as if of 5; 2 of 2 in special, (2 + 2/5) of 3."""
+    values = ValueTable()
+    for number, (keys, lost) in enumerate([(["*"], False), (["*"], False), (["*", "eat"], True), (["*", "eat"], True)]):
+        values.add(keys, 0.0, number, bad=lost, lost=lost, episode=number)
+    assert values.estimate(["*"]).lost == pytest.approx(2 / 5)
+    assert values.estimate(["*", "eat"]).lost == pytest.approx((2 + 2 / 5) / 3)
+    assert values.estimate(["*", "drink"]).lost == values.estimate(["*"]).lost
+    assert table(("*", 0.0)).estimate(["*"]).lost == table().estimate(["*"]).lost == 0.0
+
+
 FRY = "cook {1} in stove"
 
 
@@ -303,6 +314,8 @@ def test_a_word_that_only_went_with_a_condition_promises_nothing():
     expected = GENERALITY * of_all * 0.75 / (GENERALITY * of_all + lacking)
     assert estimate_told(values, "dice") == pytest.approx(expected, rel=1e-9)
     assert estimate_told(values, "dice") < 0.25 < 0.9 < estimate_told(values, "dice fry")
+    assert values.estimate([FRY, *list_keys("dice")]).lost > 0.5
+    assert values.estimate([FRY, *list_keys("dice fry")]).lost < 0.2
 
 
 def test_without_good_and_bad_steps_no_word_is_a_condition():

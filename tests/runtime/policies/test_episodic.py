@@ -160,6 +160,26 @@ def test_what_brought_nothing_at_this_place_wears_out_while_frozen():
     assert choose(values=values, working=working, state=lamps[2]) == "go"
 
 
+@pytest.mark.parametrize(("lost", "taken"), [(0.3, "eat"), (0.6, "eat"), (0.7, "wait")])
+def test_an_action_that_lost_the_task_is_avoided_while_frozen(lost, taken):
+    """0.3 * (0.7 - 0.3) is more than the 0.1 by which its value is higher; what is tolerated costs nothing."""
+    estimates = {"eat": Estimate(0.1, n=9, key="k", lost=lost), "wait": Estimate(0.0, n=9, key="k")}
+    assert choose(values={"eat": 0.1, "wait": 0.0}, recollection=Recollection(estimates=estimates)) == taken
+    learner = {"eat": Estimate(0.1, n=9, key="k", lost=1.0), "wait": Estimate(0.0, n=9, key="k")}
+    assert choose_while_learning(learner) == "eat", "losing teaches"
+
+
+def choose_while_learning(estimates):
+    """What it takes most often, as it explores at times."""
+    made = Counter(
+        choose(
+            values=dict.fromkeys(estimates), recollection=Recollection(estimates=estimates), learning=True, seed=seed
+        )
+        for seed in range(20)
+    )
+    return made.most_common(1)[0][0]
+
+
 def test_it_says_why():
     """Value, evidence and the key it rests on."""
     assert EpisodicPolicy().decide(asked()).why == {"value": 0.9, "n": 3, "key": "k", "like": []}

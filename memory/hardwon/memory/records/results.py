@@ -24,6 +24,8 @@ class Estimate:
     """Ids of a few of the past steps under `key`, the newest ones."""
     context: str = ""
     """Words around the action's arguments in the current state."""
+    lost: float = 0.0
+    """Probability that the action loses the task, in [0, 1]."""
 
 
 SAMPLED = 3

@@ -9,6 +9,7 @@ its weight falls to 0 as their share grows.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from hardwon.memory.records import Estimate, Step
 from hardwon.memory.situations.keys import Situation
@@ -99,14 +100,7 @@ class Choices:
         if most <= 0.0:
             return estimates
         return {
-            action: Estimate(
-                (1.0 - weight) * estimate.value + weight * shares[action] / most,
-                estimate.n,
-                estimate.key,
-                estimate.tried,
-                estimate.steps,
-                estimate.context,
-            )
+            action: replace(estimate, value=(1.0 - weight) * estimate.value + weight * shares[action] / most)
             for action, estimate in estimates.items()
         }
 

@@ -314,13 +314,18 @@ class ValueTable:
                 continue
             if (rest := of_action.n - word.n) and of_action.bad > word.bad:
                 mean = min(of_action.mean, (of_action.n * of_action.mean - word.n * word.mean) / rest)
-                return Cell(rest, mean, precision=rest * (rest + 2) / (2 * SPREAD), steps=of_action.steps)
+                precision, lost = rest * (rest + 2) / (2 * SPREAD), of_action.lost - word.lost
+                return Cell(rest, mean, precision=precision, lost=lost, steps=of_action.steps)
         return None
 
     def estimate(self, keys: Sequence[str], context: str = "", *, prefix: str = "") -> Estimate:
         """Estimate the value of an action by a weighted mean over its keys.
 
             v = sum_k w_k m_k / sum_k w_k,   w_k = GENERALITY^(K - k) n_k / variance_k
+
+        The probability of losing the task backs off from each key to the more general ones, as if these were one step:
+
+            p_k = (lost_k + p_(k - 1)) / (n_k + 1),   p_0 = 0
 
         A key with consistent returns weighs more than a key with scattered ones, and a key without steps has no weight.
         If the notes lack a word that is a condition of the action, the steps that lacked it count instead of those that
@@ -334,7 +339,7 @@ class ValueTable:
         Returns:
             The estimate; its value is 0 if no key has steps.
         """
-        total = weight = 0.0
+        total = weight = lost = 0.0
         most_specific = None
         key_of_cell = ""
         tried = 0
@@ -353,10 +358,11 @@ class ValueTable:
             # Horner's scheme: every more specific key with steps reduces the weight of the earlier ones.
             total = GENERALITY * total + precision * cell.mean
             weight = GENERALITY * weight + precision
+            lost = (cell.lost + lost) / (cell.n + 1)
             most_specific, key_of_cell = cell, key
             if at == CONTEXT_KEY:
                 tried = cell.n
         if most_specific is None:
             return Estimate(0.0, context=context)
         value = total / weight if weight else 0.0
-        return Estimate(value, most_specific.n, key_of_cell, tried, tuple(most_specific.steps), context)
+        return Estimate(value, most_specific.n, key_of_cell, tried, tuple(most_specific.steps), context, lost)
