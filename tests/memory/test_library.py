@@ -287,3 +287,20 @@ def test_the_first_episode_of_a_reopened_library_has_the_keys_of_the_others(path
     with ExperienceLibrary.open(path) as library:
         library.record(without_keys("reopened"))
         assert library.trajectory("reopened").steps[0].keys == expected
+
+
+def test_the_words_behind_keys_are_refreshed_more_rarely_the_more_episodes_there_are(library, episode, monkeypatch):
+    """A refresh files the write buffer. At first 4 new episodes are enough for it, later half as many as there were."""
+    monkeypatch.setattr("hardwon.memory.library.KEYS_AFTER", (4, 1 / 2))
+    refreshed_at, catch_up, count = [], library._freshness.catch_up, iter(range(100))
+    number = 0
+
+    def note(*arguments):
+        refreshed_at.append(number)
+        return catch_up(*arguments)
+
+    monkeypatch.setattr(library._freshness, "catch_up", note)
+    for number in count:
+        made = episode("wait", see=f"day {number}")
+        library.record(replace(made, steps=tuple(replace(step, keys=()) for step in made.steps)))
+    assert refreshed_at == [0, 4, 8, 12, 18, 27, 41, 62, 93]

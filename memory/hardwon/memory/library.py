@@ -64,8 +64,9 @@ from .validation import (
     check_text,
 )
 
-KEYS_AFTER = 64
-"""Number of episodes without keys after which the words that keys depend on are refreshed."""
+KEYS_AFTER = (64, 1 / 8)
+"""Episodes without keys after which the words that keys depend on are refreshed: at least so many, and so large a share
+of all episodes. The words are those that many episodes show, so few episodes among many hardly change them."""
 
 
 @names_damage
@@ -262,12 +263,13 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
     def _with_keys(self, episodes: list[Trajectory]) -> list[Trajectory]:
         """Return the episodes with keys on every step.
 
-        Keys depend on words that many episodes share. These words are refreshed only every `KEYS_AFTER` episodes,
-        because a refresh files the write buffer, and filing episodes one by one takes three times as long as in bulk.
+        Keys depend on words that many episodes share. These words are refreshed rarely, because a refresh files the
+        write buffer, and filing episodes one by one takes three times as long as in bulk; see `KEYS_AFTER`.
         """
         if all(map(has_keys, episodes)):
             return episodes
-        if self._freshness.read_at is None or self._keyed >= KEYS_AFTER:
+        least, share = KEYS_AFTER
+        if self._freshness.read_at is None or self._keyed >= max(least, share * self._derived.clock.episodes):
             self._caught_up()
             self._keyed = 0
         self._keyed += len(episodes)
