@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hardwon.memory import ExperienceLibrary, Failure, State
 from hardwon.memory.retrieval.cache import NamespaceCache
-from hardwon.memory.situations.keys import CONTEXT_KEY, TOLD
+from hardwon.memory.situations.keys import CONTEXT_KEY, NOTHING_TOLD, TOLD
 from hardwon.memory.values.value_table import GENERALITY, MADE, MEMORY, SAMPLES, SPREAD, Cell, StoredCells, ValueTable
 
 
@@ -320,17 +320,46 @@ def test_a_word_that_only_went_with_a_condition_promises_nothing():
 
 def test_without_good_and_bad_steps_no_word_is_a_condition():
     """Degenerate: two good steps are too few, and without a bad step nothing shows that a word was needed."""
-    assert estimate_told(recipes(*RECIPES[1:]), "dice") > 0.4
+    assert estimate_told(recipes(*RECIPES[1:]), "dice") > 0.4, "two good steps with `fry` are too few"
     assert estimate_told(recipes(*RECIPES[:3], ("fry", 0.9, False)), "dice") > 0.9
     assert estimate_told(recipes(), "dice") == 0.0
 
 
-def test_a_word_that_a_good_step_lacked_is_no_condition():
-    """A recipe that is good without `fry` leaves the evidence of `dice` as it is."""
-    values = recipes(*RECIPES, ("dice", 1.0, False))
-    shared = values.estimate([FRY, *list_keys("dice")])
-    assert (shared.key, shared.n) == (f"{FRY} | 1 dice", 4)
-    assert shared.value > 0.6
+@pytest.mark.parametrize(("good", "is_condition"), [(1, True), (2, False)])
+def test_a_word_that_too_many_good_steps_lacked_is_no_condition(good, is_condition):
+    """3 of 4 good steps had `fry`, which is enough, and then 3 of 5."""
+    lost = [("dice", 0.0, True)] * 4
+    values = recipes(*RECIPES[:3], *[("dice", 1.0, False)] * good, *lost)
+    assert (values.estimate([FRY, *list_keys("dice")]).key == f"{FRY}{TOLD}") is is_condition
+
+
+def test_a_word_without_which_most_steps_were_good_is_no_condition():
+    """Of 4 steps without `fry`, 2 were bad, which is enough; of 6, 2 are not. 12 steps had it."""
+    values = recipes(*RECIPES[:3] * 4, *[("dice", 0.0, True)] * 2, *[("dice", 1.0, False)] * 2)
+    assert values.estimate([FRY, *list_keys("dice")]).key == f"{FRY}{TOLD}"
+    recipes(*[("dice", 1.0, False)] * 2, values=values)
+    assert values.estimate([FRY, *list_keys("dice")]).key == f"{FRY} | 1 dice"
+
+
+def test_keys_of_a_stored_table_are_listed_only_if_notes_are_among_them():
+    """Most games have no notes, and a large table has many keys."""
+    assert StoredCells(StoredCells.arrays(table((["*", "open"], 1.0)).cells)).list_keys(TOLD) == []
+    stored = StoredCells(StoredCells.arrays(recipes(*RECIPES).cells))
+    assert set(stored.list_keys(TOLD)) == {FRY, *list_keys("fry dice")}
+    assert ValueTable(stored).note_keys == {f"{FRY}{TOLD}": set(list_keys("fry dice")[1:])}
+
+
+def test_before_anything_is_told_a_condition_is_missing():
+    """A thing was fried without a recipe, and it went well. Recipes tell that not every thing may be fried."""
+    special = f"{FRY} | {NOTHING_TOLD}"
+    keys = ["*", FRY, f"{FRY} | first", f"{FRY} | first, raw", special]
+    values = recipes(*RECIPES)
+    values.add(keys, 1.0, 9)
+    alone = table((keys, 1.0)).estimate(keys).value
+    assert values.estimate(keys).value < 0.6 < alone
+    for number in range(10, 40):
+        values.add(keys, 1.0, number)
+    assert values.estimate(keys).value > 0.9, "what is known of itself outweighs it"
 
 
 def test_conditions_depend_neither_on_the_order_of_words_nor_on_the_file():
@@ -340,7 +369,7 @@ def test_conditions_depend_neither_on_the_order_of_words_nor_on_the_file():
     assert estimate_told(backwards, "dice") == estimate_told(values, "dice")
     stored = ValueTable(StoredCells(StoredCells.arrays(values.cells)))
     assert estimate_told(stored, "dice") == estimate_told(values, "dice")
-    recipes(("dice", 1.0, False), values=stored)
+    recipes(*[("dice", 1.0, False)] * 2, values=stored)
     assert estimate_told(stored, "dice") > 0.6
     placed = ValueTable()
     for number, (words, value, lost) in enumerate(RECIPES, 1):

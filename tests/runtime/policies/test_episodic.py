@@ -160,9 +160,9 @@ def test_what_brought_nothing_at_this_place_wears_out_while_frozen():
     assert choose(values=values, working=working, state=lamps[2]) == "go"
 
 
-@pytest.mark.parametrize(("lost", "taken"), [(0.3, "eat"), (0.6, "eat"), (0.7, "wait")])
+@pytest.mark.parametrize(("lost", "taken"), [(0.5, "eat"), (0.59, "eat"), (0.61, "wait")])
 def test_an_action_that_lost_the_task_is_avoided_while_frozen(lost, taken):
-    """0.3 * (0.7 - 0.3) is more than the 0.1 by which its value is higher; what is tolerated costs nothing."""
+    """0.61 - 0.5 is more than the 0.1 by which its value is higher; up to one half costs nothing."""
     estimates = {"eat": Estimate(0.1, n=9, key="k", lost=lost), "wait": Estimate(0.0, n=9, key="k")}
     assert choose(values={"eat": 0.1, "wait": 0.0}, recollection=Recollection(estimates=estimates)) == taken
     learner = {"eat": Estimate(0.1, n=9, key="k", lost=1.0), "wait": Estimate(0.0, n=9, key="k")}

@@ -47,6 +47,8 @@ ANY_SAID = f"* {SAID}"
 """Most general key of an action that the text names, instead of `*`."""
 TOLD = " | ?"
 """End of the key of all steps with an action that notes are about; each of their words has a key of its own."""
+NOTHING_TOLD = "nothing told"
+"""End of the keys of an action in a state without notes."""
 GUARD_MARK = "! "
 """Prefix of the keys under which failures are counted for guardrails."""
 
@@ -276,7 +278,7 @@ class Situation:
     def read_notes(self, slots: Words) -> str:
         """Return the words around each argument in the notes."""
         if not self._notes.sentences:
-            return "nothing told"
+            return NOTHING_TOLD
         notes = self._in_notes.get(slots)
         if notes is None:
             around = (f"{number}: {self._around(slot, slots, self._notes)}" for number, slot in enumerate(slots, 1))

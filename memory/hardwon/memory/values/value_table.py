@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardwon.memory.records import Estimate
-from hardwon.memory.situations.keys import CONTEXT_KEY, KEYS_VERSION, TOLD
+from hardwon.memory.situations.keys import CONTEXT_KEY, KEYS_VERSION, NOTHING_TOLD, TOLD
 
 MEMORY = 50
 """Number of steps in the moving mean; older steps fade, so returns of a weaker policy do not linger."""
@@ -26,10 +26,9 @@ SPREAD = 0.02
 """Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
-REQUIRED = 0.9
-"""Share of the good steps with an action whose notes told a word, from which the word is a condition of the action."""
-GOOD = 3
-"""Least number of good steps from which a condition is concluded."""
+CONDITION = (3, 0.75, 0.4)
+"""When a word that notes tell of a thing is a condition of an action: the least number of good steps with the word, their
+least share of all good steps, and the least share of bad steps among those without the word."""
 ABSENT = 16_384
 """Keys remembered as absent from the stored table; at most about 3 MB."""
 MADE = f"cells 6 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
@@ -154,9 +153,9 @@ class StoredCells:
             at += 1
         return None
 
-    def keys(self) -> list[str]:
-        """Return the keys of all cells, without decoding these."""
-        return self._texts("key")
+    def list_keys(self, part: str) -> list[str]:
+        """Return the keys of all cells, without decoding these, or none if no key contains a text."""
+        return self._texts("key") if part.encode() in self._arrays["key"].tobytes() else []
 
     def all(self) -> dict[str, Cell]:
         """Return all cells by key."""
@@ -285,7 +284,7 @@ class ValueTable:
         """Return, by the key of an action that notes are about, the keys of the words that they told of it."""
         if self._note_keys is None:
             self._note_keys = {}
-            for key in chain(self._stored.keys() if self._stored is not None else (), self._cells):
+            for key in chain(self._stored.list_keys(TOLD) if self._stored is not None else (), self._cells):
                 self._list_word(key)
         return self._note_keys
 
@@ -306,16 +305,31 @@ class ValueTable:
             keys: The keys of the action in the current state.
         """
         of_action = self.cell(action)
-        if of_action is None or of_action.n - of_action.bad < GOOD or not of_action.bad:
+        if of_action is None or not of_action.bad:
             return None
-        for key in sorted(self.note_keys.get(action, ())):
-            word = self.cell(key)
-            if key in keys or word is None or word.n - word.bad < REQUIRED * (of_action.n - of_action.bad):
-                continue
-            if (rest := of_action.n - word.n) and of_action.bad > word.bad:
-                mean = min(of_action.mean, (of_action.n * of_action.mean - word.n * word.mean) / rest)
-                precision, lost = rest * (rest + 2) / (2 * SPREAD), of_action.lost - word.lost
-                return Cell(rest, mean, precision=precision, lost=lost, steps=of_action.steps)
+        parts = (self._leave_out(of_action, key) for key in self.note_keys.get(action, ()) if key not in keys)
+        return max(filter(None, parts), key=lambda rest: (rest.bad / rest.n, -rest.n, rest.mean), default=None)
+
+    def _leave_out(self, of_action: Cell, key: str) -> Cell | None:
+        """Return the steps without a word if it is a condition of the action; see `CONDITION`."""
+        word = self.cell(key)
+        least, share, missing = CONDITION
+        if word is None or word.n - word.bad < max(least, share * (of_action.n - of_action.bad)):
+            return None
+        rest, bad = of_action.n - word.n, of_action.bad - word.bad
+        if not rest or bad < missing * rest:
+            return None
+        mean = min(of_action.mean, (of_action.n * of_action.mean - word.n * word.mean) / rest)
+        precision, lost = rest * (rest + 2) / (2 * SPREAD), of_action.lost - word.lost
+        return Cell(rest, mean, precision=precision, bad=bad, lost=lost, steps=of_action.steps)
+
+    def _find_untold(self, keys: Sequence[str], prefix: str) -> Cell | None:
+        """Return the steps without a condition that notes tell, for an action in a state that has no notes yet."""
+        if len(keys) <= CONTEXT_KEY or not keys[CONTEXT_KEY].endswith(NOTHING_TOLD):
+            return None
+        for action in dict.fromkeys(key.partition(" | ")[0] for key in reversed(keys[CONTEXT_KEY:])):
+            if (lacking := self._find_lacking(f"{prefix}{action}{TOLD}", ())) is not None:
+                return lacking
         return None
 
     def estimate(self, keys: Sequence[str], context: str = "", *, prefix: str = "") -> Estimate:
@@ -362,6 +376,10 @@ class ValueTable:
             most_specific, key_of_cell = cell, key
             if at == CONTEXT_KEY:
                 tried = cell.n
+        if self.note_keys and (lacking := self._find_untold(keys, prefix)) is not None:
+            total = GENERALITY * total + lacking.precision * lacking.mean
+            weight = GENERALITY * weight + lacking.precision
+            lost = (lacking.lost + lost) / (lacking.n + 1)
         if most_specific is None:
             return Estimate(0.0, context=context)
         value = total / weight if weight else 0.0

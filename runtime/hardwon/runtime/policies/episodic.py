@@ -26,8 +26,8 @@ and only the location shows the repetition.
 """
 OPTIMISM = 0.1
 """Bonus on the value of an action while learning, scaled by 1/sqrt(1 + n) after n tries in its context."""
-LOSS = (0.3, 0.3)
-"""Penalty on an action's value, in frozen episodes, per probability of losing the task above a tolerated one.
+LIKELY = 0.5
+"""Probability of losing the task above which a frozen agent takes it off an action's value.
 
 While learning, losing a task teaches what to avoid. In three rooms of cookingworld, agents that feared it while they
 learned solved almost nothing, because they gave up whole kinds of action.
@@ -113,9 +113,8 @@ def compute_exploration_rate(practice: int) -> float:
 
 
 def _weigh_risks(context: Context, action: str, estimate: Estimate) -> float:
-    """Return the penalty of a frozen agent for repeating an action here and for losing the task; see WEAR and LOSS."""
-    penalty, tolerated = LOSS
-    return WEAR * _count_tries(context, action, estimate) + penalty * max(0.0, estimate.lost - tolerated)
+    """Return the penalty of a frozen agent for repeating an action here or losing the task; see WEAR and LIKELY."""
+    return WEAR * _count_tries(context, action, estimate) + max(0.0, estimate.lost - LIKELY)
 
 
 def _count_tries(context: Context, action: str, estimate: Estimate) -> int:
