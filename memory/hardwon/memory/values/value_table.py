@@ -27,8 +27,8 @@ SPREAD = 0.02
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
 CONDITION = (3, 0.75, 0.4)
-"""When a word that notes tell of a thing is a condition of an action: the least number of good steps with the word, their
-least share of all good steps, and the least share of bad steps among those without the word."""
+"""When a word that notes tell of a thing is a condition of an action: the least number of good steps with the word,
+their least share of all good steps, and the least share of bad steps among those without the word."""
 ABSENT = 16_384
 """Keys remembered as absent from the stored table; at most about 3 MB."""
 MADE = f"cells 6 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
