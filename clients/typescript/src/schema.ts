@@ -1281,6 +1281,11 @@ export interface components {
              */
             key: string;
             /**
+             * Lost
+             * @default 0
+             */
+            lost: number;
+            /**
              * N
              * @default 0
              */
