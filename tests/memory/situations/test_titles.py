@@ -57,6 +57,7 @@ def test_words_that_every_situation_shows_are_left_out(around, title):
     [
         ({"around": "1: raw; front wall"}, 'the text around X says "raw" and the situation says "front wall"'),
         ({"around": "1: -"}, "X is not in sight"),
+        ({"around": "1: ; 2: "}, "no common word is near X and Y"),
         ({"told": "1 grill"}, 'your notes about X say "grill"'),
         ({"mark": "2 unnamed"}, "your notes do not mention Y"),
         ({"text": "is locked"}, 'the text says "is locked"'),
@@ -65,6 +66,13 @@ def test_words_that_every_situation_shows_are_left_out(around, title):
 def test_what_is_forbidden_and_what_fails_are_sentences(condition, title):
     assert guardrail_title("cook {1} in {2}", condition) == f"Do not `cook X in Y` when {title}"
     assert warning_title("cook {1} in {2}", condition) == f"`cook X in Y` mostly fails when {title}"
+
+
+def test_an_argument_that_the_action_names_is_named_in_the_condition():
+    """X would be unknown to the reader."""
+    assert guardrail_title("move south", {"around": "1: "}) == "Do not `move south` when no common word is near south"
+    title = guardrail_title("put map in {2}", {"around": "1: torn; 2: shut"})
+    assert title == 'Do not `put map in Y` when the text around map says "torn" and the text around Y says "shut"'
 
 
 def test_without_a_condition_nothing_follows():

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from .describe import PARTS, condition_words
-from .keys import SAID
+from .keys import SAID, parse_action
 
 _HOLE = re.compile(r"\{(\d+)\}")
 _COUNTS = re.compile(r"tried (\d) to (\w+)")
@@ -86,12 +86,12 @@ def _drop_words(part: str, common: Collection[str]) -> str:
 
 def guardrail_title(pattern: str, condition: Mapping[str, Any]) -> str:
     """Return the title of a guardrail: the forbidden action and its condition."""
-    return f"Do not `{fill_holes(pattern)}`{_when(condition, _find_verb(pattern))}"
+    return f"Do not `{fill_holes(pattern)}`{_when(condition, pattern)}"
 
 
 def warning_title(pattern: str, condition: Mapping[str, Any]) -> str:
     """Return the title of a warning: the action that mostly fails and its condition."""
-    return f"`{fill_holes(pattern)}` mostly fails{_when(condition, _find_verb(pattern))}"
+    return f"`{fill_holes(pattern)}` mostly fails{_when(condition, pattern)}"
 
 
 def skill_title(steps: Sequence[str]) -> str:
@@ -136,22 +136,30 @@ def _letter(number: str) -> str:
     return _LETTERS[at] if 0 <= at < len(_LETTERS) else f"X{number}"
 
 
-def _when(condition: Mapping[str, Any], verb: str) -> str:
-    """Return a condition as a clause that begins with "when"."""
+def _when(condition: Mapping[str, Any], pattern: str) -> str:
+    """Return the condition of an action as a clause that begins with "when"."""
     operator, operand = next(iter(condition.items()))
     match operator:
         case "around":
-            clauses = _read_around(operand)
+            clauses = _read_around(operand) or _read_silence(operand)
         case "told":
             clauses = _read_notes(operand)
         case "mark":
             number, _, mark = operand.partition(" ")
-            clauses = [_read_mark(mark, number, verb)]
+            clauses = [_read_mark(mark, number, _find_verb(pattern))]
         case "again":
             clauses = ["it has just failed and nothing was done since"]
         case _:
             clauses = [fill_holes(condition_words(condition))]
-    return f" when {_join(clauses)}" if clauses else ""
+    return f" when {_name_arguments(_join(clauses), pattern)}" if clauses else ""
+
+
+def _name_arguments(clause: str, pattern: str) -> str:
+    """Return a clause with the words of the arguments that are no placeholders in the pattern instead of letters."""
+    for number, slot in enumerate(parse_action(pattern).slots, 1):
+        if not _HOLE.search(slot):
+            clause = re.sub(rf"\b{_letter(str(number))}\b", slot.replace("\\", r"\\"), clause)
+    return clause
 
 
 def _read_counts(part: str) -> list[str]:
@@ -203,6 +211,12 @@ def _read_around(part: str) -> list[str]:
         elif match[2]:
             clauses.append(f"the text around {_letter(match[1])} says {_words(match[2])}")
     return clauses
+
+
+def _read_silence(part: str) -> list[str]:
+    """Return the clause about arguments that are in sight with no common word near them."""
+    names = [_letter(match[1]) for match in map(_NUMBERED.fullmatch, part.split("; ")) if match is not None]
+    return [f"no common word is near {_join(names)}"] if names else []
 
 
 def _read_notes(part: str) -> list[str]:
