@@ -33,7 +33,8 @@ class LookUp:
         """A full-text query of the rarest words of each text."""
         self.vectors: Any = np.load(data / "vectors.npy")
         self.dim = int(self.vectors.shape[1])
-        self._rows = {text: row for row, text in enumerate(self.texts)}
+        # Some systems strip what they are asked.
+        self._rows = {text.strip(): row for row, text in enumerate(self.texts)}
 
     def get_vector(self, text: str) -> Any:
         """Return the vector of a text.

@@ -34,7 +34,7 @@ LOCOMO = [
         "qa": [
             {"question": "Which instrument does Ben learn in Vienna?", "evidence": ["D1:2"], "category": 4},
             {
-                "question": "Who adopted a kitten, and who started the cello?",
+                "question": "Who adopted a kitten, and who started the cello? ",  # as some of the published ones
                 "evidence": ["D1:02; D2:1"],
                 "category": 1,
             },
