@@ -193,6 +193,11 @@ def _cell(figures: Sequence[Any], action: str, steps: list[int], bad_steps: list
     return Cell(n, mean, variance, precision, bad, lost, action, several_bad, streak, bad_episodes, 0, steps, bad_steps)
 
 
+def _rank_rest(rest: Cell) -> tuple[float, ...]:
+    """Return the rank of steps without a word, the same in every process, whatever the order of a set is there."""
+    return rest.bad / rest.n, -rest.n, rest.mean, rest.lost
+
+
 def _encoded(text: str) -> bytes:
     return text.encode(errors=_ODD)
 
@@ -308,7 +313,7 @@ class ValueTable:
         if of_action is None or not of_action.bad:
             return None
         parts = (self._leave_out(of_action, key) for key in self.note_keys.get(action, ()) if key not in keys)
-        return max(filter(None, parts), key=lambda rest: (rest.bad / rest.n, -rest.n, rest.mean), default=None)
+        return max(filter(None, parts), key=_rank_rest, default=None)
 
     def _leave_out(self, of_action: Cell, key: str) -> Cell | None:
         """Return the steps without a word if it is a condition of the action; see `CONDITION`."""

@@ -29,8 +29,7 @@ OPTIMISM = 0.1
 LIKELY = 0.5
 """Probability of losing the task above which a frozen agent takes it off an action's value.
 
-While learning, losing a task teaches what to avoid. In three rooms of cookingworld, agents that feared it while they
-learned solved almost nothing, because they gave up whole kinds of action.
+While learning, losing a task teaches what to avoid.
 """
 CERTAIN = 0.9
 """Probability of an immediate reward from which an action is preferred to any estimate."""
