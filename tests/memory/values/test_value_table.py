@@ -333,6 +333,12 @@ def test_a_word_that_too_many_good_steps_lacked_is_no_condition(good, is_conditi
     assert (values.estimate([FRY, *list_keys("dice")]).key == f"{FRY}{TOLD}") is is_condition
 
 
+def test_steps_without_a_condition_are_worth_no_more_than_all():
+    """The steps with `fry` earned nothing yet, and the one without it earned 1, and was bad all the same."""
+    values = recipes(*[("fry", 0.0, False)] * 3, ("dice", 1.0, True))
+    assert estimate_told(values, "dice") == pytest.approx(values.estimate([FRY]).value) == pytest.approx(0.25)
+
+
 def test_a_word_without_which_most_steps_were_good_is_no_condition():
     """Of 4 steps without `fry`, 2 were bad, which is enough; of 6, 2 are not. 12 steps had it."""
     values = recipes(*RECIPES[:3] * 4, *[("dice", 0.0, True)] * 2, *[("dice", 1.0, False)] * 2)
@@ -357,6 +363,7 @@ def test_before_anything_is_told_a_condition_is_missing():
     values.add(keys, 1.0, 9)
     alone = table((keys, 1.0)).estimate(keys).value
     assert values.estimate(keys).value < 0.6 < alone
+    assert values.estimate(keys).lost > 0.4 > table((keys, 1.0)).estimate(keys).lost
     for number in range(10, 40):
         values.add(keys, 1.0, number)
     assert values.estimate(keys).value > 0.9, "what is known of itself outweighs it"
