@@ -94,7 +94,10 @@ def serving(model: Any = MODEL) -> Iterator[FakeVllm]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             size = int(self.headers.get("Content-Length", 0))
-            status, body = fake.answer(self.path, json.loads(self.rfile.read(size) or "null"))
+            asked = self.rfile.read(size)
+            if len(asked) < size:
+                return  # the client was killed while it sent this
+            status, body = fake.answer(self.path, json.loads(asked or "null"))
             sent = (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(sent)))
