@@ -81,9 +81,11 @@ def test_a_child_is_killed_and_waited_for():
 def test_orphans_of_a_child_are_not_the_tests_children():
     """A server that a killed child left is collected by the system, as if a cold child had left it."""
     code = (
-        "import subprocess, sys; print(subprocess.Popen(['sleep', '0.2'], stdout=subprocess.DEVNULL).pid, flush=True)"
+        "import subprocess, sys; print(subprocess.Popen(['sleep', '1.5'], stdout=subprocess.DEVNULL).pid, flush=True)"
     )
-    orphan = int(warm.run([PYTHON, "-c", code + "; import os; os._exit(0)"], capture_output=True).stdout)
+    # It ends after the test process has stopped adopting, which it does only while the child is made.
+    code += "; import os, time; time.sleep(1); os._exit(0)"
+    orphan = int(warm.run([PYTHON, "-c", code], capture_output=True).stdout)
     end = time.monotonic() + 10
     while time.monotonic() < end:
         try:
