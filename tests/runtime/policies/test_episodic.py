@@ -170,7 +170,7 @@ def test_an_action_that_lost_the_task_is_avoided_while_frozen(lost, taken):
 
 
 def choose_while_learning(estimates):
-    """What it takes most often, as it explores at times."""
+    """Return the action that it takes most often, as it explores at times."""
     made = Counter(
         choose(
             values=dict.fromkeys(estimates), recollection=Recollection(estimates=estimates), learning=True, seed=seed
