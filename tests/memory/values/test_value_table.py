@@ -325,6 +325,13 @@ def test_without_good_and_bad_steps_no_word_is_a_condition():
     assert estimate_told(recipes(), "dice") == 0.0
 
 
+def test_the_common_key_of_told_steps_changes_no_estimate_unless_a_condition_is_missing():
+    """It pools whatever notes ever told, so its many steps would outweigh the few that share a word with the state."""
+    values = recipes(*[("fry", 1.0, False)] * 3, ("dice", 0.2, False), ("dice", 0.6, False))
+    pooled = [FRY, f"{FRY} | 1 dice"]
+    assert values.estimate([FRY, *list_keys("dice")]) == values.estimate(pooled)
+
+
 @pytest.mark.parametrize(("good", "is_condition"), [(1, True), (2, False)])
 def test_a_word_that_too_many_good_steps_lacked_is_no_condition(good, is_condition):
     """3 of 4 good steps had `fry`, which is enough, and then 3 of 5."""

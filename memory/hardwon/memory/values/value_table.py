@@ -348,7 +348,8 @@ class ValueTable:
 
         A key with consistent returns weighs more than a key with scattered ones, and a key without steps has no weight.
         If the notes lack a word that is a condition of the action, the steps that lacked it count instead of those that
-        share other words; see `_find_lacking`.
+        share other words; see `_find_lacking`. The common key of all steps of which notes told something counts only
+        then: it pools what notes told of other things.
 
         Args:
             keys: The keys of the action, the most general first.
@@ -371,7 +372,9 @@ class ValueTable:
                 continue
             if key in left_out:
                 continue
-            if key.endswith(TOLD) and (lacking := self._find_lacking(prefix + key, [prefix + other for other in keys])):
+            if key.endswith(TOLD):
+                if (lacking := self._find_lacking(prefix + key, [prefix + other for other in keys])) is None:
+                    continue
                 cell, left_out = lacking, {word.removeprefix(prefix) for word in self.note_keys[prefix + key]}
             precision = cell.precision
             # Horner's scheme: every more specific key with steps reduces the weight of the earlier ones.
