@@ -8,7 +8,7 @@ from tests.memory.older import downgrade
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.storage.cache_files import Sidecar
 from hardwon.memory.storage.worlds import KEPT, YOUNG, World, Worlds, are_kin, rebuild
-from hardwon.memory.values.value_table import StoredCells
+from hardwon.memory.values.cells import StoredCells
 
 MOVES = ["move north", "take coin", "read map"]
 FETCH = "Your task is to take the coin that is located in the {}, and put it into the box found in the {}."

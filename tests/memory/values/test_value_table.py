@@ -5,8 +5,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hardwon.memory import ExperienceLibrary, Failure, State
 from hardwon.memory.retrieval.cache import NamespaceCache
-from hardwon.memory.situations.keys import CONTEXT_KEY, NOTHING_TOLD, TOLD
-from hardwon.memory.values.value_table import GENERALITY, MADE, MEMORY, SAMPLES, SPREAD, Cell, StoredCells, ValueTable
+from hardwon.memory.situations.keys import CONTEXT_KEY
+from hardwon.memory.values.cells import MADE, MEMORY, SAMPLES, SPREAD, Cell, StoredCells
+from hardwon.memory.values.value_table import GENERALITY, ValueTable
 
 
 def opened(path):
@@ -219,7 +220,7 @@ def test_values_are_read_when_they_are_asked_for(large):
 
 def test_values_come_from_their_file(large, monkeypatch):
     """No step that the file covers is read again."""
-    monkeypatch.setattr("hardwon.memory.values.value_table.Cell.add", None)
+    monkeypatch.setattr("hardwon.memory.values.cells.Cell.add", None)
     with opened(large) as library:
         assert library._caught_up().values.cell("*").n == 10
 
@@ -280,113 +281,3 @@ def test_the_probability_of_losing_backs_off_to_general_keys():
     assert values.estimate(["*", "eat"]).lost == pytest.approx((2 + 2 / 5) / 3)
     assert values.estimate(["*", "drink"]).lost == values.estimate(["*"]).lost
     assert table(("*", 0.0)).estimate(["*"]).lost == table().estimate(["*"]).lost == 0.0
-
-
-FRY = "cook {1} in stove"
-
-
-def recipes(*told, values=None):
-    """A table of steps with (words that the notes told, return, whether the task was lost)."""
-    values = ValueTable() if values is None else values
-    for number, (words, value, lost) in enumerate(told, 1):
-        values.add([FRY, *list_keys(words)], value, number, bad=lost, lost=lost, episode=number)
-    return values
-
-
-def list_keys(words):
-    return [f"{FRY}{TOLD}", *(f"{FRY} | 1 {word}" for word in words.split())]
-
-
-def estimate_told(values, words, prefix=""):
-    return values.estimate([FRY, *list_keys(words)], prefix=prefix).value
-
-
-RECIPES = [("fry dice", 1.0, False), ("fry", 1.0, False), ("dice fry", 1.0, False), ("dice", 0.0, True)]
-
-
-def test_a_word_that_only_went_with_a_condition_promises_nothing():
-    """Worked example: all 3 good steps had `fry`. Of 4 steps with a mean of 3/4, 3 with a mean of 1 leave one of 0.
-
-    That one has the precision 1 (1 + 2) / (2 SPREAD). It counts instead of the cell of `dice`, whose mean is 2/3.
-    """
-    values = recipes(*RECIPES)
-    of_all, lacking = values.cell(FRY).precision, 3 / (2 * SPREAD)
-    expected = GENERALITY * of_all * 0.75 / (GENERALITY * of_all + lacking)
-    assert estimate_told(values, "dice") == pytest.approx(expected, rel=1e-9)
-    assert estimate_told(values, "dice") < 0.25 < 0.9 < estimate_told(values, "dice fry")
-    assert values.estimate([FRY, *list_keys("dice")]).lost > 0.5
-    assert values.estimate([FRY, *list_keys("dice fry")]).lost < 0.2
-
-
-def test_without_good_and_bad_steps_no_word_is_a_condition():
-    """Degenerate: two good steps are too few, and without a bad step nothing shows that a word was needed."""
-    assert estimate_told(recipes(*RECIPES[1:]), "dice") > 0.4, "two good steps with `fry` are too few"
-    assert estimate_told(recipes(*RECIPES[:3], ("fry", 0.9, False)), "dice") > 0.9
-    assert estimate_told(recipes(), "dice") == 0.0
-
-
-def test_the_common_key_of_told_steps_changes_no_estimate_unless_a_condition_is_missing():
-    """It pools whatever notes ever told, so its many steps would outweigh the few that share a word with the state."""
-    values = recipes(*[("fry", 1.0, False)] * 3, ("dice", 0.2, False), ("dice", 0.6, False))
-    pooled = [FRY, f"{FRY} | 1 dice"]
-    assert values.estimate([FRY, *list_keys("dice")]) == values.estimate(pooled)
-
-
-@pytest.mark.parametrize(("good", "is_condition"), [(1, True), (2, False)])
-def test_a_word_that_too_many_good_steps_lacked_is_no_condition(good, is_condition):
-    """3 of 4 good steps had `fry`, which is enough, and then 3 of 5."""
-    lost = [("dice", 0.0, True)] * 4
-    values = recipes(*RECIPES[:3], *[("dice", 1.0, False)] * good, *lost)
-    assert (values.estimate([FRY, *list_keys("dice")]).key == f"{FRY}{TOLD}") is is_condition
-
-
-def test_steps_without_a_condition_are_worth_no_more_than_all():
-    """The steps with `fry` earned nothing yet, and the one without it earned 1, and was bad all the same."""
-    values = recipes(*[("fry", 0.0, False)] * 3, ("dice", 1.0, True))
-    assert estimate_told(values, "dice") == pytest.approx(values.estimate([FRY]).value) == pytest.approx(0.25)
-
-
-def test_a_word_without_which_most_steps_were_good_is_no_condition():
-    """Of 4 steps without `fry`, 2 were bad, which is enough; of 6, 2 are not. 12 steps had it."""
-    values = recipes(*RECIPES[:3] * 4, *[("dice", 0.0, True)] * 2, *[("dice", 1.0, False)] * 2)
-    assert values.estimate([FRY, *list_keys("dice")]).key == f"{FRY}{TOLD}"
-    recipes(*[("dice", 1.0, False)] * 2, values=values)
-    assert values.estimate([FRY, *list_keys("dice")]).key == f"{FRY} | 1 dice"
-
-
-def test_keys_of_a_stored_table_are_listed_only_if_notes_are_among_them():
-    """Most games have no notes, and a large table has many keys."""
-    assert StoredCells(StoredCells.arrays(table((["*", "open"], 1.0)).cells)).list_keys(TOLD) == []
-    stored = StoredCells(StoredCells.arrays(recipes(*RECIPES).cells))
-    assert set(stored.list_keys(TOLD)) == {FRY, *list_keys("fry dice")}
-    assert ValueTable(stored).note_keys == {f"{FRY}{TOLD}": set(list_keys("fry dice")[1:])}
-
-
-def test_before_anything_is_told_a_condition_is_missing():
-    """A thing was fried without a recipe, and it went well. Recipes tell that not every thing may be fried."""
-    special = f"{FRY} | {NOTHING_TOLD}"
-    keys = ["*", FRY, f"{FRY} | first", f"{FRY} | first, raw", special]
-    values = recipes(*RECIPES)
-    values.add(keys, 1.0, 9)
-    alone = table((keys, 1.0)).estimate(keys).value
-    assert values.estimate(keys).value < 0.6 < alone
-    assert values.estimate(keys).lost > 0.4 > table((keys, 1.0)).estimate(keys).lost
-    for number in range(10, 40):
-        values.add(keys, 1.0, number)
-    assert values.estimate(keys).value > 0.9, "what is known of itself outweighs it"
-
-
-def test_conditions_depend_neither_on_the_order_of_words_nor_on_the_file():
-    """Invariance: words in another order, a table of several worlds, and a table read from its arrays."""
-    values = recipes(*RECIPES)
-    backwards = recipes(*((" ".join(reversed(words.split())), *rest) for words, *rest in RECIPES))
-    assert estimate_told(backwards, "dice") == estimate_told(values, "dice")
-    stored = ValueTable(StoredCells(StoredCells.arrays(values.cells)))
-    assert estimate_told(stored, "dice") == estimate_told(values, "dice")
-    recipes(*[("dice", 1.0, False)] * 2, values=stored)
-    assert estimate_told(stored, "dice") > 0.6
-    placed = ValueTable()
-    for number, (words, value, lost) in enumerate(RECIPES, 1):
-        keys = [f"3:{key}" for key in (FRY, *list_keys(words))]
-        placed.add(keys, value, number, bad=lost, lost=lost, episode=number)
-    assert estimate_told(placed, "dice", prefix="3:") == estimate_told(values, "dice")

@@ -19,7 +19,8 @@ from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.situations.evidence import ANY_AGAIN, call_key, fact_key, split_facts
 from hardwon.memory.situations.keys import GUARD_MARK
 from hardwon.memory.situations.titles import fill_holes, guardrail_title, strategy_title, warning_title
-from hardwon.memory.values.value_table import Cell, ValueTable
+from hardwon.memory.values.cells import Cell
+from hardwon.memory.values.value_table import ValueTable
 
 from .evidence_watch import EvidenceWatch
 from .proposals import Proposed

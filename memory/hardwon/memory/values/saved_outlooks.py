@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from hardwon.memory.situations.outlook_keys import COLUMNS, OutlookKeys
 from hardwon.memory.storage.cache_files import Arrays
 
+from .cells import MADE
 from .outlook import FIGURES, EpisodeRows, Forms, Mean, OutlookTable, Rows
-from .value_table import MADE
 
 LAYOUT = f"{MADE} outlooks 2"
 """Version of the keys and of the layout of the arrays."""

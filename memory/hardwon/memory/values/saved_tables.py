@@ -25,7 +25,9 @@ from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, Sidecar, 
 from hardwon.memory.storage.counted import COUNTED_STEPS, TRUSTED, find_counted_writers
 from hardwon.memory.storage.database import Store
 
-from .value_table import MADE, StoredCells, ValueTable
+from .cells import MADE, StoredCells
+from .conditions import complete_told, is_about_notes
+from .value_table import ValueTable
 from .world_values import WorldMap, prefix_with_world
 
 logger = logging.getLogger("hardwon.memory")
@@ -184,17 +186,20 @@ class FiledValues:
     def _keyed(
         self, keys: list[str], action: str, episode: str, evidence: Evidence, facts: tuple[str, ...]
     ) -> list[str]:
-        """Return the keys of a step in this table; an outage has no keys that count failures."""
-        if self._worlds is not None:
-            world = self._worlds.of(episode)
-            return (
-                []
-                if world is None
-                else [prefix_with_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
-            )
-        if not evidence.counts:
-            return [key for key in keys if not key.startswith(GUARD_MARK)]
-        return [*keys, *call_keys(action), *fact_keys(action, facts)] if keys else keys
+        """Return the keys of a step in this table.
+
+        An outage has no keys that count failures or what notes told: it says nothing of what was right.
+        """
+        if evidence.counts:
+            keys = complete_told(keys)
+        else:
+            keys = [key for key in keys if not key.startswith(GUARD_MARK) and not is_about_notes(key)]
+        if self._worlds is None:
+            return [*keys, *call_keys(action), *fact_keys(action, facts)] if keys and evidence.counts else keys
+        world = self._worlds.of(episode)
+        return (
+            [] if world is None else [prefix_with_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
+        )
 
 
 def _whole_episodes(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

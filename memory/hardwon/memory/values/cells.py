@@ -1,0 +1,201 @@
+"""Statistics of the steps under one key, and their storage as arrays."""
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardwon.memory.situations.keys import KEYS_VERSION
+
+MEMORY = 50
+"""Number of steps in the moving mean; older steps fade, so returns of a weaker policy do not linger."""
+SPREAD = 0.02
+"""Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
+SAMPLES = 8
+"""Step ids kept as evidence for a key."""
+MADE = f"cells 7 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+"""Identifies the parameters that cells depend on; cache files with another value are stale."""
+
+
+@dataclass(slots=True)
+class Cell:
+    """Statistics of the steps filed under one key."""
+
+    n: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+    precision: float = 0.0
+    """Number of remembered steps over their variance, smoothed by SPREAD."""
+    bad: int = 0
+    """Steps that are evidence against the action."""
+    lost: int = 0
+    """Bad steps that lost the task."""
+    bad_action: str = ""
+    several_bad: bool = False
+    """Whether different actions failed; with one action, nothing follows for the others."""
+    streak: int = 0
+    """Bad steps since the last good one."""
+    bad_episodes: int = 0
+    """Number of episodes with bad steps."""
+    bad_in: int = field(default=0, compare=False)
+    """Episode of the last bad step; this suffices because episodes are filed whole, one after another."""
+    steps: list[int] = field(default_factory=list)
+    bad_steps: list[int] = field(default_factory=list)
+    total: float = 0.0
+    """Sum of the returns of all steps, also of those that the moving mean has left behind."""
+    squares: float = 0.0
+    """Sum of their squares."""
+
+    def add(
+        self, value: float, step_id: int, action: str = "", *, bad: bool = False, lost: bool = False, episode: int = 0
+    ) -> None:
+        """Add one step.
+
+        Args:
+            value: Discounted return of the step.
+            step_id: Id of the step.
+            action: The action, to recognize whether different actions failed.
+            bad: Whether the step is evidence against the action.
+            lost: Whether the step lost the task.
+            episode: A number that all steps of one episode share.
+        """
+        self.n += 1
+        remembered = min(self.n, MEMORY)  # Welford's update, exponential once MEMORY steps are reached
+        error = value - self.mean
+        self.mean += error / remembered
+        self.variance += (error * (value - self.mean) - self.variance) / remembered
+        self.precision = compute_precision(remembered, self.variance)
+        self.total += value
+        self.squares += value * value
+        self.steps.append(step_id)
+        del self.steps[:-SAMPLES]
+        self.streak = self.streak + 1 if bad else 0
+        if bad:
+            self.bad += 1
+            self.bad_episodes += not self.bad_episodes or episode != self.bad_in
+            self.bad_in = episode
+            self.lost += lost
+            self.several_bad |= self.bad_action not in ("", action)
+            self.bad_action = action
+            self.bad_steps.append(step_id)
+            del self.bad_steps[:-SAMPLES]
+
+
+def compute_precision(n: int, variance: float) -> float:
+    """Return the number of steps over their variance, which includes two prior steps of SPREAD and so is never 0."""
+    return n * (n + 2) / (variance * n + 2 * SPREAD)
+
+
+_NUMBERS: Mapping[str, type] = {
+    "n": np.int64,
+    "mean": np.float64,
+    "variance": np.float64,
+    "precision": np.float64,
+    "bad": np.int64,
+    "lost": np.int64,
+    "several_bad": np.bool_,
+    "streak": np.int64,
+    "bad_episodes": np.int64,
+    "total": np.float64,
+    "squares": np.float64,
+}
+_TEXTS = ("key", "bad_action")
+_STEPS = ("steps", "bad_steps")
+_ODD = "surrogatepass"
+"""Error handler of the text codec: lone surrogates from broken input must not fail."""
+
+
+class StoredCells:
+    """Cells stored as arrays, sorted by the checksums of their keys for binary search."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
+        # A memoryview yields plain integers, which `bisect` compares faster than numpy scalars.
+        self._sums: memoryview[int] = memoryview(arrays["sum"].data)
+
+    @staticmethod
+    def arrays(cells: Mapping[str, Cell]) -> dict[str, NDArray[Any]]:
+        """Return the arrays that represent cells in a file."""
+        ordered = sorted((zlib.crc32(_encoded(key)), key) for key in cells)
+        values = [cells[key] for _, key in ordered]
+        arrays: dict[str, NDArray[Any]] = {"sum": np.array([number for number, _ in ordered], dtype=np.uint32)}
+        for name, dtype in _NUMBERS.items():
+            arrays[name] = np.array([getattr(cell, name) for cell in values], dtype=dtype)
+        for name, texts in zip(
+            _TEXTS, ([key for _, key in ordered], [cell.bad_action for cell in values]), strict=True
+        ):
+            encoded = [text.encode() for text in texts]
+            arrays[name] = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+            arrays[f"{name}_at"] = _starts(encoded)
+        for name in _STEPS:
+            lists = [getattr(cell, name) for cell in values]
+            arrays[name] = np.array(list(chain.from_iterable(lists)), dtype=np.int64)
+            arrays[f"{name}_at"] = _starts(lists)
+        return arrays
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def find(self, key: str) -> Cell | None:
+        """Return the cell of a key, or None; every call decodes a new cell."""
+        encoded = _encoded(key)
+        number = zlib.crc32(encoded)
+        at = bisect_left(self._sums, number)
+        while at < len(self._sums) and self._sums[at] == number:
+            if self._part("key", at).tobytes() == encoded:  # checksums can collide
+                return self._cell(at)
+            at += 1
+        return None
+
+    def list_keys(self, part: str) -> list[str]:
+        """Return the keys of all cells, without decoding these, or none if no key contains a text."""
+        return self._texts("key") if part.encode() in self._arrays["key"].tobytes() else []
+
+    def all(self) -> dict[str, Cell]:
+        """Return all cells by key."""
+        arrays = self._arrays
+        numbers = zip(*(arrays[name].tolist() for name in _NUMBERS), strict=True)
+        keys, actions = (self._texts(name) for name in _TEXTS)
+        steps, bad_steps = (self._lists(name) for name in _STEPS)
+        return {
+            key: _cell(figures, action, step_ids, bad_ids)
+            for key, figures, action, step_ids, bad_ids in zip(keys, numbers, actions, steps, bad_steps, strict=True)
+        }
+
+    def _cell(self, at: int) -> Cell:
+        figures = [self._arrays[name][at].item() for name in _NUMBERS]
+        action = self._part("bad_action", at).tobytes().decode(errors=_ODD)
+        return _cell(figures, action, self._part("steps", at).tolist(), self._part("bad_steps", at).tolist())
+
+    def _part(self, name: str, at: int) -> NDArray[Any]:
+        starts = self._arrays[f"{name}_at"]
+        part: NDArray[Any] = self._arrays[name][starts[at] : starts[at + 1]]
+        return part
+
+    def _texts(self, name: str) -> list[str]:
+        content, starts = self._arrays[name].tobytes(), self._arrays[f"{name}_at"].tolist()
+        return [content[begin:end].decode(errors=_ODD) for begin, end in pairwise(starts)]
+
+    def _lists(self, name: str) -> list[list[int]]:
+        content, starts = self._arrays[name].tolist(), self._arrays[f"{name}_at"].tolist()
+        return [content[begin:end] for begin, end in pairwise(starts)]
+
+
+def _cell(figures: Sequence[Any], action: str, steps: list[int], bad_steps: list[int]) -> Cell:
+    """Build a cell from its decoded columns."""
+    named = dict(zip(_NUMBERS, figures, strict=True))
+    return Cell(**named, bad_action=action, steps=steps, bad_steps=bad_steps)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors=_ODD)
+
+
+def _starts(parts: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
+    """Return the offset of each part in their concatenation, and the total length, (n + 1,) int64."""
+    return np.array([0, *accumulate(map(len, parts))], dtype=np.int64)
