@@ -304,3 +304,16 @@ def test_the_words_behind_keys_are_refreshed_more_rarely_the_more_episodes_there
         made = episode("wait", see=f"day {number}")
         library.record(replace(made, steps=tuple(replace(step, keys=()) for step in made.steps)))
     assert refreshed_at == [0, 4, 8, 12, 18, 27, 41, 62, 93]
+
+
+def test_a_new_world_in_a_large_library_soon_has_keys_with_words(library, episode, monkeypatch):
+    """Its first 4 episodes make it known; after that, few episodes among many change no words."""
+    monkeypatch.setattr("hardwon.memory.library.KEYS_AFTER", (4, 1 / 2))
+    library.record_many(episode("wait", see="You see a lamp in the hall.") for _ in range(40))
+    assert library.episodes == 40
+    for number in range(12):
+        made = episode("open chest", see="You see a chest.", task="escape from Mars")
+        made = replace(made, id=f"e{number}", steps=tuple(replace(step, keys=()) for step in made.steps))
+        library.record(made)
+    keys = [library.trajectory(f"e{number}").steps[0].keys for number in range(12)]
+    assert ["! open {1} @ around 1: see" in keys_here for keys_here in keys] == [False] * 4 + [True] * 8

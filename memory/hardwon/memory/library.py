@@ -66,7 +66,8 @@ from .validation import (
 
 KEYS_AFTER = (64, 1 / 8)
 """Episodes without keys after which the words that keys depend on are refreshed: at least so many, and so large a share
-of all episodes. The words are those that many episodes show, so few episodes among many hardly change them."""
+of all episodes. The words are those that many episodes show, so few episodes among many hardly change them. For an
+episode of a world that is not known yet, the first number alone counts: until then its keys have no such words."""
 
 
 @names_damage
@@ -268,8 +269,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         """
         if all(map(has_keys, episodes)):
             return episodes
-        least, share = KEYS_AFTER
-        if self._freshness.read_at is None or self._keyed >= max(least, share * self._derived.clock.episodes):
+        if self._freshness.read_at is None or self._has_old_words(episodes):
             self._caught_up()
             self._keyed = 0
         self._keyed += len(episodes)
@@ -278,6 +278,15 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             return self._derived.keys(redact_state(state), redact(action), counts)
 
         return [with_keys(episode, keys) for episode in episodes]
+
+    def _has_old_words(self, episodes: Sequence[Trajectory]) -> bool:
+        """Return whether the words that keys depend on must be refreshed before these episodes get keys."""
+        least, share = KEYS_AFTER
+        if self._keyed < least:
+            return False
+        if self._keyed >= share * self._derived.clock.episodes:
+            return True
+        return any(self._derived.worlds.find(redact(episode.task)) is None for episode in episodes)
 
     def receive(self, trajectories: Iterable[Trajectory], *, writer: str, trust: Trust) -> list[str]:
         """Record episodes that came from a client, in one transaction.

@@ -99,6 +99,15 @@ def test_what_pays_more_than_usual_is_a_strategy(gain, n, kinds):
     assert [item.kind for item in found(strategic(gain, n))] == kinds
 
 
+def test_that_notes_tell_anything_is_no_strategy():
+    """The common key of all their words has no condition; the key of a word says which one it is."""
+    values = ValueTable()
+    for key, mean, n in (("eat {1}", 0.0, 100), ("eat {1} | ?", 0.9, 20), ("eat {1} | 1 peel", 0.9, 20)):
+        for number in range(n):
+            values.add([key], mean, number)
+    assert [key for key, _ in RuleMiner().candidates(values)] == ["eat {1} | 1 peel"]
+
+
 FACTS = "eat {1} | tried 0 to unknown | 1:T | "
 AROUND = f"{FACTS} | 1: also ripe | nothing told"
 

@@ -217,6 +217,13 @@ def test_more_words_that_a_state_shows_besides_change_no_fit():
     assert rate("toothpaste in cabinet", "toothpaste") == rate("toothpaste in cabinet", "toothpaste", "sink", "bath")
 
 
+def test_the_order_of_words_changes_no_fit():
+    """Sets of words have another order in each process: ten times 0.1 is 1 only if the sum is exact."""
+    subject = weigh_subject(" ".join(THINGS), lambda word: 0.1)
+    assert subject.total == 1.0
+    assert subject.rate(frozenset(THINGS)) == 0.5
+
+
 def test_one_shared_word_is_not_the_subject(library, episode):
     """A lesson about things that were never met does not fit because of one common request."""
     for request in ("book a flight to Rome", "cancel my booking", "change my seat", "ask for the manager"):

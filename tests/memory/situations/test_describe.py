@@ -33,6 +33,8 @@ def test_a_key_is_told_with_the_names_of_the_action():
         ("move {1}", ["`move {1}`"]),
         ("wait | tried 0 to unknown |  | ", ["`wait`", "not tried here before"]),
         ("cook {1} in stove | 1 grill", ["`cook {1} in stove`", "told of {1}: grill"]),
+        ("cook {1} | ?", ["`cook {1}`", "something was told of {1}"]),
+        ("cook {1} in stove | ?", ["`cook {1} in stove`", "something was told of {1} or stove"]),
         (
             "go {1} | tried 2 to stale",
             ["`go {1}`", "tried twice or more here, which led to a state visited four times or more"],

@@ -75,6 +75,33 @@ def test_an_argument_that_the_action_names_is_named_in_the_condition():
     assert title == 'Do not `put map in Y` when the text around map says "torn" and the text around Y says "shut"'
 
 
+@pytest.mark.parametrize(
+    ("condition", "clause"),
+    [
+        ({"around": "1: raw; mark X"}, 'the text around south says "raw" and the situation says "mark X"'),
+        ({"around": "1: X"}, 'the text around south says "X"'),
+        ({"told": "1 X"}, 'your notes about south say "X"'),
+        ({"mark": "1 X"}, "south is in the X"),
+        ({"text": "gate X"}, 'the text says "gate X"'),
+    ],
+)
+def test_a_letter_in_the_words_of_a_situation_is_no_argument(condition, clause):
+    assert guardrail_title("move south", condition) == f"Do not `move south` when {clause}"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "around", "clause"),
+    [
+        ("click[]", "1: red", 'the text around X says "red"'),
+        ("open ", "1: red", 'the text around X says "red"'),
+        ("say  to bob", "1: -; 2: blue", 'X is not in sight and the text around bob says "blue"'),
+        ("say  to bob", "1: ; 2: ", "no common word is near X and bob"),
+    ],
+)
+def test_an_empty_argument_keeps_its_letter_and_its_number(pattern, around, clause):
+    assert guardrail_title(pattern, {"around": around}) == f"Do not `{pattern}` when {clause}"
+
+
 def test_without_a_condition_nothing_follows():
     assert guardrail_title("shake drawer", {"around": ""}) == "Do not `shake drawer`"
 

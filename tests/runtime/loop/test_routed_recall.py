@@ -83,6 +83,14 @@ def test_estimates_count_as_much_as_the_steps_behind_them():
     assert combine_estimates([Estimate(0.0), Estimate(1.0, 3, "far")]).key == "far"
 
 
+def test_what_loses_in_another_store_counts_as_much_as_the_steps_behind_it():
+    """Worked example: never in 1 step and always in 3 steps is 0.75; without any step, the first one decides."""
+    own, far = Estimate(0.0, 1, "own"), Estimate(0.0, 3, "far", lost=1.0)
+    assert combine_estimates([own, None, far]).lost == 0.75
+    assert combine_estimates([Estimate(0.0), far]).lost == 1.0
+    assert combine_estimates([Estimate(0.0, lost=0.5), Estimate(0.0)]).lost == 0.5
+
+
 def test_the_best_hits_of_all_stores_are_kept():
     def hit(name, similarity, score):
         return Hit(Item(id=name, kind="strategy", title=name, score=score), similarity, "")

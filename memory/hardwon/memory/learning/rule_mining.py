@@ -17,7 +17,7 @@ from hardwon.memory.items import identify
 from hardwon.memory.records import Admission, Item, Kind
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.situations.evidence import ANY_AGAIN, call_key, fact_key, split_facts
-from hardwon.memory.situations.keys import GUARD_MARK
+from hardwon.memory.situations.keys import GUARD_MARK, TOLD
 from hardwon.memory.situations.titles import fill_holes, guardrail_title, strategy_title, warning_title
 from hardwon.memory.values.cells import Cell
 from hardwon.memory.values.value_table import ValueTable
@@ -244,6 +244,8 @@ def _build_strategy(
     key: str, cell: Cell, values: ValueTable, list_common: Callable[[], Collection[str]] = tuple
 ) -> Item | None:
     """Return the strategy that the returns in a cell justify, or None."""
+    if key.endswith(TOLD):  # that notes tell anything at all is no advice; each of their words has a key of its own
+        return None
     pattern, _, condition = key.partition(" | ")
     average = values.cell(pattern) if condition and cell.n >= STRATEGY_EVIDENCE else None
     if average is None or cell.mean < average.mean + STRATEGY_GAIN:

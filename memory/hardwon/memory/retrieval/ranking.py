@@ -63,7 +63,8 @@ class Subject(NamedTuple):
         thing and a cabinet. One about things that are everywhere fits nowhere in particular.
         """
         weights = self.weights
-        return sum(weights[word] for word in weights.keys() & in_view) / (self.total + 1.0)
+        # Sets have no fixed order: an exact sum is the same in any process.
+        return math.fsum(weights[word] for word in weights.keys() & in_view) / (self.total + 1.0)
 
 
 def weigh_subject(statement: str, weigh: Callable[[str], float]) -> Subject:
@@ -74,7 +75,7 @@ def weigh_subject(statement: str, weigh: Callable[[str], float]) -> Subject:
         weigh: Returns the weight of a word, 0 or more, larger for rarer words.
     """
     weights = {word: weigh(word) for word in content_words(statement)}
-    return Subject(weights, sum(weights.values()))
+    return Subject(weights, math.fsum(weights.values()))
 
 
 class TakenStep(NamedTuple):

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .keys import ANY_SAID, GUARD_MARK, SAID, parse_action
+from .keys import ANY_SAID, GUARD_MARK, SAID, TOLD, parse_action
 
 _TRIES = {"0": "not tried here before", "1": "tried once here", "2": "tried twice or more here"}
 _FOLLOWS = {
@@ -29,10 +29,11 @@ _MARKS = {
     "other": "in the notes, but not with this verb",
     "unnamed": "not in the notes",
 }
+_ANYTHING = TOLD.removeprefix(" | ")
 _TASK_WORD = "a word of the task"
 PARTS = {
     1: (),
-    2: ("counts",),  # or a word about an argument in the notes: `1 grill`
+    2: ("counts",),  # or a word about an argument in the notes: `1 grill`, or any word: `?`
     3: ("flags", "told"),
     4: ("counts", "flags", "listed"),
     6: ("counts", "flags", "listed", "shown", "told"),
@@ -99,7 +100,9 @@ def condition_words(condition: Mapping[str, Any] | None, pattern: str = "") -> s
 
 
 def _describe_counts(part: str, names: Sequence[str]) -> list[str]:
-    """Describe the tries in this state, or a word of the notes in a key with two parts."""
+    """Describe the tries in this state, or a word of the notes, or any of them, in a key with two parts."""
+    if part == _ANYTHING:
+        return [f"something was told of {' or '.join(names)}"]
     match = _COUNTS.fullmatch(part)
     if match is None:
         return _describe_notes(part, names)

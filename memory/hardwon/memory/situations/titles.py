@@ -17,6 +17,9 @@ from .keys import SAID, parse_action
 _HOLE = re.compile(r"\{(\d+)\}")
 _COUNTS = re.compile(r"tried (\d) to (\w+)")
 _NUMBERED = re.compile(r"(\d+): ?(.*)")
+_EMPTY = re.compile(r" (?= |$)")
+"""Place of an argument of a command that is empty in its pattern: `say  to bob`."""
+_PLACEHOLDER = " {0}"
 _WORD_OF = re.compile(r"(\d+) (\S+)")
 _LETTERS = "XYZ"
 _TRIES = {"0": "you have not tried it here yet", "1": "you tried it once here", "2": "you tried it several times here"}
@@ -139,27 +142,33 @@ def _letter(number: str) -> str:
 def _when(condition: Mapping[str, Any], pattern: str) -> str:
     """Return the condition of an action as a clause that begins with "when"."""
     operator, operand = next(iter(condition.items()))
+    names = _name_arguments(pattern)
     match operator:
         case "around":
-            clauses = _read_around(operand) or _read_silence(operand)
+            clauses = _read_around(operand, names) or _read_silence(operand, names)
         case "told":
-            clauses = _read_notes(operand)
+            clauses = _read_notes(operand, names)
         case "mark":
             number, _, mark = operand.partition(" ")
-            clauses = [_read_mark(mark, number, _find_verb(pattern))]
+            clauses = [_read_mark(mark, number, _find_verb(pattern), names)]
         case "again":
             clauses = ["it has just failed and nothing was done since"]
         case _:
-            clauses = [fill_holes(condition_words(condition))]
-    return f" when {_name_arguments(_join(clauses), pattern)}" if clauses else ""
+            clauses = [_HOLE.sub(lambda hole: _name(hole[1], names), condition_words(condition))]
+    return f" when {_join(clauses)}" if clauses else ""
 
 
-def _name_arguments(clause: str, pattern: str) -> str:
-    """Return a clause with the words of the arguments that are no placeholders in the pattern instead of letters."""
-    for number, slot in enumerate(parse_action(pattern).slots, 1):
-        if not _HOLE.search(slot):
-            clause = re.sub(rf"\b{_letter(str(number))}\b", slot.replace("\\", r"\\"), clause)
-    return clause
+def _name_arguments(pattern: str) -> list[str]:
+    """Return the names of a pattern's arguments: their words, or a letter if one is empty or has a placeholder."""
+    # an empty argument of a command is marked while the pattern is parsed: otherwise, the next one takes its number
+    slots = [slot.replace(_PLACEHOLDER, "").strip() for slot in parse_action(_EMPTY.sub(_PLACEHOLDER, pattern)).slots]
+    return [_letter(str(number)) if not slot or _HOLE.search(slot) else slot for number, slot in enumerate(slots, 1)]
+
+
+def _name(number: str, names: Sequence[str]) -> str:
+    """Return the name of the argument with this number, or its letter."""
+    at = int(number) - 1
+    return names[at] if 0 <= at < len(names) else _letter(number)
 
 
 def _read_counts(part: str) -> list[str]:
@@ -182,9 +191,9 @@ def _read_flags(part: str, verb: str) -> list[str]:
     return clauses
 
 
-def _read_mark(mark: str, number: str, verb: str) -> str:
+def _read_mark(mark: str, number: str, verb: str, names: Sequence[str] = ()) -> str:
     """Return the clause about one flag of an argument."""
-    name = _letter(number)
+    name = _name(number, names)
     return _MARKS[mark].format(name=name, verb=verb) if mark in _MARKS else f"{name} is in the {mark}"
 
 
@@ -199,7 +208,7 @@ def _read_lists(part: str) -> list[str]:
     return clauses
 
 
-def _read_around(part: str) -> list[str]:
+def _read_around(part: str, names: Sequence[str] = ()) -> list[str]:
     """Return clauses about the words around each argument."""
     clauses = []
     for clause in part.split("; "):
@@ -207,26 +216,29 @@ def _read_around(part: str) -> list[str]:
         if match is None:
             clauses += [f'the situation says "{clause}"'] if clause else []
         elif match[2] == "-":
-            clauses.append(f"{_letter(match[1])} is not in sight")
+            clauses.append(f"{_name(match[1], names)} is not in sight")
         elif match[2]:
-            clauses.append(f"the text around {_letter(match[1])} says {_words(match[2])}")
+            clauses.append(f"the text around {_name(match[1], names)} says {_words(match[2])}")
     return clauses
 
 
-def _read_silence(part: str) -> list[str]:
+def _read_silence(part: str, names: Sequence[str]) -> list[str]:
     """Return the clause about arguments that are in sight with no common word near them."""
-    names = [_letter(match[1]) for match in map(_NUMBERED.fullmatch, part.split("; ")) if match is not None]
-    return [f"no common word is near {_join(names)}"] if names else []
+    matches = (_NUMBERED.fullmatch(clause) for clause in part.split("; "))
+    things = [_name(match[1], names) for match in matches if match is not None]
+    return [f"no common word is near {_join(things)}"] if things else []
 
 
-def _read_notes(part: str) -> list[str]:
+def _read_notes(part: str, names: Sequence[str] = ()) -> list[str]:
     """Return clauses about the notes on each argument."""
     if part == "nothing told":
         return []
     if word := _WORD_OF.fullmatch(part):
-        return [f"your notes about {_letter(word[1])} say {_words(word[2])}"]
+        return [f"your notes about {_name(word[1], names)} say {_words(word[2])}"]
     notes = [match for match in map(_NUMBERED.fullmatch, part.split("; ")) if match is not None]
-    return [f"your notes about {_letter(note[1])} say {_words(note[2])}" for note in notes if note[2] not in ("", "-")]
+    return [
+        f"your notes about {_name(note[1], names)} say {_words(note[2])}" for note in notes if note[2] not in ("", "-")
+    ]
 
 
 def _words(text: str) -> str:

@@ -186,8 +186,9 @@ def combine_estimates(parts: Sequence[Estimate | None]) -> Estimate:
     counted = [part for part in given if part.n] or given
     n = sum(part.n for part in counted)
     value = sum(part.n * part.value for part in counted) / n if n else counted[0].value
+    lost = sum(part.n * part.lost for part in counted) / n if n else counted[0].lost
     tried = sum(part.tried for part in given)
-    return replace(counted[0], value=value, n=n, tried=tried, context=given[0].context)
+    return replace(counted[0], value=value, n=n, tried=tried, context=given[0].context, lost=lost)
 
 
 def _select_best(hits: Sequence[Hit], k: int) -> tuple[Hit, ...]:
