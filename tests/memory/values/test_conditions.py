@@ -6,8 +6,8 @@ import pytest
 
 from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.situations.keys import NOTHING_TOLD, TOLD
+from hardwon.memory.situations.note_keys import complete_told
 from hardwon.memory.values.cells import MEMORY, SPREAD, StoredCells
-from hardwon.memory.values.conditions import complete_told
 from hardwon.memory.values.value_table import GENERALITY, ValueTable
 from hardwon.memory.values.world_values import prefix_with_world
 

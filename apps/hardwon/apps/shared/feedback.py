@@ -50,7 +50,7 @@ class Feedback:
             client: The client, for the limits.
             episode: The episode that the feedback refers to.
             trusted: If false, the total effect of the client on an item is bounded permanently; see
-                `hardwon.memory.values.opinions`.
+                `hardwon.memory.trust.opinions`.
             writer: Name of the client in that bound; `client` if None.
 
         Returns:

@@ -36,12 +36,12 @@ from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
+from hardwon.memory.trust import opinions
 from hardwon.memory.upkeep import forgetting, integrity
 from hardwon.memory.upkeep.rekeying import rekey
 from hardwon.memory.upkeep.setup import agree_on_embedder, namespace_number
 from hardwon.memory.upkeep.write_buffer import redact_and_pack
 from hardwon.memory.validation import check_episodes, check_id, check_text
-from hardwon.memory.values import opinions
 
 from . import places
 from .application.bank import SharedBank

@@ -18,8 +18,8 @@ from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.storage import rollups
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, read_steps
+from hardwon.memory.trust import opinions
 from hardwon.memory.validation import check_item, check_object, check_text, check_texts, check_whole
-from hardwon.memory.values import opinions
 from hardwon.memory.values.effects import Effect
 
 from . import figures, queries

@@ -20,6 +20,9 @@ SAMPLES = 8
 """Step ids kept as evidence for a key."""
 MADE = f"cells 7 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """Identifies the parameters that cells depend on; cache files with another value are stale."""
+CONDITION = (3, 0.75, 0.4)
+"""When a word that notes tell of a thing is a condition of an action: the least number of good steps with the word,
+their least share of all good steps, and the least share of bad steps among those without the word."""
 
 
 @dataclass(slots=True)
@@ -89,6 +92,33 @@ class Cell:
 def compute_precision(n: int, variance: float) -> float:
     """Return the number of steps over their variance, which includes two prior steps of SPREAD and so is never 0."""
     return n * (n + 2) / (variance * n + 2 * SPREAD)
+
+
+def leave_out(of_action: Cell, word: Cell) -> Cell | None:
+    """Return the steps without a word if it is a condition of the action; see `CONDITION`.
+
+    Args:
+        of_action: All steps with the action of which notes told something.
+        word: Those of which they told the word.
+    """
+    least, share, missing = CONDITION
+    if word.n - word.bad < max(least, share * (of_action.n - of_action.bad)):
+        return None
+    rest, bad = of_action.n - word.n, of_action.bad - word.bad
+    if rest <= 0 or bad < missing * rest:
+        return None
+    # The moving means of two keys are about different steps, so only sums can be subtracted.
+    mean = (of_action.total - word.total) / rest
+    variance = max(0.0, (of_action.squares - word.squares) / rest - mean * mean)
+    precision = compute_precision(min(rest, MEMORY), variance)
+    steps = [step for step in of_action.steps if step not in word.steps]
+    lost = of_action.lost - word.lost
+    return Cell(rest, min(mean, of_action.mean), precision=precision, bad=bad, lost=lost, steps=steps)
+
+
+def rank_rest(rest: Cell) -> tuple[float, ...]:
+    """Return the rank of steps without a word, the same in every process, whatever the order of a set is there."""
+    return rest.bad / rest.n, -rest.n, rest.mean, rest.lost
 
 
 _NUMBERS: Mapping[str, type] = {

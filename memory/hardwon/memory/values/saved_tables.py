@@ -21,12 +21,12 @@ from hardwon.memory.situations.evidence import (
     facts_of,
 )
 from hardwon.memory.situations.keys import GUARD_MARK
+from hardwon.memory.situations.note_keys import complete_told, is_about_notes
 from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, Sidecar, due
 from hardwon.memory.storage.counted import COUNTED_STEPS, TRUSTED, find_counted_writers
 from hardwon.memory.storage.database import Store
 
 from .cells import MADE, StoredCells
-from .conditions import complete_told, is_about_notes
 from .value_table import ValueTable
 from .world_values import WorldMap, prefix_with_world
 

@@ -10,9 +10,9 @@ from itertools import chain
 
 from hardwon.memory.records import Estimate
 from hardwon.memory.situations.keys import CONTEXT_KEY, NOTHING_TOLD, TOLD
+from hardwon.memory.situations.note_keys import find_told_action
 
-from .cells import MEMORY, Cell, StoredCells
-from .conditions import find_told_action, leave_out, rank_rest
+from .cells import MEMORY, Cell, StoredCells, leave_out, rank_rest
 
 GENERALITY = 0.6
 """Weight of a key relative to the next more specific one, at equal evidence."""

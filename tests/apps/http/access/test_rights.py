@@ -13,7 +13,7 @@ from hardwon.apps.shared.feedback import A_MINUTE, Feedback
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import TooMuchFeedback
 from hardwon.memory.remote import RemoteLibrary
-from hardwon.memory.values import opinions
+from hardwon.memory.trust import opinions
 from hardwon.memory.values.effects import FLOOR
 from hardwon.runtime.agent import Agent
 

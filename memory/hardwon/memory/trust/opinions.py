@@ -9,8 +9,7 @@ from sqlite3 import Connection
 
 from hardwon.memory.errors import TooMuchFeedback
 from hardwon.memory.records import Item
-
-from .effects import FLOOR
+from hardwon.memory.values.effects import FLOOR
 
 LEAST = 0.1
 """Share of the distance to 1 or 0 by which one opinion moves an item's score."""
