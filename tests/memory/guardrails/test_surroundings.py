@@ -147,3 +147,41 @@ def test_a_condition_without_steps_means_what_it_says():
     )
     assert not Guard([item]).check(Attempt(here, "put cup in sink")).allowed
     assert Guard([item]).check(Attempt(Situation(here.state, frozenset({"near"})), "put cup in sink")).allowed
+
+
+def fail(library, *actions, times):
+    """Record failures of actions in turn, and learn from them."""
+    here = State("A control room with pipes.", task="start the plant")
+    for number in range(times):
+        action = actions[number % len(actions)]
+        judged = Diagnosis(False, Failure.TOOL_ERROR, evidence="it is jammed")
+        library.record(Trajectory("start the plant", (Step(here, action, here, judged),), success=False))
+        library.evolve()
+    return here
+
+
+@pytest.mark.parametrize(
+    ("jammed", "other"),
+    [
+        ("open red valve", "open blue valve"),
+        ("use key 1", "use key 2"),
+        ("take right door", "take left door"),
+        ("select seat 12A", "select seat 12B"),
+        ("click #submit button", "click #cancel button"),
+    ],
+)
+def test_nothing_follows_from_one_thing_for_others_of_its_kind(library, jammed, other):
+    """They have one pattern, and the other was never tried."""
+    here = fail(library, jammed, times=12)
+    assert not library.check(here, jammed).allowed
+    assert library.check(here, other).allowed
+
+
+def test_an_article_makes_no_other_thing(library):
+    here = fail(library, "open red valve", times=12)
+    assert not library.check(here, "open the red valve").allowed
+
+
+def test_several_things_of_a_kind_that_failed_speak_against_the_kind(library):
+    here = fail(library, "open red valve", "open old valve", times=16)
+    assert not library.check(here, "open blue valve").allowed

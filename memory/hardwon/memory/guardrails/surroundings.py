@@ -9,7 +9,7 @@ equality.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from hardwon.memory.errors import HardwonError
@@ -28,6 +28,8 @@ _STEPS = "SELECT id, pre, action FROM steps WHERE id IN (SELECT value FROM json_
 
 Words = tuple[frozenset[str], ...]
 """For each argument, the words around it."""
+PhraseWords = tuple[str, ...]
+"""The words of an action, without articles."""
 
 
 class Hull(NamedTuple):
@@ -39,19 +41,24 @@ class Hull(NamedTuple):
     """For each argument, the words around it in at least one step."""
     rests: frozenset[str]
     """The parts of the contexts that come from facts alone."""
+    only: PhraseWords = ()
+    """The words of the action if all steps took the same one; empty if they took several."""
 
     @classmethod
-    def of(cls, contexts: Sequence[Context]) -> "Hull":
+    def of(cls, contexts: Sequence[Context], phrases: Collection[PhraseWords] = ()) -> "Hull":
         """Return the hull of several contexts.
 
         Args:
             contexts: At least one context; all have the same number of arguments.
+            phrases: The words of the actions in these contexts.
         """
+        different = set(phrases)
         columns = list(zip(*(context.words for context in contexts), strict=True))
         return cls(
             tuple(frozenset.intersection(*column) for column in columns),
             tuple(frozenset.union(*column) for column in columns),
             frozenset(context.rest for context in contexts),
+            different.pop() if len(different) == 1 else (),
         )
 
     def needed(self, structural: frozenset[str]) -> Words:
@@ -127,18 +134,23 @@ class Surroundings:
             steps = [attempts[ref] for ref in item.provenance[-EVIDENCE:] if ref in attempts]
             pattern = parse_action(item.forbids or "")
             # leave out steps of other calls: `Hull.of` needs contexts with the same number of arguments
-            own = [attempt.surroundings for attempt in steps if is_parsed_of(pattern, attempt.parsed)]
+            own = [attempt for attempt in steps if is_parsed_of(pattern, attempt.parsed)]
             if own:
-                self._hulls[item.id] = (item.provenance, Hull.of(own))
+                hull = Hull.of([attempt.surroundings for attempt in own], [attempt.phrase for attempt in own])
+                self._hulls[item.id] = (item.provenance, hull)
 
     def hold(self, item: Item, attempt: Attempt) -> bool | None:
         """Return whether the surroundings of an action match those of an item's evidence.
+
+        If only one action failed, such as `open red valve`, nothing follows for others of its kind.
 
         Returns:
             None if the item has no hull; the caller then has to evaluate its condition as text.
         """
         hull = self.hull(item) if is_of_steps(item) else None
-        return None if hull is None else hull.has(attempt.surroundings, self.structural)
+        if hull is None:
+            return None
+        return hull.only in ((), attempt.phrase) and hull.has(attempt.surroundings, self.structural)
 
 
 def is_of_steps(item: Item) -> bool:

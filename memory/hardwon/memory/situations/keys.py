@@ -369,6 +369,11 @@ class Attempt:
         return self.situation.read_surroundings(self.parsed.slots)
 
     @cached_property
+    def phrase(self) -> Words:
+        """Return the words of the action without articles."""
+        return _drop_articles(words(self.action))
+
+    @cached_property
     def surroundings(self) -> Context:
         """Return the context, split by argument."""
         return Context.of(self)
