@@ -44,16 +44,23 @@ def build_text_matcher(text: str) -> Callable[..., int]:
     """
     # a text of invisible characters alone would be in every other text
     fold = _fold if _fold(text).strip() else str.casefold
+    word = max(_TOKEN.findall(fold(text)), key=len, default="")
     # Also match the text as it is escaped inside JSON columns.
     wanted = {fold(form) for form in (text, *(json.dumps(text, ensure_ascii=ascii)[1:-1] for ascii in (True, False)))}
 
     def has_text(*columns: object) -> int:
         # SQLite cannot pass invalid UTF-8 as text, so the queries cast text columns to BLOB.
         decoded = (column.decode(errors="replace") if isinstance(column, bytes) else column for column in columns)
-        texts = (fold(form) for column in decoded if isinstance(column, str) for form in _list_readings(column))
+        likely = (column for column in decoded if isinstance(column, str) and _may_have(column, word))
+        texts = (fold(form) for column in likely for form in _list_readings(column))
         return int(any(form in text for text in texts for form in wanted))
 
     return has_text
+
+
+def _may_have(text: str, word: str) -> bool:
+    """Return whether a text may contain a folded word; a cheap test that excludes most texts of plain English."""
+    return not text.isascii() or "\\u" in text or word in text.casefold()
 
 
 def _fold(text: str) -> str:
