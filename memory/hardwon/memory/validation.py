@@ -31,7 +31,11 @@ LARGEST = 1e100
 """Largest absolute reward or score. Sums of many rewards stay finite."""
 _WHOLE = 2**63
 # no file name contains a NUL, and a lone surrogate has no UTF-8 form
-_NOT_IN_IDS = re.compile("[\x00\ud800-\udfff]")
+_NOT_IN_PATHS = re.compile("[\x00\ud800-\udfff]")
+# control characters could also change the terminal that shows an id
+_NOT_IN_IDS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NO_IDS = (".", "..")
+"""Texts that a URL and a folder read as a place."""
 _NO_VALUES: dict[str, Any] = {}
 _TEXT = {str}
 _SHOWN = 60
@@ -211,12 +215,14 @@ def check_texts(name: str, values: object) -> None:
 
 
 def check_id(name: str, value: object) -> None:
-    """Raise an error unless a value can be an id or a namespace: text that fits into a file and a URL."""
+    """Raise an error unless a value can be an id or a namespace: text for files, URLs and terminals."""
     if not isinstance(value, str):
         raise WrongType(f"{name} is {describe_value(value)}; give text.")
     if len(value) > MAX_ID:
         raise ConfigError(f"{name} has {len(value):,} characters; give at most {MAX_ID}.")
-    if not value.isascii() or "\x00" in value:
+    if value in _NO_IDS or not value.strip():
+        raise ConfigError(f"{name} is {describe_value(value)}, which names nothing. Give a name.")
+    if not value.isprintable():
         odd = _NOT_IN_IDS.search(value)
         if odd:
             raise ConfigError(f"{name} {describe_value(value)} contains {odd[0]!r}, which ids must not. Remove it.")
@@ -226,7 +232,7 @@ def check_path(value: object) -> None:
     """Raise an error unless a value can be the path of a library: `str(None)` would name a file, too."""
     if not isinstance(value, str | PathLike):
         raise WrongType(f"path is {describe_value(value)}; give the path of a file, or ':memory:'.")
-    if not str(value).strip() or _NOT_IN_IDS.search(str(value)):
+    if not str(value).strip() or _NOT_IN_PATHS.search(str(value)):
         raise ConfigError(f"path is {str(value)!r}, which no file can have. Give the path of a file, or ':memory:'.")
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from hardwon.apps.shared.common import tell
 from hardwon.trainers.__main__ import train
 
 from . import bench, connect, curate, doctor, memory, review, serve
@@ -39,7 +40,7 @@ class Commands(TyperGroup):
             if code is None:
                 raise
             # The message goes on one line so that scripts can read it.
-            typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+            tell(f"error: {' '.join(str(error).split())}")
             raise typer.Exit(code) from error
 
 

@@ -136,7 +136,8 @@ def forget(
     episode: Annotated[str | None, _field_option("Forget the episode with this id.")] = None,
     writer: Annotated[str | None, _field_option("Forget everything that this writer recorded or wrote.")] = None,
     text: Annotated[
-        str | None, _field_option("Forget every episode and item with this text in any field, ignoring case.")
+        str | None,
+        _field_option("Forget every episode and item of the namespace with this text in any field, ignoring case."),
     ] = None,
     namespace: Annotated[
         str | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, excerpt, parse_library, say_json
+from hardwon.apps.shared.common import AsJson, LiteralConsole, excerpt, parse_library, say_json
 from hardwon.apps.shared.trained import HELP, open_policy, open_roles
 
 if TYPE_CHECKING:
@@ -147,14 +147,13 @@ class View:
     """Live view on stderr with a line per member and the latest events; hidden if stderr is not a terminal."""
 
     def __init__(self, teams: int) -> None:
-        from rich.console import Console
         from rich.live import Live
 
         # The team layer numbers its members "team 1", "team 2", ... and names them so in every event.
         self._now = {f"team {n}": "begins" for n in range(1, teams + 1)}
         self._counts: Counter[tuple[str, str]] = Counter()
         self._last: list[str] = []
-        console = Console(stderr=True, markup=False, highlight=False, emoji=False)
+        console = LiteralConsole(stderr=True)
         self._live = Live(console=console, get_renderable=self.table, refresh_per_second=8, transient=True)
         self._is_terminal = console.is_terminal
 

@@ -7,7 +7,8 @@ runtime is imported before a command opens a library.
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from hardwon.memory.errors import ConfigError
 
@@ -134,9 +137,44 @@ def must_exist(path: Path, namespace: str | None = None) -> None:
         raise UnknownName.of("namespace", namespace, existing)
 
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but line breaks and tabs, and characters that reverse the direction of a line."""
+
+
+def show_controls(text: str) -> str:
+    r"""Return a text with its control characters shown, because a terminal would obey them.
+
+    >>> show_controls("\x1b[2J")
+    '\\x1b[2J'
+    """
+    if text.isprintable():  # a cheap test: almost every line
+        return text
+    return _CONTROLS.sub(lambda char: ascii(char[0])[1:-1], text.replace("\r\n", "\n"))
+
+
+class LiteralConsole(Console):
+    """A console that prints text of a library literally: without markup, and with control characters shown."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, highlight=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string as text; its controls are shown before it is measured."""
+        return super().render_str(show_controls(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of anything to print; only Rich itself writes controls."""
+        if isinstance(renderable, Text) and (text := show_controls(renderable.plain)) != renderable.plain:
+            # a copy without styles, whose places in the text have moved
+            renderable = Text(text, renderable.style, overflow=renderable.overflow, no_wrap=renderable.no_wrap)
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else show_controls(segment.text)
+            yield segment if text is segment.text else Segment(text, segment.style)
+
+
 def out() -> Console:
-    """Return a console for results on stdout. It prints text of a library literally, without markup."""
-    console = Console(markup=False, highlight=False, emoji=False)
+    """Return a console for results on stdout."""
+    console = LiteralConsole()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
     console.width = min(console.width, WIDEST)
@@ -145,12 +183,14 @@ def out() -> Console:
 
 def tell(message: str) -> None:
     """Print a line about progress on stderr."""
-    typer.echo(message, err=True)
+    typer.echo(show_controls(message), err=True)
 
 
 def say_json(value: Any) -> None:
     """Print a value as one JSON document on stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=_plain)
+    # `json` itself escapes the controls of ASCII; others are only inside strings, where an escape is the same text
+    typer.echo(text if text.isascii() else _CONTROLS.sub(lambda char: f"\\u{ord(char[0]):04x}", text))
 
 
 def _plain(value: Any) -> Any:

@@ -2,13 +2,18 @@
 
 A correction names a step and the action that should have been taken there. Its item applies in the situation of that
 step, and the step is its evidence. A lesson is about the whole episode, whose last step is its evidence.
+
+The item is shown to others as the words of the person. So it repeats no text of an untrusted episode, and no values of
+the episode's task, actions and errors; see `masking`.
 """
 
 from dataclasses import replace
 
-from hardwon.memory.records import Failure, Item, State, Trajectory, Trust
+from hardwon.memory.records import Diagnosis, Failure, Item, State, Trajectory, Trust
+from hardwon.memory.storage.episodes import is_untrusted
 
 from .grades import Grade
+from .masking import describe_action, mask_values
 
 LONGEST_TITLE = 300
 """Largest number of characters of a title; a longer lesson continues in the body."""
@@ -35,19 +40,17 @@ def _build_correction(grade: Grade, episode: Trajectory) -> Item:
     step = episode.steps[number] if number is not None else None
     action = " ".join(grade.instead.split())
     if step is None:
-        return Item("strategy", f"For this task, use `{action}`", grade.lesson or grade.why, episode.task)
-    wrong = step.action and step.action != action
-    title = f"Use `{action}` instead of `{step.action}`" if wrong else f"Use `{action}` here"
-    body = " ".join(
-        filter(None, (grade.lesson or grade.why, _describe_failure(step.diagnosis.failure, step.diagnosis.evidence)))
-    )
+        return Item("strategy", f"For this task, use `{action}`", grade.lesson or grade.why, _describe_task(episode))
+    wrong = describe_action(step.action, is_trusted=not is_untrusted(episode)) if step.action != action else ""
+    title = f"Use `{action}` instead of `{wrong}`" if wrong else f"Use `{action}` here"
+    body = " ".join(filter(None, (grade.lesson or grade.why, _describe_failure(step.diagnosis, episode))))
     return Item(
         "strategy",
         title[:LONGEST_TITLE],
         body,
-        f"When you are asked: {_quote(episode.task)}" if episode.task else "",
+        _describe_task(episode),
         signatures=(step.pre.signature,),
-        locations=_list_places(step.pre),
+        locations=() if is_untrusted(episode) else _list_places(step.pre),
         steps=(action,),
         provenance=(step.id,) if step.id is not None else (),
     )
@@ -61,17 +64,26 @@ def _find_step(grade: Grade, episode: Trajectory) -> int | None:
     return failed[-1] if failed else len(episode.steps) - 1
 
 
-def _describe_failure(failure: Failure, evidence: str) -> str:
-    return f"The other action failed ({failure.value}): {_quote(evidence)}" if failure is not Failure.NONE else ""
+def _describe_failure(diagnosis: Diagnosis, episode: Trajectory) -> str:
+    """Return how the other action failed. The text of an untrusted episode would become one of a person."""
+    if diagnosis.failure is Failure.NONE:
+        return ""
+    evidence = "" if is_untrusted(episode) else _quote(mask_values(diagnosis.evidence, episode))
+    return f"The other action failed ({diagnosis.failure.value}){f': {evidence}' if evidence else '.'}"
+
+
+def _describe_task(episode: Trajectory) -> str:
+    """Return when an item about an episode applies, without the values of its task; empty if it is untrusted."""
+    task = "" if is_untrusted(episode) else _quote(mask_values(episode.task, episode))
+    return f"When you are asked: {task}" if task else ""
 
 
 def _build_words(grade: Grade, episode: Trajectory) -> Item:
     words = " ".join(grade.lesson.split())
     kind = "insight" if grade.success else "warning"
     evidence = tuple(step.id for step in episode.steps[-1:] if step.id is not None)
-    when = f"When you are asked: {_quote(episode.task)}" if episode.task else ""
-    body = words if len(words) > LONGEST_TITLE else grade.why
-    return Item(kind, words[:LONGEST_TITLE], body, when, provenance=evidence)  # type: ignore[arg-type]
+    body = words if len(words) > LONGEST_TITLE else ""
+    return Item(kind, words[:LONGEST_TITLE], body, _describe_task(episode), provenance=evidence)  # type: ignore[arg-type]
 
 
 def _list_places(state: State) -> tuple[str, ...]:

@@ -36,6 +36,11 @@ _TYPE_IN_TEXT = re.compile(
     rf"\b(?!Timeouts?\b(?!\s*(?:[:(]|\Z)))\w*(?:{'|'.join(_TYPES)})\w*|\b(?:httpx|httpcore)\.(?:Read|Write)Error\b"
 )
 _LINK = r"(?:connection|connect|network|socket|host|server|service|upstream|gateway|backend|peer|endpoint|api|dns)"
+_WORK = (
+    r"(?:job|task|run|build|export|import|upload|download|deployment|operation|query|batch|workflow|transfer|"
+    r"report|training|backup|indexing|scan)"
+)
+"""Work that a service does after the call that began it."""
 _SURE = re.compile(
     "|".join(
         (
@@ -116,6 +121,12 @@ _LIKELY = re.compile(
             r"\b(?:down|closed|offline) for maintenance\b|\bunder(?:going)? maintenance\b",
             r"\bmaintenance (?:mode|window)\b",
             r"\btime-?out\b|(?-i:\bUNAVAILABLE\b)|\boutage\b",
+            # work that goes on: the same call may work later. `the proof is not finished` is no such work
+            rf"\b{_WORK}\b.{{0,40}}\b(?:has|have|did)(?: not|n't) (?:yet )?(?:finish|complet)(?:ed|e)?\b",
+            rf"\b{_WORK}\b.{{0,40}}\b(?:is|are) (?:already |currently |still )?(?:in progress|running|queued)\b",
+            r"\b(?:not|n't) (?:yet ready|ready yet)\b|"
+            r"\bstill (?:pending|running|processing|queued|in progress|being (?:processed|prepared|built|generated))\b",
+            r"^\W*(?:status\W{1,4})?(?:pending|queued|in[ _-]progress|still processing)\W*$",
         )
     ),
     re.IGNORECASE,

@@ -108,12 +108,12 @@ def refuse_other_episode(trajectory: Trajectory, task: str, n_steps: int) -> Non
     """Check that the stored episode with the same id is this episode.
 
     Raises:
-        ConfigError: Its task or its number of steps differs.
+        ConfigError: Its task or its number of steps differs. The message names neither, because the caller may not be
+            allowed to read the stored episode.
     """
     if (task, n_steps) != (plain(trajectory.task), len(trajectory.steps)):
         raise ConfigError(
-            f"another episode has the id {trajectory.id!r} ({n_steps} steps of {task!r}). "
-            "Use a different id, or none to have one assigned."
+            f"another episode has the id {trajectory.id!r}. Use a different id, or none to have one assigned."
         )
 
 

@@ -141,7 +141,8 @@ class MaintainedLibrary(TendedLibrary):
         Args:
             episode: Id of an episode.
             writer: Name of a writer.
-            text: Text that episodes or items contain in any field, in upper or lower case.
+            text: Text that episodes or items of this namespace contain in any field. Case, forms of letters and white
+                space make no difference.
             namespace: Name of a namespace, which is deleted as a whole.
             dry_run: Count the rows without deleting them.
 
