@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 
+from .secret_fields import may_hold_fields, redact_fields
 from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
 from .secret_phrases import is_mixed, may_hold_phrases, redact_phrases, unmix
 
@@ -217,6 +218,8 @@ def _once_plain(text: str) -> str:
     lowered = text.lower()
     if any([hint in lowered for hint in _HINTS]):  # noqa: C419 - a generator costs more than it saves here
         redacted = _assigned(_HEADER.sub(_header, redacted))
+        if may_hold_fields(lowered):
+            redacted = redact_fields(redacted, _is_secret)
     if "@" in text:
         redacted = _EMAIL.sub("[redacted:email]", _URL_PASSWORD.sub(r"\1[redacted:password]", redacted))
     raw = text.encode("ascii", "replace")
