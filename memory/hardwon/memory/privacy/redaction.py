@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 
-from .secret_fields import may_hold_fields, redact_fields
+from .secret_fields import is_typed, kind_of, may_hold_fields, redact_fields
 from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
 from .secret_phrases import is_mixed, may_hold_phrases, redact_phrases, unmix
+from .secret_values import find_named, find_neighbors
 
 SHORTEST = 6
 """Length of the shortest secret that a form matches: `a@b.de`."""
@@ -92,12 +93,13 @@ _HEADER = re.compile(
     r"|\bbearer[ \t]++)(?P<value>[\w.~+/=-]{8,}+)",
     re.I | re.A,
 )
-_NAME = (
-    r"(?<!\[redacted:)(?P<name>passw(?:or)?d|passphrase|passcode|pwd|secret(?:[_-]?access)?(?:[_ -]?key)?|token"
-    r"|credentials?|(?:api|access|account|private|auth|encryption|signing)[_ -]?key)"
+_NAMES = (
+    r"passw(?:or)?d|passphrase|passcode|pwd|secret(?:[_-]?access)?(?:[_ -]?key)?|token"
+    r"|credentials?|(?:api|access|account|private|auth|encryption|signing)[_ -]?key"
 )
+_NAME = rf"(?<!\[redacted:)(?P<name>{_NAMES})"
 """Names of secrets, alone or at the end of a longer name."""
-_NAMED = re.compile(rf"{_NAME}\Z", re.I | re.A)
+_NAMED = re.compile(rf"(?<!\[redacted:)(?P<name>{_NAMES}|(?<![a-z])(?:pw|psk))\Z", re.I | re.A)
 # The groups of a value stand last, so nothing can backtrack into them. They are not possessive: Python before 3.11.5
 # reads a possessive group with alternatives one character too far (python/cpython#106052).
 _ASSIGNED = re.compile(
@@ -118,7 +120,7 @@ _NO_VALUE = re.compile(
 sentence."""
 _GOES_ON = re.compile(r",? [^\W\d_]+\b(?![=:])")
 """Continuation of a sentence after its first word."""
-_STRONG = re.compile(r"pass|pwd|key", re.I | re.A)
+_STRONG = re.compile(r"pass|pwd|key|pw\Z|psk\Z", re.I | re.A)
 """Names whose value is a secret in any form. A `token` may also be a coin in a game."""
 _HINTS = ["passw", "passphrase", "passcode", "pwd", "secret", "token", "credential", "key", "authorization", "bearer"]
 """Lower-case hints. Testing them one by one is five times as fast as one pattern with all of them."""
@@ -287,7 +289,7 @@ def _value(match: re.Match[str]) -> Span | None:
         return None  # a comparison of two variables
     if not _is_secret(match["name"], value, prose=prose, stated=match["sign"] is None):
         return None
-    return start, start + len(value), f"[redacted:{_kind(match['name'])}]"
+    return start, start + len(value), f"[redacted:{kind_of(match['name'])}]"
 
 
 def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = False) -> bool:
@@ -309,13 +311,6 @@ def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = Fal
     if " " in value or value.isdigit():
         return False
     return len(value) >= (6 if has_digit or not prose else 16)
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _kind(name: str) -> str:
-    """Return the kind of a secret by its name, for the replacement."""
-    name = name.lower()
-    return "password" if name.startswith(("pass", "pwd")) else "api_key" if name.endswith("key") else name.rstrip("s")
 
 
 def _card(match: re.Match[str]) -> Span | None:
@@ -381,6 +376,7 @@ def redact_trajectory(trajectory: Trajectory) -> Trajectory:
         trajectory,
         task=redact(trajectory.task),
         steps=trajectory.steps if all(map(is_, steps, trajectory.steps)) else steps,
+        arm=redact(trajectory.arm),
         ending=redact(trajectory.ending),
         meta=_value_of(trajectory.meta),
     )
@@ -467,11 +463,14 @@ def _value_of(value: Any, name: str = "") -> Any:
     if isinstance(value, str):
         secret_name = name and _name_of(name)
         is_secret = secret_name and _is_secret(secret_name, value)
-        return f"[redacted:{_kind(secret_name)}]" if is_secret else redact(value)
+        return f"[redacted:{kind_of(secret_name)}]" if is_secret else redact(value)
     if isinstance(value, Mapping):
         redacted = {
             redact(key) if isinstance(key, str) else key: _value_of(part, str(key)) for key, part in value.items()
         }
+        for key, label in find_named(value, name):
+            if is_typed(label, value[key], _is_secret):
+                redacted[key] = f"[redacted:{kind_of(label)}]"
         # a shorter result: two keys became equal
         same = (
             len(redacted) == len(value)
@@ -481,6 +480,8 @@ def _value_of(value: Any, name: str = "") -> Any:
         return value if same else redacted
     if isinstance(value, list | tuple):
         parts = [_value_of(part, name) for part in value]
+        for place, label in find_neighbors(value):
+            parts[place] = f"[redacted:{kind_of(label)}]"
         return value if all(map(is_, parts, value)) else type(value)(parts)
     return value
 

@@ -57,6 +57,8 @@ _KEYSTROKE = re.compile(
     r"|(?:control|ctrl|alt|shift|meta|cmd)\+.{1,12})\Z",
     re.I | re.A,
 )
+_PINS = ("pin", "cvv", "cvc")
+"""Names of secrets that are short numbers."""
 _LONGEST_LABEL = 160
 _LONGEST_VALUE = 400
 _DEEPEST = 50
@@ -97,13 +99,14 @@ def may_hold_fields(lowered: str) -> bool:
     """Return whether a text has a hint of a field with a secret."""
     if "(" not in lowered and "{" not in lowered:
         return False
-    # lists, because generators cost more than they save here
-    if not (
-        any([hint in lowered for hint in _NAME_HINTS])  # noqa: C419
-        or ("key" in lowered and any([hint in lowered for hint in _KEY_HINTS]))  # noqa: C419
+    # lists, because generators cost more than they save here; the rarer hints come first
+    if not any([hint in lowered for hint in _CARRIER_HINTS]):  # noqa: C419
+        return False
+    if not any([hint in lowered for hint in _NAME_HINTS]) and (  # noqa: C419
+        "key" not in lowered or not any([hint in lowered for hint in _KEY_HINTS])  # noqa: C419
     ):
         return False
-    return any([hint in lowered for hint in _CARRIER_HINTS]) and bool(_CARRIER.search(lowered))  # noqa: C419
+    return _CARRIER.search(lowered) is not None
 
 
 def redact_fields(text: str, judge: Judge) -> str:
@@ -119,6 +122,16 @@ def label_of(label: str) -> str:
     return _find_label(label)
 
 
+def names_field(key: str) -> bool:
+    """Return whether the value of this key says what a field is."""
+    return _LABEL_KEY.match(key) is not None
+
+
+def carries_text(key: str) -> bool:
+    """Return whether the value of this key is the text of a field."""
+    return _CARRIER_KEY.match(key) is not None
+
+
 @lru_cache(maxsize=2048)
 def _find_label(label: str) -> str:
     match = LABEL.search(label)
@@ -130,7 +143,7 @@ def is_typed(name: str, value: str, judge: Judge) -> bool:
     if _KEYSTROKE.match(value) or "[redacted:" in value or (" " in value and LABEL.search(value)):
         return False
     name = name.lower()
-    if name in ("pin", "cvv", "cvc"):
+    if name in _PINS:
         return value.isdigit() and 3 <= len(value) <= 8
     if name in ("secret", "token", "credential") and not any(map(str.isdigit, value)):
         return False  # a coin, or a door
@@ -144,16 +157,20 @@ def _without(text: str, tokens: re.Pattern[str], judge: Judge) -> str:
         return text
     parts, done = [], 0
     for start, end, name in spans:
-        parts += [text[done:start], f"[redacted:{_kind_of(name)}]"]
+        parts += [text[done:start], f"[redacted:{kind_of(name)}]"]
         done = end
     return "".join([*parts, text[done:]])
 
 
-def _kind_of(name: str) -> str:
+@lru_cache(maxsize=2048)
+def kind_of(name: str) -> str:
+    """Return the kind of a secret by its name, for the replacement."""
     name = name.lower()
-    if name in ("pin", "cvv", "cvc"):
+    if name in _PINS:
         return "pin"
-    return "api_key" if name.endswith("key") else name if name in ("secret", "token", "credential") else "password"
+    if name.startswith(("pass", "pw", "psk")):
+        return "password"
+    return "api_key" if name.endswith("key") else name.rstrip("s")
 
 
 def _spans(text: str, tokens: re.Pattern[str], judge: Judge) -> Iterator[tuple[int, int, str]]:
@@ -206,10 +223,10 @@ def _note(group: _Call, token: re.Match[str], before: str) -> None:
     if not token["end1" if kind == "double" else "end2"]:
         return
     key, value = _key_before(before), token[kind]
-    is_place = _LABEL_KEY.match(key) if key else group.bracket == "("
+    is_place = names_field(key) if key else group.bracket == "("
     if is_place and not group.name and (name := label_of(value)):
         group.name = name
-    elif (_CARRIER_KEY.match(key) if key else group.types) and 3 <= len(value) <= _LONGEST_VALUE:
+    elif (carries_text(key) if key else group.types) and 3 <= len(value) <= _LONGEST_VALUE:
         group.spans.append(token.span(kind))
 
 

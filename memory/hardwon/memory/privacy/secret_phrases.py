@@ -60,6 +60,16 @@ _OF_WORDS = (
     make_form("type=", rf"type=[\"']?password[\"']?\s[^<>]{{0,200}}?value={VALUE}"),
     make_form("tion-key,tions-key", rf"\b[a-z-]{{0,30}}(?:subscription|functions)-key: {VALUE}"),
     make_form("@", r"(?<![\w/:])[\w.\\/-]{1,80}:(?P<value>[^\s:/@\"'<>]{8,100})(?=@[\w.-])"),
+    make_form(
+        "pw=,pw:,pw\",pw',pw\\,psk",
+        r"(?<![a-z])(?:pw|psk)(?:\\?[\"'])?\s?[:=]\s?(?:\\?[\"'](?P<value>[^\"'\n\\]{4,200})(?=\\?[\"']))",
+        certain=True,
+    ),
+    make_form(
+        "pw=,psk=",
+        r"(?<![a-z])(?:pw|psk)=(?=[^\s\"'&;]{0,80}\d)(?=[^\s\"'&;]{0,80}[a-z])(?P<value>[^\s\"'`&;<>()\[\]{}]{6,200})",
+        certain=True,
+    ),
     make_form("psk", rf"\bpsk\s?[=:]\s?{VALUE}"),
     make_form("sshpass=", rf"\bsshpass={VALUE}"),
 )
