@@ -50,6 +50,11 @@ def test_values_beside_other_names_stay_the_same_object(values):
     assert redact_values(values) is values
 
 
+def test_a_pin_in_facts_is_redacted_and_another_number_stays():
+    told = redact_values({"pin": "4829", "card": {"cvv": "123"}, "pins": "4829", "spin": "4829"})
+    assert told == {"pin": "[redacted:pin]", "card": {"cvv": "[redacted:pin]"}, "pins": "4829", "spin": "4829"}
+
+
 def test_no_other_text_of_a_list_is_redacted():
     told = redact_values({"args": ["login", "--password", SECRET, "--user", "bob99"]})
     assert told == {"args": ["login", "--password", "[redacted:password]", "--user", "bob99"]}

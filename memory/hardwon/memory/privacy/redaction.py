@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 
-from .secret_fields import is_typed, kind_of, may_hold_fields, redact_fields
+from .secret_fields import PINS, is_pin, is_typed, kind_of, may_hold_fields, redact_fields
 from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
 from .secret_phrases import is_mixed, may_hold_phrases, redact_phrases, unmix
 from .secret_values import find_named, find_neighbors
@@ -83,7 +83,7 @@ _EMAIL = re.compile(
 )
 _CARD = re.compile(
     r"(?:(?<![\w.])|(?<=\\[nrt]))(?=("
-    r"[0-9]{13,19}|[0-9]{4}([ -])(?:[0-9]{4}\2[0-9]{4}\2[0-9]{4}(?:\2[0-9]{3})?|[0-9]{6}\2[0-9]{4,5})"
+    r"[0-9]{13,19}|[0-9]{4}([ .-])(?:[0-9]{4}\2[0-9]{4}\2[0-9]{4}(?:\2[0-9]{3})?|[0-9]{6}\2[0-9]{4,5})"
     r")(?!\w|[.,][0-9]))",
     re.A,
 )
@@ -99,7 +99,7 @@ _NAMES = (
 )
 _NAME = rf"(?<!\[redacted:)(?P<name>{_NAMES})"
 """Names of secrets, alone or at the end of a longer name."""
-_NAMED = re.compile(rf"(?<!\[redacted:)(?P<name>{_NAMES}|(?<![a-z])(?:pw|psk))\Z", re.I | re.A)
+_NAMED = re.compile(rf"(?<!\[redacted:)(?P<name>{_NAMES}|(?<![a-z])(?:pw|psk|pin|cvv|cvc))\Z", re.I | re.A)
 # The groups of a value stand last, so nothing can backtrack into them. They are not possessive: Python before 3.11.5
 # reads a possessive group with alternatives one character too far (python/cpython#106052).
 _ASSIGNED = re.compile(
@@ -194,7 +194,7 @@ def may_hold_secrets(text: str) -> bool:
         or b"-us" in raw
         or "-----BEGIN " in text
         or "\\u00" in text
-        or _CARD_RUN in raw.translate(_DIGITS, b" -")
+        or _may_hold_cards(raw)
         or may_hold_forms(lowered, raw)
         or may_hold_phrases(lowered)
         or is_masked(text)
@@ -228,7 +228,7 @@ def _once_plain(text: str) -> str:
     if _begins_a_token(raw) or b"-us" in raw:
         redacted = _KEY.sub("[redacted:api_key]", _JWT.sub("[redacted:jwt]", redacted))
         redacted = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", redacted)))
-    if _CARD_RUN in raw.translate(_DIGITS, b" -"):
+    if _may_hold_cards(raw):
         redacted = _replaced(redacted, _CARD, _card)
     redacted = redact_forms(redacted, lowered, raw)
     return redact_phrases(redacted, lowered) if may_hold_phrases(lowered) else redacted
@@ -247,6 +247,11 @@ def _begins_a_token(raw: bytes) -> bool:
             return True
         at = runs.find(_RUN, end) if end >= 0 else -1
     return False
+
+
+def _may_hold_cards(raw: bytes) -> bool:
+    """Return whether a text has a run of digits as long as a card number, with one kind of sign between them."""
+    return _CARD_RUN in raw.translate(_DIGITS, b" -") or (b"." in raw and _CARD_RUN in raw.translate(_DIGITS, b"."))
 
 
 def _header(match: re.Match[str]) -> str:
@@ -301,6 +306,8 @@ def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = Fal
         prose: The text may be a sentence, in which the name is an ordinary word.
         stated: The value follows "is" instead of a sign.
     """
+    if name.lower() in PINS:
+        return is_pin(value)
     if _NO_VALUE.match(value) or (name.lower() == "pwd" and value.startswith("/")):
         return False
     has_digit = any(map(str.isdigit, value))

@@ -57,7 +57,7 @@ _KEYSTROKE = re.compile(
     r"|(?:control|ctrl|alt|shift|meta|cmd)\+.{1,12})\Z",
     re.I | re.A,
 )
-_PINS = ("pin", "cvv", "cvc")
+PINS = ("pin", "cvv", "cvc")
 """Names of secrets that are short numbers."""
 _LONGEST_LABEL = 160
 _LONGEST_VALUE = 400
@@ -143,8 +143,8 @@ def is_typed(name: str, value: str, judge: Judge) -> bool:
     if _KEYSTROKE.match(value) or "[redacted:" in value or (" " in value and LABEL.search(value)):
         return False
     name = name.lower()
-    if name in _PINS:
-        return value.isdigit() and 3 <= len(value) <= 8
+    if name in PINS:
+        return is_pin(value)
     if name in ("secret", "token", "credential") and not any(map(str.isdigit, value)):
         return False  # a coin, or a door
     return judge("password" if name == "pw" else name, value)
@@ -162,11 +162,16 @@ def _without(text: str, tokens: re.Pattern[str], judge: Judge) -> str:
     return "".join([*parts, text[done:]])
 
 
+def is_pin(value: str) -> bool:
+    """Return whether a text is a short number, as a PIN is."""
+    return value.isdigit() and 3 <= len(value) <= 8
+
+
 @lru_cache(maxsize=2048)
 def kind_of(name: str) -> str:
     """Return the kind of a secret by its name, for the replacement."""
     name = name.lower()
-    if name in _PINS:
+    if name in PINS:
         return "pin"
     if name.startswith(("pass", "pw", "psk")):
         return "password"
