@@ -19,31 +19,31 @@ Judge = Callable[[str, str], bool]
 
 _NAME_HINTS = ("passw", "pwd", "passphrase", "passcode", "secret", "token", "credential")
 _KEY_HINTS = tuple(f"{of}{sign}key" for of in ("api", "access", "private") for sign in ("", "_", " ", "-"))
-_CARRIER_HINTS = ("value", "text", "keys", "input", "fill", "type", "content", "enter")
+_CARRIER_HINTS = ("value", "text", "keys", "input", "fill", "type", "enter")
 _CARRIER = re.compile(
-    r"(?:value|text|keys|keystrokes|input|content)(?:\\?[\"'])?\s{0,3}[:=]"
+    r"(?:value|text|keys|keystrokes|input)(?:\\?[\"'])?\s{0,3}[:=]"
     r"|(?:fill|keys|type|input|enter|value|text|sequentially|fill_in|password|secret|token)\(",
     re.A,
 )
 """A typed text, in lower case."""
 LABEL = re.compile(
-    r"(?P<name>passw(?:or)?d|passphrase|passcode|pwd|(?<![a-z])(?:pw|pin|cvv|cvc)(?![a-z])|secret|token|credential"
+    r"(?P<name>passw(?:or)?d|passphrase|passcode|pwd|(?<![a-z])(?:pw|pin|cvv|cvc)(?![a-z])|(?:secret|token|credentials?)(?-i:(?![a-z]))"
     r"|(?:api|access|private|secret)[_ -]?key)",
     re.I | re.A,
 )
 """Names of secrets anywhere in a label."""
 _NO_LABEL = re.compile(
-    r"forgot|policy|search|show|hide|error|message|hint|help|link|button|rule|strength|length|score|count|manager"
+    r"forgot|please|must|policy|search|show|hide|error|message|hint|help|link|button|rule|strength|length|score|count|manager"
     r"|query|type_|token_",
     re.I | re.A,
 )
 """Words in a label of something other than a field for a secret."""
 _LABEL_KEY = re.compile(
-    r"(?:element|selector|name|label|field|placeholder|id|into|target|key|locator|xpath|css|description|ref|title"
+    r"(?:element|selector|name|label|field|placeholder|id|into|target|key|locator|xpath|css"
     r"|arialabel|elementid|fieldname)\Z",
     re.I | re.A,
 )
-_CARRIER_KEY = re.compile(r"(?:text|value|keys|input|input_?text|content|keystrokes)\Z", re.I | re.A)
+_CARRIER_KEY = re.compile(r"(?:text|value|keys|input|input_?text|keystrokes)\Z", re.I | re.A)
 _TYPES = re.compile(
     r"(?:fill|type|input|enter|send_?keys|set_?value|input_?text|type_?text|press_?sequentially|fill_in|clear_and_type)\Z",
     re.I | re.A,
@@ -60,6 +60,8 @@ _KEYSTROKE = re.compile(
 PINS = ("pin", "cvv", "cvc")
 """Names of secrets that are short numbers."""
 _LONGEST_LABEL = 160
+_MOST_WORDS = 6
+"""Maximum number of words in a label, and in a password. More are a sentence."""
 _LONGEST_VALUE = 400
 _DEEPEST = 50
 """Number of open brackets that are remembered."""
@@ -117,7 +119,7 @@ def redact_fields(text: str, judge: Judge) -> str:
 
 def label_of(label: str) -> str:
     """Return the name of the secret that a label names, or ""."""
-    if not 2 <= len(label) <= _LONGEST_LABEL:
+    if not 2 <= len(label) <= _LONGEST_LABEL or label.count(" ") >= _MOST_WORDS:
         return ""
     return _find_label(label)
 
@@ -145,7 +147,13 @@ def is_typed(name: str, value: str, judge: Judge) -> bool:
     name = name.lower()
     if name in PINS:
         return is_pin(value)
-    if name in ("secret", "token", "credential") and not any(map(str.isdigit, value)):
+    if value.count(" ") >= _MOST_WORDS:
+        return False
+    if (
+        name.startswith(("secret", "token", "credential"))
+        and not name.endswith("key")
+        and not any(map(str.isdigit, value))
+    ):
         return False  # a coin, or a door
     return judge("password" if name == "pw" else name, value)
 
