@@ -50,7 +50,7 @@ class Bank:
         with self._store.transaction() as connection:
             cursor = connection.execute(
                 "INSERT INTO bank_entries(namespace, task, team, key, value) VALUES (?, ?, ?, ?, ?)",
-                (self._namespace, self.task, team, redact(key), redact(value)),
+                (self._namespace, self.task, redact(team), redact(key), redact(value)),
             )
             assert cursor.lastrowid is not None
             return cursor.lastrowid
@@ -84,6 +84,7 @@ class Bank:
         """
         check_whole("entry", entry)
         check_text("reader", reader)
+        reader = redact(reader)
         with self._store.transaction() as connection:
             row = connection.execute(
                 "SELECT value, team FROM bank_entries WHERE id = ? AND namespace = ? AND task = ?",

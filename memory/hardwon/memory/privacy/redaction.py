@@ -23,8 +23,10 @@ from typing import Any, TypeVar
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 
+from .secret_fields import PINS, is_pin, is_typed, kind_of, may_hold_fields, redact_fields
 from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
 from .secret_phrases import is_mixed, may_hold_phrases, redact_phrases, unmix
+from .secret_values import find_named, find_neighbors
 
 SHORTEST = 6
 """Length of the shortest secret that a form matches: `a@b.de`."""
@@ -81,7 +83,7 @@ _EMAIL = re.compile(
 )
 _CARD = re.compile(
     r"(?:(?<![\w.])|(?<=\\[nrt]))(?=("
-    r"[0-9]{13,19}|[0-9]{4}([ -])(?:[0-9]{4}\2[0-9]{4}\2[0-9]{4}(?:\2[0-9]{3})?|[0-9]{6}\2[0-9]{4,5})"
+    r"[0-9]{13,19}|[0-9]{4}([ .-])(?:[0-9]{4}\2[0-9]{4}\2[0-9]{4}(?:\2[0-9]{3})?|[0-9]{6}\2[0-9]{4,5})"
     r")(?!\w|[.,][0-9]))",
     re.A,
 )
@@ -91,12 +93,13 @@ _HEADER = re.compile(
     r"|\bbearer[ \t]++)(?P<value>[\w.~+/=-]{8,}+)",
     re.I | re.A,
 )
-_NAME = (
-    r"(?<!\[redacted:)(?P<name>passw(?:or)?d|passphrase|passcode|pwd|secret(?:[_-]?access)?(?:[_ -]?key)?|token"
-    r"|credentials?|(?:api|access|account|private|auth|encryption|signing)[_ -]?key)"
+_NAMES = (
+    r"passw(?:or)?d|passphrase|passcode|pwd|secret(?:[_-]?access)?(?:[_ -]?key)?|token"
+    r"|credentials?|(?:api|access|account|private|auth|encryption|signing)[_ -]?key"
 )
+_NAME = rf"(?<!\[redacted:)(?P<name>{_NAMES})"
 """Names of secrets, alone or at the end of a longer name."""
-_NAMED = re.compile(rf"{_NAME}\Z", re.I | re.A)
+_NAMED = re.compile(rf"(?<!\[redacted:)(?P<name>{_NAMES}|(?<![a-z])(?:pw|psk|pin|cvv|cvc))\Z", re.I | re.A)
 # The groups of a value stand last, so nothing can backtrack into them. They are not possessive: Python before 3.11.5
 # reads a possessive group with alternatives one character too far (python/cpython#106052).
 _ASSIGNED = re.compile(
@@ -117,7 +120,7 @@ _NO_VALUE = re.compile(
 sentence."""
 _GOES_ON = re.compile(r",? [^\W\d_]+\b(?![=:])")
 """Continuation of a sentence after its first word."""
-_STRONG = re.compile(r"pass|pwd|key", re.I | re.A)
+_STRONG = re.compile(r"pass|pwd|key|pw\Z|psk\Z", re.I | re.A)
 """Names whose value is a secret in any form. A `token` may also be a coin in a game."""
 _HINTS = ["passw", "passphrase", "passcode", "pwd", "secret", "token", "credential", "key", "authorization", "bearer"]
 """Lower-case hints. Testing them one by one is five times as fast as one pattern with all of them."""
@@ -191,7 +194,7 @@ def may_hold_secrets(text: str) -> bool:
         or b"-us" in raw
         or "-----BEGIN " in text
         or "\\u00" in text
-        or _CARD_RUN in raw.translate(_DIGITS, b" -")
+        or _may_hold_cards(raw)
         or may_hold_forms(lowered, raw)
         or may_hold_phrases(lowered)
         or is_masked(text)
@@ -217,13 +220,15 @@ def _once_plain(text: str) -> str:
     lowered = text.lower()
     if any([hint in lowered for hint in _HINTS]):  # noqa: C419 - a generator costs more than it saves here
         redacted = _assigned(_HEADER.sub(_header, redacted))
+        if may_hold_fields(lowered):
+            redacted = redact_fields(redacted, _is_secret)
     if "@" in text:
         redacted = _EMAIL.sub("[redacted:email]", _URL_PASSWORD.sub(r"\1[redacted:password]", redacted))
     raw = text.encode("ascii", "replace")
     if _begins_a_token(raw) or b"-us" in raw:
         redacted = _KEY.sub("[redacted:api_key]", _JWT.sub("[redacted:jwt]", redacted))
         redacted = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", redacted)))
-    if _CARD_RUN in raw.translate(_DIGITS, b" -"):
+    if _may_hold_cards(raw):
         redacted = _replaced(redacted, _CARD, _card)
     redacted = redact_forms(redacted, lowered, raw)
     return redact_phrases(redacted, lowered) if may_hold_phrases(lowered) else redacted
@@ -242,6 +247,11 @@ def _begins_a_token(raw: bytes) -> bool:
             return True
         at = runs.find(_RUN, end) if end >= 0 else -1
     return False
+
+
+def _may_hold_cards(raw: bytes) -> bool:
+    """Return whether a text has a run of digits as long as a card number, with one kind of sign between them."""
+    return _CARD_RUN in raw.translate(_DIGITS, b" -") or (b"." in raw and _CARD_RUN in raw.translate(_DIGITS, b"."))
 
 
 def _header(match: re.Match[str]) -> str:
@@ -284,7 +294,7 @@ def _value(match: re.Match[str]) -> Span | None:
         return None  # a comparison of two variables
     if not _is_secret(match["name"], value, prose=prose, stated=match["sign"] is None):
         return None
-    return start, start + len(value), f"[redacted:{_kind(match['name'])}]"
+    return start, start + len(value), f"[redacted:{kind_of(match['name'])}]"
 
 
 def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = False) -> bool:
@@ -296,6 +306,8 @@ def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = Fal
         prose: The text may be a sentence, in which the name is an ordinary word.
         stated: The value follows "is" instead of a sign.
     """
+    if name.lower() in PINS:
+        return is_pin(value)
     if _NO_VALUE.match(value) or (name.lower() == "pwd" and value.startswith("/")):
         return False
     has_digit = any(map(str.isdigit, value))
@@ -306,13 +318,6 @@ def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = Fal
     if " " in value or value.isdigit():
         return False
     return len(value) >= (6 if has_digit or not prose else 16)
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _kind(name: str) -> str:
-    """Return the kind of a secret by its name, for the replacement."""
-    name = name.lower()
-    return "password" if name.startswith(("pass", "pwd")) else "api_key" if name.endswith("key") else name.rstrip("s")
 
 
 def _card(match: re.Match[str]) -> Span | None:
@@ -378,6 +383,7 @@ def redact_trajectory(trajectory: Trajectory) -> Trajectory:
         trajectory,
         task=redact(trajectory.task),
         steps=trajectory.steps if all(map(is_, steps, trajectory.steps)) else steps,
+        arm=redact(trajectory.arm),
         ending=redact(trajectory.ending),
         meta=_value_of(trajectory.meta),
     )
@@ -464,11 +470,14 @@ def _value_of(value: Any, name: str = "") -> Any:
     if isinstance(value, str):
         secret_name = name and _name_of(name)
         is_secret = secret_name and _is_secret(secret_name, value)
-        return f"[redacted:{_kind(secret_name)}]" if is_secret else redact(value)
+        return f"[redacted:{kind_of(secret_name)}]" if is_secret else redact(value)
     if isinstance(value, Mapping):
         redacted = {
             redact(key) if isinstance(key, str) else key: _value_of(part, str(key)) for key, part in value.items()
         }
+        for key, label in find_named(value, name):
+            if is_typed(label, value[key], _is_secret):
+                redacted[key] = f"[redacted:{kind_of(label)}]"
         # a shorter result: two keys became equal
         same = (
             len(redacted) == len(value)
@@ -478,6 +487,8 @@ def _value_of(value: Any, name: str = "") -> Any:
         return value if same else redacted
     if isinstance(value, list | tuple):
         parts = [_value_of(part, name) for part in value]
+        for place, label in find_neighbors(value):
+            parts[place] = f"[redacted:{kind_of(label)}]"
         return value if all(map(is_, parts, value)) else type(value)(parts)
     return value
 

@@ -120,13 +120,23 @@ _OF_HEADERS = (
         r"(?<![\w.:])[\w.*-]{1,80}:(?:\d{2,5}|\*):[\w*-]{1,60}:[\w*-]{1,60}:(?P<value>[^\s:]{3,200})",
     ),
     make_form(
+        "value:",
+        rf"\bname:\s{{0,3}}[\"']?[\w.-]{{0,60}}?{_NAME}[\"']?[ \t]{{0,3}}\r?\n\s{{0,40}}value:[ \t]{{0,3}}{VALUE}",
+    ),
+    make_form(
         "private-lines", r"private-lines:\s?\d+\n(?P<value>(?:[\w+/=]{1,80}\n?){1,80})", "private_key", certain=True
     ),
 )
 _OF_NUMBERS = (
     make_form(
-        "pin:,pin=,pin is,pin code,pin num,pin :,pin =",
-        r"\bpin(?: code| number)?(?:\s?[:=]|\sis)\s{0,3}(?P<value>\d{4,8})(?![\w.-])",
+        "pin:,pin=,pin is,pin code,pin num,pin :,pin =,pin\",pin',pin\\",
+        r"\bpin(?: code| number)?(?:\\?[\"'])?(?:\s?[:=]|\sis)\s{0,3}(?:\\?[\"'])?(?P<value>\d{4,8})(?![\w.-])",
+        "pin",
+        certain=True,
+    ),
+    make_form(
+        "cvv,cvc",
+        r"\bcv[vc]2?(?: code| number)?(?:\\?[\"'])?(?: is)?\s?[:=]?\s{0,3}(?:\\?[\"'])?(?P<value>\d{3,4})(?![\w.-]*\w)",
         "pin",
         certain=True,
     ),
@@ -139,6 +149,17 @@ _OF_NUMBERS = (
         certain=True,
     ),
 )
+_OF_SEEDS = (
+    make_form(
+        "seed phrase,recovery phrase,backup phrase,mnemonic",
+        r"\b(?:(?:seed|recovery|backup) phrase|mnemonic(?: phrase)?)(?:\\?[\"'])?(?: is)?\s?[:=]\s{0,3}(?:\\?[\"'])?"
+        r"(?P<value>(?:(?!(?:the|and|for|are|not|with|your|has|was|which|from)\b)[a-z]{3,8}(?:, ?| )){11,23}"
+        r"[a-z]{3,8})\b",
+        "secret",
+        certain=True,
+    ),
+)
+"""Words that are the key of a wallet."""
 _VENDORS = re.compile(
     r"(?<![\w-])(?:sq0[a-z]{3}-[\w-]{20,60}|sl\.[A-Z][\w-]{40,200}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|EAA[A-Za-z0-9]{60,300}"
     r"|[0-9a-f]{32}-us[0-9]{1,2}|[MNO][\w-]{22,27}\.[\w-]{6,7}\.[\w-]{27,45}|bot[0-9]{8,10}:AA[\w-]{32,35}|LTAI[A-Za-z0-9]{20}"
@@ -207,6 +228,8 @@ def redact_forms(text: str, lowered: str, raw: bytes) -> str:
         redacted = _redact(redacted, lowered, _OF_NAMES)
     if has_signs and any([hint in lowered for hint in _HEADER_HINTS]):  # noqa: C419 - as above
         redacted = _redact(redacted, lowered, _OF_HEADERS)
+    if "phrase" in lowered or "mnemonic" in lowered:
+        redacted = _redact(redacted, lowered, _OF_SEEDS)
     forms = (b" " + raw).translate(_FORMS)
     if b"000" in forms:
         redacted = _redact(redacted, lowered, _OF_NUMBERS)
@@ -238,7 +261,10 @@ _NAME_HINTS = (
 _HEADER_HINTS = tuple(dict.fromkeys(hint for form in _OF_HEADERS for hint in form.hints))
 _HINTS = tuple(
     dict.fromkeys(
-        hint for forms in (_OF_COMMANDS, _OF_NAMES, _OF_HEADERS, _OF_NUMBERS) for form in forms for hint in form.hints
+        hint
+        for forms in (_OF_COMMANDS, _OF_NAMES, _OF_HEADERS, _OF_NUMBERS, _OF_SEEDS)
+        for form in forms
+        for hint in form.hints
     )
 )
 

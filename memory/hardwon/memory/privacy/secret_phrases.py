@@ -8,7 +8,7 @@ for every text that has one of the hints.
 import re
 from collections.abc import Sequence
 
-from .secret_forms import VALUE, Form, make_form, replace_forms
+from .secret_forms import VALUE, Form, is_value, make_form, replace_forms
 
 _ASCII_NAMES = ("senha", "clave", "wachtwoord", "haslo", "sifre", "parola", "heslo", "salasana", "passord", "losenord")
 """Words for a password in other languages, as they are written without accents."""
@@ -60,6 +60,28 @@ _OF_WORDS = (
     make_form("type=", rf"type=[\"']?password[\"']?\s[^<>]{{0,200}}?value={VALUE}"),
     make_form("tion-key,tions-key", rf"\b[a-z-]{{0,30}}(?:subscription|functions)-key: {VALUE}"),
     make_form("@", r"(?<![\w/:])[\w.\\/-]{1,80}:(?P<value>[^\s:/@\"'<>]{8,100})(?=@[\w.-])"),
+    make_form(
+        "pw=,pw:,pw\",pw',pw\\,psk",
+        r"(?<![a-z])(?:pw|psk)(?:\\?[\"'])?\s?[:=]\s?(?:\\?[\"'](?P<value>[^\"'\n\\]{4,200})(?=\\?[\"']))",
+        certain=True,
+    ),
+    make_form(
+        "pw=,psk=",
+        r"(?<![a-z])(?:pw|psk)=(?=[^\s\"'&;]{0,80}\d)(?=[^\s\"'&;]{0,80}[a-z])(?P<value>[^\s\"'`&;<>()\[\]{}]{6,200})",
+        certain=True,
+    ),
+    make_form(
+        "word is:,phrase is:,code is:,pwd is:,word is :",
+        r"\b(?:password|passphrase|passcode|pwd) is\s?:\s{1,3}[\"'`]?(?=[^\s\"']{0,80}\d)(?=[^\s\"']{0,80}[a-z])"
+        r"(?P<value>[^\s\"'`&<>()\[\]{}]{6,200})",
+        certain=True,
+    ),
+    make_form(
+        "password (,passwd (,pwd (",
+        r"\b(?:password|passwd|pwd) \((?!argon|sha|md5|base|utf|bcrypt|scrypt|pbkdf|min|max|at|see|step)"
+        r"(?=[^\s()]{0,80}\d)(?=[^\s()]{0,80}(?-i:[a-z]))(?=[^\s()]{0,80}(?-i:[A-Z]))(?P<value>[^\s()\[\]]{6,200})\)",
+        certain=True,
+    ),
     make_form("psk", rf"\bpsk\s?[=:]\s?{VALUE}"),
     make_form("sshpass=", rf"\bsshpass={VALUE}"),
 )
@@ -79,9 +101,6 @@ _PROGRAM = r"[^\n|;&]{0,200}?"
 _OF_COMMANDS = (
     make_form("-p", rf"\b(?:mongo[a-z]{{0,8}}|evil-winrm|smbmap|nxc|crackmapexec){_PROGRAM}\s-p[ =]?{VALUE}"),
     make_form(" -p", rf"\s-[uU][ =]?[^\s-]\S{{0,80}}\s{_PROGRAM}-p\s{{1,3}}{VALUE}"),
-    make_form("zip", rf"\b(?:un)?zip\s{_PROGRAM}-P\s{{0,3}}{VALUE}"),
-    make_form("7z,rar", rf"\b(?:7z[az]?|rar|unrar)\s{_PROGRAM}\s-h?p{VALUE}"),
-    make_form("ldap", rf"\bldap[a-z]{{3,10}}\s{_PROGRAM}\s-w\s{{0,3}}{VALUE}"),
     make_form("openssl", rf"\bopenssl\s{_PROGRAM}\s-k\s{{1,3}}{VALUE}"),
     make_form("htpasswd", rf"\bhtpasswd\s+-\w{{0,5}}b\w{{0,5}}\s+(?:-\w+\s+)?\S{{1,200}}\s+\S{{1,80}}\s+{VALUE}"),
     make_form(" -u", rf"\s-U\s{{0,3}}[\"']?[^\s%\"']{{1,80}}%{VALUE}"),
@@ -95,6 +114,15 @@ _OF_COMMANDS = (
         rf"\bcurl\s{_PROGRAM}(?:-b|--cookie)\s{{1,3}}[\"']?[\w.-]{{1,60}}=(?P<value>[\w%+/=.-]{{16,400}})",
     ),
 )
+_OF_TOOLS = (
+    make_form("zip", rf"\b(?:un)?zip\s{_PROGRAM}-P\s{{0,3}}{VALUE}"),
+    make_form("7z,rar", rf"\b(?:7z[az]?|rar|unrar)\s{_PROGRAM}\s-h?p{VALUE}"),
+    make_form("ldap", rf"\bldap[a-z]{{3,10}}\s{_PROGRAM}-w\s{{0,3}}{VALUE}"),
+    make_form("storepass,keypass", rf"\s-(?:[a-z]{{1,8}})?(?:store|key)pass[ =]\s{{0,3}}{VALUE}"),
+    make_form("gh secret", rf"\bgh\s+secret\s+set\s{_PROGRAM}(?<=\s)(?:-b|--body)[ =]\s{{0,3}}{VALUE}"),
+    make_form("smb,rpcclient", rf"\b(?:smb[a-z]{{3,10}}|rpcclient)\s{_PROGRAM}-U\s{{0,3}}[^\s%]{{1,80}}%{VALUE}"),
+)
+"""Commands whose option is a password and nothing else: a digit and a letter are enough."""
 _OF_PEOPLE = re.compile(
     r"\b(?:ssn|itin|social security(?: number| no\.?)?)\b\D{0,15}(\d{3}[ -]?\d{2}[ -]?\d{4})(?![\d-])", re.I
 )
@@ -114,7 +142,7 @@ def _of_root(root: str) -> tuple[str, ...]:
 
 
 _WORD_HINTS = [(root, _of_root(root)) for root in _ROOTS]
-_COMMAND_HINTS = tuple(dict.fromkeys(hint for form in _OF_COMMANDS for hint in form.hints))
+_COMMAND_HINTS = tuple(dict.fromkeys(hint for form in (*_OF_COMMANDS, *_OF_TOOLS) for hint in form.hints))
 _MARKUP_HINTS = ("pass", "secret")
 _FOREIGN_HINTS = (*_ASCII_NAMES, "passwor", "kennwor", "de passe", "de_passe", "contrase")
 
@@ -154,6 +182,7 @@ def redact_phrases(text: str, lowered: str) -> str:
     text = _apply(text, lowered, _OF_WORDS)
     if " -" in lowered or "net user" in lowered:
         text = _apply(text, lowered, _OF_COMMANDS)
+        text = replace_forms(text, lowered, _OF_TOOLS, is_value)
     if _has_markup(lowered):
         text = _apply(text, lowered, _OF_MARKUP)
     if _is_foreign(lowered):

@@ -33,7 +33,7 @@ class SharedBank(Bank):
         """Share a value under a short key; see `Bank.put`."""
         for name, text in (("team", team), ("key", key), ("value", value)):
             check_text(name, text)
-        position = self._log.find_position(self._append("put", self.task, team, redact(key), redact(value)))
+        position = self._log.find_position(self._append("put", self.task, redact(team), redact(key), redact(value)))
         if position is None:
             raise LibraryError(f"{self._log.name} gave an entry no position. Run: hardwon doctor")
         return position
@@ -42,6 +42,7 @@ class SharedBank(Bank):
         """Return the value of an entry, and log the pull; see `Bank.pull`."""
         check_whole("entry", entry)
         check_text("reader", reader)
+        reader = redact(reader)
         query = "SELECT value FROM bank_entries WHERE id = ? AND namespace = ? AND task = ?"
         rows = self._store.rows(query, (entry, self._namespace, self.task))
         if not rows:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.validation import check_text
 
 from .rows import LISTED, OPINIONS, RowQueries
@@ -90,7 +91,7 @@ class Selector:
             )
         )  # fmt: skip
         chosen.bank = self._rows.read_ids(
-            "SELECT id FROM bank_entries WHERE namespace = ? AND team = ?", self._namespace, name
+            "SELECT id FROM bank_entries WHERE namespace = ? AND team = ?", self._namespace, redact(name)
         )
         chosen.opinions = self._run(OPINIONS.format("writer = ?"), (self._namespace, name)).fetchall()
         return chosen
