@@ -142,8 +142,7 @@ class Surroundings:
     def hold(self, item: Item, attempt: Attempt) -> bool | None:
         """Return whether the surroundings of an action match those of an item's evidence.
 
-        If only one action failed, such as `open red valve`, nothing follows for others of its kind, unless facts of the
-        state may be the reason.
+        If only one action failed, such as `open red valve`, nothing follows for others of its kind.
 
         Returns:
             None if the item has no hull; the caller then has to evaluate its condition as text.
@@ -151,8 +150,7 @@ class Surroundings:
         hull = self.hull(item) if is_of_steps(item) else None
         if hull is None:
             return None
-        follows = hull.only in ((), attempt.phrase) or any(hull.rests)
-        return follows and hull.has(attempt.surroundings, self.structural)
+        return hull.only in ((), attempt.phrase) and hull.has(attempt.surroundings, self.structural)
 
 
 def is_of_steps(item: Item) -> bool:
