@@ -394,7 +394,7 @@ def test_a_grade_reaches_every_replica(connect, url, episode):
     assert (first.trajectory("shown").success, first.trajectory("open").success) == (False, True)
     assert all(step.keys for step in first.trajectory("open").steps)
     assert [grade.grader for grade in first.grades("open")] == ["bob"]
-    assert first.get(given.admission.item_id).title == "Use `ask for the key` instead of `say " + SECRET + "`"
+    assert first.get(given.admission.item_id).title == "Use `ask for the key` instead of `say tangerine`"
     assert first.grade("open", success=True, grader="bob").is_new is False
     late = connect("c")
     assert len(settle(first, second, late)) == 1
