@@ -313,3 +313,16 @@ def test_what_is_accepted_is_filed_and_travels(tmp_path_factory, episode):
         assert other.import_jsonl(file) == 1
         assert said(other.trajectory(episode.id)) == wanted
         assert other.verify() == []
+
+
+def test_an_id_that_an_earlier_version_stored_is_still_moved_and_forgotten(library, episode, tmp_path, monkeypatch):
+    """One odd id must not make a backup unreadable, nor keep its episode from being forgotten."""
+    odd = "ev\x1b[2Jil"
+    with monkeypatch.context() as earlier:
+        earlier.setattr("hardwon.memory.validation._NOT_IN_NEW_IDS", re.compile("(?!)"))
+        library.record(episode("wait", id=odd))
+    library.export_jsonl(tmp_path / "all.jsonl")
+    with ExperienceLibrary.open(tmp_path / "other.db") as other:
+        other.import_jsonl(tmp_path / "all.jsonl")
+        assert other.trajectory(odd).steps
+    assert library.forget(episode=odd).episodes == (odd,)

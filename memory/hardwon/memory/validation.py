@@ -31,9 +31,9 @@ LARGEST = 1e100
 """Largest absolute reward or score. Sums of many rewards stay finite."""
 _WHOLE = 2**63
 # no file name contains a NUL, and a lone surrogate has no UTF-8 form
-_NOT_IN_PATHS = re.compile("[\x00\ud800-\udfff]")
+_NOT_IN_IDS = re.compile("[\x00\ud800-\udfff]")
 # control characters could also change the terminal that shows an id
-_NOT_IN_IDS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NOT_IN_NEW_IDS = re.compile("[\x00-\x1f\x7f-\x9f]")
 _NO_IDS = (".", "..")
 """Texts that a URL and a folder read as a place."""
 _NO_VALUES: dict[str, Any] = {}
@@ -55,6 +55,7 @@ def check_episodes(episodes: Iterable[Trajectory]) -> list[Trajectory]:
     for index, episode in enumerate(episodes):
         try:
             check_episode(episode)
+            check_new_id("episode id", episode.id)
         except ConfigError as error:
             if index == 0 and isinstance(episodes, Sequence) and len(episodes) == 1:  # `record`: no index to report
                 raise
@@ -167,6 +168,7 @@ def check_items(items: Iterable[Item]) -> list[Item]:
     checked = list(items)
     for item in checked:
         check_item(item)
+        check_new_id("item id", item.id)
     return checked
 
 
@@ -215,24 +217,35 @@ def check_texts(name: str, values: object) -> None:
 
 
 def check_id(name: str, value: object) -> None:
-    """Raise an error unless a value can be an id or a namespace: text for files, URLs and terminals."""
+    """Raise an error unless a value can be an id or a namespace: text that fits into a file and a URL."""
     if not isinstance(value, str):
         raise WrongType(f"{name} is {describe_value(value)}; give text.")
     if len(value) > MAX_ID:
         raise ConfigError(f"{name} has {len(value):,} characters; give at most {MAX_ID}.")
-    if value in _NO_IDS or not value.strip():
+    _refuse(name, value, _NOT_IN_IDS)
+
+
+def check_new_id(name: str, value: str) -> None:
+    """Raise an error if a checked id may not be given anew; an empty one is left to the library.
+
+    Ids that an earlier version stored are still found, exported, imported and forgotten.
+    """
+    if value in _NO_IDS or (value and not value.strip()):
         raise ConfigError(f"{name} is {describe_value(value)}, which names nothing. Give a name.")
-    if not value.isprintable():
-        odd = _NOT_IN_IDS.search(value)
-        if odd:
-            raise ConfigError(f"{name} {describe_value(value)} contains {odd[0]!r}, which ids must not. Remove it.")
+    _refuse(name, value, _NOT_IN_NEW_IDS)
+
+
+def _refuse(name: str, value: str, refused: re.Pattern[str]) -> None:
+    """Raise an error if an id contains a character that is refused."""
+    if not value.isprintable() and (odd := refused.search(value)):
+        raise ConfigError(f"{name} {describe_value(value)} contains {odd[0]!r}, which ids must not. Remove it.")
 
 
 def check_path(value: object) -> None:
     """Raise an error unless a value can be the path of a library: `str(None)` would name a file, too."""
     if not isinstance(value, str | PathLike):
         raise WrongType(f"path is {describe_value(value)}; give the path of a file, or ':memory:'.")
-    if not str(value).strip() or _NOT_IN_PATHS.search(str(value)):
+    if not str(value).strip() or _NOT_IN_IDS.search(str(value)):
         raise ConfigError(f"path is {str(value)!r}, which no file can have. Give the path of a file, or ':memory:'.")
 
 

@@ -124,6 +124,14 @@ def test_a_text_is_gone_from_every_table_and_every_byte(filled, path):
         assert "Quux" not in found.what.action
 
 
+def test_entries_of_a_team_whose_name_was_redacted_are_forgotten(library):
+    """The file has the name without its secret; the person who asks has it with the secret."""
+    team = "password=hunter2hunter2"
+    with library.bank("call the office") as bank:
+        bank.put(team, "who", "the first floor")
+        assert library.forget(writer=team).counts["bank_entries"] == 1
+
+
 def test_an_item_keeps_the_evidence_that_is_left(filled):
     """Its ids of forgotten steps go, and its history begins anew; one of the rules has the counts that are left."""
     (kept,) = (item for item in filled.items() if item.title == "every desk opens at the second try")

@@ -17,7 +17,8 @@ GAP = "…"
 _QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»|`[^`]*`|(?<!\w)'[^']*'(?!\w)")
 _TOKEN = re.compile(r"\S+")
 _PLAIN_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
-_EDGES = re.compile(r"^(\W*)(.*?)(\W*)$", re.DOTALL)
+_CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
+"""A token without the signs around it."""
 _GAPS = re.compile(rf"{GAP}(?: {GAP})+")
 
 
@@ -32,11 +33,12 @@ def mask_values(text: str, episode: Trajectory) -> str:
     # a command of words has no names of arguments, and its arguments are kinds of things, as in the key of its values
     values = {word for action in parsed if action.parts for slot in action.slots for word in words(slot)}
     verbs = {word for action in parsed for word in words(re.sub(r"[_.-]", " ", action.verb))}
-    line = []
-    for token in _TOKEN.findall(_QUOTED.sub(GAP, text)):
-        before, word, after = _EDGES.fullmatch(token).groups()  # type: ignore[union-attr]
-        line.append(token if _is_plain(word, values, verbs) else f"{before}{GAP}{after}" if word else token)
-    masked_line = _GAPS.sub(GAP, " ".join(line))
+
+    def mask(core: re.Match[str]) -> str:
+        return core[0] if _is_plain(core[0], values, verbs) else GAP
+
+    line = " ".join(_CORE.sub(mask, token) for token in _TOKEN.findall(_QUOTED.sub(GAP, text)))
+    masked_line = _GAPS.sub(GAP, line)
     return masked_line if set(words(masked_line)) - FUNCTION_WORDS else ""
 
 

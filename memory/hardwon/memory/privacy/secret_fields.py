@@ -79,7 +79,7 @@ _ESCAPED_TOKENS = re.compile(
 """The same in a text of JSON inside of another text."""
 _KEY_BEFORE = re.compile(r"\s{0,3}[:=]\s{0,3}(?:[\"']\\?)?(?P<key>\w{0,40}[A-Za-z_])(?!\w)", re.A)
 _CALL_BEFORE = re.compile(r"(?P<call>\w{1,40}+)(?P<receiver>[\w$.]{0,80}+)(?P<chain>\s{0,40}\))?", re.A)
-"""What stands before a string, or before a bracket, read from right to left: then one attempt is enough."""
+"""The key before a string, and the call before a bracket. They match reversed text, so one attempt is enough."""
 _KEY_REACH = 60
 _CALL_REACH = 160
 
@@ -90,9 +90,9 @@ class _Call:
 
     bracket: str = ""
     types: bool = False
-    """Whether its strings are typed."""
+    """Whether its strings are typed text."""
     is_place: bool = False
-    """Whether it is the place of a field, such as `By.id(...)`."""
+    """Whether it locates a field, such as `By.id(...)`."""
     name: str = ""
     spans: list[tuple[int, int]] = field(default_factory=list)
 

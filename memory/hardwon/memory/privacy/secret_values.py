@@ -14,16 +14,12 @@ from .secret_fields import carries_text, label_of, names_field
 from .secret_forms import is_value
 from .secret_phrases import is_strong
 
-_FLAG = re.compile(
-    r"--?(?:[a-z0-9]{1,20}[_-]){0,3}(?P<name>passw(?:or)?d|passphrase|passcode|pass|pwd|pw|secret|token"
-    r"|(?:api|access|auth|private|secret)[_-]?key)\Z",
-    re.I | re.A,
-)
-_WORD = re.compile(
+_NAME = (
     r"(?:[a-z0-9]{1,20}[_-]){0,3}(?P<name>passw(?:or)?d|passphrase|passcode|pwd|pw|secret|token"
-    r"|(?:api|access|auth|private|secret)[_-]?key)\Z",
-    re.I | re.A,
+    r"|(?:api|access|auth|private|secret)[_-]?key"
 )
+_FLAG = re.compile(rf"--?{_NAME}|pass)\Z", re.I | re.A)
+_WORD = re.compile(rf"{_NAME})\Z", re.I | re.A)
 _LONGEST = 60
 """Maximum length of a name in a list."""
 _WEAK = ("secret", "token")

@@ -91,7 +91,7 @@ class Selector:
             )
         )  # fmt: skip
         chosen.bank = self._rows.read_ids(
-            "SELECT id FROM bank_entries WHERE namespace = ? AND team = ?", self._namespace, redact(name)
+            "SELECT id FROM bank_entries WHERE namespace = ? AND team IN (?, ?)", self._namespace, name, redact(name)
         )
         chosen.opinions = self._run(OPINIONS.format("writer = ?"), (self._namespace, name)).fetchall()
         return chosen
