@@ -56,3 +56,10 @@ def test_a_lesson_shows_neither_the_customer_nor_the_reason(library, trust, when
 def test_values_of_a_task_are_gaps(library, task, shown):
     ref = record_call(library, trust="trusted", task=task)
     assert mask_values(task, library.trajectory(ref)) == shown
+
+
+def test_an_argument_of_a_call_is_a_value_in_any_case(library):
+    """In `refund(customer="lopez")`, a lower-case word of the task is a name."""
+    state = State("A desk.", task="refund lopez today")
+    step = Step(state, 'refund(customer="lopez")', state, Diagnosis(True))
+    assert mask_values(state.task, Trajectory(state.task, (step,), True)) == "refund … today"

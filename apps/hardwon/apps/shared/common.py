@@ -163,13 +163,11 @@ class LiteralConsole(Console):
         return super().render_str(show_controls(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of anything to print; only Rich itself writes controls."""
+        """Return the segments of anything to print; the controls of a text in it are shown."""
         if isinstance(renderable, Text) and (text := show_controls(renderable.plain)) != renderable.plain:
             # a copy without styles, whose places in the text have moved
             renderable = Text(text, renderable.style, overflow=renderable.overflow, no_wrap=renderable.no_wrap)
-        for segment in super().render(renderable, options):
-            text = segment.text if segment.control else show_controls(segment.text)
-            yield segment if text is segment.text else Segment(text, segment.style)
+        return super().render(renderable, options)
 
 
 def out() -> Console:
