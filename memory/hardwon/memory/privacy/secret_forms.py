@@ -68,6 +68,24 @@ _OF_COMMANDS = (
     ),
     make_form("pass:", rf"\bpass:{VALUE}"),
     make_form("/p:,/pass:,/password:", rf"\s/p(?:ass(?:word)?)?:{VALUE}"),
+    make_form("sudo", rf"\bsudo\s(?:{_PROGRAM}\s)?-S\s{_PROGRAM}<<<\s?{VALUE}", certain=True),
+    make_form(
+        "sudo -", r"\becho\s(?:-n\s)?(?P<q>[\"']?)(?P<value>[^\s\"'|]{3,200})(?P=q)\s?\|\s?sudo\s-S", certain=True
+    ),
+    make_form("file=<(", r"password-file=<\(echo\s(?P<q>[\"']?)(?P<value>[^\s\"'()]{3,200})(?P=q)\)", certain=True),
+    make_form(
+        "htpasswd",
+        rf"\bhtpasswd(?:\s-\w{{1,9}}){{0,6}}?\s-\w{{0,9}}b\w{{0,9}}(?:\s-\w{{1,9}}){{0,6}}\s(?!-)\S{{1,200}}\s\S{{1,80}}\s{VALUE}",
+        certain=True,
+    ),
+    make_form("openssl", rf"\bopenssl\s{_PROGRAM}\s-k\s{{1,3}}{VALUE}", certain=True),
+    make_form("net user", rf"\bnet\suser\s\S{{1,80}}\s(?!/){VALUE}\s{{1,3}}/add", certain=True),
+    make_form("nmcli", rf"\bnmcli\s{_PROGRAM}\spassword\s{{1,3}}{VALUE}", certain=True),
+    make_form("wpa_pass", rf"\bwpa_passphrase\s(?:\"[^\"\n]{{1,64}}\"|\S{{1,64}})\s{{1,3}}{VALUE}", certain=True),
+    make_form("wifi:", r"\bwifi:(?:[^;\n]{0,80};){0,4}p:(?P<value>(?:\\.|[^;\n]){3,80});", certain=True),
+    make_form(
+        "user-secrets", rf"\buser-secrets\sset\s(?:\"[^\"\n]{{1,200}}\"|\S{{1,200}})\s{{1,3}}{VALUE}", certain=True
+    ),
     make_form(
         "chpasswd", r"[\"'\s][\w.-]{1,40}:(?P<value>[^\s\"']{3,200})[\"']?\s*\|[^|\n]{0,20}chpasswd", certain=True
     ),
@@ -240,7 +258,7 @@ def redact_forms(text: str, lowered: str, raw: bytes) -> str:
     return redacted
 
 
-_COMMAND_HINTS = (" -", "pass:", " /p", "chpasswd")
+_COMMAND_HINTS = (" -", "pass:", " /p", "chpasswd", "net user", "user-secrets", "nmcli", "wpa_pass", "wifi:")
 """Hints of which every command has one."""
 _SIGNS = re.compile(r"[=:<(%'\"：]")
 """Signs of which every form of names and headers has one, unless it is a password in prose."""
