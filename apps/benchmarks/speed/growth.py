@@ -56,7 +56,7 @@ class Progress:
         self._path = folder / "growth.json"
         self._kept: dict[str, Any] = {"plan": plan, "benefits": {}, "turns": {}}
         if self._path.exists():
-            self._kept = json.loads(self._path.read_text(encoding="utf-8"))
+            self._kept |= json.loads(self._path.read_text(encoding="utf-8"))
             if self._kept["plan"] != plan:
                 raise ConfigError(
                     f"{folder} holds the measurement {self._kept['plan']}, not {plan}. Use another --out."

@@ -298,3 +298,18 @@ def test_a_file_that_is_not_utf_8_names_the_next_step(library, folder, items):
     path.write_text(path.read_text(), encoding="utf-16")
     with pytest.raises(ConfigError, match=rf"{items[0].id}\.md:1: the file is not UTF-8 .* Save it as UTF-8"):
         commit(library, folder, why="")
+
+
+def test_a_file_has_no_control_characters_and_keeps_those_of_the_library(library, folder):
+    """`cat` of a file must not erase a terminal; an edit of the title leaves the body as it is recorded."""
+    body = "Wait.\n\x1b[2J\x1b]52;c;cm0=\x07 done"
+    item = library.get(library.add(Item("warning", TITLE + "\x1b[1m", body)).item_id)
+    check_out(library, folder, "test.db")
+    text = find(folder, item).read_text(encoding="utf-8")
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "\\x1b[2J" in text
+    assert commit(library, folder, why="") == []
+    edit(folder, item, "kind: warning\n", "kind: warning\ntags: [screen]\n")
+    assert list_changes(commit(library, folder, why="")) == [("changed", item.id)]
+    assert library.get(item.id).body == body

@@ -28,6 +28,7 @@ import yaml
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError
 
+from .common import show_controls
 from .editing import check_changes
 
 HEAD = ("id", "kind", "title", "when_to_use", "when_not_to_use", "status", "pinned")
@@ -66,7 +67,8 @@ def name_file(item: Item) -> str:
 def read_values(item: Item) -> dict[str, Any]:
     """Return the editable fields of an item as JSON values."""
     values = {name: json.loads(json.dumps(getattr(item, name))) for name in EDITABLE}
-    return {**values, "body": _normalize(values["body"])}
+    # the front matter escapes control characters, and a file that is printed must not write them to a terminal either
+    return {**values, "body": show_controls(_normalize(values["body"]))}
 
 
 def compute_digest(values: Mapping[str, Any]) -> str:
