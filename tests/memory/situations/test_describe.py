@@ -76,3 +76,8 @@ def test_every_part_of_every_key_is_said():
         for phrase in key_words(key, "put map in box"):
             assert " | " not in phrase
             assert "[T]" not in phrase
+
+
+def test_a_key_with_full_names_is_told_as_its_action():
+    key = "= open left door | tried 0 to unknown | 1: | "
+    assert key_words(key) == ["`open left door`", "not tried here before"]

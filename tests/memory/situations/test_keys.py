@@ -18,6 +18,7 @@ from hardwon.memory.situations.keys import (
     pattern_of,
     words,
 )
+from hardwon.memory.situations.name_keys import NAME_MARK, name_in_full
 
 KITCHEN = State(
     "You see a stove. The stove is hot. A raw potato lies beside an oven.",
@@ -78,8 +79,55 @@ def test_keys_go_from_general_to_special():
     assert keys[1] == "cook {1} in {2}"
     assert keys[2] == "cook {1} in {2} | tried 0 to unknown"
     assert keys[CONTEXT_KEY].startswith("cook {1} in {2} | tried 0 to unknown | ")
-    assert keys[-1].startswith("cook potato in oven | tried 0 to unknown | ")
+    assert keys[-2].startswith("cook potato in oven | tried 0 to unknown | ")
     assert len(set(keys)) == len(keys)
+
+
+def test_each_key_with_full_names_follows_the_key_of_its_kind():
+    """Two of them: with the flags alone, and with the surroundings and notes; `potato` alone has none."""
+    for notes in (KITCHEN.notes, ()):
+        keys = Situation(replace(KITCHEN, notes=notes), STRUCTURAL).keys("cook the raw potato in oven", "tried 0")
+        named = [at for at, key in enumerate(keys) if key.startswith(NAME_MARK)]
+        assert len(named) == 2
+        for at in named:
+            assert keys[at].removeprefix(NAME_MARK) == keys[at - 1].replace("cook potato", "cook raw potato")
+            assert at > CONTEXT_KEY
+    keys = Situation(KITCHEN, STRUCTURAL).keys("cook potato in oven", "tried 0")
+    assert not any(key.startswith(NAME_MARK) for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("action", "name"),
+    [
+        ("take the left door", "take left door"),
+        ("cut Yellow Wire", "cut yellow wire"),
+        ("use key 3", "use key 3"),
+        ("use key no. 3", "use key 3"),
+        ("use key #3", "use key 3"),
+        ("go to cabinet 12", "go to cabinet 12"),
+        ("put small mushroom in tin box", "put small mushroom in tin box"),
+        ("pour cup of green tea in mug", "pour cup of green tea in mug"),
+        # no more than the pattern
+        ("take door", ""),
+        ("look", ""),
+        ("", ""),
+        ("..", ""),
+        # ids, free text and secrets
+        ("refund order 88231", ""),
+        ("find a big old rusty green door", ""),
+        ("call [redacted:phone] number", ""),
+        ('search(query="red shoes")', ""),
+        ('get_user(user_id="mia_li_3668")', ""),
+        # calls and shell commands keep their labels in the pattern, but not the numbers of things
+        ('open(door="left door")', ""),
+        ("click[Buy Now]", ""),
+        ("git commit -m x", ""),
+        ('open(door="sinkbasin 1")', "open(door=sinkbasin 1)"),
+        ("click[item 12]", "click[item 12]"),
+    ],
+)
+def test_an_action_is_named_in_full_if_attributes_tell_its_things_apart(action, name):
+    assert name_in_full(action) == name
 
 
 def test_the_context_of_an_argument_is_near_it():

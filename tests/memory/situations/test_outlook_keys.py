@@ -7,7 +7,7 @@ from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.situations import outlook_keys
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.familiarity import Familiarity
-from hardwon.memory.situations.outlook_keys import AGAIN, OutlookKeys
+from hardwon.memory.situations.outlook_keys import AGAIN, NAMED, SPECIAL, OutlookKeys
 
 HALL = State(
     "You are in the hall. To the north you see the attic. A red lamp stands on the floor.",
@@ -90,3 +90,11 @@ def test_tries_are_those_of_the_state_that_is_given():
         assert [seen.tries(state, "rub red lamp") for state in (HALL, ATTIC, replace(HALL))] == [1, 0, 1]
         assert [seen.tries_since_gain(state, "rub red lamp") for state in (HALL, ATTIC)] == [1, 0]
     assert seen.tries(HALL, "wait") == 0
+
+
+def test_the_last_two_keys_have_the_full_names_of_the_two_before_them():
+    """`red lamp` beside `lamp`; an action without attributes or numbers has none."""
+    taken, still = OutlookKeys(WORDS).list(HALL, ("take red lamp", "wait"), EpisodeMap())
+    assert taken[NAMED:] == tuple("= " + key.replace("take lamp", "take red lamp") for key in taken[SPECIAL:NAMED])
+    assert all(taken[SPECIAL:])
+    assert still[NAMED:] == ("", "")

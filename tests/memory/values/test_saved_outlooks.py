@@ -7,7 +7,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.situations.episode_map import EpisodeMap
-from hardwon.memory.situations.outlook_keys import OutlookKeys
+from hardwon.memory.situations.outlook_keys import COLUMNS, OutlookKeys
 from hardwon.memory.values.outlook import EpisodeRows, Forms, Rows, fit
 from hardwon.memory.values.outlook_episodes import EpisodeReader
 from hardwon.memory.values.saved_outlooks import Progress, pack, unpack, unpack_episodes
@@ -189,7 +189,7 @@ def test_a_read_only_library_writes_no_file(path, reads):
 def test_packing_keeps_every_array():
     """Round trip of what the file holds; the empty table is the degenerate case."""
     rows = Rows()
-    row = rows.file([f"key {n}" for n in range(13)])
+    row = rows.file([f"key {n}" for n in range(COLUMNS)])
     episodes = [EpisodeRows([row], [1.0], [0.1], [False], [True], [True], [(0, row, 0, 0)]), EpisodeRows()]
     forms = Forms()
     forms.first["put {1} in {2}"] = {"pot"}
@@ -202,5 +202,7 @@ def test_packing_keeps_every_array():
         assert again.forms == forms
         assert again.keys.structural == {"you"}
         assert again.rows.list_keys() == rows.list_keys()
-        assert again.rows.file([f"key {n}" for n in range(13)]) == row
-        assert again.judge([[f"key {n}" for n in range(13)]]) == table.judge([[f"key {n}" for n in range(13)]])
+        assert again.rows.file([f"key {n}" for n in range(COLUMNS)]) == row
+        assert again.judge([[f"key {n}" for n in range(COLUMNS)]]) == table.judge(
+            [[f"key {n}" for n in range(COLUMNS)]]
+        )

@@ -81,6 +81,14 @@ def test_an_estimate_about_other_things_is_not_shown():
     assert not any("sink" in text for _, text, _ in render_estimates(ESTIMATES, {}))
 
 
+def test_an_estimate_of_a_thing_by_its_full_name_is_shown():
+    left = {"open the left door": estimate(0.9, 5, "= open left door | tried 0")}
+    assert [text for _, text, _ in render_estimates(left, {})] == [
+        "- in 5 similar situations, `open the left door` led to a return of 0.90 on average"
+    ]
+    assert render_estimates({"open right door": left["open the left door"]}, {}) == []
+
+
 def test_of_many_estimates_the_best_and_the_worst_are_shown():
     many = {f"open box{n}": estimate(n / 10, 1, f"open box{n} | tried 0") for n in range(9)}
     many = {a: estimate(e.value, 1, f"{pattern_of(a)} | x") for a, e in many.items()}

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .keys import ANY_SAID, GUARD_MARK, SAID, TOLD, parse_action
+from .name_keys import NAME_MARK
 
 _TRIES = {"0": "not tried here before", "1": "tried once here", "2": "tried twice or more here"}
 _FOLLOWS = {
@@ -56,7 +57,7 @@ def key_words(key: str, action: str = "") -> list[str]:
         pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
         operator, _, operand = condition.partition(" ")
         return [f"`{pattern}`", condition_words({operator: operand}, pattern)]
-    pattern, *parts = key.split(" | ")
+    pattern, *parts = key.removeprefix(NAME_MARK).split(" | ")
     names = parse_action(action or pattern).slots
     phrases = [f"`{pattern}`"]
     # not strict: a key of an unknown form is described by its action alone

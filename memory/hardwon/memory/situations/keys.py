@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hardwon.memory.records import Fact, State
 
 from .actions import ParsedAction, parse_action, pattern_of
+from .name_keys import NAME_MARK, name_in_full
 from .phrases import ARTICLES, FUNCTION_WORDS, content_words, head_noun, vocabulary, words
 
 __all__ = [
@@ -39,7 +40,7 @@ MAX_LISTED = 12
 """Maximum number of elements of a list that the text does not show."""
 CONTEXT_KEY = 4
 """Index of the key that combines an action's template with its context."""
-KEYS_VERSION = 6
+KEYS_VERSION = 7
 """Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
 SAID = "said"
 """Mark in keys for an action that the text names."""
@@ -195,7 +196,9 @@ class Situation:
         form, half = parsed.template, pattern_of(action, keep_first=True)
         # the order is from general to specific: estimates back off from the end (see CONTEXT_KEY)
         keys = [ANY_SAID if is_named else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
+        name = name_in_full(action)
         thing = [f"{pattern_of(action)} | {facts}"] if parsed.slots else []
+        thing += [f"{NAME_MARK}{name} | {facts}"] if name else []
         # what was told of a thing says more than what kind of thing it is
         has_notes = bool(self._notes.sentences)
         keys += thing if has_notes else []
@@ -208,6 +211,7 @@ class Situation:
             keys.append(f"{half} | {special}")
         if parsed.slots:
             keys.append(f"{pattern_of(action)} | {special}")
+        keys += [f"{NAME_MARK}{name} | {special}"] if name else []
         return tuple(dict.fromkeys(keys))  # without distinguishing words, a pattern equals the form
 
     def flags(self, parsed: ParsedAction) -> str:

@@ -12,17 +12,19 @@ from hardwon.memory.records import State
 from .actions import ParsedAction, parse_action, pattern_of
 from .episode_map import EpisodeMap
 from .keys import Situation
+from .name_keys import NAME_MARK, name_in_full
 
 MAX_WORDS = 4
 """Number of keys with one word of the notes."""
-COLUMNS = 9 + MAX_WORDS
+COLUMNS = 11 + MAX_WORDS
 """Number of keys of an action; missing ones are empty."""
-LEVELS = (0, 1, 2, 3, 4, 4, 5, *[6] * MAX_WORDS, 7, 8)
+LEVELS = (0, 1, 2, 3, 4, 4, 5, *[6] * MAX_WORDS, 7, 8, 9, 10)
 """Level of each key; at equal evidence, each level weighs twice as much as the one before it."""
 TOLD = 6
 """Column of the first key about what the notes say; those with one word each follow."""
-FORM, AGAIN, SPECIAL = 1, 2, COLUMNS - 2
-"""Columns of the form, of the form with what the episode did, and of the action's distinguishing words."""
+FORM, AGAIN, SPECIAL, NAMED = 1, 2, COLUMNS - 4, COLUMNS - 2
+"""Columns of the form, of the form with what the episode did, and the first of the two with the action's
+distinguishing words, and with its full names: each of these refines the key NAMED - SPECIAL columns before it."""
 STATES = 512
 """Number of states whose keys are kept; the states of an episode are read several times."""
 
@@ -149,6 +151,7 @@ def compute_outlook_keys(
         leads_back: Whether it leads to a location that the episode has seen.
     """
     form, half, narrow = parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
+    name = name_in_full(action)
     around = scene.situation.read_surroundings(parsed.slots)
     flags, marks, note_words = scene.belongings.read(parsed)
     note_keys = [f"{half} | {marks} | {word}" for word in note_words]
@@ -165,4 +168,6 @@ def compute_outlook_keys(
         *[""] * (MAX_WORDS - len(note_keys)),
         f"{narrow} | {again} | {marks}" if parsed.slots else "",
         f"{narrow} | {again} | {marks} | {around}" if parsed.slots else "",
+        f"{NAME_MARK}{name} | {again} | {marks}" if name else "",
+        f"{NAME_MARK}{name} | {again} | {marks} | {around}" if name else "",
     )

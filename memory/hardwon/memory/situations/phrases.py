@@ -57,6 +57,7 @@ MAX_LABEL = 4
 """Maximum number of words of an argument that is a label. A longer one is free text."""
 KEPT_DIGITS = 3
 """Maximum number of digits of a number that is a choice. A longer one is an id or an amount."""
+_LONG_NUMBER = re.compile(rf"\d{{{KEPT_DIGITS + 1}}}")
 
 HOLE = re.compile(r"\{\d+\}")
 _QUOTES = "\"'`“”‘’«»„"
@@ -157,6 +158,23 @@ def head_noun(phrase: str) -> str:
     if is_divided and not (before[-1] in _UNITS and all(_find_numbers(before))):
         return f"{_last(before)} of {_last(after)}"
     return _last(after if is_divided else tokens)
+
+
+@lru_cache(maxsize=8192)
+def full_name(phrase: str) -> str:
+    """Return the words of a phrase without articles, with the attributes and numbers that its head leaves out.
+
+    `the left door` -> `left door`, `key no. 3` -> `key 3`. Free text and a phrase with an id have only their head.
+    """
+    tokens = _tokens(phrase)
+    kept = [
+        _UNSAFE.sub("", _MARKER.sub("", token))
+        for token, is_numeric in zip(tokens, _find_numbers(tokens), strict=True)
+        if not (is_numeric and token in _MARKERS)
+    ]
+    name = " ".join(filter(None, kept)) or head_noun(phrase)
+    is_abstract = name.count(" ") >= MAX_LABEL or _LONG_NUMBER.search(name) or _REDACTED.search(phrase)
+    return head_noun(phrase) if is_abstract or HOLE.fullmatch(phrase) else name
 
 
 def _tokens(phrase: str, *, with_aside: bool = False) -> list[str]:

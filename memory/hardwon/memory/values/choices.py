@@ -13,9 +13,12 @@ from dataclasses import replace
 
 from hardwon.memory.records import Estimate, Step
 from hardwon.memory.situations.keys import Situation
+from hardwon.memory.situations.name_keys import NAME_MARK
 from hardwon.memory.storage.counted import COUNTED_EPISODES
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
+
+from .cells import weigh_part
 
 PRIOR = 2.0
 """Weight of the share of a more general key, as a number of opportunities."""
@@ -44,12 +47,15 @@ class Choices:
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
+        """By key: opportunities, those at which it was chosen, their episodes, and the last of these."""
+        self._episodes = 0
         self.steps = 0
         """Number of steps with a choice."""
 
     def read(self, episode: Iterable[Step], structural: frozenset[str]) -> None:
         """Count the choices of an episode, with the number of earlier tries of each action in the same state."""
         tries: Counter[tuple[str, str]] = Counter()
+        self._episodes += 1
         for step in episode:
             state = f"{step.pre.observation}\n{step.pre.signature}"
             self._add(step, structural, {action: tries[state, action] for action in step.admissible})
@@ -65,9 +71,11 @@ class Choices:
         for action in step.admissible:
             chosen = action == step.action
             for key in dict.fromkeys(situation.keys(action, f"tried {min(tries[action], MOST_TRIES)}")):
-                count = self._counts.setdefault(key, [0, 0])
+                count = self._counts.setdefault(key, [0, 0, 0, 0])
                 count[0] += 1
                 count[1] += chosen
+                count[2] += count[3] != self._episodes
+                count[3] = self._episodes
 
     def share(self, keys: Sequence[str]) -> float:
         """Return the share of its opportunities at which an action was chosen, in [0, 1].
@@ -76,11 +84,18 @@ class Choices:
             keys: The keys of the action, the most general first.
         """
         share = 0.0
+        kind = [0, 0, 0, 0]
         # From general to specific: each share becomes the prior of the next.
         for key in keys:
             count = self._counts.get(key)
-            if count is not None:
+            if count is None:
+                continue
+            if not key.startswith(NAME_MARK):
                 share = (count[1] + PRIOR * share) / (count[0] + PRIOR)
+                kind = count
+            else:  # after the key of its kind, which has all its steps
+                weight = weigh_part((count[0], count[2], count[1]), (kind[0], kind[2], kind[1], kind[1]))
+                share += weight * (count[1] / count[0] - share)
         return share
 
     def blend(

@@ -31,7 +31,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardwon.memory.situations.actions import ParsedAction
-from hardwon.memory.situations.outlook_keys import AGAIN, COLUMNS, FORM, LEVELS, MAX_WORDS, SPECIAL, TOLD, OutlookKeys
+from hardwon.memory.situations.outlook_keys import (
+    AGAIN,
+    COLUMNS,
+    FORM,
+    LEVELS,
+    MAX_WORDS,
+    NAMED,
+    SPECIAL,
+    TOLD,
+    OutlookKeys,
+)
+
+from .cells import DOUBT, LEAST
 
 DISCOUNT = 0.9
 """Worth of an action that becomes possible, relative to one that is possible now."""
@@ -180,24 +192,27 @@ class Mean:
     weight: Floats
 
     @classmethod
-    def of(cls, keys: Ints, values: Floats, size: int) -> "Mean":
-        """Return the means over steps.
+    def of(cls, keys: Ints, values: Floats, size: int, episodes: Floats | None = None) -> "Mean":
+        """Return the means over steps. A key with the full names of things weighs as much as these differ from others.
 
         Args:
             keys: Key ids of each step, (steps, columns).
             values: The figure of each step, (steps,).
             size: Number of keys.
+            episodes: By key, the share of its steps that are of different episodes, (size,); by default all.
         """
         flat = keys.ravel()
         spread = np.repeat(values, keys.shape[1])
         n = np.bincount(flat, minlength=size).astype(np.float64)
-        total = np.bincount(flat, spread, minlength=size)
-        squares = np.bincount(flat, spread * spread, minlength=size)
+        total = np.asarray(np.bincount(flat, spread, minlength=size), dtype=np.float64)
+        squares = np.asarray(np.bincount(flat, spread * spread, minlength=size), dtype=np.float64)
         safe = np.maximum(n, 1.0)
         mean = total / safe
         variance = np.maximum(squares / safe - mean * mean, 0.0)
         weight = np.minimum(n, MOST) * (n + 1.0) / (n * variance + SPREAD)
         weight[0] = 0.0  # the empty key
+        names, kinds = _list_names(keys)
+        weight[names] *= _weigh_names(n, total, squares, np.ones(size) if episodes is None else episodes, names, kinds)
         return cls(mean, weight)
 
     @classmethod
@@ -211,6 +226,57 @@ class Mean:
         total = weights.sum(axis=-1)
         means: Floats = (weights * np.take(self.mean, keys, axis=-1)).sum(axis=-1) / np.maximum(total, 1e-12)
         return means
+
+
+def _list_names(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the ids of the keys with full names, and those of the keys of all things of their kind.
+
+    Args:
+        keys: Key ids of each step, (steps, columns).
+    """
+    pairs = np.stack([keys[:, NAMED:].ravel(), keys[:, SPECIAL:NAMED].ravel()])
+    names, kinds = np.unique(pairs[:, pairs[0] > 0], axis=1)
+    return names, kinds
+
+
+def _count_episodes(keys: Ints, lengths: Sequence[int], size: int) -> Floats:
+    """Return, by key, the share of its steps that are of different episodes, (size,).
+
+    Args:
+        keys: Key ids of each step, (steps, columns).
+        lengths: Number of steps of each episode.
+        size: Number of keys.
+    """
+    number = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
+    pairs = np.unique(number[:, None] * size + keys)
+    n = np.bincount(keys.ravel(), minlength=size)
+    shares: Floats = np.bincount(pairs % size, minlength=size) / np.maximum(n, 1)
+    return shares
+
+
+def _weigh_names(n: Floats, total: Floats, squares: Floats, episodes: Floats, names: Ints, kinds: Ints) -> Floats:
+    """Return how far the steps with each name count apart from others of its kind, (names,); see `cells.weigh_name`.
+
+    Args:
+        n: Number of steps by key.
+        total: Sum of their values.
+        squares: Sum of the squared values.
+        episodes: Share of the steps that are of different episodes.
+        names: Ids of the keys with full names.
+        kinds: For each, the id of the key of all things of its kind.
+    """
+    own, count = n[names], n[kinds]
+    m, rest = count - own, total[kinds] - total[names]
+    safe = np.maximum(m, 1.0)
+    differences = (total[names] / own - rest / safe) ** 2
+    within = np.maximum(squares[kinds] - total[names] ** 2 / own - rest**2 / safe, 0.0) / count
+    spread = np.maximum(squares[kinds] - total[kinds] ** 2 / count, 0.0) / count
+    of_own, of_rest = own * episodes[names], m * episodes[kinds]
+    inverse = 1.0 / of_own + 1.0 / np.maximum(of_rest, 1.0)
+    doubt = DOUBT * (within + 2 * spread / (of_own + of_rest)) * inverse
+    differs = (np.minimum(of_own, of_rest) >= LEAST) & (differences > 0)
+    weights: Floats = np.where(differs, np.maximum(0.0, 1.0 - doubt / np.maximum(differences, 1e-300)), 0.0)
+    return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,14 +391,15 @@ def fit(rows: Rows, forms: Forms, keys_of: OutlookKeys, episodes: Sequence[Episo
     gains = np.clip(rewards / scale, LOWEST_GAIN, HIGHEST_GAIN)
     gains += _concatenate([episode.novelty for episode in episodes], np.float64)
     keys = ids[steps]
-    gain = Mean.of(keys, gains, size)
-    lost = Mean.of(keys, _concatenate([episode.lost for episode in episodes], np.float64), size)
-    dead = Mean.of(keys, _concatenate([episode.dead for episode in episodes], np.float64), size)
+    shares = _count_episodes(keys, [len(episode.steps) for episode in episodes], size)
+    gain = Mean.of(keys, gains, size, shares)
+    lost = Mean.of(keys, _concatenate([episode.lost for episode in episodes], np.float64), size, shares)
+    dead = Mean.of(keys, _concatenate([episode.dead for episode in episodes], np.float64), size, shares)
     counts = np.bincount(keys.ravel(), minlength=size).astype(np.float64)
     counts[0] = 0.0  # new keys have this id, too, and no step
     chances = count_chances(keys, rewards > 0, size)
     links = _Links(
-        ids, keys, _concatenate([episode.followed for episode in episodes], np.bool_), _join_opened(episodes)
+        ids, keys, shares, _concatenate([episode.followed for episode in episodes], np.bool_), _join_opened(episodes)
     )
     gains_of, lost_of = gain.estimate(ids), lost.estimate(ids)
     unlock = links.fit(lambda unlocked: compute_value(gains_of, unlocked, lost_of), size)
@@ -357,6 +424,8 @@ class _Links:
     """Key ids of all rows, (rows, columns)."""
     keys: Ints
     """Key ids of each step, (steps, columns)."""
+    shares: Floats
+    """See `_count_episodes`."""
     followed: NDArray[np.bool_]
     opened: NDArray[np.int64]
     """See `EpisodeRows.opened`."""
@@ -376,7 +445,7 @@ class _Links:
             more = value[after] - np.maximum(0.0, np.maximum(value[visited], value[before]))
             targets = np.zeros(len(self.keys))
             np.maximum.at(targets, step, np.where(more > NOISE, more, 0.0))
-            unlock = Mean.of(self.keys[self.followed], targets[self.followed], size)
+            unlock = Mean.of(self.keys[self.followed], targets[self.followed], size, self.shares)
         return unlock
 
 

@@ -5,6 +5,7 @@ One table holds all steps of a namespace. With a `WorldMap`, the keys of each st
 
 import json
 import logging
+import zlib
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -233,10 +234,11 @@ def _parse_row(row: tuple[Any, ...]) -> list[int]:
 
 def _judge_steps(rows: list[tuple[Any, ...]], facts: list[tuple[str, ...]]) -> Iterator[Evidence]:
     """Yield the evidence of each step about its call, episode by episode, given the facts of each step."""
-    for _, episode in groupby(zip(rows, facts, strict=True), key=lambda pair: pair[0][-1]):
+    for ref, episode in groupby(zip(rows, facts, strict=True), key=lambda pair: pair[0][-1]):
         steps = list(episode)
         outcomes = [(row[4], row[3]) for row, _ in steps]
-        yield from evidence_of(outcomes, steps[0][0][0], [step_facts for _, step_facts in steps])
+        # a number of the id, because an episode that fills a batch comes in several parts
+        yield from evidence_of(outcomes, zlib.crc32(ref.encode()), [step_facts for _, step_facts in steps])
 
 
 def rebuild_values(store: Store, namespace: int) -> ValueTable:

@@ -10,9 +10,10 @@ from itertools import chain
 
 from hardwon.memory.records import Estimate
 from hardwon.memory.situations.keys import CONTEXT_KEY, NOTHING_TOLD, TOLD
+from hardwon.memory.situations.name_keys import NAME_MARK
 from hardwon.memory.situations.note_keys import find_told_action
 
-from .cells import MEMORY, Cell, StoredCells, leave_out, rank_rest
+from .cells import MEMORY, Cell, StoredCells, leave_out, rank_rest, weigh_name
 
 GENERALITY = 0.6
 """Weight of a key relative to the next more specific one, at equal evidence."""
@@ -147,6 +148,7 @@ class ValueTable:
             p_k = (lost_k + p_(k - 1)) / (n_k + 1),   p_0 = 0
 
         A key with consistent returns weighs more than a key with scattered ones, and a key without steps has no weight.
+        A key with the full names of things counts as far as these differ from others of their kind; see `weigh_name`.
         If the notes lack a word that is a condition of the action, the steps that lacked it count instead of those that
         share other words; see `_find_lacking`. The common key of all steps of which notes told something counts only
         then: it pools what notes told of other things. In a state without notes, those steps count as if they
@@ -164,15 +166,23 @@ class ValueTable:
         most_specific = None
         key_of_cell = ""
         tried = 0
+        kind: Cell | None = None
+        named: list[tuple[str, Cell, float]] = []
         # Every action of every step comes here: read cells are looked up without a call.
         read, find = self._cells.get, self.cell if self._stored is not None else None
         left_out: Collection[str] = ()
         for at, key in enumerate(keys):
             cell = read(prefix + key)
             if cell is None and (find is None or (cell := find(prefix + key)) is None):
+                kind = None
                 continue
             if key in left_out:
                 continue
+            if key.startswith(NAME_MARK):
+                if kind is not None and (share := weigh_name(cell, kind)):
+                    named.append((key, cell, share))
+                continue
+            kind = cell
             if key.endswith(TOLD):
                 if (lacking := self._find_lacking(prefix + key, {prefix + other for other in keys})) is None:
                     continue
@@ -188,6 +198,10 @@ class ValueTable:
         if most_specific is None:
             return Estimate(0.0, context=context)
         value = total / weight if weight else 0.0
+        for key, cell, share in named:
+            value += share * (cell.mean - value)
+            lost += share * (cell.lost / cell.n - lost)
+            most_specific, key_of_cell = cell, key
         if self.note_keys and (untold := self._find_untold(keys, prefix)) is not None:
             remembered = min(untold.n, MEMORY)
             share = remembered / (remembered + tried)

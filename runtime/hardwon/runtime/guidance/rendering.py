@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from hardwon.memory import Estimate, Item, Outcome, State, Step
-from hardwon.memory.situations.actions import parse_action, pattern_of
+from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.situations.name_keys import names_all_things
 from hardwon.memory.situations.phrases import words_of
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
 from hardwon.memory.trust.instructions import LEFT_OUT, instruction_in
@@ -191,7 +192,7 @@ def render_estimates(
         order = (-outcome.share, -estimate.value, action)
         if outcome.rewarded or outcome.punished:
             ranked.append((order, action, _describe_outcome(action, outcome), outcome.steps))
-        elif estimate.n and estimate.key.partition(" | ")[0] == pattern_of(action):
+        elif estimate.n and names_all_things(estimate.key, action):
             line = f"- in {_count(estimate.n)}, `{action}` {_describe_return(estimate.value, estimate.n)}"
             ranked.append((order, action, line, estimate.steps))
     ranked.sort(key=itemgetter(0))
