@@ -5,7 +5,9 @@
 Episodes use the same agent, loop and library as in production.
 """
 
+import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
@@ -13,7 +15,7 @@ from hardwon.runtime.interfaces.arms import Arm
 from .algorithms.composers import Composer
 from .algorithms.outcomes import Outcome
 from .algorithms.samples import Rollout
-from .config.kinds import TELLS, TRIES
+from .config.kinds import RECALLS, TELLS, TRIES
 from .config.program import PROGRAM
 from .console import EpisodeCount
 from .programs.player import PlaysPrograms, ProgramPlayer
@@ -21,7 +23,7 @@ from .programs.recorded import RecordedPlayer
 from .roles.base import TriesCandidates
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
-from .rollouts.renaming import Rename
+from .rollouts.renaming import Names, Rename
 from .rollouts.rollout import Spec, collect
 from .rollouts.rounds import Read, play_rounds
 from .session import Session
@@ -49,6 +51,7 @@ class Player:
         self._session, self._tell, self.pool = session, tell, pool
         self._cast = Cast(session)
         self._programs = open_programs(session)
+        self._names: Names | None = None
         self.snapshot = ""
         """Name of the library version in use; stored with every sample."""
 
@@ -87,7 +90,7 @@ class Player:
         ]
         specs = await self._prepare_specs(specs, arms, learning)
         if learning:
-            specs = self._assign_candidates(specs, arms)
+            specs = self._draw_names(self._assign_candidates(specs, arms), arms)
         max_steps = max_steps or self._session.config.environment.max_steps
         castings = {arm.name: Casting(arm, temperature, learning, max_steps) for arm in arms}
         snapshot, iteration = self.snapshot, self.iteration
@@ -225,6 +228,24 @@ class Player:
                 given = role.assign_candidates([assigned[at] for at in places])
                 assigned.update(zip(places, given, strict=True))
         return [assigned[at] for at in range(len(specs))]
+
+    def _draw_names(self, specs: Sequence[Spec], arms: Mapping[Arm, int]) -> list[Spec]:
+        """Give things other names in a share of the groups, the same ones in all episodes that recall."""
+        session = self._session
+        share, recalling = session.config.library.renamed, {arm.name for arm in arms if arm.memory in RECALLS}
+        if not share:
+            return list(specs)
+        if self._names is None:
+            episodes = session.explorer.trajectories(session.config.explore.worlds)
+            self._names = Names({action for each in episodes for step in each.steps for action in step.admissible})
+            if self._tell is not None and not any(len(group) > 1 for group in self._names.groups):
+                self._tell("library.renamed changes nothing: no listed actions differ by a name. Set it to 0.")
+        drawn: list[Spec] = []
+        for spec in specs:
+            chance = random.Random(f"{spec.salt}/{spec.group}")
+            renamed = spec.arm in recalling and chance.random() < share
+            drawn.append(replace(spec, names=self._names.draw(chance)) if renamed else spec)
+        return drawn
 
     @property
     def iteration(self) -> int:

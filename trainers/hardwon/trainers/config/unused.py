@@ -75,8 +75,10 @@ def _list_groups(config: "TrainConfig") -> Iterator[Group]:
     yield Group("library", library, recall_settings, recalls, "an arm with recall, such as arms.retrieved=4")
     for name, role in config.roles.items():
         yield from _list_role(f"roles.{name}", role)
+    reads_chat = not config.model.is_compact
+    needed = "a base that reads messages, and an arm with recall"
+    yield Group("library", library, ("renamed",), reads_chat and recalls, needed)
     if config.warmstart is not None:
-        reads_chat = not config.model.is_compact
         yield Group(
             "warmstart.examples", config.warmstart.examples, ("renamed",), reads_chat, "a base that reads messages"
         )
