@@ -236,8 +236,11 @@ class Player:
         if not share:
             return list(specs)
         if self._names is None:
-            episodes = session.explorer.trajectories(session.config.explore.worlds)
-            self._names = Names({action for each in episodes for step in each.steps for action in step.admissible})
+            steps = [
+                step for each in session.explorer.trajectories(session.config.explore.worlds) for step in each.steps
+            ]
+            # what was admissible is recorded by some explorers alone
+            self._names = Names({action for step in steps for action in (step.action, *step.admissible)})
             if self._tell is not None and not any(len(group) > 1 for group in self._names.groups):
                 self._tell("library.renamed changes nothing: no listed actions differ by a name. Set it to 0.")
         drawn: list[Spec] = []

@@ -5,9 +5,10 @@
     rename("put dirty bra in washing machine")     # "put warm scarf in hat rack", everywhere in this episode
 
 A policy that imitates demonstrations, or earns rewards in task instances whose things it knows, can remember where each
-thing belongs, and then has no reason to read a hint. If things have each other's names, such a memory is wrong. The hint is right: its names change with the observation and the
-actions. The idea is symbol tuning (arXiv 2305.08298), which replaces the labels of examples in a prompt by arbitrary
-words. Here the words are the names of other things in the same role.
+thing belongs, and then has no reason to read a hint. If things have each other's names, such a memory is wrong. The
+hint is right: its names change with the observation and the actions. The idea is symbol tuning (arXiv 2305.08298),
+which replaces the labels of examples in a prompt by arbitrary words. Here the words are the names of other things in
+the same role.
 """
 
 import random
@@ -50,7 +51,9 @@ class Names:
 
     def draw(self, chance: random.Random) -> Pairs:
         """Return every name with another one of its group, drawn at random; no name is drawn twice."""
-        return tuple(pair for group in self.groups for pair in zip(group, chance.sample(group, len(group)), strict=True))
+        return tuple(
+            pair for group in self.groups for pair in zip(group, chance.sample(group, len(group)), strict=True)
+        )
 
     def shuffle(self, chance: random.Random) -> Rename:
         """Return a function that gives the names of each group to each other, drawn at random."""
