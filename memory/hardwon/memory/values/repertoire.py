@@ -102,7 +102,7 @@ class Repertoire:
         self._counted: deque[CountedEpisode] = deque(maxlen=KEPT)
         self._instances: set[tuple[str, int | None]] = set()
         """Split and seed of all episodes, also of those that were counted too long ago to be counted anew."""
-        self._others: dict[tuple[str, int], Repertoire] = {}
+        self._without: dict[tuple[str, int], Repertoire] = {}
         """By task instance, the repertoire without its episodes."""
 
     @property
@@ -135,7 +135,7 @@ class Repertoire:
         counted = _count_episode(episode, task, steps, success=success, trial=trial, seed=seed, split=split)
         self._counted.append(counted)
         self._instances.add((split, seed))
-        self._others.clear()
+        self._without.clear()
         self._merge(counted)
 
     def leave_out(self, split: str, seed: int) -> "Repertoire":
@@ -148,15 +148,15 @@ class Repertoire:
         own = {(split, seed), ("", seed)}
         if own.isdisjoint(self._instances):
             return self
-        if (split, seed) not in self._others:
-            others = Repertoire()
+        if (split, seed) not in self._without:
+            rest = Repertoire()
             for episode in [*self._counted]:
                 if (episode.split, episode.seed) not in own:
-                    others._merge(episode)
-            while len(self._others) >= INSTANCES:
-                del self._others[next(iter(self._others))]
-            self._others[split, seed] = others
-        return self._others[split, seed]
+                    rest._merge(episode)
+            while len(self._without) >= INSTANCES:
+                del self._without[next(iter(self._without))]
+            self._without[split, seed] = rest
+        return self._without[split, seed]
 
     def _merge(self, episode: CountedEpisode) -> None:
         """Add the counts of one episode."""
