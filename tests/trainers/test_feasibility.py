@@ -88,6 +88,15 @@ class Open(Graded):
         return State(f"You are in a room. It is {self.steps} o'clock.", task="wait")
 
 
+class Late(Open):
+    """It reports its outcome in the fourth step, which is its last."""
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        self.steps += 1
+        over = self.steps > 3
+        return self.state(), 0.0, over, Info(success=self.won) if over else Info()
+
+
 class Unsolved(Graded):
     """Nobody ever solves it."""
 
@@ -145,6 +154,17 @@ def test_a_graded_world_moves_the_policy(corridor, tmp_path):
         ("Mute", {}, "lists no actions, and a base whose prompts are content words can only choose among listed ones"),
         ("Worthless", {}, "no step .* reported a success.*let its steps report `success`"),
         ("Worthless", {"roles": REWARDED}, "no step .* reported a reward.*let its steps have rewards"),
+        (
+            "Late",
+            {"environment": {**world("Late"), "max_steps": 2}, "explore": {"worlds": {"seeds": "1-5"}, "steps": 2}},
+            r"all of them ended with the step limit, so raise environment\.max_steps \(2\)",
+        ),
+        # an exploring episode that ended says that more steps would not help
+        (
+            "Worthless",
+            {"environment": {**world("Worthless"), "max_steps": 1}},
+            "no step .* reported a success, so every episode counts as 0; let its steps report `success`",
+        ),
         ("Broken", {}, "all 18 episodes .* failed .*the server of the shop is gone"),
         (
             "Unsolved",
@@ -169,7 +189,13 @@ def test_a_graded_world_moves_the_policy(corridor, tmp_path):
 )
 def test_what_cannot_learn_stops_at_the_first_iteration(corridor, name, sections, says):
     with pytest.raises(CannotLearn, match=says):
-        train(corridor(environment=world(name), warmstart=None, run={"rerolls": 0}, **sections))
+        train(corridor(**{"environment": world(name), "warmstart": None, "run": {"rerolls": 0}, **sections}))
+
+
+def test_a_world_that_reports_late_is_trained_with_enough_steps(corridor):
+    settings = {"environment": {**world("Late"), "max_steps": 4}, "explore": {"worlds": {"seeds": "1-5"}, "steps": 2}}
+    settings = corridor(**settings, arms={"control": 2}, warmstart=None, run={"iterations": 1, "rerolls": 0})
+    assert train(settings).iterations == 1
 
 
 def test_rewards_that_are_only_rare_do_not_stop_a_run(corridor):

@@ -36,8 +36,9 @@ class ServedRepertoires:
             if environment is not None and row["meta"].get("environment") != environment:
                 continue
             steps = self._get_episode(row["id"]).steps
-            trial = row["meta"].get("demonstrations")
-            repertoire.add(row["id"], row["task"], steps, success=bool(row["success"]), trial=trial)
+            trial, split = row["meta"].get("demonstrations"), str(row["meta"].get("split") or "")
+            success, seed = bool(row["success"]), row.get("seed")
+            repertoire.add(row["id"], row["task"], steps, success=success, trial=trial, seed=seed, split=split)
         return repertoire
 
     def _list_new(self, seen_ids: set[str]) -> list[dict[str, Any]]:

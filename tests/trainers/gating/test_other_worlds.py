@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import ExperienceLibrary, Item, State, Step, Trajectory
-from hardwon.memory.records import Diagnosis
-from hardwon.trainers.gating.other_worlds import OtherWorlds
+from hardwon.memory.records import Diagnosis, Recollection
+from hardwon.runtime.interfaces.types import Info
+from hardwon.trainers.gating.other_worlds import PASSED, OtherWorlds
 from hardwon.trainers.rollouts import rollout
 from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.trainer import train
@@ -41,6 +42,47 @@ def recall(library, seed, k=5, split="train", **how):
         return library.recall(KITCHEN, k=k, **how)
 
     return asyncio.run(within())
+
+
+def within(seed, ask, split="train"):
+    """Return what a function returns in a rollout of an instance."""
+
+    async def run():
+        rollout._EPISODE.set(rollout._Episode(Spec(split, seed)))
+        return ask()
+
+    return asyncio.run(run())
+
+
+class Fetch:
+    """Put a thing where it belongs in three steps: each success is a demonstration for the other instances."""
+
+    name = "fetch"
+
+    def reset(self, task="", seed=0):
+        self.thing, self.place = ("milk", "plate", "coat", "book")[seed % 4], ("fridge", "cupboard")[seed // 4 % 2]
+        self.done = 0
+        return self.state("A kitchen.")
+
+    def state(self, text):
+        return State(text, task=f"put the {self.thing} in the {self.place}")
+
+    def admissible(self, state):
+        return [*self.wanted(), "wait"]
+
+    def wanted(self):
+        return [f"take {self.thing}", f"open {self.place}", f"put {self.thing} in {self.place}"]
+
+    def step(self, action):
+        self.done += action == self.wanted()[self.done]
+        won = self.done == 3
+        return self.state(f"You did: {action}."), float(won), won, Info(success=won)
+
+    def clone(self):
+        return Fetch()
+
+    def close(self):
+        pass
 
 
 def titles(recalled):
@@ -128,6 +170,121 @@ def test_a_run_never_shows_steps_of_the_instance_that_it_plays(corridor, tmp_pat
             shown += len(like)
             assert library.select_steps(like, task=played.task, seed=played.seed) == frozenset()
     assert shown
+
+
+@pytest.mark.parametrize("planner", ["demonstrations", "skills"])
+def test_a_run_never_follows_plans_of_the_instance_that_it_plays(corridor, tmp_path, planner):
+    settings = corridor(
+        environment={"name": f"{__name__}:Fetch", "max_steps": 12},
+        arms={"control": 1, "library": 3},
+        tasks={"train": {"seeds": "0-2"}, "eval": {"seeds": "12-13"}},
+        explore={"worlds": {"seeds": "4-5"}, "steps": 10, "tries": 1},
+        library={"planner": planner, "evolve_every": 1},
+        run={"iterations": 3, "groups": 3, "rerolls": 0, "save_every": 3, "out": str(tmp_path / "run")},
+    )
+    train(settings)
+    followed = 0
+    with ExperienceLibrary.open(tmp_path / "run" / "library.db") as library:
+        for row in library.trajectories():
+            played = library.trajectory(row["id"])
+            for step in played.steps:
+                if source := str(step.why.extra.get("demonstration", "")).removeprefix("episode:"):
+                    followed += 1
+                    assert library.trajectory(source).seed != played.seed
+                for ref in step.why.skills or ():
+                    followed += 1
+                    evidence = library.get(ref).provenance
+                    own = library.select_steps(evidence, task=played.task, seed=played.seed)
+                    assert not own.issuperset(evidence)
+    assert followed or planner == "skills"
+
+
+def test_demonstrations_and_places_of_the_same_instance_are_left_out(known):
+    """Also of an imported episode without a split, which may be of any."""
+    milk, plate = f"{TASK}#7/put milk in fridge", f"{TASK}#8/put plate on shelf"
+
+    def ask():
+        repertoire = OtherWorlds(known).repertoire()
+        return {one.id for one in repertoire.list_demonstrations(TASK)}, repertoire.things
+
+    assert within(7, ask) == ({plate}, {"plate", "shelf"})
+    assert within(8, ask) == ({milk}, {"milk", "fridge"})
+    assert within(9, ask)[0] == {milk, plate}
+    assert {one.id for one in OtherWorlds(known).repertoire().list_demonstrations(TASK)} == {milk, plate}
+    (soap,) = known.record_many([replace(episode(7, "put soap on shelf"), meta={"split": "dev"})])
+    assert within(7, ask)[0] == {plate, soap}
+    assert within(7, ask, split="dev")[0] == {plate}
+
+
+def test_the_outlook_is_that_of_an_unknown_world_if_the_library_has_the_instance(known):
+    def ask(library):
+        return library.foresee(KITCHEN, ["put milk in fridge"])
+
+    with ExperienceLibrary.open(":memory:") as empty:
+        unknown = ask(empty)
+    assert within(7, lambda: ask(OtherWorlds(known))) == unknown
+    assert within(9, lambda: ask(OtherWorlds(known))) == ask(known) != unknown
+
+
+def guard(known, seed, action, title="stop", **fields):
+    """Add a guardrail that rests on the episode of an instance, and return its id."""
+    name = {7: "put milk in fridge", 8: "put plate on shelf"}[seed]
+    (step,) = known.trajectory(f"{TASK}#{seed}/{name}").steps
+    item = Item(
+        "guardrail",
+        title,
+        forbids=action,
+        condition={"text": "kitchen"},
+        provenance=(step.id,),
+        confidence=0.95,
+        **fields,
+    )
+    admission = known.add(item)
+    assert admission.status == "added"
+    return admission.item_id
+
+
+def test_plans_are_checked_by_the_guardrails_of_other_instances_alone(known):
+    guard(known, 7, "put milk in fridge", granularity="task")
+    guard(known, 8, "put plate on shelf", granularity="task")
+    plan = ["put milk in fridge", "put plate on shelf"]
+
+    def check(*actions):
+        return OtherWorlds(known).check_plan(KITCHEN, actions).allowed
+
+    assert not known.check_plan(KITCHEN, plan[:1]).allowed
+    assert within(7, lambda: check(plan[0]))
+    assert not within(8, lambda: check(plan[0]))
+    # the first guardrail is lifted, and a later action of the plan is forbidden all the same
+    assert not within(7, lambda: check(*plan))
+
+
+def test_the_words_of_a_lifted_guardrail_are_not_shown(known):
+    guard(known, 7, "put milk in fridge", "the milk is for tea")
+    guard(known, 8, "put milk in {1}", "the fridge is full")
+    library = OtherWorlds(known)
+    for ask in (library.check, library.enforce):
+        verdict = within(7, lambda ask=ask: ask(KITCHEN, "put milk in fridge"))
+        assert (verdict.allowed, verdict.cause, len(verdict.items)) == (False, "the fridge is full", 1)
+
+
+def test_a_masked_item_of_the_same_instance_is_not_tried(known, monkeypatch):
+    """A trial shows an item by its id, although it hurt."""
+    masked = tuple(item.id for item in known.items())
+    monkeypatch.setattr(known, "recall", lambda *args, **how: Recollection(masked=masked))
+    shown = {known.get(ref).title for ref in recall(OtherWorlds(known), 7).masked}
+    assert shown == {"plates belong on the shelf", "the kitchen has a shelf"}
+
+
+def test_nothing_is_passed_through_but_what_shows_no_instance(known):
+    """A method that the library gets later cannot leak before somebody has looked at it."""
+    library = OtherWorlds(known)
+    public = {name for name in dir(ExperienceLibrary) if not name.startswith("_")}
+    assert public > PASSED
+    passed = {name for name in public - {*vars(OtherWorlds)} if hasattr(library, name)}
+    assert passed == PASSED
+    with pytest.raises(AttributeError, match="'items' is not passed through"):
+        library.items()
 
 
 def test_estimates_are_kept_unless_the_library_has_the_instance(known):

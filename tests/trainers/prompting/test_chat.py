@@ -8,13 +8,13 @@ import pytest
 from tests.trainers.folder_base import CHATML, SPECIAL, build_chat_tokenizer
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.conversation import Conversations
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.prompting.base import Query
-from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.prompting.chat import INSTRUCTIONS, ChatFormat
 from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.prompting.template import ChatTemplate
 
@@ -213,6 +213,13 @@ def test_verdicts_are_ordinary_words(purpose):
     assert verdicts.trie.complete(verdicts.no)
     assert (verdicts.yes[-1] == PROMPTS.end) == (purpose != "guide")
     assert not PROMPTS.template.controls & set(verdicts.yes[:-1])
+
+
+def test_answers_that_begin_with_the_same_token_cannot_be_learned(monkeypatch):
+    words = INSTRUCTIONS["keep"]
+    monkeypatch.setitem(INSTRUCTIONS, "keep", replace(words, no=f"{words.yes} nothing"))
+    with pytest.raises(CannotLearn, match="with the same token; use another base"):
+        PROMPTS.verdicts("keep")
 
 
 @pytest.mark.parametrize("template", [NO_SYSTEM, MOVES_SYSTEM], ids=["raises", "moves"])

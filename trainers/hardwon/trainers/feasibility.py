@@ -119,11 +119,11 @@ def check_episodes(session: Session, rollouts: Sequence[Rollout]) -> None:
         raise CannotLearn(_explain_failures(rollouts))
     if session.config.environment.name != PROGRAM:  # a program takes any words, not only actions
         _check_answers(rollouts, name=session.config.environment.name, compact=session.config.model.is_compact)
-    _check_outcomes(session)
+    _check_outcomes(session, rollouts)
     _check_readings(session, rollouts)
 
 
-def _check_outcomes(session: Session) -> None:
+def _check_outcomes(session: Session, rollouts: Sequence[Rollout]) -> None:
     """Check that some step, of exploration or of the first iteration, reported what counts as the outcome.
 
     Every step has a reward, so rewards that are all 0 may only be rare. They are taken for none where the environment
@@ -138,6 +138,11 @@ def _check_outcomes(session: Session) -> None:
     help_ = f"set roles.policy.credit.outcome={names[0]}" if names else f"let its steps report `{outcome}`"
     if outcome == "reward":
         help_ = "let its steps have rewards or report `score`; if rewards are only rare, let them report `success`"
+    explored = (episode for world in session.explorer.tasks for episode in session.explorer.explored(world))
+    endings = {episode.ending for episode in (*explored, *(rollout.trajectory for rollout in rollouts))}
+    if endings == {"step_limit"}:
+        limit = session.config.environment.max_steps
+        help_ = f"all of them ended with the step limit, so raise environment.max_steps ({limit}). Else, {help_}"
     raise CannotLearn(f"no step of {name} reported a {outcome}, so every episode counts as 0; {help_}.")
 
 

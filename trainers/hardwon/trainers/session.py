@@ -113,7 +113,8 @@ class Session:
         out.mkdir(parents=True, exist_ok=True)
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
         environment = cast(Environment, Reporting(open_world(config.environment)))
-        explorer = Explorer(environment, config.explore, outcome=config.outcome, tell=tell)
+        is_compact = config.model.is_compact
+        explorer = Explorer(environment, config.explore, outcome=config.outcome, is_compact=is_compact, tell=tell)
         check_origins(environment, config.tasks.demonstrations)
         check_origins(environment, ["gold"] * (config.explore.policy == "gold"), "explore.policy")
         demonstrations = Demonstrations(

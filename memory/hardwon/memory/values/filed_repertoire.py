@@ -19,7 +19,7 @@ from .repertoire import Repertoire
 READ = 500
 """Number of episodes that are read, the newest ones."""
 _NEW = (
-    "SELECT one.rowid, one.id, task, success, meta, world FROM trajectories AS one JOIN episode_worlds AS placed "
+    "SELECT one.rowid, one.id, task, success, seed, meta FROM trajectories AS one JOIN episode_worlds AS placed "
     "ON placed.namespace = one.namespace AND trajectory_id = one.id "
     # The unary plus makes SQLite scan the few new rows by rowid instead of the index of the namespace.
     "WHERE +one.namespace = ? AND one.rowid > ? AND success IS NOT NULL AND trust = 'trusted' {among}"
@@ -65,14 +65,14 @@ class FiledRepertoires:
         filed.ids, filed.all_ids = ids, frozenset(world.id for world in worlds.standing) | worlds.aliases.keys()
         filed.unread = False
         rows = self._store.rows(_NEW.format(among=among), (self._namespace, filed.last, READ))
-        for rowid, episode, task, success, meta, _ in reversed(rows):
+        for rowid, episode, task, success, seed, meta in reversed(rows):
             steps = read_steps(
                 self._store,
                 "namespace = ? AND trajectory_id = ? AND witness = 0 ORDER BY t",
                 (self._namespace, episode),
             )
-            trial = _read_trial(meta)
-            filed.repertoire.add(episode, task, steps, success=bool(success), trial=trial)
+            trial, split = _read_meta(meta)
+            filed.repertoire.add(episode, task, steps, success=bool(success), trial=trial, seed=seed, split=split)
             filed.last = rowid
 
 
@@ -113,9 +113,10 @@ def _is_at_home(world: World, homes: list[World], forms: frozenset[str]) -> bool
     return bool(forms) and world.knows(forms) == 1.0
 
 
-def _read_trial(meta: str) -> Any:
-    """Return whether demonstrations were followed or withheld in an episode, from its metadata."""
+def _read_meta(meta: str) -> tuple[Any, str]:
+    """Return whether demonstrations were followed or withheld in an episode, and its split, from its metadata."""
     try:
-        return json.loads(meta).get("demonstrations")
+        read = json.loads(meta)
+        return read.get("demonstrations"), str(read.get("split") or "")
     except (ValueError, AttributeError):
-        return None
+        return None, ""

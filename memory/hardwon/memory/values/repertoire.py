@@ -31,6 +31,10 @@ FEWEST = 4
 """Number of episodes with, and without, demonstrations that the comparison needs."""
 PRIOR = 3.0
 """Sightings of things of any kind that count for a thing, spread over kinds of locations as they were."""
+KEPT = 500
+"""Number of episodes, the newest ones, that are counted anew to leave out those of one task instance."""
+INSTANCES = 64
+"""Number of task instances whose repertoires without them are kept; more are counted anew when they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,27 @@ class Demonstration:
     actions: tuple[str, ...]
     length: int
     """Number of all actions of the episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class CountedEpisode:
+    """What one episode adds to a repertoire."""
+
+    id: str
+    task: str
+    success: bool
+    seed: int | None
+    split: str
+    trial: Any
+    kept: tuple[tuple[str, str], ...]
+    length: int
+    things: frozenset[str]
+    counts: Counter[str]
+    arrived: Counter[str]
+    local: Counter[str]
+    revealed: Counter[str]
+    sightings: frozenset[tuple[str, str]]
+    """Pairs of a kind of location and a kind of thing that was seen there."""
 
 
 class Repertoire:
@@ -74,13 +99,28 @@ class Repertoire:
         """The same, by kind of thing."""
         self._trials: deque[tuple[str, bool, bool]] = deque(maxlen=TRIALS)
         """(task, whether demonstrations were followed, whether it succeeded) of the episodes that measured them."""
+        self._counted: deque[CountedEpisode] = deque(maxlen=KEPT)
+        self._instances: set[tuple[str, int | None]] = set()
+        """Split and seed of all episodes, also of those that were counted too long ago to be counted anew."""
+        self._without: dict[tuple[str, int], Repertoire] = {}
+        """By task instance, the repertoire without its episodes."""
 
     @property
     def size(self) -> int:
         """Return the number of steps that were counted."""
         return self._counts.total()
 
-    def add(self, episode: str, task: str, steps: Sequence[Step], *, success: bool, trial: Any = None) -> None:
+    def add(
+        self,
+        episode: str,
+        task: str,
+        steps: Sequence[Step],
+        *,
+        success: bool,
+        trial: Any = None,
+        seed: int | None = None,
+        split: str = "",
+    ) -> None:
         """Count one episode.
 
         Args:
@@ -89,29 +129,53 @@ class Repertoire:
             steps: Its steps.
             success: Whether it succeeded.
             trial: `"followed"` or `"withheld"` if it measured the demonstrations; see `are_worse`.
+            seed: The seed of its task instance; see `leave_out`.
+            split: The split of its task instance, or empty if that is not known.
         """
-        if trial in ("followed", "withheld"):
-            self._trials.append((task, trial == "followed", success))
-        self._task_words.update(words(task))
-        seen = _list_things(steps[0].admissible) if steps else set()
-        for t, step in enumerate(steps):
-            parsed = parse_action(step.action)
-            moved = step.post.location != step.pre.location
-            following = steps[t + 1].admissible if t + 1 < len(steps) else ()
-            self._counts[parsed.template] += 1
-            self._arrived[parsed.template] += moved and parsed.slots[-1:] == (step.post.location.lower(),)
-            self._local[parsed.template] += _is_local(parsed, step.pre.location)
-            self.things.update(
-                head for action in (*step.admissible, step.action) for head in parse_action(action).heads
-            )
-            new = _list_things(following) - seen
-            seen |= new
-            self._revealed[parsed.template] += bool(new) and not moved
-        self._count_sightings(steps)
-        if success and (kept := list_kept(steps)):
-            self._count_arguments(task, kept)
-            self._episodes.append((episode, task, kept))
-            self._lengths[episode] = len(steps)
+        counted = _count_episode(episode, task, steps, success=success, trial=trial, seed=seed, split=split)
+        self._counted.append(counted)
+        self._instances.add((split, seed))
+        self._without.clear()
+        self._merge(counted)
+
+    def leave_out(self, split: str, seed: int) -> "Repertoire":
+        """Return the repertoire of the newest episodes without those of a task instance. Do not change it.
+
+        Args:
+            split: The split of the task instance. Episodes without one may be of any split, so they are left out too.
+            seed: The seed of the task instance.
+        """
+        own = {(split, seed), ("", seed)}
+        if own.isdisjoint(self._instances):
+            return self
+        if (split, seed) not in self._without:
+            rest = Repertoire()
+            for episode in [*self._counted]:
+                if (episode.split, episode.seed) not in own:
+                    rest._merge(episode)
+            while len(self._without) >= INSTANCES:
+                del self._without[next(iter(self._without))]
+            self._without[split, seed] = rest
+        return self._without[split, seed]
+
+    def _merge(self, episode: CountedEpisode) -> None:
+        """Add the counts of one episode."""
+        if episode.trial in ("followed", "withheld"):
+            self._trials.append((episode.task, episode.trial == "followed", episode.success))
+        self._task_words.update(words(episode.task))
+        self.things.update(episode.things)
+        self._counts.update(episode.counts)
+        self._arrived.update(episode.arrived)
+        self._local.update(episode.local)
+        self._revealed.update(episode.revealed)
+        for kind, thing in episode.sightings:
+            self._seen[thing, kind] += 1
+            self._sightings[kind] += 1
+            self._total[thing] += 1
+        if episode.success and episode.kept:
+            self._count_arguments(episode.task, episode.kept)
+            self._episodes.append((episode.id, episode.task, episode.kept))
+            self._lengths[episode.id] = episode.length
 
     def _count_arguments(self, task: str, kept: Iterable[tuple[str, str]]) -> None:
         """Count the kinds of things that the actions of a success were about, and those that its task named."""
@@ -121,23 +185,6 @@ class Repertoire:
             for number, head in enumerate(parsed.heads):
                 self._heads[parsed.template, number].add(head)
                 self._named[parsed.template, number][head in named] += 1
-
-    def _count_sightings(self, steps: Sequence[Step]) -> None:
-        """Count each kind of thing once for every location at which it could be acted on."""
-        sightings: set[tuple[str, str]] = set()
-        carried: set[str] = set()
-        for before, step in zip([None, *steps], steps, strict=False):
-            place = step.pre.location
-            things = _list_things(step.admissible)
-            if before is not None and before.pre.location != place:
-                # What can be acted on in two locations in a row was carried there.
-                carried = things & _list_things(before.admissible)
-            if place:
-                sightings |= {(place, thing) for thing in things - carried if thing != place}
-        for kind, thing in {(head_noun(location), head_noun(thing)) for location, thing in sightings}:
-            self._seen[thing, kind] += 1
-            self._sightings[kind] += 1
-            self._total[thing] += 1
 
     def is_way(self, form: str) -> bool:
         """Return whether most steps of this form led to the location that they name.
@@ -232,6 +279,57 @@ class Repertoire:
         """Return whether an action is of a form that only handles the location, such as opening it."""
         form = parse_action(action).template
         return 2 * self._local[form] > self._counts[form]
+
+
+def _count_episode(
+    episode: str, task: str, steps: Sequence[Step], *, success: bool, trial: Any, seed: int | None, split: str
+) -> CountedEpisode:
+    """Return what one episode adds to a repertoire."""
+    counts, arrived, local, revealed = (Counter[str]() for _ in range(4))
+    things: set[str] = set()
+    seen = _list_things(steps[0].admissible) if steps else set()
+    for t, step in enumerate(steps):
+        parsed = parse_action(step.action)
+        moved = step.post.location != step.pre.location
+        following = steps[t + 1].admissible if t + 1 < len(steps) else ()
+        counts[parsed.template] += 1
+        arrived[parsed.template] += moved and parsed.slots[-1:] == (step.post.location.lower(),)
+        local[parsed.template] += _is_local(parsed, step.pre.location)
+        things.update(head for action in (*step.admissible, step.action) for head in parse_action(action).heads)
+        new = _list_things(following) - seen
+        seen |= new
+        revealed[parsed.template] += bool(new) and not moved
+    return CountedEpisode(
+        id=episode,
+        task=task,
+        success=success,
+        seed=seed,
+        split=split,
+        trial=trial,
+        kept=list_kept(steps) if success else (),
+        length=len(steps),
+        things=frozenset(things),
+        counts=counts,
+        arrived=arrived,
+        local=local,
+        revealed=revealed,
+        sightings=_list_sightings(steps),
+    )
+
+
+def _list_sightings(steps: Sequence[Step]) -> frozenset[tuple[str, str]]:
+    """Return each kind of thing once for every kind of location at which it could be acted on."""
+    sightings: set[tuple[str, str]] = set()
+    carried: set[str] = set()
+    for before, step in zip([None, *steps], steps, strict=False):
+        place = step.pre.location
+        things = _list_things(step.admissible)
+        if before is not None and before.pre.location != place:
+            # What can be acted on in two locations in a row was carried there.
+            carried = things & _list_things(before.admissible)
+        if place:
+            sightings |= {(place, thing) for thing in things - carried if thing != place}
+    return frozenset((head_noun(location), head_noun(thing)) for location, thing in sightings)
 
 
 def list_kept(steps: Sequence[Step]) -> tuple[tuple[str, str], ...]:

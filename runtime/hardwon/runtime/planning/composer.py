@@ -22,8 +22,8 @@ class Composer:
     """Binds demonstrations to tasks and continues their plans."""
 
     def __init__(self) -> None:
-        self._bound: dict[tuple[int, str], list[Binding]] = {}
-        """By (size of the repertoire, task), the different bindings, the best first."""
+        self._bound: tuple[Repertoire, int, str, list[Binding]] | None = None
+        """A repertoire, its size, a task, and the different bindings of both, the best first."""
 
     def follow(self, plan: Plan | None, context: Context, repertoire: Repertoire) -> Plan | None:
         """Return the plan with the action to take now, or None if no demonstration is left.
@@ -49,11 +49,11 @@ class Composer:
 
     def _list_bindings(self, task: str, repertoire: Repertoire) -> list[Binding]:
         """Return the different bindings of the demonstrations to a task, the best first."""
-        which = repertoire.size, task
-        if which not in self._bound:
-            self._bound.clear()
-            self._bound[which] = list(_bind_all(task, repertoire))
-        return self._bound[which]
+        bound = self._bound
+        # by identity: repertoires that leave out different task instances may be of one size
+        if bound is None or bound[0] is not repertoire or bound[1:3] != (repertoire.size, task):
+            bound = self._bound = repertoire, repertoire.size, task, list(_bind_all(task, repertoire))
+        return bound[3]
 
 
 class DemonstrationPlanner:

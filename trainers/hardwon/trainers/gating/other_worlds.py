@@ -4,7 +4,8 @@
 
 A run plays an instance several times, in several arms and iterations, and its library has the earlier episodes. Shown
 those, a policy learns to copy, and the difference between the arms says nothing about new worlds. So recall leaves out
-the steps of episodes with the same task, split and seed, and the items that rest on such steps alone.
+the steps of episodes with the same task, split and seed, and the items that rest on such steps alone. What else answers
+questions about a state does the same, and nothing is passed through that is not in `PASSED`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,11 +14,31 @@ from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step, Verdict
 from hardwon.memory.retrieval.recall import within_budget
+from hardwon.memory.situations.episode_map import EpisodeMap
+from hardwon.memory.values.outlook import NOTHING
+from hardwon.memory.values.prospects import Prospects, look_around
+from hardwon.memory.values.repertoire import Repertoire
 from hardwon.trainers.rollouts.rollout import current_instance
 
 Instance = tuple[str, int]
 """A task instance: the split that the environment is reset with, and the seed."""
 
+PASSED = frozenset(
+    {
+        # ids, which only come from what is shown here
+        "get",
+        "trajectory",
+        # numbers about the whole library
+        "episodes",
+        "count_practice",
+        # what the words of a state are filed under
+        "context",
+        "keys",
+        # the outcome of a trial, which is written
+        "settle_trial",
+    }
+)
+"""Names of the library's attributes that show nothing of one task instance, and are passed through."""
 MOST = 256
 """Candidates per kind that a recall looks through at most for those of other task instances."""
 
@@ -72,31 +93,55 @@ class OtherWorlds:
         """Enforce the guardrails that other task instances support."""
         if self.check(state, action, again=bool(how.get("again"))).allowed:
             return Verdict(True)
-        return self._library.enforce(state, action, **how)
+        return self._lift(self._library.enforce(state, action, **how), state.task)
 
     def offered(self, state: State, **how: Any) -> Sequence[Item]:
         """Return the fitting items that other task instances support."""
-        instance, recollection = self._find_instance(), self._library.offered(state, **how)
-        return recollection if instance is None else self._of_others(recollection, state.task, instance)
+        instance, offered = self._find_instance(), self._library.offered(state, **how)
+        return offered if instance is None else self._of_others(offered, state.task, instance)
+
+    def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
+        """Return whether a guardrail on plans from other task instances forbids an action of a plan."""
+        # one by one: the verdict on a plan names only the first guardrail, which may be lifted
+        verdicts = (self._lift(self._library.check_plan(state, [action]), state.task) for action in actions)
+        return next((verdict for verdict in verdicts if not verdict.allowed), Verdict(True))
+
+    def repertoire(self, environment: str | None = None, actions: Iterable[str] = ()) -> Repertoire:
+        """Return the demonstrations of other task instances; by split and seed, because no task is given."""
+        instance, repertoire = self._find_instance(), self._library.repertoire(environment, actions)
+        return repertoire if instance is None else repertoire.leave_out(*instance)
+
+    def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Prospects:
+        """Return the outlook of each action; that of an unknown world if the library has episodes of the instance."""
+        instance = self._find_instance()
+        if instance is not None and self._is_recorded(state.task, instance):
+            return look_around(NOTHING, state, actions, episode or EpisodeMap())
+        return self._library.foresee(state, actions, episode)
 
     def _without(self, recalled: Recollection, task: str, instance: Instance) -> Recollection:
         """Return a recollection without the steps of a task instance and the items that rest on it alone."""
         items = [hit.what for hit in recalled.items if isinstance(hit.what, Item)]
-        allowed = {item.id for item in self._of_others([*items, *recalled.guardrails], task, instance)}
+        masked = self._get_all(recalled.masked)
+        allowed = {item.id for item in self._of_others([*items, *recalled.guardrails, *masked], task, instance)}
         steps = [hit.what.id for hit in recalled.steps if isinstance(hit.what, Step) and hit.what.id is not None]
         split, seed = instance
         own = self._library.select_steps(steps, task=task, seed=seed, split=split)
-        is_recorded = self._library.has_episode(task=task, seed=seed, split=split)
+        is_recorded = self._is_recorded(task, instance)
         return replace(
             recalled,
             items=tuple(hit for hit in recalled.items if hit.what.id in allowed),
             # a step without an id, as of an untrusted writer, cannot be assigned to an episode
             steps=tuple(hit for hit in recalled.steps if hit.what.id is not None and hit.what.id not in own),
             guardrails=tuple(item for item in recalled.guardrails if item.id in allowed),
+            masked=tuple(ref for ref in recalled.masked if ref in allowed),
             summaries=() if is_recorded else recalled.summaries,
             estimates={} if is_recorded else recalled.estimates,
             outcomes={} if is_recorded else recalled.outcomes,
         )
+
+    def _is_recorded(self, task: str, instance: Instance) -> bool:
+        split, seed = instance
+        return self._library.has_episode(task=task, seed=seed, split=split)
 
     def _of_others(self, items: Sequence[Item], task: str, instance: Instance) -> list[Item]:
         """Return the items with evidence of another task instance, and those without any evidence."""
@@ -110,14 +155,22 @@ class OtherWorlds:
         instance = self._find_instance()
         if instance is None or not verdict.items:
             return verdict
-        kept = [item.id for item in self._of_others(self._get_all(verdict.items), task, instance)]
-        return replace(verdict, items=tuple(kept), item_id=kept[0]) if kept else Verdict(True)
+        kept = self._of_others(self._get_all(verdict.items), task, instance)
+        if not kept:
+            return Verdict(True)
+        cause = kept[0].body or kept[0].title  # the words of a guardrail that is lifted are not shown either
+        return replace(verdict, items=tuple(item.id for item in kept), item_id=kept[0].id, cause=cause)
 
     def _get_all(self, ids: Iterable[str]) -> list[Item]:
         return [self._library.get(ref) for ref in ids]
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._library, name)
+        if name in PASSED:
+            return getattr(self._library, name)
+        raise AttributeError(
+            f"{name!r} is not passed through, because it may show the task instance being played; define it in "
+            f"{type(self).__name__}, or add it to PASSED if it shows nothing of one instance."
+        )
 
 
 def _shorten(recalled: Recollection, k: int, budget_tokens: int | None) -> Recollection:

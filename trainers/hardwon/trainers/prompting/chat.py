@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hardwon.memory import Trajectory
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import CannotLearn
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder, Turn
@@ -182,14 +182,14 @@ class ChatFormat:
         """Return the two answers to a yes-or-no question, as ordinary words.
 
         Raises:
-            ConfigError: The question has a free answer, or the tokenizer begins both words with the same token.
+            CannotLearn: The tokenizer begins both words with the same token, so no role can learn to tell them apart.
         """
         words = INSTRUCTIONS[purpose]
         # A guide's hint follows its verdict, on the next line of the same answer.
         after = self.template.encode("\n") if purpose == "guide" else (self.end,)
         yes, no = (*self.template.encode(words.yes), *after), self.text(words.no)
         if yes[0] == no[0]:
-            raise ConfigError(
+            raise CannotLearn(
                 f"the tokenizer begins the answers {words.yes!r} and {words.no!r} to {purpose!r} with the same token; "
                 "use another base."
             )

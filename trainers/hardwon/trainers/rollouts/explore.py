@@ -4,6 +4,7 @@ They provide the examples of a warm start, the vocabulary of a word tokenizer, a
 `experience` shows. Exploration is deterministic per task instance, so nothing needs to be saved.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +12,7 @@ from dataclasses import replace
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Environment, EpisodicPolicy, RandomPolicy, open_environment
+from hardwon.runtime.llm.prompts import clean
 from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, select_best
 from hardwon.trainers.algorithms.samplers.shuffled import Task as Task
 from hardwon.trainers.config.program import PROGRAM
@@ -25,6 +27,9 @@ from .paths import Demonstrations
 
 Tell = Callable[[str], None]
 """Receives a line of progress now and then."""
+LONGEST_PLACE = 120
+"""Characters of a sentence that stands for a place."""
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
 
 
 class Explorer:
@@ -36,9 +41,10 @@ class Explorer:
         config: ExploreConfig,
         *,
         outcome: Outcome = "success",
+        is_compact: bool = True,
         tell: Tell = lambda _: None,
     ) -> None:
-        self._config, self._tell = config, tell
+        self._config, self._tell, self._is_compact = config, tell, is_compact
         self._outcome: Outcome = outcome
         self._environment = environment
         self._library = ExperienceLibrary.open(":memory:")
@@ -124,7 +130,7 @@ class Explorer:
     def experience(self, world: Task) -> str | None:
         """Return the path of the best episode of a task instance as text, or None if no episode is worth it."""
         best = self.source(*world)
-        return None if best is None else way(best, self._outcome)
+        return None if best is None else way(best, self._outcome, is_compact=self._is_compact)
 
     def source(self, task: str, seed: int) -> Trajectory | None:
         """Return the episode of a task instance with the best outcome above 0, or None."""
@@ -174,17 +180,31 @@ def learn_by_playing(
     return played
 
 
-def way(trajectory: Trajectory, outcome: Outcome = "success") -> str | None:
-    """Return an episode's path without loops: `kitchen : move east . hall : take coin .`; None without an outcome."""
+def way(trajectory: Trajectory, outcome: Outcome = "success", *, is_compact: bool = True) -> str | None:
+    """Return an episode's path without loops: `kitchen : move east . hall : take coin .`; None without an outcome.
+
+    Args:
+        trajectory: The episode.
+        outcome: What must be above 0.
+        is_compact: Whether places without a name are given in the word language of the tiny bases; see `place`.
+    """
     if not measure_outcome(trajectory, outcome):
         return None
     steps = without_circles([step for step in trajectory.steps if step.action and step.diagnosis.success])
-    return " ".join(f"{step.pre.location or place(step.pre.observation)} : {step.action} ." for step in steps) or None
+    named = ((step.pre.location or place(step.pre.observation, is_compact=is_compact), step.action) for step in steps)
+    return " ".join(f"{where} : {action} ." for where, action in named) or None
 
 
-def place(observation: str) -> str:
-    """Return the first thing that an observation names."""
-    return compact(observation).partition(" .")[0]
+def place(observation: str, *, is_compact: bool = True) -> str:
+    """Return the first thing that an observation names.
+
+    Content words are all that a tiny base knows. Others read the first sentence as it is, because content words lose
+    negations and all languages but English.
+    """
+    if is_compact:
+        return compact(observation).partition(" .")[0]
+    first = next(filter(None, map(str.strip, _SENTENCE.split(observation))), "")
+    return " ".join(clean(first.rstrip(".。"), LONGEST_PLACE).split())
 
 
 def words(trajectories: Iterable[Trajectory], more: Sequence[str] = ()) -> list[str]:

@@ -142,12 +142,15 @@ class Cast:
 
     def _select_library(self, arm: Arm, learning: bool) -> Any:
         """Return the library that an arm recalls from: frozen or as it is, and varied for training."""
-        stage = self._stage
-        library: Any = stage.start if arm.frozen and stage.start is not None else stage.library
+        stage, library = self._stage, self._find_library(arm)
         if arm.memory not in RECALLS:
             return library
         source: Any = OtherWorlds(library)
         return DiverseLibrary(source, stage.diversity) if learning and stage.config.library.diverse else source
+
+    def _find_library(self, arm: Arm) -> Any:
+        """Return the library of an arm as it is: that of the start if the arm is frozen."""
+        return self._stage.start if arm.frozen and self._stage.start is not None else self._stage.library
 
     def _build_retrieval(self, arm: Arm, library: Any, learning: bool) -> Guidance:
         """Return the guidance of an arm that recalls.
@@ -165,7 +168,8 @@ class Cast:
         if arm.memory in TELLS:
             guidance = GivenAndRecalled(guidance)
         if config.warmup_items or config.warmup_iterations:
-            guidance = WarmUpGuidance(guidance, library, items=config.warmup_items, iterations=config.warmup_iterations)
+            counted, items = self._find_library(arm), config.warmup_items
+            guidance = WarmUpGuidance(guidance, counted, items=items, iterations=config.warmup_iterations)
             guidance.iteration = self.iteration
             self._warmups.append(guidance)
         return guidance

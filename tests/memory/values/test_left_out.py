@@ -1,0 +1,67 @@
+"""The repertoire without the episodes of one task instance."""
+
+import pytest
+
+from hardwon.memory import Diagnosis, State, Step
+from hardwon.memory.values import repertoire as module
+from hardwon.memory.values.repertoire import Repertoire
+
+
+def add(repertoire, episode, thing, **instance):
+    now = State("", location="desk 1", task=f"bring {thing}")
+    action = f"grab {thing} 1 from desk 1"
+    repertoire.add(episode, now.task, [Step(now, action, now, Diagnosis(True), admissible=(action,))], **instance)
+
+
+def names(repertoire):
+    return {one.id for one in repertoire.list_demonstrations("bring cup")}
+
+
+@pytest.fixture
+def three():
+    repertoire = Repertoire()
+    for name, thing, split in (("train", "pen", "train"), ("dev", "ink", "dev"), ("imported", "cup", "")):
+        add(repertoire, name, thing, success=True, trial="followed", seed=7, split=split)
+    return repertoire
+
+
+def test_all_that_the_episodes_of_an_instance_taught_is_left_out(three):
+    without = three.leave_out("train", 7)
+    assert (names(without), without.things, without.size) == ({"dev"}, {"ink", "desk"}, 1)
+    assert without.likelihood("ink", "desk") == 1.0
+    assert len(without._trials) == 1
+    assert names(three) == {"train", "dev", "imported"}
+
+
+def test_a_repertoire_without_episodes_of_the_instance_is_the_same(three):
+    assert three.leave_out("train", 8) is three
+
+
+def test_what_is_recorded_later_is_counted_and_left_out_as_well(three):
+    before = three.leave_out("dev", 7)
+    assert three.leave_out("dev", 7) is before
+    add(three, "again", "mug", success=True, seed=7, split="dev")
+    add(three, "other", "pot", success=True, seed=8, split="dev")
+    assert names(three.leave_out("dev", 7)) == {"train", "other"}
+
+
+def test_an_episode_of_long_ago_is_left_out_too(monkeypatch):
+    """Its success may still be a demonstration when hundreds of failures came after it."""
+    monkeypatch.setattr(module, "KEPT", 2)
+    repertoire = Repertoire()
+    add(repertoire, "own", "pen", success=True, seed=7, split="train")
+    for n in range(3):
+        add(repertoire, f"failure {n}", "ink", success=False, seed=n, split="train")
+    assert names(repertoire) == {"own"}
+    assert names(repertoire.leave_out("train", 7)) == set()
+
+
+def test_only_so_many_instances_are_kept(monkeypatch):
+    monkeypatch.setattr(module, "INSTANCES", 2)
+    repertoire = Repertoire()
+    for seed in range(4):
+        add(repertoire, str(seed), "pen", success=True, seed=seed, split="train")
+    kept = [repertoire.leave_out("train", seed) for seed in range(4)]
+    assert repertoire.leave_out("train", 3) is kept[3]
+    assert repertoire.leave_out("train", 0) is not kept[0]
+    assert names(repertoire.leave_out("train", 0)) == {"1", "2", "3"}
