@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+import re
 import shutil
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from tests.trainers.corridor import Corridor, Walks
-from tests.trainers.folder_base import keep_requests, save_base
+from tests.trainers.folder_base import build_settings, keep_requests, save_base
 
 from hardwon.apps.shared.trained import check_policy, open_policy
 from hardwon.memory import ExperienceLibrary
@@ -19,6 +20,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.sharing_policy import Candidate as Shared
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.exports import MANIFEST
+from hardwon.trainers.models.pretrained import locate_base
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.admission import EngineAdmission
 from hardwon.trainers.rollouts.rollout import Spec
@@ -221,6 +223,51 @@ def change(folder, tmp_path, **values):
 def test_another_base_is_refused(exported, tmp_path):
     with pytest.raises(ConfigError, match="was trained on another base"):
         load_roles(change(exported[0], tmp_path, base="0123"))
+
+
+def test_an_export_finds_its_base_from_another_folder(tmp_path, monkeypatch):
+    """The base was named by a relative path; a moved base is named by a line of the manifest."""
+    monkeypatch.chdir(tmp_path)
+    base = save_base(tmp_path / "models" / "base")
+    settings = build_settings(tmp_path, eval={"every": 0, "copies": 1})
+    train({**settings, "model": {"base": "models/base", "adapter": 2}}, export="export")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    export = tmp_path / "export"
+    manifest = json.loads((export / MANIFEST).read_text())
+    assert manifest["model"]["base"] == str(base)
+    assert json.loads((export / "policy" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    assert load_roles(export).names == ("policy",)
+
+    base.rename(tmp_path / "moved")
+    line = rf"Set model.base in {re.escape(str(export / MANIFEST))} to the folder of the base"
+    with pytest.raises(ConfigError, match=rf"there is no folder {re.escape(str(base))}\. {line}"):
+        load_roles(export)
+    manifest["model"]["base"] = str(tmp_path / "moved")
+    (export / MANIFEST).write_text(json.dumps(manifest))
+    assert load_roles(export).names == ("policy",)
+
+
+def test_a_relative_base_of_an_earlier_export_is_found_where_it_was_written(exported, tmp_path, monkeypatch):
+    folder, _, base = exported
+    if base == "tiny":
+        pytest.skip("the base is in the export")
+    model = json.loads((folder / MANIFEST).read_text())["model"]
+    older = change(folder, tmp_path, model={**model, "base": "my/models/base"})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"tried the folder {re.escape(str(tmp_path))}/my/models/base and my/models"):
+        load_roles(older)
+    (tmp_path / "my" / "models").mkdir(parents=True)
+    (tmp_path / "my" / "models" / "base").symlink_to(base)
+    assert load_roles(older).names == tuple(ROLES)
+
+
+def test_names_of_the_hub_and_a_base_of_the_run_are_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("tiny", "here/base"):
+        (tmp_path / folder).mkdir(parents=True)
+    located = [locate_base(name) for name in ("org/model", "tiny", "here/base", str(tmp_path / "here/base"))]
+    assert located == ["org/model", "tiny", *[str(tmp_path / "here/base")] * 2]
 
 
 def test_other_instructions_are_refused(exported, tmp_path):

@@ -17,6 +17,7 @@ from hardwon.memory.errors import ConfigError
 
 from .config.parsing import parse
 from .config.schema import ModelConfig, TrainConfig
+from .models.pretrained import locate_base
 from .prompting import instructions
 
 MANIFEST = "roles.json"
@@ -66,7 +67,9 @@ def write_manifest(folder: Path, config: TrainConfig, model: Any) -> None:
     """
     base = compute_fingerprint(model) if config.model.adapter is not None else ""
     roles = {name: role.settings for name, role in config.roles.items()}
-    manifest = Manifest(config.model, roles, base, config.eval.temperature, config.library.recall)
+    # an export is used from other folders than that of the run
+    model_config = replace(config.model, base=locate_base(config.model.base))
+    manifest = Manifest(model_config, roles, base, config.eval.temperature, config.library.recall)
     text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 

@@ -312,15 +312,17 @@ def _load_engines(
     except ModuleNotFoundError as missing:
         raise MissingExtra.of(missing.name or "torch", "train") from missing
     if manifest.model.adapter is None:
-        models = {name: _load_model(folder / name) for name in names}
+        models = {name: _load_model(folder / name, "Export the run again.") for name in names}
         return {name: LocalEngine(model.to(device).eval(), tokenizer, roles=[name]) for name, model in models.items()}
-    model = _load_model(_find_base(folder, manifest, base))
+    place = _find_base(folder, manifest, base)
+    remedy = f"Set model.base in {(folder / MANIFEST).absolute()} to the folder of the base."
+    model = _load_model(place, remedy)
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
     if (fingerprint := compute_fingerprint(model)) != manifest.base:
         raise ConfigError(
-            f"{folder} was trained on another base ({manifest.base}) than the one loaded ({fingerprint}); "
-            f"pass the folder of {manifest.model.base} as `base`."
+            f"{folder} was trained on another base ({manifest.base}) than the one loaded from {place} ({fingerprint}). "
+            f"{remedy}"
         )
     served = _load_adapters(model, folder, names)
     engine = LocalEngine(served.to(device).eval(), tokenizer, roles=list(names))
@@ -333,12 +335,14 @@ def _find_base(folder: Path, manifest: Manifest, base: str | Path | None) -> str
     return base or (own if own.is_dir() else manifest.model.base)
 
 
-def _load_model(place: str | Path) -> Any:
+def _load_model(place: str | Path, remedy: str) -> Any:
     """Load a model from a folder or the hub.
 
     Raises:
-        ConfigError: It cannot be loaded.
+        ConfigError: It cannot be loaded. The message says where it was looked for, and the remedy.
     """
+    if Path(place).is_absolute() and not Path(place).is_dir():
+        raise ConfigError(f"there is no folder {place}. {remedy}")
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -346,7 +350,9 @@ def _load_model(place: str | Path) -> Any:
     try:
         return loader.from_pretrained(str(place), dtype=torch.float32)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{place} cannot be loaded: {error} Pass the folder of the base as `base`.") from error
+        # a name that is no folder here may also be a relative path, written in another folder
+        tried = f"the folder {Path(place).absolute()}" + ("" if Path(place).is_dir() else f" and {place} on the hub")
+        raise ConfigError(f"the model cannot be loaded (tried {tried}): {error} {remedy}") from error
 
 
 def _load_adapters(model: Any, folder: Path, names: Sequence[str]) -> Any:
