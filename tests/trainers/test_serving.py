@@ -4,7 +4,9 @@ import asyncio
 import json
 import re
 import shutil
+import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,7 +21,9 @@ from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.sharing_policy import Candidate as Shared
 from hardwon.trainers.config.schema import of
-from hardwon.trainers.exports import MANIFEST
+from hardwon.trainers.exports import MANIFEST, choose_guidance
+from hardwon.trainers.gating.item_guidance import ItemGuidance
+from hardwon.trainers.gating.pasted import PastedEpisodes
 from hardwon.trainers.models.pretrained import locate_base
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.admission import EngineAdmission
@@ -268,6 +272,44 @@ def test_names_of_the_hub_and_a_base_of_the_run_are_kept(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir(parents=True)
     located = [locate_base(name) for name in ("org/model", "tiny", "here/base", str(tmp_path / "here/base"))]
     assert located == ["org/model", "tiny", *[str(tmp_path / "here/base")] * 2]
+
+
+@pytest.mark.parametrize(
+    ("guidance", "kind", "served"),
+    [
+        ({}, "library", None),
+        ({"library": "items"}, "items", ItemGuidance),
+        ({"library": "episodes"}, "episodes", PastedEpisodes),
+        ({"library": "experience"}, "guide", None),  # the first arm that recalls
+        ({"library": "experience", "guided": "role"}, "experience", None),
+        ({"library": "none", "guided": "items"}, "items", ItemGuidance),
+    ],
+)
+def test_the_guidance_of_the_first_arm_that_recalls_is_served(exported, tmp_path, guidance, kind, served):
+    """Without the guide; with it, the guide decides."""
+    arms = SimpleNamespace(arms={"control": 1, "library": 2, "guided": 2})
+    arms.get_guidance = lambda arm: {"control": "none", "guided": "guide", **guidance}.get(arm, arm)
+    assert choose_guidance(cast(Any, arms)) == kind
+    folder = change(exported[0], tmp_path, guidance=kind)
+    assert "guide" in load_roles(folder).names
+    shutil.rmtree(folder / "guide")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        roles = load_roles(folder)
+    assert "guide" not in roles.names
+    assert roles.guidance is None if served is None else isinstance(roles.guidance, served)
+    said = [str(one.message) for one in caught if "cannot be served" in str(one.message)]
+    assert len(said) == (kind == "experience")
+    assert all("a path that the run explored" in line for line in said)
+
+
+def test_the_guidance_of_an_earlier_export_is_that_of_the_runtime(exported, tmp_path):
+    older = change(exported[0], tmp_path)
+    manifest = json.loads((older / MANIFEST).read_text())
+    assert manifest.pop("guidance") == "library"
+    (older / MANIFEST).write_text(json.dumps(manifest))
+    shutil.rmtree(older / "guide")
+    assert load_roles(older).guidance is None
 
 
 def test_other_instructions_are_refused(exported, tmp_path):
