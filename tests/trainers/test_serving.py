@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import re
 import shutil
+import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from tests.trainers.corridor import Corridor, Walks
-from tests.trainers.folder_base import keep_requests, save_base
+from tests.trainers.folder_base import build_settings, keep_requests, save_base
 
 from hardwon.apps.shared.trained import check_policy, open_policy
 from hardwon.memory import ExperienceLibrary
@@ -18,7 +21,10 @@ from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.sharing_policy import Candidate as Shared
 from hardwon.trainers.config.schema import of
-from hardwon.trainers.exports import MANIFEST
+from hardwon.trainers.exports import MANIFEST, choose_guidance
+from hardwon.trainers.gating.item_guidance import ItemGuidance
+from hardwon.trainers.gating.pasted import PastedEpisodes
+from hardwon.trainers.models.pretrained import locate_base
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.admission import EngineAdmission
 from hardwon.trainers.rollouts.rollout import Spec
@@ -221,6 +227,89 @@ def change(folder, tmp_path, **values):
 def test_another_base_is_refused(exported, tmp_path):
     with pytest.raises(ConfigError, match="was trained on another base"):
         load_roles(change(exported[0], tmp_path, base="0123"))
+
+
+def test_an_export_finds_its_base_from_another_folder(tmp_path, monkeypatch):
+    """The base was named by a relative path; a moved base is named by a line of the manifest."""
+    monkeypatch.chdir(tmp_path)
+    base = save_base(tmp_path / "models" / "base")
+    settings = build_settings(tmp_path, eval={"every": 0, "copies": 1})
+    train({**settings, "model": {"base": "models/base", "adapter": 2}}, export="export")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    export = tmp_path / "export"
+    manifest = json.loads((export / MANIFEST).read_text())
+    assert manifest["model"]["base"] == str(base)
+    assert json.loads((export / "policy" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(base)
+    assert load_roles(export).names == ("policy",)
+
+    base.rename(tmp_path / "moved")
+    line = rf"Set model.base in {re.escape(str(export / MANIFEST))} to the folder of the base"
+    with pytest.raises(ConfigError, match=rf"there is no folder {re.escape(str(base))}\. {line}"):
+        load_roles(export)
+    manifest["model"]["base"] = str(tmp_path / "moved")
+    (export / MANIFEST).write_text(json.dumps(manifest))
+    assert load_roles(export).names == ("policy",)
+
+
+def test_a_relative_base_of_an_earlier_export_is_found_where_it_was_written(exported, tmp_path, monkeypatch):
+    folder, _, base = exported
+    if base == "tiny":
+        pytest.skip("the base is in the export")
+    model = json.loads((folder / MANIFEST).read_text())["model"]
+    older = change(folder, tmp_path, model={**model, "base": "my/models/base"})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"tried the folder {re.escape(str(tmp_path))}/my/models/base and my/models"):
+        load_roles(older)
+    (tmp_path / "my" / "models").mkdir(parents=True)
+    (tmp_path / "my" / "models" / "base").symlink_to(base)
+    assert load_roles(older).names == tuple(ROLES)
+
+
+def test_names_of_the_hub_and_a_base_of_the_run_are_kept(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("tiny", "here/base"):
+        (tmp_path / folder).mkdir(parents=True)
+    located = [locate_base(name) for name in ("org/model", "tiny", "here/base", str(tmp_path / "here/base"))]
+    assert located == ["org/model", "tiny", *[str(tmp_path / "here/base")] * 2]
+
+
+@pytest.mark.parametrize(
+    ("guidance", "kind", "served"),
+    [
+        ({}, "library", None),
+        ({"library": "items"}, "items", ItemGuidance),
+        ({"library": "episodes"}, "episodes", PastedEpisodes),
+        ({"library": "experience"}, "guide", None),  # the first arm that recalls
+        ({"library": "experience", "guided": "role"}, "experience", None),
+        ({"library": "none", "guided": "items"}, "items", ItemGuidance),
+    ],
+)
+def test_the_guidance_of_the_first_arm_that_recalls_is_served(exported, tmp_path, guidance, kind, served):
+    """Without the guide; with it, the guide decides."""
+    arms = SimpleNamespace(arms={"control": 1, "library": 2, "guided": 2})
+    arms.get_guidance = lambda arm: {"control": "none", "guided": "guide", **guidance}.get(arm, arm)
+    assert choose_guidance(cast(Any, arms)) == kind
+    folder = change(exported[0], tmp_path, guidance=kind)
+    assert "guide" in load_roles(folder).names
+    shutil.rmtree(folder / "guide")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        roles = load_roles(folder)
+    assert "guide" not in roles.names
+    assert roles.guidance is None if served is None else isinstance(roles.guidance, served)
+    said = [str(one.message) for one in caught if "cannot be served" in str(one.message)]
+    assert len(said) == (kind == "experience")
+    assert all("a path that the run explored" in line for line in said)
+
+
+def test_the_guidance_of_an_earlier_export_is_that_of_the_runtime(exported, tmp_path):
+    older = change(exported[0], tmp_path)
+    manifest = json.loads((older / MANIFEST).read_text())
+    assert manifest.pop("guidance") == "library"
+    (older / MANIFEST).write_text(json.dumps(manifest))
+    shutil.rmtree(older / "guide")
+    assert load_roles(older).guidance is None
 
 
 def test_other_instructions_are_refused(exported, tmp_path):

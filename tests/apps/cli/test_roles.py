@@ -70,12 +70,12 @@ def export(settings, tmp_path_factory):
 
 @pytest.fixture
 def session(settings, tmp_path):
-    """Opens the training session of the roles, on a copy of a library: `session(path)`."""
+    """Opens the training session of the roles, on a copy of a library, with other sections: `session(path)`."""
     opened: list[Session] = []
 
-    def open_session(library=None):
+    def open_session(library=None, **changes):
         path = {} if library is None else {"path": str(library)}
-        config = of({**settings, "library": {**settings["library"], **path}})
+        config = of({**settings, **changes, "library": {**settings["library"], **path}})
         opened.append(Session.open(config, tmp_path / f"session{len(opened)}"))
         return opened[-1]
 
@@ -145,6 +145,27 @@ def test_in_a_run_each_role_reads_what_it_reads_in_training(export, session, req
     assert produced["extractor"]
 
 
+@pytest.mark.parametrize("memory", ["library", "items"])
+def test_in_a_run_a_policy_without_a_guide_reads_the_memory_of_its_training(
+    settings, session, requests, tmp_path, memory
+):
+    """Token by token, and nothing else: the recalled steps beside the items were read in no episode of training."""
+    alone = {"arms": {"control": 1, "recalling": 2}, "guidance": {"recalling": memory}, "roles": {"policy": {}}}
+    settings = {**settings, **alone, "run": {**settings["run"], "out": str(tmp_path / "run")}}
+    train(settings, export=tmp_path / "export")
+    how = {"episodes": 12, "train_seeds": tuple(range(12)), "checkpoints": (12,), "arms": ("step",)}
+    rows = run_plan(plan(tmp_path, roles=str(tmp_path / "export"), **how), tmp_path, jobs=1)
+    produced, trainer = requests.pop("policy"), session(tmp_path / "library.db", **alone)
+
+    player = Player(trainer)
+    recalling = {Arm("recalling", memory=memory): 1}
+    asyncio.run(player.play([("", seed) for seed in (100, 101)], recalling, salt="x", temperature=0.0))
+    player.close()
+    trained = requests["policy"]
+    assert len(trained) >= sum(row["steps"] for row in rows if row["phase"] == "test") > 0
+    assert sorted(trained) == sorted(produced[-len(trained) :])  # the tests come after the episodes that it learns from
+
+
 def test_an_experiment_of_an_earlier_version_goes_on(tmp_path):
     """Its plan has no roles."""
     small = plan(tmp_path, episodes=0, checkpoints=(0,), arms=("random",), eval_seeds=(100,))
@@ -202,6 +223,52 @@ def test_a_trained_policy_is_shown_what_another_member_found(export, tmp_path, m
     run_team(WORLD, 2, "all", "rule", 3, 0.0, tmp_path / "bank.db", roles=export, first=False)
     assert any(context.guidance for context in seen)
     assert not any("pull" in action for context in seen for action in context.actions)
+
+
+@pytest.mark.usefixtures("short")
+def test_guide_and_extractor_serve_the_members_of_a_team_with_a_library(export, session, requests, tmp_path, capsys):
+    path = remember(tmp_path / "library.db", seeds=(3, 4))
+    before = session(shutil.copy(path, tmp_path / "before.db"))
+    run_team(WORLD, 2, "none", "rule", 8, 0.0, path, roles=export, first=False)
+    produced, after = dict(requests), session(path)
+    requests.clear()
+    asyncio.run(before.roles["guide"].choose([Spec("", 8, "guided")]))
+    assert requests["guide"]
+    assert set(requests["guide"]) <= set(produced["guide"])
+    episodes = [after.library.trajectory(row["id"]) for row in after.library.trajectories()]
+    own = [episode.id for episode in episodes if episode.meta["policy"] == "tokens"]
+    assert len(own) == 2
+    for episode in own:
+        asyncio.run(after.roles["extractor"]._read_finished(episode, ""))
+    assert requests["extractor"]
+    assert sorted(requests["extractor"]) == sorted(produced["extractor"])
+    assert "does not use" not in capsys.readouterr().err
+
+    requests.clear()
+    run_team(WORLD, 1, "none", "rule", 8, 0.0, tmp_path / "bank.db", roles=export, first=False, keeps=False)
+    assert set(requests) == {"policy", "admission"}
+    assert "does not use the roles guide, extractor of this export" in capsys.readouterr().err
+
+
+def test_a_command_names_the_roles_that_it_does_not_use(export, hardwon, tmp_path, capsys):
+    open_server_roles(export, "guidance", "extractor")
+    said = capsys.readouterr().err
+    assert said == f"{export}: this command does not use the roles policy, admission of this export.\n"
+    few = ("--episodes=0", "--arms=random", "--train-seeds=0-1", "--eval-seeds=100-100", "--max-steps=2", "--json")
+    done = hardwon("run", WORLD, "--roles", export, "--out", tmp_path / "out", *few)
+    assert "does not use the roles admission of this export" in done.stderr
+    assert json.loads(done.stdout)["roles"] == str(export)
+
+
+def test_a_server_does_not_serve_the_guidance_of_a_policy(export, tmp_path):
+    """Its clients have policies of their own."""
+    folder = tmp_path / "export"
+    shutil.copytree(export, folder, ignore=shutil.ignore_patterns("guide"))
+    manifest = json.loads((folder / "roles.json").read_text())
+    (folder / "roles.json").write_text(json.dumps({**manifest, "guidance": "episodes"}))
+    assert open_roles(folder).guidance is not None
+    assert open_server_roles(folder, "guidance", "extractor").guidance is None
+    assert open_server_roles(folder, "guidance", "extractor").extractor is not None
 
 
 def test_a_server_answers_with_the_lines_of_the_guide(export, tmp_path):

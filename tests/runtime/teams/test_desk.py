@@ -76,6 +76,15 @@ def test_a_reading_policy_is_shown_the_newest_fitting_entry_once_in_an_episode(b
     assert len(bank.pulls()) == 3
 
 
+def test_a_hint_of_the_member_stays_beside_the_entry(bank):
+    inner, hinted = Takes("a", "b"), Context(NOW, guidance="look twice")
+    policy = ReadingPolicy(inner, sit(bank))
+    policy.decide(hinted)
+    bank.put("them", "look -> the spoon is here", "in the drawer")
+    policy.decide(hinted)
+    assert [context.guidance for context in inner.seen] == ["look twice", "look twice\nin the drawer"]
+
+
 def test_without_a_fitting_entry_nothing_is_shown(bank):
     bank.put("them", "dig -> a garden fork", "in the garden")
     inner = Takes("a")

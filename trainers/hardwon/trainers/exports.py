@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import ConfigError
+from hardwon.runtime.interfaces.arms import NO_MEMORY
 
+from .config.kinds import RECALLS
 from .config.parsing import parse
 from .config.schema import ModelConfig, TrainConfig
+from .models.pretrained import locate_base
 from .prompting import instructions
 
 MANIFEST = "roles.json"
@@ -42,6 +45,8 @@ class Manifest:
     """Sampling temperature of the policy in evaluations."""
     recall: int | None = None
     """Largest number of items, and of similar steps, that a recall showed; None in an export of an earlier version."""
+    guidance: str | None = None
+    """Kind of guidance that the policy read; None in an export of an earlier version."""
     instructions: Mapping[str, Any] = field(default_factory=instructions.describe)
 
 
@@ -66,9 +71,27 @@ def write_manifest(folder: Path, config: TrainConfig, model: Any) -> None:
     """
     base = compute_fingerprint(model) if config.model.adapter is not None else ""
     roles = {name: role.settings for name, role in config.roles.items()}
-    manifest = Manifest(config.model, roles, base, config.eval.temperature, config.library.recall)
+    # an export is used from other folders than that of the run
+    model_config = replace(config.model, base=locate_base(config.model.base))
+    manifest = Manifest(
+        model_config, roles, base, config.eval.temperature, config.library.recall, choose_guidance(config)
+    )
     text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def choose_guidance(config: TrainConfig) -> str:
+    """Return the kind of guidance to serve a policy with: that of the first arm that recalls from the library.
+
+    Without such an arm, it is that of the first arm that shows anything.
+    """
+    kinds = [kind for arm in config.arms if (kind := config.get_guidance(arm)) != NO_MEMORY]
+    return next((kind for kind in kinds if kind in RECALLS), kinds[0] if kinds else NO_MEMORY)
+
+
+def find_roles(folder: Path, manifest: Manifest) -> list[str]:
+    """Return the names of the roles whose weights are in an export."""
+    return [name for name in manifest.roles if (folder / name).is_dir()]
 
 
 def read_manifest(folder: Path) -> Manifest:

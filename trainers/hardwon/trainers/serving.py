@@ -14,6 +14,7 @@ and every request runs in one event loop, so any thread and any loop may call th
 """
 
 import asyncio
+import warnings
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -24,17 +25,20 @@ from hardwon.memory import Estimate, Item, Trajectory
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.memory.learning.extraction import MAX_OPERATIONS
 from hardwon.memory.records import Operation, Return
-from hardwon.runtime.guidance.base import AwaitedGuidance, Hint, RetrievalGuidance
+from hardwon.runtime.guidance.base import AwaitedGuidance, Guidance, Hint, RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.llm.chat_model import in_own_loop
 from hardwon.runtime.teams.sharing_policy import Candidate, Choice
 
+from .config.kinds import LESSONS, PASTES, SHOWS_PATHS, TELLS
 from .config.policy import PolicySettings
 from .config.schema import ModelConfig
 from .engines.base import Engine
 from .engines.base_models import BASE, load_base, load_tokenizer, read_context
-from .exports import MANIFEST, Manifest, compute_fingerprint, read_manifest
+from .exports import MANIFEST, Manifest, compute_fingerprint, find_roles, read_manifest
 from .gating.consulting import ConsultedGuidance
+from .gating.item_guidance import ItemGuidance
+from .gating.pasted import PastedEpisodes
 from .models.pretrained import check_folder
 from .prompting.base import PromptFormat
 from .prompting.chat import ChatFormat
@@ -61,7 +65,8 @@ class Roles:
     """The roles of an export; None for a role that was not trained."""
 
     policy: "ServedPolicy | None" = None
-    guidance: "ServedGuidance | None" = None
+    guidance: Guidance | None = None
+    """The trained guide. Without one, what the policy read in training; None for all that the library recalls."""
     extractor: "ServedExtractor | None" = None
     admission: "ServedAdmission | None" = None
     recall_k: int = RECALL_K
@@ -70,7 +75,8 @@ class Roles:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of the roles that are there."""
-        every = {"policy": self.policy, "guide": self.guidance, "extractor": self.extractor}
+        guide = self.guidance if isinstance(self.guidance, ServedGuidance) else None
+        every = {"policy": self.policy, "guide": guide, "extractor": self.extractor}
         return tuple(name for name, role in {**every, "admission": self.admission}.items() if role is not None)
 
 
@@ -95,7 +101,7 @@ def load_roles(
     """
     place = Path(folder)
     manifest = read_manifest(place)
-    names = [name for name in manifest.roles if (place / name).is_dir()]
+    names = find_roles(place, manifest)
     if not names:
         raise ConfigError(f"{place} has the weights of none of its roles ({', '.join(manifest.roles)}).")
     tokenizer = load_tokenizer(place / names[0])
@@ -116,6 +122,8 @@ def load_roles(
             roles["extractor"] = ServedExtractor(engines[name], prompts, parse_settings(ExtractorSettings, settings))
         elif name == "admission":
             roles["admission"] = ServedAdmission(engines[name], prompts)
+    if "policy" in roles and "guidance" not in roles:
+        roles["guidance"] = _open_memory(manifest.guidance, place)
     return Roles(**roles, recall_k=RECALL_K if manifest.recall is None else manifest.recall)
 
 
@@ -240,6 +248,25 @@ def _open_guidance(settings: GuideSettings, engine: Engine, prompts: PromptForma
     return TrainedGuidance(engine, prompts, free=settings.says == "words", most=settings.length)
 
 
+def _open_memory(kind: str | None, folder: Path) -> Guidance | None:
+    """Return the guidance that a policy read without a guide; None for that of the runtime, which shows all.
+
+    An export of an earlier version does not say it, and gets that of the runtime.
+    """
+    if kind in LESSONS:
+        return ItemGuidance()
+    if kind in PASTES:
+        return PastedEpisodes()
+    if kind in SHOWS_PATHS | TELLS:
+        shows = "a path that the run explored" if kind in SHOWS_PATHS else "the text of a role that is not here"
+        warnings.warn(
+            f"{folder}: the policy was trained with the guidance {kind}, {shows}, which cannot be served. It reads "
+            "what the library recalls; train it with an arm whose guidance is library.",
+            stacklevel=3,
+        )
+    return None
+
+
 class ServedGuidance:
     """A trained guide, which decides about the recollection, chooses one of its lines, or writes a hint."""
 
@@ -312,15 +339,17 @@ def _load_engines(
     except ModuleNotFoundError as missing:
         raise MissingExtra.of(missing.name or "torch", "train") from missing
     if manifest.model.adapter is None:
-        models = {name: _load_model(folder / name) for name in names}
+        models = {name: _load_model(folder / name, "Export the run again.") for name in names}
         return {name: LocalEngine(model.to(device).eval(), tokenizer, roles=[name]) for name, model in models.items()}
-    model = _load_model(_find_base(folder, manifest, base))
+    place = _find_base(folder, manifest, base)
+    remedy = f"Set model.base in {(folder / MANIFEST).absolute()} to the folder of the base."
+    model = _load_model(place, remedy)
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
     if (fingerprint := compute_fingerprint(model)) != manifest.base:
         raise ConfigError(
-            f"{folder} was trained on another base ({manifest.base}) than the one loaded ({fingerprint}); "
-            f"pass the folder of {manifest.model.base} as `base`."
+            f"{folder} was trained on another base ({manifest.base}) than the one loaded from {place} ({fingerprint}). "
+            f"{remedy}"
         )
     served = _load_adapters(model, folder, names)
     engine = LocalEngine(served.to(device).eval(), tokenizer, roles=list(names))
@@ -333,12 +362,14 @@ def _find_base(folder: Path, manifest: Manifest, base: str | Path | None) -> str
     return base or (own if own.is_dir() else manifest.model.base)
 
 
-def _load_model(place: str | Path) -> Any:
+def _load_model(place: str | Path, remedy: str) -> Any:
     """Load a model from a folder or the hub.
 
     Raises:
-        ConfigError: It cannot be loaded.
+        ConfigError: It cannot be loaded. The message says where it was looked for, and the remedy.
     """
+    if Path(place).is_absolute() and not Path(place).is_dir():
+        raise ConfigError(f"there is no folder {place}. {remedy}")
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -346,7 +377,9 @@ def _load_model(place: str | Path) -> Any:
     try:
         return loader.from_pretrained(str(place), dtype=torch.float32)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{place} cannot be loaded: {error} Pass the folder of the base as `base`.") from error
+        # a name that is no folder here may also be a relative path, written in another folder
+        tried = f"the folder {Path(place).absolute()}" + ("" if Path(place).is_dir() else f" and {place} on the hub")
+        raise ConfigError(f"the model cannot be loaded (tried {tried}): {error} {remedy}") from error
 
 
 def _load_adapters(model: Any, folder: Path, names: Sequence[str]) -> Any:

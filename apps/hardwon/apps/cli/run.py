@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from hardwon.apps.shared.common import library_name, parse_library
-from hardwon.apps.shared.trained import HELP, check_policy
+from hardwon.apps.shared.trained import HELP, check_policy, tell_unused
 from hardwon.memory.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
@@ -153,9 +153,10 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
     from hardwon.runtime.environments import open_environment
 
     if plan.roles:
-        from hardwon.trainers.exports import read_manifest
+        from hardwon.trainers.exports import find_roles, read_manifest
 
-        read_manifest(Path(plan.roles))
+        export = Path(plan.roles)
+        tell_unused(export, find_roles(export, read_manifest(export)), ("policy", "guide", "extractor"))
     elif plan.policy:
         check_policy(plan.policy)
     # Fail on a wrong name or a missing package before worker processes start.

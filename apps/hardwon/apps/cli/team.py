@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from hardwon.apps.shared.common import AsJson, LiteralConsole, excerpt, parse_library, say_json
-from hardwon.apps.shared.trained import HELP, open_policy, open_roles
+from hardwon.apps.shared.trained import HELP, NoRoles, open_policy, open_roles, tell_unused
 
 if TYPE_CHECKING:
     from hardwon.runtime.interfaces.types import Policy
@@ -46,7 +46,9 @@ def team(
     roles: Annotated[
         Path | None,
         typer.Option(
-            help=f"{HELP} The admission replaces --admission, and the policy that of the members.", show_default=False
+            help=f"{HELP} The admission replaces --admission, and the policy that of the members; with --library, the "
+            "guide advises them, and the extractor reads their episodes.",
+            show_default=False,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the task.")] = 0,
@@ -74,7 +76,7 @@ def team(
         path = library or Path(folder) / "bank.db"
         result = run_team(
             errand, teams, admission, policy, seed, call_s, path,
-            aggregate=how, first=not everybody, view=view, roles=roles,
+            aggregate=how, first=not everybody, view=view, roles=roles, keeps=library is not None,
         )  # fmt: skip
     if as_json:
         say_json(to_json(result))
@@ -97,6 +99,7 @@ def run_team(
     first: bool = True,
     view: "View | None" = None,
     roles: Path | None = None,
+    keeps: bool = True,
 ) -> "TeamResult":
     """Run a team once.
 
@@ -112,6 +115,7 @@ def run_team(
         first: Stop at the first success.
         view: Receives the events of the run.
         roles: Folder of trained roles, whose admission and policy take the place of the named ones.
+        keeps: The library stays after the run, so the guide and the extractor of the roles use it.
 
     Raises:
         UnknownName: The errand or the admission policy does not exist.
@@ -125,13 +129,16 @@ def run_team(
     # Scale all latencies together, so that notes stay cheap in proportion to calls.
     latency = Latency().scale(call_s / Latency().call_s)
     trained = open_roles(roles)
+    used = ("policy", "admission", *(("guide", "extractor") if keeps else ()))
+    if roles is not None:
+        tell_unused(roles, trained.names, used)
     decides: Admission = trained.admission or team_errands.open_admission(admission)
     with ExperienceLibrary.open(path) as library, team_errands.open_errand(errand, seed, latency) as task:
         policies: list[Policy] = [
             trained.policy or (task.member(number) if policy == "rule" else open_policy(policy))
             for number in range(teams)
         ]
-        agents = team_errands.create_members(task, policies, library)
+        agents = team_errands.create_members(task, policies, library, trained if keeps else NoRoles())
         watch = view.handle_event if view is not None else lambda event: None
         # A trained policy knows the memory that it is shown; it has never met an action that pulls.
         access: Access = "pull" if trained.policy is None else "show"

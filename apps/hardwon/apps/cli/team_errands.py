@@ -5,18 +5,24 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from hardwon.apps.shared.clone import use_clone
+from hardwon.apps.shared.trained import NoRoles
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime import Agent, Environment, EpisodicPolicy, Policy, TextWorldExpress, open_environment
 from hardwon.runtime.teams.sharing_policy import Admission, AdmitAll, AdmitNone, LogisticAdmission, RuleAdmission
 from hardwon.runtime.teams.team import Team
 
+if TYPE_CHECKING:
+    from hardwon.trainers.serving import Roles
+
 ERRANDS = ("archive", "rooms")
 HOUSE = "numLocations=11, includeDoors=1, numDistractorItems=5"
 """Parameters of the game `coin` for the errand `rooms`."""
 MAX_STEPS = 80
+NO_ROLES = NoRoles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +111,25 @@ def open_admission(name: str) -> Admission:
     return ChatAdmission(name)
 
 
-def create_members(errand: Errand, policies: Sequence[Policy], library: ExperienceLibrary) -> list[Agent]:
-    """Create an agent for each policy, each with its own random seed."""
+def create_members(
+    errand: Errand, policies: Sequence[Policy], library: ExperienceLibrary, roles: "Roles | NoRoles" = NO_ROLES
+) -> list[Agent]:
+    """Create an agent for each policy, each with its own random seed.
+
+    Members neither recall nor record, except for a trained guide and a trained extractor.
+    """
+    guided = "guide" in roles.names
     return [
         Agent(
             policy,
             library,
             errand.environment,
-            learn=False,
+            learn=roles.extractor is not None,
+            withhold=False,
             guardrails=False,
-            recall_k=0,
+            guidance=roles.guidance if guided else None,
+            extractor=roles.extractor,
+            recall_k=roles.recall_k if guided else 0,
             max_steps=MAX_STEPS,
             seed=number,
         )

@@ -1,14 +1,15 @@
 """Open trained roles, and a model in a folder, for a command."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hardwon.apps.shared.common import tell
 from hardwon.memory.errors import ConfigError, require_extra
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class NoRoles:
     """The roles of a command without `--roles`."""
 
     policy: None = None
+    names: tuple[str, ...] = ()
     guidance: None = None
     extractor: None = None
     admission: None = None
@@ -65,7 +67,9 @@ def open_roles(folder: str | Path | None) -> "Roles | NoRoles":
 
 
 def open_server_roles(folder: str | Path | None, *used: str) -> "Roles | NoRoles":
-    """Return the roles of an export, or none without a folder.
+    """Return the roles of an export, or none without a folder, and say which ones have no use here.
+
+    Without a trained guide there is no guidance: what the export's policy reads is not meant for other policies.
 
     Args:
         folder: Folder of the export.
@@ -75,14 +79,29 @@ def open_server_roles(folder: str | Path | None, *used: str) -> "Roles | NoRoles
         ConfigError: The folder is not an export, or has none of the roles that are used.
     """
     trained = open_roles(folder)
-    if folder is not None and all(getattr(trained, name) is None for name in used):
-        names = ["guide" if name == "guidance" else name for name in used]
+    if folder is None:
+        return trained
+    names = ["guide" if name == "guidance" else name for name in used]
+    if set(names).isdisjoint(trained.names):
         settings = ", ".join(f"roles.{name}" for name in names)
         raise ConfigError(
             f"{folder} has none of the roles that this command uses: {', '.join(names)}. Train one of {settings}. A "
             "policy works where the agents run."
         )
-    return trained
+    tell_unused(folder, trained.names, names)
+    return trained if "guide" in trained.names or trained.guidance is None else replace(trained, guidance=None)
+
+
+def tell_unused(folder: str | Path, names: Sequence[str], used: Sequence[str]) -> None:
+    """Say on stderr which roles of an export a command does not use.
+
+    Args:
+        folder: Folder of the export.
+        names: The roles that it has.
+        used: The roles that the command uses.
+    """
+    if unused := [name for name in names if name not in used]:
+        tell(f"{folder}: this command does not use the roles {', '.join(unused)} of this export.")
 
 
 def open_extractor(name: str | None, trained: "ReadsEpisodes | None" = None) -> "ReadsEpisodes | None":

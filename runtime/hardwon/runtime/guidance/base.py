@@ -63,6 +63,15 @@ class AwaitedGuidance(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsLibrary(Protocol):
+    """Guidance that reads more of the library than what was recalled."""
+
+    def attach(self, library: Any) -> Guidance:
+        """Return this guidance with the library that is recalled from."""
+        ...
+
+
 async def apropose_hint(guidance: Guidance, context: Context) -> Hint | None:
     """Return the hint of any guidance, awaiting it if it supports that."""
     if isinstance(guidance, AwaitedGuidance):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Recollection
-from hardwon.runtime.guidance.base import Guidance, Hint, Occasion, apropose_hint, forbidden_in
+from hardwon.runtime.guidance.base import Guidance, Hint, Occasion, ReadsLibrary, apropose_hint, forbidden_in
 from hardwon.runtime.interfaces.types import Context, Usage
 
 from .holdout import Drawn, is_withheld, without
@@ -53,12 +53,17 @@ class Advisor:
             context: The situation, with the recollection that `withhold` returned.
         """
         began = time.perf_counter()
-        return _review(self.guidance.propose(context), occasion, context, began)
+        return _review(self._attached.propose(context), occasion, context, began)
 
     async def aadvise(self, occasion: Occasion, context: Context) -> Advice:
         """Ask the guidance for a hint, awaiting guidance that waits for a model; see `advise`."""
         began = time.perf_counter()
-        return _review(await apropose_hint(self.guidance, context), occasion, context, began)
+        return _review(await apropose_hint(self._attached, context), occasion, context, began)
+
+    @property
+    def _attached(self) -> Guidance:
+        guidance = self.guidance
+        return guidance.attach(self.library) if isinstance(guidance, ReadsLibrary) else guidance
 
 
 def _review(hint: Hint | None, occasion: Occasion, context: Context, began: float) -> Advice:

@@ -1,6 +1,7 @@
 """A team member that is shown what fits its task, instead of choosing what to pull.
 
-The newest entry of another team whose key shares words with the task is pulled before a decision and shown as guidance.
+The newest entry of another team whose key shares words with the task is pulled before a decision and shown as guidance,
+after the member's own hint if it has one.
 The policy sees neither keys nor pull actions: a policy that was trained alone knows guidance, and has met no `pull`.
 """
 
@@ -40,7 +41,8 @@ class ReadingPolicy(SharedPolicy):
         if fitting:
             self._read.add(fitting[-1].id)
             self._offered = await self._desk.pull(fitting[-1].id) or self._offered
-        return await self._inner.adecide(replace(context, guidance=self._offered))
+        advice = "\n".join(text for text in (context.guidance, self._offered) if text)
+        return await self._inner.adecide(replace(context, guidance=advice or None))
 
     def decide(self, context: Context) -> Decision:
         """Return the policy's action; the synchronous version of `adecide`."""

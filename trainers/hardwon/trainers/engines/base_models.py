@@ -14,7 +14,7 @@ from typing import Any
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.models.adapters import activate, add_adapter, has_adapters, read_adapter
-from hardwon.trainers.models.pretrained import require_base
+from hardwon.trainers.models.pretrained import locate_base, require_base
 from hardwon.trainers.models.tiny import SPECIAL, build_model, build_tokenizer
 
 BASE = "base"
@@ -152,7 +152,7 @@ def export(model: Any, tokenizer: Any, role: str, folder: Path, config: ModelCon
     base = config.base
     if base == "tiny" or _has_more_rows(model, base):
         base = str(save_without_adapters(model, tokenizer, (folder / BASE).absolute()))
-    _save_adapter(model, role, target, base)
+    _save_adapter(model, role, target, locate_base(base))
     return target
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hardwon.memory import Step, Trajectory
+from hardwon.memory.errors import ConfigError
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.prompts import clean
@@ -26,12 +27,22 @@ LONGEST = 300
 class PastedEpisodes:
     """Shows the episodes of the recalled steps. Those of untrusted writers are left out."""
 
-    def __init__(self, library: Any) -> None:
-        """Read the episodes from a library."""
+    def __init__(self, library: Any = None) -> None:
+        """Read the episodes from a library; None reads them from that of the agent that it guides."""
         self._library = library
 
+    def attach(self, library: Any) -> "PastedEpisodes":
+        """Return the same guidance for a library, unless it has one of its own."""
+        return self if self._library is not None else PastedEpisodes(library)
+
     def propose(self, context: Context) -> Hint | None:
-        """Return the episodes of the recalled steps, or None if nothing was recalled."""
+        """Return the episodes of the recalled steps, or None if nothing was recalled.
+
+        Raises:
+            ConfigError: It has no library.
+        """
+        if self._library is None:
+            raise ConfigError("PastedEpisodes has no library to read; give it to an agent, or call attach(library).")
         hits = (hit.what for hit in context.recollection.steps)
         steps = [step for step in hits if isinstance(step, Step) and step.why.trajectory and not step.why.untrusted]
         names = list(dict.fromkeys(step.why.trajectory for step in steps))[:EPISODES]

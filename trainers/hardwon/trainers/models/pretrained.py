@@ -113,6 +113,11 @@ def require_base(base: str) -> None:
         )
 
 
+def locate_base(base: str) -> str:
+    """Return what finds a base from any folder: the absolute path of a local one; a hub name and `tiny` as they are."""
+    return str(Path(base).absolute()) if base != "tiny" and Path(base).is_dir() else base
+
+
 def check_folder(folder: str | Path) -> None:
     """Check that a folder holds a model and that the packages which load it are installed, without loading them.
 
