@@ -1,13 +1,14 @@
 """A base from a folder: byte-level BPE, tied embeddings, no spare rows. It exports, resumes and evaluates exactly."""
 
 import asyncio
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.trainers.folder_base import save_base
+from tests.trainers.folder_base import build_settings, save_base
 from tests.trainers.test_trainer import assert_same, lines
 
 from hardwon.memory import ExperienceLibrary
@@ -24,6 +25,33 @@ EXTRACTOR = {
     "guidance": {"advice": "role"},
     "roles": {"policy": {"learner": {"lr": 0.01}}, "extractor": {"settings": {"reads": "explored", "ready": 2}}},
 }
+STAGE_1 = {"distil": 4, "distil_batch": 2}
+ALL_ROLES: dict[str, Any] = {
+    "explore": {"policy": "episodic", "worlds": {"seeds": "12-23"}, "steps": 10, "tries": 1},
+    "library": {"explored": {"more": {"seeds": "30-41"}}, "recall": 3},
+    "arms": {"control": 2, "retrieved": 4, "guided": 2},
+    "guidance": {"retrieved": "library", "guided": "guide"},
+    "warmstart": {"examples": {"copies": 2, "memory_share": 0.5}, "learning": {"updates": 2, "batch": 2}},
+    "roles": {
+        # outcomes that are alike give no signal, and the entropy moves an adapter without one
+        "policy": {"phase": 1, "credit": {"name": "grpo"}, "learner": {"lr": 0.01}, "loss": {"entropy": 0.1}},
+        "extractor": {
+            "learner": {"lr": 0.01},
+            "settings": {"reads": "rollouts", "trials": 1, "episodes": 6, "ready": 1, **STAGE_1},
+        },
+        "guide": {
+            "learner": {"lr": 0.01},
+            "loss": {"kl": 0.01},
+            "settings": {"says": "recalled", "ready": 1, **STAGE_1},
+        },
+        "admission": {
+            "learner": {"lr": 0.01},
+            "loss": {"entropy": 0.1},
+            "settings": {"teams": 2, "runs": 2, "worlds": 1, "ready": 2, "steps": 3, **STAGE_1},
+        },
+    },
+}
+"""The sections of examples/train_smollm2.yaml with few examples, instances and steps."""
 
 
 @pytest.fixture
@@ -52,6 +80,34 @@ def test_a_run_in_two_parts_is_the_run_in_one(corridor, base, tmp_path, adapter,
     assert lines(tmp_path / "one") == again
     counts = {line["policy/samples_per_rollout"] for line in again if "policy/samples_per_rollout" in line}
     assert counts == {1.0}, "an episode of an append-only conversation is one sample"
+
+
+def read_adapters(out, iteration):
+    """Return the tensors of each role's adapter in a checkpoint of a run."""
+    saved = {role: torch.load(out / "checkpoints" / f"{iteration:06}" / f"{role}.pt") for role in ALL_ROLES["roles"]}
+    return {role: state["state"]["weights"] for role, state in saved.items()}
+
+
+def test_four_roles_that_are_resumed_are_the_four_roles_in_one(tmp_path):
+    """Stage 1, trials of lessons and a guide: every adapter moves before the resume and after it, bit for bit."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    settings = build_settings(tmp_path, **ALL_ROLES)
+    settings["run"] |= {"iterations": 6, "groups": 1, "rerolls": 0, "save_every": 1, "keep": 9}
+    train(settings, [f"run.out={one}"])
+    shutil.copytree(one, two)
+    for number in range(3, 7):  # as if it had been killed after two iterations, which is cheaper than to run them again
+        shutil.rmtree(two / "checkpoints" / f"{number:06}")
+    torch.manual_seed(977)
+    train(settings, [f"run.out={two}"], resume=True)
+    assert_same(one, two)
+    assert lines(one) == lines(two)
+    start, before, after = (read_adapters(two, number) for number in (0, 2, 6))
+    for role, weights in before.items():
+        assert any(not torch.equal(value, after[role][name]) for name, value in weights.items()), role
+        policy = {name.replace("policy", role): value for name, value in start["policy"].items()}
+        # the others began stage 1 as the policy, which has an update in the first iteration
+        earlier, later = (start[role], weights) if role == "policy" else (policy, start[role])
+        assert any(not torch.equal(value, later[name]) for name, value in earlier.items()), role
 
 
 @pytest.mark.parametrize("adapter", [None, 4])

@@ -126,6 +126,7 @@ def test_the_checker_leaves_nothing_behind():
         (lambda: bfcl.Bfcl("bases"), UnknownName),
         (lambda: bfcl.Bfcl(choices=-1), ConfigError),
         (lambda: bfcl.Bfcl().reset("training"), UnknownName),
+        (lambda: bfcl.Bfcl().count_seeds("training"), UnknownName),
         (lambda: bfcl.Bfcl().reset("dev", 50), ConfigError),
         (lambda: bfcl.Bfcl().step("answer()"), ConfigError),
         (lambda: open_environment("bfcl", params="choice=3"), ConfigError),

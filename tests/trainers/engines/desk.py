@@ -41,3 +41,19 @@ class Desk:
 
     def close(self) -> None:
         pass
+
+
+class PatientDesk(Desk):
+    """A desk that answers until the table is found, so one guess in two is right, and there is something to learn."""
+
+    def step(self, action: str) -> tuple[State, float, bool, Info]:
+        _, reward, _, info = super().step(action)
+        won = bool(reward)
+        return State("Done." if won else f"{action} found no table.", task="Find a table."), reward, won, info
+
+    def gold_path(self) -> list[str]:
+        """Return the call that finds the table."""
+        return [f'find(city="{self.city}")']
+
+    def clone(self) -> "PatientDesk":
+        return PatientDesk()

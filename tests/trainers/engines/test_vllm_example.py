@@ -15,9 +15,10 @@ import pytest
 import torch
 from tests.runtime.policies.test_chat_vllm import PYTHON, free_port, wait_until_healthy
 from tests.trainers import fake_vllm
-from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, save_base
+from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, keep_requests, save_base
 
 from hardwon.trainers.algorithms.samples import Sample
+from hardwon.trainers.checkpoint import find
 from hardwon.trainers.player import Player
 from hardwon.trainers.trainer import train
 
@@ -38,6 +39,11 @@ CALLS = (
     "library.explored={}", "arms={control: 3}", "guidance={}",
 )  # fmt: skip
 """A world whose actions are tool calls."""
+CALLS_OF_ALL = (
+    "environment.name=tests.trainers.engines.desk:PatientDesk", "environment.game=null", "environment.params=''",
+    "environment.max_steps=2", "explore.policy=gold",
+)  # fmt: skip
+"""Another one, with a second call after a wrong one, and solutions to explore: each role has something to decide."""
 STAGE_1 = (
     "arms.retrieved=2", "arms.guided=2", "roles.extractor.settings.distil=1", "roles.guide.settings.distil=1",
     "roles.admission.settings.distil=1", "roles.extractor.settings.ready=1", "roles.guide.settings.ready=1",
@@ -100,6 +106,18 @@ def test_the_example_thinks_and_calls_tools(run, tmp_path):
     assert any(row.mask.count(True) < len(row.mask) for batch in batches for row in batch)
 
 
+def test_all_roles_think_and_call_tools(run, tmp_path, monkeypatch):
+    """The file of all roles in this process: its policy samples thoughts and calls, and two take their turns."""
+    asked = keep_requests(monkeypatch)
+    batches = run(save_base(tmp_path / "base"), *CALLS_OF_ALL, *STAGE_1, example=ALL_ROLES)
+    check_thoughts(batches, tmp_path / "base")
+    rows = [row for batch in batches for row in batch if row.role == "policy"]
+    assert any(row.mask.count(True) < len(row.mask) for row in rows)
+    assert {*asked} == {"policy", "extractor", "guide", "admission"}
+    saved = find(tmp_path / "run")
+    assert [torch.load(saved / f"{role}.pt")["version"] for role in ("policy", "guide")] == [2, 2]
+
+
 def test_all_roles_train_through_a_server(run, tmp_path):
     base = save_base(tmp_path / "base")
     with fake_vllm.serving(build_chat_model(build_chat_tokenizer())) as server:
@@ -159,7 +177,8 @@ def test_the_example_trains_through_a_real_server(run, served, world):
 
 @pytest.mark.vllm
 @pytest.mark.timeout(1800)
-def test_all_roles_train_through_a_real_server(run, served):
+@pytest.mark.parametrize("world", [(), CALLS_OF_ALL], ids=["listed", "calls"])
+def test_all_roles_train_through_a_real_server(run, served, world):
     base, url = served
-    batches = run(base, "engine.kind=server", f"engine.url={url}", *STAGE_1, example=ALL_ROLES)
+    batches = run(base, "engine.kind=server", f"engine.url={url}", *world, *STAGE_1, example=ALL_ROLES)
     check_thoughts(batches, base)

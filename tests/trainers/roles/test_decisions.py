@@ -1,18 +1,16 @@
 """Verdicts in ordinary words: the warning about an untrained base, and that they learn to depend on the text.
 
-The bar is the test at the end: every deciding role of a pretrained base, three seeds. It takes an hour on one core:
-`HARDWON_PRETRAINED=FOLDER python -m pytest -q -s tests/trainers/roles/test_decisions.py -m "slow and pretrained"`.
+The bar is the test at the end: every deciding role of a pretrained base, three seeds. `make test-pretrained-slow` runs
+it, for an hour on one core; HARDWON_PRETRAINED=FOLDER takes another base than SmolLM2.
 """
 
 import asyncio
 import math
-import os
 import random
 import re
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
@@ -20,6 +18,7 @@ import pytest
 import torch
 from tests.trainers.corridor import Corridor
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
+from tests.trainers.models.test_smollm2 import FOLDER
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.runtime.teams.sharing_policy import Candidate as Shared
@@ -264,19 +263,19 @@ def test_an_adapter_moves_the_verdicts_of_a_frozen_base(role):
 
 @pytest.mark.slow
 @pytest.mark.pretrained
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("role", PURPOSES)
 def test_a_pretrained_base_learns_verdicts_that_depend_on_the_text(role, seed):
     """The bar: held-out P(right) >= .95, averaged over the last looks, with fresh notes and a rate of 2e-4."""
-    folder = os.environ.get("HARDWON_PRETRAINED", "")
-    if not Path(folder, "config.json").is_file():
-        pytest.skip("set HARDWON_PRETRAINED to the folder of a pretrained base")
+    if not FOLDER.is_dir():
+        pytest.skip(f"there is no folder {FOLDER}; run: make test-pretrained-slow")
     from transformers import AutoModelForCausalLM
 
     from hardwon.trainers.engines.base_models import load_tokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    bench = Bench(role, model, load_tokenizer(folder), seed=seed)
+    model = AutoModelForCausalLM.from_pretrained(str(FOLDER), dtype=torch.float32).eval()
+    bench = Bench(role, model, load_tokenizer(FOLDER), seed=seed)
     things = list(THINGS)
     random.Random(seed).shuffle(things)
     learned, held_out = things[:14], things[14:]

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pytest
 from tests.trainers.corridor import Corridor
@@ -10,10 +11,11 @@ from tests.trainers.folder_base import save_base
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, RandomPolicy
+from hardwon.runtime.environments import open_environment
 from hardwon.trainers import train
-from hardwon.trainers.config.schema import ExploreConfig, Worlds, of
+from hardwon.trainers.config.schema import ExploreConfig, Worlds, load, of
 from hardwon.trainers.console import EpisodeCount
-from hardwon.trainers.rollouts.explore import LONGEST_PLACE, Explorer, learn_by_playing, place, way
+from hardwon.trainers.rollouts.explore import LONGEST_PLACE, Explorer, check_seeds, learn_by_playing, place, way
 from hardwon.trainers.session import Session
 
 WORLDS = [("train", seed) for seed in range(12)]
@@ -88,6 +90,69 @@ def test_known_solutions_are_explored_and_those_that_fail_are_left_out(library):
 def test_an_environment_without_solutions_is_refused_before_anything_is_played(corridor):
     with pytest.raises(ConfigError, match=r"explore\.policy names gold, and corridor has no gold_path"):
         train(corridor(explore={"policy": "gold", "worlds": {"seeds": "0-5"}}))
+
+
+class Few(Corridor):
+    """Ten instances, and two more by numbers of its own."""
+
+    def count_seeds(self, fold):
+        return {"train": 10, "dev": 0}[fold]
+
+    def reset(self, task="", seed=0):
+        if seed >= 10 and seed not in (500, 501):
+            raise ConfigError(f"seed {seed} does not exist.")
+        return super().reset(task, seed)
+
+
+def test_all_settings_that_name_missing_instances_are_named_at_once(corridor, monkeypatch, tmp_path):
+    """In one line, with the seeds that exist, and before anything is explored."""
+    monkeypatch.setattr("corridor.Corridor", Few, raising=False)
+    monkeypatch.setattr(Explorer, "explored", lambda *_: pytest.fail("explored"))
+    settings = corridor(
+        tasks={"train": {"seeds": "0-10"}, "eval": {"fold": "dev", "seeds": "500-502"}},
+        explore={"worlds": {"fold": "Train", "seeds": "0-9"}},
+        arms={"control": 2, "retrieved": 2},
+        library={"explored": {"more": {"seeds": "4-12"}, "own": {"fold": "train", "seeds": "500-501"}}},
+        eval={"every": 1},
+    )
+    message = (
+        "corridor has fewer task instances than the settings name: tasks.train.seeds is 0-10, tasks.eval.seeds is "
+        "500-502, library.explored.more.seeds is 4-12. Its seeds are 0-9 in train and none in dev; choose ranges "
+        "within them, and for tasks.eval one that no other setting shares."
+    )
+    with pytest.raises(ConfigError) as refused:
+        train(settings)
+    assert str(refused.value) == message
+
+
+def test_instances_that_a_run_never_plays_need_not_exist(corridor):
+    """Those of an evaluation that is off, and the default of exploration where nobody explores."""
+    settings = corridor(
+        tasks={"train": {"seeds": "0-9"}, "eval": {"seeds": "100-103"}}, explore={"worlds": {"seeds": "20-30"}},
+        model={"base": "folder"}, warmstart=None,
+    )  # fmt: skip
+    check_seeds(Few(), of(settings))
+    for section, value in (("eval", {"every": 1}), ("warmstart", {}), ("model", {"base": "tiny"})):
+        with pytest.raises(ConfigError, match="fewer task instances"):
+            check_seeds(Few(), of({**settings, section: value}))
+    check_seeds(Corridor(), of({**settings, "eval": {"every": 1}}))  # it does not count its instances
+
+
+def test_an_example_in_another_environment_says_which_seeds_to_change():
+    pytest.importorskip("bfcl_eval")
+    other = ["environment.name=bfcl", "environment.game=null", "environment.params=''"]
+    config = load(Path(__file__).parents[3] / "examples" / "train_smollm2.yaml", other)
+    with pytest.raises(ConfigError) as refused:
+        check_seeds(open_environment("bfcl"), config)
+    lacking = str(refused.value).partition(". Its")[0].partition("name: ")[2].split(", ")
+    assert lacking == [
+        "tasks.train.seeds is 300-699",
+        "explore.worlds.seeds is 0-299",
+        "library.explored.train.seeds is 700-999",
+        "library.explored.dev.seeds is 200-799",
+        "library.explored.test.seeds is 200-799",
+    ]
+    assert "0-99 in train and 0-49 in dev and 0-49 in test" in str(refused.value)
 
 
 @pytest.mark.parametrize("explorer", ["random", "episodic"])

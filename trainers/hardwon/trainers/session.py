@@ -36,7 +36,7 @@ from .prompting import instructions
 from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role, check_settings
 from .roles.note_generators import OUTCOMES, WORDS
-from .rollouts.explore import Explorer, Tell, learn_by_playing, open_world, words
+from .rollouts.explore import Explorer, Tell, check_seeds, learn_by_playing, open_world, words
 from .rollouts.opening import TAGS
 from .rollouts.paths import Demonstrations, check_origins
 from .rollouts.reporting import Reporting
@@ -113,6 +113,8 @@ class Session:
         out.mkdir(parents=True, exist_ok=True)
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
         environment = cast(Environment, Reporting(open_world(config.environment)))
+        if checkpoint is None:
+            check_seeds(environment, config)
         is_compact = config.model.is_compact
         explorer = Explorer(environment, config.explore, outcome=config.outcome, is_compact=is_compact, tell=tell)
         check_origins(environment, config.tasks.demonstrations)

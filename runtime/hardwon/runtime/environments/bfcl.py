@@ -107,8 +107,6 @@ class Bfcl:
             ConfigError: The seed is out of range.
         """
         fold = task.strip().lower() or "train"
-        if fold not in FOLDS:
-            raise UnknownName.of("fold", task, FOLDS)
         candidates = tasks(self.game, fold)
         if not 0 <= seed < len(candidates):
             raise ConfigError(f"seed {seed} is not in the {fold} fold; its seeds are 0 to {len(candidates) - 1}.")
@@ -311,8 +309,11 @@ def tasks(category: str, fold: str) -> tuple[Task, ...]:
     """Return the tasks of a category in a fold, in the leaderboard's order.
 
     Raises:
+        UnknownName: The fold does not exist.
         MissingExtra: `bfcl-eval` is not installed.
     """
+    if fold not in FOLDS:
+        raise UnknownName.of("fold", fold, FOLDS)
     data = _find_package() / "data"
     file = f"BFCL_v4_multi_turn_{category}.json"
     entries, solutions = _read_lines(data / file), _read_lines(data / "possible_answer" / file)

@@ -39,7 +39,7 @@ class EnvironmentConfig:
     """The environment of a run."""
 
     name: str
-    """textworld, babyai, bfcl, alfworld, scienceworld, miniwob, MODULE:CLASS of your own environment, in the
+    """textworld, babyai, bfcl, alfworld, scienceworld, miniwob, wiki, MODULE:CLASS of your own environment, in the
     current folder or an installed module, or program: an agent of your own, see the section program."""
     game: str | None = None
     """Name of one of the environment's games."""

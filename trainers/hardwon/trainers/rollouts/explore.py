@@ -10,13 +10,15 @@ from contextlib import closing
 from dataclasses import replace
 
 from hardwon.memory import ExperienceLibrary, Trajectory
+from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Environment, EpisodicPolicy, RandomPolicy, open_environment
+from hardwon.runtime.environments import count_seeds
 from hardwon.runtime.llm.prompts import clean
 from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, select_best
 from hardwon.trainers.algorithms.samplers.shuffled import Task as Task
 from hardwon.trainers.config.program import PROGRAM
-from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, Worlds
+from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, TrainConfig, Worlds
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.programs.environment import ProgramEnvironment
 from hardwon.trainers.prompting.compact import compact
@@ -229,3 +231,48 @@ def open_world(config: EnvironmentConfig) -> Environment:
     if config.name == PROGRAM:
         return ProgramEnvironment()
     return open_environment(config.name, game=config.game, params=config.params)
+
+
+def check_seeds(environment: Environment, config: TrainConfig) -> None:
+    """Check that an environment has the task instances of the settings, before any is played.
+
+    An environment without `count_seeds` is not checked.
+
+    Raises:
+        ConfigError: It lacks some. The message names all these settings, and the seeds that exist.
+    """
+    lacking, existing = list[str](), dict[str, int]()
+    for name, worlds in _list_played(config).items():
+        fold, last = worlds.all[-1]
+        fold = fold.strip().lower() or "train"
+        count = count_seeds(environment, fold)
+        if count is not None and last >= count and _is_refused(environment, worlds.all[-1]):
+            lacking.append(f"{name}.seeds is {worlds.seeds}")
+            existing[fold] = count
+    if lacking:
+        seeds = " and ".join(
+            f"0-{count - 1} in {fold}" if count else f"none in {fold}" for fold, count in existing.items()
+        )
+        raise ConfigError(
+            f"{environment.name} has fewer task instances than the settings name: {', '.join(lacking)}. Its seeds are "
+            f"{seeds}; choose ranges within them, and for tasks.eval one that no other setting shares."
+        )
+
+
+def _list_played(config: TrainConfig) -> dict[str, Worlds]:
+    """Return the task instances that a run plays, by setting."""
+    played = {"tasks.train": config.tasks.train}
+    if config.eval.every:
+        played["tasks.eval"] = config.tasks.eval
+    if config.warmstart is not None or config.model.is_compact or len(config.roles) > 1:
+        played["explore.worlds"] = config.explore.worlds
+    return played | {f"library.explored.{name}": worlds for name, worlds in config.library.explored.items()}
+
+
+def _is_refused(environment: Environment, world: Task) -> bool:
+    """Return whether an environment refuses a task instance; some know seeds beyond their count by another number."""
+    try:
+        environment.reset(*world)
+    except ConfigError:
+        return True
+    return False
