@@ -72,26 +72,26 @@ class Repertoire:
         """The same, by kind of location."""
         self._total: Counter[str] = Counter()
         """The same, by kind of thing."""
-        self._trials: deque[tuple[str, bool, bool]] = deque(maxlen=TRIALS)
-        """(task, whether demonstrations were followed, whether it succeeded) of the episodes that measured them."""
+        self._trials: deque[tuple[str, bool, float]] = deque(maxlen=TRIALS)
+        """(task, whether demonstrations were followed, its outcome) of the episodes that measured them."""
 
     @property
     def size(self) -> int:
         """Return the number of steps that were counted."""
         return self._counts.total()
 
-    def add(self, episode: str, task: str, steps: Sequence[Step], *, success: bool, trial: Any = None) -> None:
+    def add(self, episode: str, task: str, steps: Sequence[Step], *, outcome: float, trial: Any = None) -> None:
         """Count one episode.
 
         Args:
             episode: Its id.
             task: Its task.
             steps: Its steps.
-            success: Whether it succeeded.
+            outcome: Its outcome, in [0, 1]. It is a success from one half.
             trial: `"followed"` or `"withheld"` if it measured the demonstrations; see `are_worse`.
         """
         if trial in ("followed", "withheld"):
-            self._trials.append((task, trial == "followed", success))
+            self._trials.append((task, trial == "followed", outcome))
         self._task_words.update(words(task))
         seen = _list_things(steps[0].admissible) if steps else set()
         for t, step in enumerate(steps):
@@ -108,7 +108,7 @@ class Repertoire:
             seen |= new
             self._revealed[parsed.template] += bool(new) and not moved
         self._count_sightings(steps)
-        if success and (kept := list_kept(steps)):
+        if outcome >= 0.5 and (kept := list_kept(steps)):
             self._count_arguments(task, kept)
             self._episodes.append((episode, task, kept))
             self._lengths[episode] = len(steps)
@@ -217,10 +217,10 @@ class Repertoire:
         if min(total, len(self._trials) - total) < FEWEST:  # the usual case, and a cheap one
             return False
         frame = self.list_frame(task)
-        outcomes: dict[bool, list[bool]] = {True: [], False: []}
-        for other, followed, success in self._trials:
+        outcomes: dict[bool, list[float]] = {True: [], False: []}
+        for other, followed, outcome in self._trials:
             if _compare_frames(frame, self.list_frame(other)) >= ALIKE:
-                outcomes[followed].append(success)
+                outcomes[followed].append(outcome)
         if min(map(len, outcomes.values())) < FEWEST:
             return False
         # Means with one success and one failure added, so that a few equal outcomes do not seem certain.
