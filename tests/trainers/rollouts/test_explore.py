@@ -6,13 +6,13 @@ from functools import partial
 import pytest
 from tests.trainers.corridor import Corridor
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, RandomPolicy
 from hardwon.trainers import train
 from hardwon.trainers.config.schema import ExploreConfig, Worlds
 from hardwon.trainers.console import EpisodeCount
-from hardwon.trainers.rollouts.explore import Explorer, learn_by_playing
+from hardwon.trainers.rollouts.explore import Explorer, learn_by_playing, way
 
 WORLDS = [("train", seed) for seed in range(12)]
 
@@ -112,3 +112,37 @@ def test_an_explorer_that_learns_gives_the_same_episodes_in_any_order_of_asking(
         learned = learn_by_playing(library, Corridor(), config.worlds.all, config.steps)
     assert taken[0]["", 7] == [step.action for step in learned[7].steps]
     assert taken[0]["", 5] == [step.action for step in learned[5].steps]
+
+
+class Graded(Solved):
+    """It tells how far one came, and never a success."""
+
+    def step(self, action):
+        state, _, over, _ = super().step(action)
+        return state, 0.0, over, {"score": 1 - abs(self.at - self.goal) / 4}
+
+    def clone(self):
+        return type(self)()
+
+
+@pytest.mark.parametrize("policy", ["random", "episodic", "archive", "gold"])
+def test_explored_episodes_say_what_their_outcome_is(policy):
+    """A library that gets them credits them by the score; exploring ends with the full one and not with the first."""
+    config = ExploreConfig(worlds=Worlds(seeds="0-5"), steps=12, tries=4, policy=policy)
+    with closing(Explorer(Graded(), config, outcome="score")) as explorer:
+        explored = [explorer.explored(("", seed)) for seed in (4, 10)]
+    episodes = [episode for group in explored for episode in group]
+    assert episodes
+    assert {episode.meta["outcome"] for episode in episodes} == {"score"}
+    assert all(episode.outcome == episode.score for episode in episodes)
+    if policy == "random":
+        assert all((group[-1].score == 1.0) or len(group) == 4 for group in explored)
+        assert all(episode.score < 1.0 for group in explored for episode in group[:-1])
+    with closing(Explorer(Graded(), config)) as explorer:
+        assert all("outcome" not in episode.meta for episode in explorer.explored(("", 4)))
+
+
+def test_a_punished_episode_has_no_way():
+    """A sum of rewards below 0 is nothing to imitate, like none."""
+    step = Step(State("hall"), "go east", State("hall"), Diagnosis(True), -1.0)
+    assert way(Trajectory("x", (step,), False), "reward") is None
