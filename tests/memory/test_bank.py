@@ -86,6 +86,12 @@ def test_nothing_is_promoted_without_a_verified_outcome(library, bank, episode, 
     assert library.items(limit=None) == []
 
 
+@pytest.mark.parametrize(("score", "status"), [(1.0, "added"), (0.9, "rejected")])
+def test_a_graded_episode_vouches_with_the_full_outcome(library, bank, episode, score, status):
+    graded = library.record(episode(success=False, score=score, meta={"outcome": "score"}))
+    assert bank.promote(Item("insight", "spoons are in drawers"), graded).status == status
+
+
 def test_what_is_promoted_has_the_steps_of_who_vouches_for_it_as_evidence(library, bank, episode):
     won = library.record(episode("open drawer", "take spoon"))
     promoted = library.get(bank.promote(Item("insight", "spoons are in drawers"), won).item_id)

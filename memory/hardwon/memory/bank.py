@@ -13,6 +13,7 @@ from typing import Self
 from .errors import UnknownName
 from .privacy.redaction import redact
 from .records import Admission, Item
+from .storage.counted import OUTCOME
 from .storage.database import Store
 from .validation import check_text, check_whole
 
@@ -114,7 +115,7 @@ class Bank:
         """Propose an item to the library, so that it outlasts the task.
 
         The item passes the same admission as any other, and needs the evidence of a recorded episode that the
-        environment scored as a success. An item without provenance gets the steps of this episode.
+        environment scored as a success, graded ones with 1. An item without provenance gets the steps of this episode.
 
         Args:
             item: Item to add.
@@ -124,7 +125,7 @@ class Bank:
             The admission. It is "rejected" if the episode is not recorded or did not succeed.
         """
         outcomes = self._store.rows(
-            "SELECT success FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, episode)
+            f"SELECT {OUTCOME} FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, episode)
         )
         # NULL, the outcome of an episode whose environment failed, is not a success either
         if outcomes != [(1,)]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .records import Trajectory
+from .records.episodes import read_outcome
 from .values.filed_repertoire import READ
 from .values.repertoire import Repertoire
 
@@ -31,14 +32,16 @@ class ServedRepertoires:
         repertoire, seen_ids = self._read.setdefault(environment, (Repertoire(), set()))
         for row in reversed(self._list_new(seen_ids)):
             seen_ids.add(row["id"])
-            if row["success"] is None or row["trust"] != "trusted":
+            outcome = read_outcome(row)
+            if outcome is None or row["trust"] != "trusted":
                 continue
             if environment is not None and row["meta"].get("environment") != environment:
                 continue
             steps = self._get_episode(row["id"]).steps
             trial, split = row["meta"].get("demonstrations"), str(row["meta"].get("split") or "")
-            success, seed = bool(row["success"]), row.get("seed")
-            repertoire.add(row["id"], row["task"], steps, success=success, trial=trial, seed=seed, split=split)
+            repertoire.add(
+                row["id"], row["task"], steps, outcome=outcome, trial=trial, seed=row.get("seed"), split=split
+            )
         return repertoire
 
     def _list_new(self, seen_ids: set[str]) -> list[dict[str, Any]]:

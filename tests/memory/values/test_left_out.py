@@ -21,7 +21,7 @@ def names(repertoire):
 def three():
     repertoire = Repertoire()
     for name, thing, split in (("train", "pen", "train"), ("dev", "ink", "dev"), ("imported", "cup", "")):
-        add(repertoire, name, thing, success=True, trial="followed", seed=7, split=split)
+        add(repertoire, name, thing, outcome=1.0, trial="followed", seed=7, split=split)
     return repertoire
 
 
@@ -40,8 +40,8 @@ def test_a_repertoire_without_episodes_of_the_instance_is_the_same(three):
 def test_what_is_recorded_later_is_counted_and_left_out_as_well(three):
     before = three.leave_out("dev", 7)
     assert three.leave_out("dev", 7) is before
-    add(three, "again", "mug", success=True, seed=7, split="dev")
-    add(three, "other", "pot", success=True, seed=8, split="dev")
+    add(three, "again", "mug", outcome=1.0, seed=7, split="dev")
+    add(three, "other", "pot", outcome=1.0, seed=8, split="dev")
     assert names(three.leave_out("dev", 7)) == {"train", "other"}
 
 
@@ -49,9 +49,9 @@ def test_an_episode_of_long_ago_is_left_out_too(monkeypatch):
     """Its success may still be a demonstration when hundreds of failures came after it."""
     monkeypatch.setattr(module, "KEPT", 2)
     repertoire = Repertoire()
-    add(repertoire, "own", "pen", success=True, seed=7, split="train")
+    add(repertoire, "own", "pen", outcome=1.0, seed=7, split="train")
     for n in range(3):
-        add(repertoire, f"failure {n}", "ink", success=False, seed=n, split="train")
+        add(repertoire, f"failure {n}", "ink", outcome=0.0, seed=n, split="train")
     assert names(repertoire) == {"own"}
     assert names(repertoire.leave_out("train", 7)) == set()
 
@@ -60,7 +60,7 @@ def test_only_so_many_instances_are_kept(monkeypatch):
     monkeypatch.setattr(module, "INSTANCES", 2)
     repertoire = Repertoire()
     for seed in range(4):
-        add(repertoire, str(seed), "pen", success=True, seed=seed, split="train")
+        add(repertoire, str(seed), "pen", outcome=1.0, seed=seed, split="train")
     kept = [repertoire.leave_out("train", seed) for seed in range(4)]
     assert repertoire.leave_out("train", 3) is kept[3]
     assert repertoire.leave_out("train", 0) is not kept[0]

@@ -51,7 +51,7 @@ def test_detours_do_not_hide_what_a_task_names():
     """Each watch was put back twice, so most places that a thing was moved to are not named by the task."""
     repertoire = Repertoire()
     for number in range(4):
-        repertoire.add(f"e{number}", TASK, make_steps(*PATH[:2], *PATH), success=True)
+        repertoire.add(f"e{number}", TASK, make_steps(*PATH[:2], *PATH), outcome=1.0)
     assert repertoire.is_named("move {1} to {2}", 1)
     assert not repertoire.is_named("take {1} from {2}", 1)
     (demonstration, *_) = repertoire.list_demonstrations(TASK)

@@ -128,7 +128,9 @@ def test_operations_that_are_no_list_are_asked_for_again(scripted, wrong):
 @pytest.mark.parametrize(
     ("trajectory", "told"),
     [(WON, "It succeeded. Score 1."), (LOST, "It failed: lost. Score 0."),
-     (replace(LOST, ending=""), "It failed: not solved. Score 0.")],
+     (replace(LOST, ending=""), "It failed: not solved. Score 0."),
+     (replace(LOST, score=0.75, meta={"outcome": "score"}), "It is graded: score 0.75. It teaches guardrail, insight,"),
+     (replace(LOST, score=1.0, meta={"outcome": "score"}), "It teaches insight, remedy, skill, strategy. Score 1.")],
 )  # fmt: skip
 def test_the_model_is_told_how_the_episode_ended(extract, trajectory, told):
     extract(trajectory, {"op": "return", "why": "nothing new"})
@@ -423,6 +425,19 @@ def test_the_model_compares_with_an_episode_that_ended_the_other_way(library, sc
     assert find_counterpart(replace(won, meta={"environment": "other"}), library) is None
     assert getattr(find_counterpart(replace(won, task="bake bread in the oven"), library), "id", "") == "far"
     assert "another episode of a like task, which failed" in question
+
+
+def test_the_model_reads_a_graded_episode_as_neither_success_nor_failure(extract, library, scripted):
+    """Between 0 and 1 it may teach both; the other episode is one that was graded far apart."""
+    graded = replace(LOST, id="own", score=0.75, meta={"outcome": "score"})
+    assert [type(each) for each in extract(graded, rule())] == [Add]
+    refused = extract(replace(graded, score=0.0), rule())
+    assert "a failed episode teaches" in refused.rejected[0]
+    library.record(replace(graded, id="other", score=0.1))
+    model = scripted(json.dumps({"operations": [rule()]}))
+    read_episode(ChatExtractor(model), graded, library)
+    question = str(model.seen[-1]) if hasattr(model, "seen") else str(vars(model))
+    assert "another episode of a like task, which ended with score 0.10" in question
 
 
 def test_words_of_untrusted_episodes_are_not_compared_with(library, scripted):

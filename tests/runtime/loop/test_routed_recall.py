@@ -40,6 +40,17 @@ def test_the_store_with_a_positive_worth_is_used():
     assert routed.choose("an episode", "house", tries=False) == {"A": True, "B": False}
 
 
+def test_graded_outcomes_tell_the_worth_of_a_store():
+    """No episode succeeds: .7 with it and .4 without it."""
+    rows = [
+        {"id": f"{n}", "success": False, "score": (0.4, 0.7)[n % 2], "total_reward": 0.0, "trust": "trusted",
+         "meta": {"environment": "house", "outcome": "score", STORES: {"A": bool(n % 2)}}}
+        for n in range(20)
+    ]  # fmt: skip
+    library = fake_library(rows, recall=lambda *_, **__: Recollection())
+    assert RoutedRecall(library, {"A": library}).measure_worth("A", "house") == pytest.approx(0.3)
+
+
 def test_no_store_is_used_where_none_helps():
     library = episodes(({"A": True}, 2, 10), ({"A": False}, 5, 10))
     routed = RoutedRecall(library, {"A": library})

@@ -243,11 +243,11 @@ def test_an_unseen_thing_is_searched_where_things_were_found():
     repertoire = Repertoire()
     now = State("", location="desk 1")
     step = Step(now, "grab pen 1 from desk 1", now, Diagnosis(True), admissible=("grab pen 1 from desk 1",))
-    repertoire.add("e1", "bring pen", [step], success=False)
+    repertoire.add("e1", "bring pen", [step], outcome=False)
     assert repertoire.likelihood("pen", "desk") == repertoire.likelihood("ink", "desk") == 1.0
     there = State("", location="shelf 1")
     other = Step(there, "grab ink 1 from shelf 1", there, Diagnosis(True), admissible=("grab ink 1 from shelf 1",))
-    repertoire.add("e2", "bring ink", [other], success=False)
+    repertoire.add("e2", "bring ink", [other], outcome=False)
     assert repertoire.likelihood("pen", "desk") == pytest.approx((1 + 3 / 2) / (1 + 3))
     assert repertoire.likelihood("cup", "desk") == pytest.approx(1 / 2)
 
@@ -400,7 +400,7 @@ def test_a_demonstration_whose_next_step_was_tried_often_is_given_up(library, pl
 
 def add_trials(repertoire, outcomes, followed):
     for won in outcomes:
-        repertoire.add("", "bring a lamp to shelf", (), success=won, trial="followed" if followed else "withheld")
+        repertoire.add("", "bring a lamp to shelf", (), outcome=won, trial="followed" if followed else "withheld")
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,13 @@ def test_the_most_frequent_result_and_its_certainty(library):
     assert second.certainty == pytest.approx(3 / 10)
 
 
+@pytest.mark.parametrize(("score", "is_success"), [(1.0, True), (0.9, False)])
+def test_a_graded_episode_is_solved_with_the_full_outcome(library, score, is_success):
+    steps = (Step(OPEN, "take coin", OPEN, Diagnosis(True), 1.0, admissible=ACTIONS),)
+    library.record(Trajectory("get the coin", steps, False, score, ending="success", meta={"outcome": "score"}))
+    assert imagine(library, "take coin", state=OPEN).info["success"] is is_success
+
+
 def test_what_was_never_tried_there_is_not_known(library):
     """Degenerate cases: an empty library, another state, another action, another task, or nothing after the end."""
     assert imagine(library, "open box") is None

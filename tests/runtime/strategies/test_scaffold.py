@@ -14,6 +14,7 @@ from hardwon.runtime.strategies.scaffold import (
     Edit,
     ScaffoldEditor,
     TrialCounts,
+    _describe,
     apply_edit,
     compute_fisher,
     count_trial,
@@ -52,6 +53,13 @@ def test_without_an_edit_there_is_no_trial(library, scripted):
     with ExperienceLibrary.open(":memory:") as empty:
         assert ScaffoldEditor(scripted()).propose(OLD, empty) is None
     assert count_trial("careful", library) == TrialCounts((0, 0), (0, 0))
+
+
+def test_an_editor_reads_the_grade_of_a_graded_episode():
+    step = Step(State("now"), "wait", State("now"), Diagnosis(True))
+    plain = Trajectory("bake", (step,), False, 0.75)
+    assert _describe(plain).startswith("task: bake; success: False\n")
+    assert _describe(replace(plain, meta={"outcome": "score"})).startswith("task: bake; score 0.75\n")
 
 
 @pytest.mark.parametrize(("success", "trust"), [(None, "trusted"), (True, "untrusted")])

@@ -32,6 +32,16 @@ def library():
         yield opened
 
 
+def test_graded_outcomes_take_the_place_of_success(library):
+    """No episode succeeds: B is the better one by its rewards, and A by the scores that do not count here."""
+    step = Step(State("x"), "go", State("x"), Diagnosis(True), 0.5)
+    for name, steps, score in (("A", (step,), 0.9), ("B", (step, step), 0.1)):
+        meta = {"strategy": name, "outcome": "reward"}
+        library.record(Trajectory("bake", steps, False, score, meta=meta))
+    guide = StrategyGuide([A, B], price=0)
+    assert guide.score(read_trials(library)) == pytest.approx({"A": 0.5, "B": 1.0})
+
+
 def test_success_less_the_price_of_tokens_decides(library):
     """Worked example, row 35: A 8/10 at 1,000 tokens, B 9/10 at 10,000, price .05: 0.75 and 0.4, so A."""
     remember(library, "A", 8, 10, tokens=1000)

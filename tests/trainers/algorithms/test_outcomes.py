@@ -1,16 +1,24 @@
 """What counts as the outcome of an episode: success, the environment's score, or the rewards."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from hardwon.memory import Diagnosis, Reasons, State, Step, Trajectory
 from hardwon.trainers.algorithms.advantages import ESTIMATORS
 from hardwon.trainers.algorithms.imitation import build_examples
-from hardwon.trainers.algorithms.outcomes import measure_outcome, select_best
+from hardwon.trainers.algorithms.outcomes import mark_outcome, measure_outcome, name_outcome, select_best
+from hardwon.trainers.algorithms.samplers.balance import score_balance
 from hardwon.trainers.algorithms.samples import Rollout, Sample, to_trace
+from hardwon.trainers.config.schema import of
+from hardwon.trainers.models.tiny import build_tokenizer
+from hardwon.trainers.prompting.compact import CompactFormat
+from hardwon.trainers.roles.guides.lessons import build_lessons, build_query
 from hardwon.trainers.roles.item_reward import unaided, uses_of
+from hardwon.trainers.roles.note_generators import GRADES, OUTCOMES, WORDS, Candidate, KeepOrSkip, Writes, item_of
 from hardwon.trainers.rollouts.explore import way
+from hardwon.trainers.session import _open_base
 
 HALL = State("You are in the hall.", location="hall", task="tidy up")
 
@@ -75,3 +83,67 @@ def test_episodes_with_a_score_are_imitated_where_none_succeeds():
     assert {name for name, _ in seen} == {"some"}
     assert {memory for _, memory in seen} <= {None, "hall : wait ."}
     assert way(both[1]) is None
+
+
+# ---- the outcome in words
+
+
+@pytest.mark.parametrize(
+    ("meta", "success", "text"),
+    [
+        ({}, True, "success"),
+        ({}, False, "failure"),
+        ({}, None, "unknown"),
+        ({"outcome": "success"}, False, "failure"),
+        ({"outcome": "score"}, False, "score 0.75"),
+        ({"outcome": "reward"}, True, "reward 2.00"),
+        ({"outcome": "score"}, None, "unknown"),
+    ],
+)
+def test_an_outcome_is_named_by_a_word_or_by_its_figure(meta, success, text):
+    assert name_outcome(replace(played("a", 0.75, success=success, reward=2.0), meta=meta)) == text
+
+
+@pytest.mark.parametrize(("score", "kind"), [(1.0, "insight"), (0.5, "insight"), (0.49, "warning"), (0.0, "warning")])
+def test_a_text_about_a_well_graded_episode_is_an_insight(score, kind):
+    graded = mark_outcome(played("a", score), "score")
+    assert item_of("wait in the hall", graded, (), "extractor", 0).kind == kind
+    assert item_of("wait in the hall", played("a", score), (), "extractor", 0).kind == "warning"
+    assert build_query(graded).recalled[0].endswith(kind)
+    assert bool(build_lessons([graded])) == (kind == "insight")
+
+
+def test_words_of_graded_outcomes_are_read_and_those_of_others_stay():
+    """The tokens of a success or failure are those of before; of a figure, no piece is unknown to a new tokenizer."""
+    texts = ["find the coin hall wait tidy up . you are in the", WORDS, OUTCOMES]
+    plain, graded = (CompactFormat(build_tokenizer([*texts, *more])) for more in ([], [GRADES]))
+    for success, word in ((True, "success"), (False, "failure"), (None, "failure")):
+        tokens = Writes(None, plain).prompt(played("a", 0.75, success=success))  # type: ignore[arg-type]
+        assert plain.tokenizer.decode(tokens).startswith(f"<see> {word} . <task> tidy")
+    for number in range(-100, 101):
+        episode = mark_outcome(played("a", number / 100), "score")
+        assert "<unk>" not in graded.tokenizer.decode(Writes(None, graded).prompt(episode))  # type: ignore[arg-type]
+    asked = KeepOrSkip(None, graded, outcome=True).ask(Candidate("wait", HALL), episode)  # type: ignore[arg-type]
+    assert "score 1 . 00" in graded.tokenizer.decode(asked)
+
+
+def test_different_graded_episodes_count_for_the_temperature():
+    """Without any success, those above 0 are different ways; else every temperature would score 0."""
+    group = [rollout(played("a", 0.6)), rollout(played("b", 0.0))]
+    assert score_balance([group], 1) == pytest.approx(0.5)
+    assert score_balance([[rollout(played("a", 0.6), "success")]], 1) == 0.0
+
+
+@pytest.mark.parametrize(("measure", "is_known"), [("score", True), ("reward", True), ("success", False)])
+def test_a_new_base_knows_the_words_of_grades_only_where_outcomes_are_graded(library, measure, is_known):
+    """Others keep their vocabulary, and with it the numbers of their tokens."""
+    settings = {
+        "environment": {"name": "textworld"},
+        "tasks": {"train": {"fold": "train"}, "eval": {"fold": "dev"}},
+        "roles": {"policy": {"credit": {"outcome": measure}}},
+    }
+    explorer = SimpleNamespace(trajectories=lambda worlds: [played("a", 0.5)])
+    _, tokenizer = _open_base(of(settings), explorer, library, None)  # type: ignore[arg-type]
+    words = tokenizer.tokenize("score reward - 0.05 1.00 0.75 42")
+    assert ("<unk>" not in tokenizer.decode(tokenizer.convert_tokens_to_ids(words))) == is_known
+    assert ("score" in tokenizer.get_vocab()) == is_known

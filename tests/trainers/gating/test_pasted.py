@@ -48,6 +48,8 @@ def test_an_episode_is_shown_as_it_was(library):
         "- take coin: Taken. (reward +1.00)",
     ]
     assert "Outcome: failure" in render_episode(library.trajectory("b"))
+    graded = replace(library.trajectory("b"), score=0.75, meta={"outcome": "score"})
+    assert "Outcome: score 0.75." in render_episode(graded)
     long = episode("d", *((f"step {n}", "Done.", 0.0) for n in range(99)))
     assert len(render_episode(long).splitlines()) == STEPS + 3
 

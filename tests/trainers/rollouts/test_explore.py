@@ -225,3 +225,37 @@ def test_the_arm_experience_shows_the_words_of_the_base(corridor, tmp_path, monk
         shown = session.explorer.experience(("train", 0))
     session.close()
     assert shown == ("chest locked : open ." if is_compact else "The chest is not locked : open .")
+
+
+class Graded(Solved):
+    """It tells how far one came, and never a success."""
+
+    def step(self, action):
+        state, _, over, _ = super().step(action)
+        return state, 0.0, over, {"score": 1 - abs(self.at - self.goal) / 4}
+
+    def clone(self):
+        return type(self)()
+
+
+@pytest.mark.parametrize("policy", ["random", "episodic", "archive", "gold"])
+def test_explored_episodes_say_what_their_outcome_is(policy):
+    """A library that gets them credits them by the score; exploring ends with the full one and not with the first."""
+    config = ExploreConfig(worlds=Worlds(seeds="0-5"), steps=12, tries=4, policy=policy)
+    with closing(Explorer(Graded(), config, outcome="score")) as explorer:
+        explored = [explorer.explored(("", seed)) for seed in (4, 10)]
+    episodes = [episode for group in explored for episode in group]
+    assert episodes
+    assert {episode.meta["outcome"] for episode in episodes} == {"score"}
+    assert all(episode.outcome == episode.score for episode in episodes)
+    if policy == "random":
+        assert all((group[-1].score == 1.0) or len(group) == 4 for group in explored)
+        assert all(episode.score < 1.0 for group in explored for episode in group[:-1])
+    with closing(Explorer(Graded(), config)) as explorer:
+        assert all("outcome" not in episode.meta for episode in explorer.explored(("", 4)))
+
+
+def test_a_punished_episode_has_no_way():
+    """A sum of rewards below 0 is nothing to imitate, like none."""
+    step = Step(State("hall"), "go east", State("hall"), Diagnosis(True), -1.0)
+    assert way(Trajectory("x", (step,), False), "reward") is None

@@ -35,7 +35,7 @@ from .models.pretrained import require_base
 from .prompting import instructions
 from .prompting.factory import open_format
 from .roles.base import ROLES, Parts, Role, check_settings
-from .roles.note_generators import OUTCOMES, WORDS
+from .roles.note_generators import GRADES, OUTCOMES, WORDS
 from .rollouts.explore import Explorer, Tell, check_seeds, learn_by_playing, open_world, words
 from .rollouts.opening import TAGS
 from .rollouts.paths import Demonstrations, check_origins
@@ -304,6 +304,7 @@ def _open_base(
     if config.model.base == "tiny":
         question = [QUESTION] if config.gate.kind == "policy" else []
         question += [*TAGS] if config.policy.speech == "tagged" else []
+        question += [GRADES] if config.outcome != "success" else []
         question += [WORDS_OF_ANSWERS] if asks_own_model(config.roles["policy"].sources) else []
         texts = words(explorer.trajectories(config.explore.worlds), [*_collect_library_words(library), *question])
     return base_models.build_base(config.model, texts, config.run.seed)

@@ -82,6 +82,12 @@ def _find_earned_kinds(item: Item, trajectory: Trajectory) -> frozenset[Kind]:
     return frozenset(["warning"]) if all(not step.diagnosis.success for step in evidence) else frozenset()
 
 
+def find_allowed_kinds(trajectory: Trajectory) -> frozenset[Kind]:
+    """Return the kinds that an episode teaches: those of a success or a failure, and all where it is graded between."""
+    outcome = trajectory.outcome or 0.0
+    return (FROM_SUCCESS if outcome > 0.0 else frozenset()) | (FROM_FAILURE if outcome < 1.0 else frozenset())
+
+
 def _find_objection(operation: Add | Update, trajectory: Trajectory, seen_items: Sequence[Item]) -> str:
     """Return why an operation is invalid, or an empty string."""
     item = operation.item
@@ -90,9 +96,9 @@ def _find_objection(operation: Add | Update, trajectory: Trajectory, seen_items:
         return "it has no evidence; name the steps that it was learned from"
     if foreign := [ref for ref in item.provenance if ref not in own]:
         return f"its evidence names step {foreign[0]}, which is not of this episode"
-    allowed = FROM_SUCCESS if trajectory.success else FROM_FAILURE
+    allowed = find_allowed_kinds(trajectory)
     if item.kind not in allowed | _find_earned_kinds(item, trajectory):
-        ended = "successful" if trajectory.success else "failed"
+        ended = "successful" if trajectory.outcome else "failed"
         return f"a {ended} episode teaches {', '.join(sorted(allowed))}, not a {item.kind}"
     if isinstance(operation, Update):
         if not operation.indices:

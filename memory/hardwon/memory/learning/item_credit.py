@@ -33,6 +33,7 @@ from hardwon.memory.guardrails.probation import WEAKENED, judge_trial
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Failure, Item, Step, Trajectory
 from hardwon.memory.storage.checksums import seal
+from hardwon.memory.storage.counted import OUTCOME
 from hardwon.memory.storage.world_scores import WorldScores
 
 from .settlements import ScoreState, Settlement, add_settlements
@@ -43,11 +44,6 @@ CAUTION = 0.1
 """Weight of an item without positive utility when a negative error is distributed."""
 RECENT = 200
 """Number of recent episodes of a task in a baseline."""
-_OUTCOME = (
-    "CASE json_extract(meta, '$.outcome') WHEN 'score' THEN min(1.0, max(0.0, score)) "
-    "WHEN 'reward' THEN min(1.0, max(0.0, total_reward)) ELSE success END"
-)
-"""`Trajectory.outcome` of a stored episode."""
 _EARLIER = "AND rowid <= (SELECT rowid FROM trajectories AS own WHERE own.namespace = ? AND own.id = ?)"
 """SQL condition on the episodes recorded up to one of them: a later grade must not see what came after it."""
 Ids = tuple[str, ...] | None
@@ -263,7 +259,7 @@ def read_control_outcome(connection: Connection, namespace: int, trajectory: Tra
         return None
     for condition, parameters in ((" AND seed = ?", (*own, trajectory.seed)), ("", own)):
         (mean,) = connection.execute(
-            f"SELECT avg({_OUTCOME}) FROM trajectories WHERE {where}{condition}", parameters
+            f"SELECT avg({OUTCOME}) FROM trajectories WHERE {where}{condition}", parameters
         ).fetchone()
         if mean is not None:
             return float(mean)
@@ -287,7 +283,7 @@ def _estimate_baseline(
     if mean is not None:
         return mean
     won, n = connection.execute(
-        f"SELECT coalesce(sum({_OUTCOME}), 0), count(*) FROM trajectories "
+        f"SELECT coalesce(sum({OUTCOME}), 0), count(*) FROM trajectories "
         f"WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted' {_EARLIER}",
         (namespace, trajectory.task, namespace, trajectory.id),
     ).fetchone()
@@ -300,7 +296,7 @@ def _mean_where(
     """Return the mean outcome of the last RECENT episodes of the task that meet a condition, or None."""
     used = "SELECT 1 FROM usages WHERE usages.namespace = ? AND trajectory_id = episode.id AND item_id = ? AND mode"
     (mean,) = connection.execute(
-        f"SELECT avg(outcome) FROM (SELECT {_OUTCOME} AS outcome FROM trajectories AS episode "
+        f"SELECT avg(outcome) FROM (SELECT {OUTCOME} AS outcome FROM trajectories AS episode "
         "WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted' "
         f"AND id != ? AND {which.format(used=used)} {_EARLIER} ORDER BY rowid DESC LIMIT {RECENT})",
         (namespace, trajectory.task, trajectory.id, namespace, item_id, namespace, trajectory.id),

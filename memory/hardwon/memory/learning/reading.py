@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from hardwon.memory.errors import HardwonError, UnknownName
 from hardwon.memory.records import Admission, Item, Operation, Trajectory
+from hardwon.memory.records.episodes import read_outcome
 from hardwon.memory.situations.keys import content_words
 from hardwon.memory.storage.database import Store
 
@@ -15,6 +16,8 @@ from .extraction import Extractor
 
 ALIKE = 0.5
 """Share of common words from which two tasks are compared."""
+APART = 0.5
+"""Difference from which two outcomes are compared."""
 LOOKED_AT = 300
 """Newest episodes among which an episode to compare with is searched."""
 MOST = 20
@@ -55,12 +58,13 @@ def bind(extractor: Extractor, counterpart: Trajectory | None) -> Extractor:
 
 
 def find_counterpart(trajectory: Trajectory, library: ReadableLibrary) -> Trajectory | None:
-    """Return the newest episode of the most similar task that ended the other way, or None.
+    """Return the newest episode of the most similar task that ended the other way, or graded far apart, or None.
 
     Only episodes are compared whose words are trusted as far as those of the episode itself.
     """
     if trajectory.success is None or not trajectory.steps:
         return None
+    own = trajectory.outcome or 0.0
     words, best, chosen = content_words(trajectory.task), ALIKE, None
     environment = trajectory.meta.get("environment")
     try:
@@ -68,7 +72,8 @@ def find_counterpart(trajectory: Trajectory, library: ReadableLibrary) -> Trajec
     except HardwonError:  # a client of a server may not read the log
         return None
     for row in rows:
-        if row["success"] is None or bool(row["success"]) == trajectory.success or row["id"] == trajectory.id:
+        outcome = read_outcome(row)
+        if outcome is None or row["id"] == trajectory.id or abs(outcome - own) < APART:
             continue
         if row["trust"] != "trusted" and (row["trust"], row["writer"]) != (trajectory.trust, trajectory.writer):
             continue

@@ -73,18 +73,32 @@ class SkillMiner:
     def __init__(self) -> None:
         self._skills: dict[Shape, Candidate] = {}
         self._remedies: dict[tuple[str, Shape], Candidate] = {}
+        self._outcomes: dict[str, tuple[float, int]] = {}
+        """By task: the sum of the outcomes of its episodes, and their number."""
 
     def read(self, trajectory: Trajectory) -> None:
-        """Collect the runs of one recorded episode; skills come from successful episodes only."""
+        """Collect the runs of one recorded episode; skills come from successful episodes only.
+
+        A graded episode is successful if its outcome is above 0 and no worse than the mean so far of its task.
+        """
         if trajectory.success is None:  # the outcome is unknown, for example after an interruption
             return
-        if trajectory.success:
+        if self._is_successful(trajectory):
             for run in gains(trajectory.steps):
                 if len(run.actions) < MIN_SKILL_STEPS:
                     continue
                 self._skills.setdefault(shape_of(run.actions), Candidate()).add(run, trajectory.id)
         for failure, run in repairs(trajectory.steps):
             self._remedies.setdefault((failure, shape_of(run.actions)), Candidate()).add(run, trajectory.id)
+
+    def _is_successful(self, trajectory: Trajectory) -> bool:
+        """Return whether the gains of an episode are worth repeating, and count its outcome."""
+        outcome = trajectory.outcome or 0.0
+        total, n = self._outcomes.get(trajectory.task, (0.0, 0))
+        self._outcomes[trajectory.task] = total, n = total + outcome, n + 1
+        # No fixed limit: what is much in one task is little in another. A gain in an episode that ends below the usual
+        # may have led into a dead end, like a reward in a failed one. A success is never below the mean.
+        return outcome > 0.0 and outcome >= total / n - 1e-9  # sums of equal outcomes are rounded
 
     def candidates(self) -> Iterator[tuple[Candidate, Item]]:
         """Yield the candidates that are due, the best supported first.

@@ -208,11 +208,19 @@ class Trajectory:
         It is 1 for a success and 0 for a failure. With `meta["outcome"]` set to `score` or `reward`, it is that
         figure, cut to [0, 1]: an environment without a success of its own is credited by degrees.
         """
-        if self.success is None:
-            return None
+        return None if self.success is None else min(1.0, max(0.0, float(self._figure)))
+
+    @property
+    def grade(self) -> str:
+        """Return the graded outcome as text, not cut, such as `score 0.75`; empty if the episode is not graded."""
         measure = self.meta.get("outcome")
-        graded = self.score if measure == "score" else self.total_reward if measure == "reward" else self.success
-        return min(1.0, max(0.0, float(graded)))
+        is_graded = self.success is not None and measure in ("score", "reward")
+        return f"{measure} {self._figure:.2f}" if is_graded else ""
+
+    @property
+    def _figure(self) -> float:
+        measure = self.meta.get("outcome")
+        return self.score if measure == "score" else self.total_reward if measure == "reward" else bool(self.success)
 
     @property
     def total_reward(self) -> float:
@@ -261,6 +269,15 @@ class Trajectory:
         """Return the discount factor of the episode's metadata if it is valid, and otherwise the given one."""
         own = self.meta.get("discount")
         return float(own) if isinstance(own, int | float) and 0.0 <= own <= 1.0 else usual
+
+
+def read_outcome(row: Mapping[str, Any]) -> float | None:
+    """Return `Trajectory.outcome` of a row about an episode; see `ExperienceLibrary.trajectories`."""
+    if row["success"] is None:
+        return None
+    names = {"score": "score", "reward": "total_reward"}
+    # as text: metadata may be anything
+    return min(1.0, max(0.0, float(row[names.get(str(row["meta"].get("outcome")), "success")])))
 
 
 def with_returns(trajectory: Trajectory, discount: float = 0.95) -> Trajectory:

@@ -10,7 +10,7 @@ import numpy as np
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Summary
-from hardwon.memory.storage.counted import COUNTED_STATES, TRUSTED
+from hardwon.memory.storage.counted import COUNTED_STATES, OUTCOME, TRUSTED
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, plain
 from hardwon.memory.storage.rollups import summaries
@@ -139,8 +139,8 @@ SELECT signature, count(DISTINCT states.id), count(steps.id), avg(return_to_go),
 FROM states LEFT JOIN steps ON steps.pre = states.id
 WHERE states.namespace = ? GROUP BY signature ORDER BY count(steps.id) DESC, signature LIMIT ? OFFSET ?
 """
-_EPISODES = """
-SELECT count(*), avg(success) FROM trajectories WHERE namespace = ? AND id IN
+_EPISODES = f"""
+SELECT count(*), avg({OUTCOME}) FROM trajectories WHERE namespace = ? AND id IN
 (SELECT trajectory_id FROM steps WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND signature = ?))
 """
 _BEST = """

@@ -23,6 +23,11 @@ COUNTED_EPISODES = {TRUSTED: "AND trust = 'trusted' ", ALONE: ""}
 """SQL condition on the episodes that count."""
 COUNTED_STATES = {TRUSTED: "AND untrusted = 0 ", ALONE: ""}
 """SQL condition on the states of steps that count."""
+OUTCOME = (
+    "CASE iif(json_valid(meta), json_extract(meta, '$.outcome'), '') WHEN 'score' THEN min(1.0, max(0.0, score)) "
+    "WHEN 'reward' THEN min(1.0, max(0.0, total_reward)) ELSE success END"
+)
+"""SQL of `Trajectory.outcome` of a stored episode."""
 
 Rows = Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]
 """Runs an SQL query with parameters and returns its rows."""

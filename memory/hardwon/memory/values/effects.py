@@ -6,7 +6,10 @@ showed an item are compared with those that withheld it:
     d_w = p_w - q_w,  v_w = p_w (1 - p_w) / (n_w + 2) + q_w (1 - q_w) / (m_w + 2)
 
 with p_w = (won + 1) / (n_w + 2) for the n_w episodes that showed it, and q_w likewise for the m_w that withheld it
-(Agresti and Caffo 2000; the interval never has width 0). Only the last WINDOW episodes of each arm count, so the
+(Agresti and Caffo 2000; the interval never has width 0). Graded outcomes x in [0, 1] (see `Trajectory.outcome`) count
+with their sum as won, and vary less than successes with the same mean: with the one success and the one failure that
+are added to each arm, p_w (1 - p_w) falls by the sum of x (1 - x) / (n_w + 2), to the plain variance of all n_w + 2
+outcomes. That sum is 0 where each x is 0 or 1. Only the last WINDOW episodes of each arm count, so the
 estimate follows changes of a world. A masked item is withheld in nine of ten episodes instead of one. Episodes in which
 it was masked are therefore compared among themselves, and their difference and the other are averaged, weighted by the
 inverse of their variances: an agent that gets better meanwhile would otherwise have most of its good episodes without
@@ -30,6 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hardwon.memory.records import Item
+from hardwon.memory.storage.counted import OUTCOME
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.world_scores import SCORES, Scores, score_in
 from hardwon.memory.storage.worlds import Worlds
@@ -48,14 +52,18 @@ FLOOR = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """Episodes of one world that showed or withheld an item, and the number of successes among them."""
+    """Episodes of one world that showed or withheld an item, and the sum of their outcomes, each in [0, 1]."""
 
     shown: int = 0
-    shown_won: int = 0
+    shown_won: float = 0
     withheld: int = 0
-    withheld_won: int = 0
+    withheld_won: float = 0
     masked: "Arms | None" = None
     """The episodes in which the item was masked; the other counts are without them."""
+    shown_partly: float = 0.0
+    """Sum of x (1 - x) over the outcomes x of those that showed it; 0 where each is a success or a failure."""
+    withheld_partly: float = 0.0
+    """The same sum of those that withheld it."""
 
     @property
     def compared(self) -> "tuple[Arms, ...]":
@@ -72,7 +80,7 @@ class Effect:
     shown: int
     withheld: int
     difference: float | None
-    """Difference in success rate, shrunk towards the mean over worlds; None until both arms have episodes."""
+    """Difference of the mean outcomes, shrunk towards the mean over worlds; None until both arms have episodes."""
     low: float | None
     high: float | None
     masked: bool
@@ -112,19 +120,32 @@ def shrink(arms: Mapping[int, Arms]) -> dict[int, Estimated]:
 
 
 def _difference(arms: Arms) -> tuple[float, float]:
-    """Return the smoothed difference of the success rates, and its variance."""
+    """Return the smoothed difference of the mean outcomes, and its variance."""
     weight = total = 0.0
     for each in arms.compared:
-        p = (each.shown_won + 1) / (each.shown + 2)
-        q = (each.withheld_won + 1) / (each.withheld + 2)
-        v = p * (1 - p) / (each.shown + 2) + q * (1 - q) / (each.withheld + 2)
+        p, spread = _smooth(each.shown, each.shown_won, each.shown_partly)
+        q, other = _smooth(each.withheld, each.withheld_won, each.withheld_partly)
+        v = spread + other
         weight, total = weight + 1.0 / v, total + (p - q) / v
     return total / weight, 1.0 / weight
 
 
+def _smooth(n: int, won: float, partly: float) -> tuple[float, float]:
+    """Return the mean of n outcomes, one success and one failure, and the variance of that mean.
+
+    Args:
+        n: Number of outcomes.
+        won: Their sum.
+        partly: Sum of x (1 - x) over them.
+    """
+    mean = (won + 1) / (n + 2)
+    # not the mean of squares less the squared mean: this way, successes and failures are not rounded otherwise
+    return mean, (mean * (1 - mean) - partly / (n + 2)) / (n + 2)
+
+
 def _variance_between(differences: Sequence[tuple[float, float]]) -> float:
     """Return the variance between worlds beyond chance within each (DerSimonian and Laird)."""
-    # v is positive: the smoothed rates never reach 0 or 1.
+    # v is positive: each arm has at least one success and one failure.
     weights = [1.0 / v for _, v in differences]
     total = sum(weights)
     mean = sum(w * d for w, (d, _) in zip(weights, differences, strict=True)) / total
@@ -143,9 +164,9 @@ def is_tried(arms: Arms) -> bool:
     return min(sum(each.shown for each in arms.compared), sum(each.withheld for each in arms.compared)) >= LEAST
 
 
-_Outcomes = deque[tuple[int, int]]
+_Outcomes = deque[tuple[int, float]]
 _USED = (
-    "SELECT used.id, item_id, trajectory_id, mode, world, success FROM usages AS used "
+    f"SELECT used.id, item_id, trajectory_id, mode, world, {OUTCOME} FROM usages AS used "
     "JOIN episode_worlds AS placed USING (namespace, trajectory_id) "
     "JOIN trajectories AS episode ON episode.namespace = used.namespace AND episode.id = trajectory_id "
     # The unary plus makes SQLite scan the new usages by id instead of the index of the namespace.
@@ -162,7 +183,7 @@ class Effects:
         self._namespace = namespace
         self._last = 0
         self._outcomes: dict[str, dict[tuple[int, bool, bool], _Outcomes]] = {}
-        """By item, then by (world as recorded, whether masked, whether shown): (usage id, success), the newest last."""
+        """By item, then by (world as recorded, whether masked, whether shown): (usage id, outcome), the newest last."""
         self._scores: dict[str, Scores] = {}
         self._masked: dict[str, set[int]] = {}
         """By item: the worlds that mask it, computed on demand since its episodes last changed."""
@@ -250,7 +271,7 @@ class Effects:
 
     def _arms(self, ref: str, worlds: Worlds) -> dict[int, Arms]:
         """Count the newest episodes of each world; merged worlds are counted together."""
-        outcomes_by_arm: defaultdict[tuple[int, bool, bool], list[tuple[int, int]]] = defaultdict(list)
+        outcomes_by_arm: defaultdict[tuple[int, bool, bool], list[tuple[int, float]]] = defaultdict(list)
         for (world, masked, with_item), outcomes in self._outcomes.get(ref, {}).items():
             outcomes_by_arm[worlds.standing_for(world), masked, with_item] += outcomes
         return {
@@ -261,19 +282,19 @@ class Effects:
     def _read(self) -> None:
         """Read new usages and the scores of their items."""
         self.unread = False
-        episodes: dict[tuple[str, str], tuple[int, int, int]] = {}
+        episodes: dict[tuple[str, str], tuple[int, int, float]] = {}
         modes: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-        for number, ref, episode, mode, world, success in self._store.rows(_USED, (self._last, self._namespace)):
+        for number, ref, episode, mode, world, outcome in self._store.rows(_USED, (self._last, self._namespace)):
             self._last = number
-            episodes[ref, episode] = number, world, success
+            episodes[ref, episode] = number, world, outcome
             modes[ref, episode].add(mode)
         # One entry per item and episode: an item both withheld and shown in an episode counts as shown.
-        for (ref, episode), (number, world, success) in episodes.items():
+        for (ref, episode), (number, world, outcome) in episodes.items():
             took_part = modes[ref, episode] - {"masked"}
             if not took_part:
                 continue  # it was drawn, but the hint did not use it
             arm = world, "masked" in modes[ref, episode], took_part != {"withheld"}
-            self._outcomes.setdefault(ref, {}).setdefault(arm, deque(maxlen=WINDOW)).append((number, success))
+            self._outcomes.setdefault(ref, {}).setdefault(arm, deque(maxlen=WINDOW)).append((number, outcome))
         if episodes or not self._scores:
             self._read_scores({ref for ref, _ in episodes} if self._scores else None)
             self._left_out = None
@@ -289,11 +310,11 @@ class Effects:
             self._scores.setdefault(ref, {})[world] = score, uses
 
 
-def _count_arms(outcomes: Mapping[tuple[bool, ...], Sequence[tuple[int, int]]]) -> Arms:
+def _count_arms(outcomes: Mapping[tuple[bool, ...], Sequence[tuple[int, float]]]) -> Arms:
     """Return the arms of one world.
 
     Args:
-        outcomes: By whether the item was masked and whether it was shown, (usage id, success) pairs in any order.
+        outcomes: By whether the item was masked and whether it was shown, (usage id, outcome) pairs in any order.
             Merged worlds bring WINDOW pairs each, of which the newest count.
     """
     # Taken over both groups, so that what the item did before it was masked is forgotten in the end.
@@ -301,8 +322,9 @@ def _count_arms(outcomes: Mapping[tuple[bool, ...], Sequence[tuple[int, int]]]) 
     newest = sorted(pairs)[-WINDOW:]
     groups = []
     for masked in (False, True):
-        won = [success for _, success, is_masked in newest if is_masked == masked]
-        without = [success for _, success in sorted(outcomes.get((masked, False), ()))[-WINDOW:]]
-        groups.append(Arms(len(won), sum(won), len(without), sum(without)))
+        with_it = [outcome for _, outcome, is_masked in newest if is_masked == masked]
+        without = [outcome for _, outcome in sorted(outcomes.get((masked, False), ()))[-WINDOW:]]
+        partly = [sum(x * (1.0 - x) for x in arm) for arm in (with_it, without)]
+        groups.append(Arms(len(with_it), sum(with_it), len(without), sum(without), None, *partly))
     in_use, masked_group = groups
     return in_use if masked_group == Arms() else replace(in_use, masked=masked_group)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.storage.counted import OUTCOME
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 from hardwon.memory.storage.worlds import World, Worlds, are_kin
@@ -19,7 +20,7 @@ from .repertoire import Repertoire
 READ = 500
 """Number of episodes that are read, the newest ones."""
 _NEW = (
-    "SELECT one.rowid, one.id, task, success, seed, meta FROM trajectories AS one JOIN episode_worlds AS placed "
+    f"SELECT one.rowid, one.id, task, {OUTCOME}, seed, meta FROM trajectories AS one JOIN episode_worlds AS placed "
     "ON placed.namespace = one.namespace AND trajectory_id = one.id "
     # The unary plus makes SQLite scan the few new rows by rowid instead of the index of the namespace.
     "WHERE +one.namespace = ? AND one.rowid > ? AND success IS NOT NULL AND trust = 'trusted' {among}"
@@ -65,14 +66,14 @@ class FiledRepertoires:
         filed.ids, filed.all_ids = ids, frozenset(world.id for world in worlds.standing) | worlds.aliases.keys()
         filed.unread = False
         rows = self._store.rows(_NEW.format(among=among), (self._namespace, filed.last, READ))
-        for rowid, episode, task, success, seed, meta in reversed(rows):
+        for rowid, episode, task, outcome, seed, meta in reversed(rows):
             steps = read_steps(
                 self._store,
                 "namespace = ? AND trajectory_id = ? AND witness = 0 ORDER BY t",
                 (self._namespace, episode),
             )
             trial, split = _read_meta(meta)
-            filed.repertoire.add(episode, task, steps, success=bool(success), trial=trial, seed=seed, split=split)
+            filed.repertoire.add(episode, task, steps, outcome=outcome, trial=trial, seed=seed, split=split)
             filed.last = rowid
 
 

@@ -55,7 +55,7 @@ class CountedEpisode:
 
     id: str
     task: str
-    success: bool
+    outcome: float
     seed: int | None
     split: str
     trial: Any
@@ -97,8 +97,8 @@ class Repertoire:
         """The same, by kind of location."""
         self._total: Counter[str] = Counter()
         """The same, by kind of thing."""
-        self._trials: deque[tuple[str, bool, bool]] = deque(maxlen=TRIALS)
-        """(task, whether demonstrations were followed, whether it succeeded) of the episodes that measured them."""
+        self._trials: deque[tuple[str, bool, float]] = deque(maxlen=TRIALS)
+        """(task, whether demonstrations were followed, its outcome) of the episodes that measured them."""
         self._counted: deque[CountedEpisode] = deque(maxlen=KEPT)
         self._instances: set[tuple[str, int | None]] = set()
         """Split and seed of all episodes, also of those that were counted too long ago to be counted anew."""
@@ -116,7 +116,7 @@ class Repertoire:
         task: str,
         steps: Sequence[Step],
         *,
-        success: bool,
+        outcome: float,
         trial: Any = None,
         seed: int | None = None,
         split: str = "",
@@ -127,12 +127,12 @@ class Repertoire:
             episode: Its id.
             task: Its task.
             steps: Its steps.
-            success: Whether it succeeded.
+            outcome: Its outcome, in [0, 1]. It is a success from one half.
             trial: `"followed"` or `"withheld"` if it measured the demonstrations; see `are_worse`.
             seed: The seed of its task instance; see `leave_out`.
             split: The split of its task instance, or empty if that is not known.
         """
-        counted = _count_episode(episode, task, steps, success=success, trial=trial, seed=seed, split=split)
+        counted = _count_episode(episode, task, steps, outcome=outcome, trial=trial, seed=seed, split=split)
         self._counted.append(counted)
         self._instances.add((split, seed))
         self._without.clear()
@@ -161,7 +161,7 @@ class Repertoire:
     def _merge(self, episode: CountedEpisode) -> None:
         """Add the counts of one episode."""
         if episode.trial in ("followed", "withheld"):
-            self._trials.append((episode.task, episode.trial == "followed", episode.success))
+            self._trials.append((episode.task, episode.trial == "followed", episode.outcome))
         self._task_words.update(words(episode.task))
         self.things.update(episode.things)
         self._counts.update(episode.counts)
@@ -172,7 +172,7 @@ class Repertoire:
             self._seen[thing, kind] += 1
             self._sightings[kind] += 1
             self._total[thing] += 1
-        if episode.success and episode.kept:
+        if episode.outcome >= 0.5 and episode.kept:
             self._count_arguments(episode.task, episode.kept)
             self._episodes.append((episode.id, episode.task, episode.kept))
             self._lengths[episode.id] = episode.length
@@ -264,10 +264,10 @@ class Repertoire:
         if min(total, len(self._trials) - total) < FEWEST:  # the usual case, and a cheap one
             return False
         frame = self.list_frame(task)
-        outcomes: dict[bool, list[bool]] = {True: [], False: []}
-        for other, followed, success in self._trials:
+        outcomes: dict[bool, list[float]] = {True: [], False: []}
+        for other, followed, outcome in self._trials:
             if _compare_frames(frame, self.list_frame(other)) >= ALIKE:
-                outcomes[followed].append(success)
+                outcomes[followed].append(outcome)
         if min(map(len, outcomes.values())) < FEWEST:
             return False
         # Means with one success and one failure added, so that a few equal outcomes do not seem certain.
@@ -282,7 +282,7 @@ class Repertoire:
 
 
 def _count_episode(
-    episode: str, task: str, steps: Sequence[Step], *, success: bool, trial: Any, seed: int | None, split: str
+    episode: str, task: str, steps: Sequence[Step], *, outcome: float, trial: Any, seed: int | None, split: str
 ) -> CountedEpisode:
     """Return what one episode adds to a repertoire."""
     counts, arrived, local, revealed = (Counter[str]() for _ in range(4))
@@ -302,11 +302,11 @@ def _count_episode(
     return CountedEpisode(
         id=episode,
         task=task,
-        success=success,
+        outcome=outcome,
         seed=seed,
         split=split,
         trial=trial,
-        kept=list_kept(steps) if success else (),
+        kept=list_kept(steps) if outcome >= 0.5 else (),
         length=len(steps),
         things=frozenset(things),
         counts=counts,

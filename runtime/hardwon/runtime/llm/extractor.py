@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 from hardwon.memory import Failure, Item, Step, Trajectory
 from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.memory.guardrails.conditions import holds, matches, validate
-from hardwon.memory.learning.extraction import FROM_FAILURE, FROM_SUCCESS, MAX_OPERATIONS, Extractor
+from hardwon.memory.learning.extraction import (
+    FROM_FAILURE,
+    FROM_SUCCESS,
+    MAX_OPERATIONS,
+    Extractor,
+    find_allowed_kinds,
+)
 from hardwon.memory.records import Add, Kind, Operation, Return, Trust, Update
 from hardwon.memory.situations.keys import Attempt, Situation
 from hardwon.runtime.interfaces.types import Usage
@@ -145,7 +151,7 @@ class ChatExtractor:
         if entry.get("op") not in ("add", "update"):
             raise ConfigError(f"op is {entry.get('op')!r}; use add, update or return")
         evidence = _check_evidence(entry, trajectory, numbers)
-        item = _build_item(entry, bool(trajectory.success), evidence)
+        item = _build_item(entry, trajectory, evidence)
         item = replace(item, source="model", writer=f"chat:{self.name}/{VERSION}", trust=self._trust)
         if entry["op"] == "add":
             return Add(item)
@@ -251,7 +257,7 @@ def _list_steps(trajectory: Trajectory, numbers: Sequence[int]) -> list[str]:
 
 def _describe_other(other: Trajectory) -> str:
     """Return the part of a question about an episode of a like task that ended the other way."""
-    ended = "succeeded" if other.success else "failed"
+    ended = f"ended with {other.grade}" if other.grade else "succeeded" if other.success else "failed"
     actions = [f"- {prompts.clean(prompts.step_line(other.steps[n]), _LINE)}" for n in _select_steps(other)]
     text = "\n".join([f"Its task: {prompts.clean(other.task, _LINE)}", *actions])
     return (
@@ -266,6 +272,8 @@ def _build_question(
     lines = _list_steps(trajectory, numbers)
     items = [f"{n}. {item.kind}: {prompts.clean(item.text, _LINE)}" for n, item in enumerate(seen_items, 1)]
     ended = "It succeeded." if trajectory.success else f"It failed: {trajectory.ending or 'not solved'}."
+    if trajectory.grade:
+        ended = f"It is graded: {trajectory.grade}. It teaches {', '.join(sorted(find_allowed_kinds(trajectory)))}."
     parts = [
         f"The task:\n{prompts.block('task', trajectory.task)}",
         f"The steps, by number:\n{prompts.block('steps', chr(10).join(lines), MAX_READ * 2 * _LINE)}",
@@ -300,12 +308,12 @@ def _check_evidence(entry: Mapping[str, Any], trajectory: Trajectory, numbers: S
     return [trajectory.steps[n] for n in dict.fromkeys(sorted(cited))]
 
 
-def _build_item(entry: Mapping[str, Any], success: bool, evidence: Sequence[Step]) -> Item:
+def _build_item(entry: Mapping[str, Any], trajectory: Trajectory, evidence: Sequence[Step]) -> Item:
     """Return the item if its evidence supports all that it claims."""
     kind = entry.get("kind")
-    allowed = FROM_SUCCESS if success else FROM_FAILURE
+    allowed = find_allowed_kinds(trajectory)
     if kind not in allowed:
-        ended = "successful" if success else "failed"
+        ended = "successful" if trajectory.outcome else "failed"
         raise ConfigError(f"a {ended} episode teaches {', '.join(sorted(allowed))}, not {kind!r}")
     generality = entry.get("generality")
     if isinstance(generality, bool) or not isinstance(generality, int) or generality < MIN_GENERALITY:

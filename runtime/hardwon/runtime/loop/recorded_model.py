@@ -78,7 +78,7 @@ class RecordedModel:
 
     def _add_episode(self, transitions: Transitions, row: Row) -> None:
         episode = self._library.trajectory(row["id"])
-        transitions.add(episode.steps, is_over=episode.ending in ENDS, is_success=bool(episode.success))
+        transitions.add(episode.steps, is_over=episode.ending in ENDS, is_success=episode.outcome == 1.0)
 
     def imagine(self, context: Context, path: Sequence[str]) -> Imagined | None:
         """Return where the actions led most often; None if one of them was never taken there, or ended the episode."""

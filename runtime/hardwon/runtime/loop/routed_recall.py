@@ -17,6 +17,7 @@ from typing import Literal
 
 from hardwon.memory import Estimate, ExperienceLibrary, Hit, Item, Outcome, Reasons, Recollection, State, Step
 from hardwon.memory.errors import ConfigError, HardwonError
+from hardwon.memory.records.episodes import read_outcome
 from hardwon.runtime.interfaces.extension import Recaller
 from hardwon.runtime.interfaces.methods import METHODS
 
@@ -84,7 +85,7 @@ class RoutedRecall:
         return (worth > 0) != (tries and is_withheld(episode, f"store:{name}"))
 
     def measure_worth(self, name: str, environment: str) -> float | None:
-        """Return the mean success with a store minus that without it; None while too few episodes tell."""
+        """Return the mean outcome with a store minus that without it; None while too few episodes tell."""
         outcomes = self._outcomes.read()
         used, unused = (outcomes.get((environment, name, is_used), []) for is_used in (True, False))
         return fmean(used) - fmean(unused) if min(len(used), len(unused)) >= LEAST else None
@@ -153,7 +154,7 @@ def _add_outcome(outcomes: dict[_Use, list[float]], row: Row) -> None:
     stores = row["meta"].get(STORES)
     for name, is_used in stores.items() if isinstance(stores, dict) else ():
         environment = str(row["meta"].get("environment", ""))
-        outcomes[environment, name, bool(is_used)].append(float(row["success"]))
+        outcomes[environment, name, bool(is_used)].append(read_outcome(row) or 0.0)
 
 
 def merge_recollections(own: Recollection, elsewhere: Sequence[Recollection], k: int) -> Recollection:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.records.episodes import read_outcome
 from hardwon.runtime.interfaces.methods import METHODS
 from hardwon.runtime.loop.episode_tally import EpisodeTally, Row
 
@@ -31,6 +32,7 @@ class Trial:
     strategy: str
     task: str
     success: float
+    """The outcome, in [0, 1]."""
     tokens: int
     environment: str = ""
     score: float = 0.0
@@ -162,5 +164,5 @@ def add_trial(trials: list[Trial], row: Row) -> None:
     if STRATEGY in meta:
         tokens = int(meta.get("prompt_tokens", 0)) + int(meta.get("completion_tokens", 0))
         environment = str(meta.get("environment", ""))
-        success, score = float(row["success"]), float(row["score"])
+        success, score = read_outcome(row) or 0.0, float(row["score"])
         trials.append(Trial(meta[STRATEGY], row["task"], success, tokens, environment, score, bool(meta.get(TEST))))

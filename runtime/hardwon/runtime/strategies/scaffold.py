@@ -91,7 +91,7 @@ def apply_edit(strategy: Strategy, edit: Edit) -> Strategy:
 
 
 def count_trial(name: str, library: ExperienceLibrary) -> TrialCounts:
-    """Return the successes and episodes of a strategy and of its edited twin."""
+    """Return the successes and episodes of a strategy and of its edited twin; sums of graded outcomes are rounded."""
     trials = read_trials(library)
     new = [trial.success for trial in trials if trial.strategy == f"{name}{NEXT}"]
     # of the old instructions, only the episodes since the trial began: the newest as many
@@ -197,4 +197,5 @@ def _build_question(strategy: Strategy, episodes: Sequence[Trajectory]) -> str:
 
 def _describe(episode: Trajectory) -> str:
     steps = [f"[{step.id}] {prompts.step_line(step)}" for step in episode.steps[-12:]]
-    return "\n".join([f"task: {episode.task}; success: {episode.success}", *steps])
+    outcome = episode.grade or f"success: {episode.success}"
+    return "\n".join([f"task: {episode.task}; {outcome}", *steps])

@@ -5,6 +5,7 @@ Most environments report whether the task was solved. Some report only a graded 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from hardwon.memory import Trajectory
@@ -21,6 +22,17 @@ def measure_outcome(trajectory: Trajectory, outcome: Outcome = "success") -> flo
     if outcome == "score":
         return float(trajectory.score)
     return float(trajectory.total_reward) if outcome == "reward" else float(trajectory.success)
+
+
+def mark_outcome(trajectory: Trajectory, outcome: Outcome) -> Trajectory:
+    """Return the episode with the measure of its outcome in its metadata, where a library finds it."""
+    meta = trajectory.meta if outcome == "success" else {**trajectory.meta, "outcome": outcome}
+    return replace(trajectory, meta=meta)
+
+
+def name_outcome(trajectory: Trajectory, *, unknown: str = "unknown") -> str:
+    """Return the outcome of an episode in words: `success`, `failure` or the unknown one, or `score 0.75` if graded."""
+    return trajectory.grade or {True: "success", False: "failure", None: unknown}[trajectory.success]
 
 
 def select_best(episodes: Sequence[Trajectory], outcome: Outcome = "success") -> Trajectory | None:

@@ -15,6 +15,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.prompts import clean
+from hardwon.trainers.algorithms.outcomes import name_outcome
 
 EPISODES = 2
 """Episodes that are shown at most: those of the nearest steps."""
@@ -60,8 +61,7 @@ def render_episode(episode: Trajectory) -> str:
 
 
 def _render(episode: Trajectory) -> Iterator[str]:
-    ending = {True: "success", False: "failure", None: "unknown"}[episode.success]
-    yield f"An earlier episode. Outcome: {ending}."
+    yield f"An earlier episode. Outcome: {name_outcome(episode)}."
     steps = episode.steps[-STEPS:]
     if steps:
         yield f"It saw: {clean(steps[0].pre.observation, LONGEST)}"

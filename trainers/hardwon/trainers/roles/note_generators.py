@@ -20,6 +20,7 @@ from hardwon.memory.learning.extraction import MAX_OPERATIONS
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.memory.records import Add, Kind, Operation, Return, Update
 from hardwon.runtime.guidance.rendering import render_lesson
+from hardwon.trainers.algorithms.outcomes import name_outcome
 from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.engines.trie import Trie
@@ -32,6 +33,8 @@ WORDS = f"add update return : {' '.join(map(str, range(1, 10)))}"
 """Words that `Writes` adds to its texts; a word tokenizer must know them."""
 OUTCOMES = "success failure ."
 """Words for the outcome of an episode."""
+GRADES = " ".join(["score reward -0", *map(str, range(-9, 100)), *(f"0{digit}" for digit in range(10))])
+"""Words for a graded outcome, such as `score 0.75`."""
 _OPERATION = re.compile(r"(add|update|return)\s*((?:\d+\s+)*)(?::\s*(.*))?")
 
 
@@ -193,7 +196,7 @@ class KeepOrSkip:
 
     def ask(self, candidate: Candidate, trajectory: Trajectory) -> Ids:
         """Return the tokens of the question about a candidate of an episode."""
-        return self.prompt(candidate, _name_outcome(trajectory) if self._outcome else "")
+        return self.prompt(candidate, name_outcome(trajectory, unknown="failure") if self._outcome else "")
 
     def prompt(self, candidate: Candidate, ended: str = "") -> Ids:
         """Return the tokens of the question: the task, the lesson, the outcome if it is given, and the place."""
@@ -264,7 +267,9 @@ class Writes:
         items = tuple(text_of(item) for item in seen_items)
         if self._reads is not None:
             return self._prompts.query(Query("write", {"recalled": items, "steps": self._reads(trajectory)}))
-        sections: dict[str, str | tuple[str, ...]] = {"recalled": items, "outcome": _name_outcome(trajectory)}
+        # an unknown outcome is that of answers that are no actions, which is the model's own failure
+        ended = name_outcome(trajectory, unknown="failure")
+        sections: dict[str, str | tuple[str, ...]] = {"recalled": items, "outcome": ended}
         if not isinstance(self._prompts, CompactFormat):  # a compact episode begins with its task
             sections = {"task": trajectory.steps[0].pre.task, **sections}
         return self._prompts.query(Query("write", sections, trajectory))
@@ -358,10 +363,13 @@ def _parse_operation(part: str, trajectory: Trajectory, role: str, version: int)
 
 
 def item_of(text: str, trajectory: Trajectory, evidence: tuple[int, ...], role: str, version: int) -> Item:
-    """Return a text as an item: an insight after a success, a warning after a failure."""
+    """Return a text as an item: an insight after a success, a warning after a failure.
+
+    A graded outcome of at least one half is nearer to a success.
+    """
     first = trajectory.steps[0].pre
     return Item(
-        "insight" if trajectory.success else "warning",
+        "insight" if (trajectory.outcome or 0.0) >= 0.5 else "warning",
         text,
         when_to_use=first.task,
         signatures=(first.signature,),
@@ -375,11 +383,6 @@ def item_of(text: str, trajectory: Trajectory, evidence: tuple[int, ...], role: 
 def text_of(item: Item) -> str:
     """Return the words of an item that are shown."""
     return f"{item.title} {item.body}".strip()
-
-
-def _name_outcome(trajectory: Trajectory) -> str:
-    """Return the outcome of an episode as a word."""
-    return "success" if trajectory.success else "failure"
 
 
 def _row(request: Request, completion: Completion, name: str) -> Sample:

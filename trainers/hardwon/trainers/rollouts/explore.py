@@ -15,7 +15,7 @@ from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Environment, EpisodicPolicy, RandomPolicy, open_environment
 from hardwon.runtime.environments import count_seeds
 from hardwon.runtime.llm.prompts import clean
-from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome, select_best
+from hardwon.trainers.algorithms.outcomes import Outcome, mark_outcome, measure_outcome, select_best
 from hardwon.trainers.algorithms.samplers.shuffled import Task as Task
 from hardwon.trainers.config.program import PROGRAM
 from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, TrainConfig, Worlds
@@ -92,15 +92,17 @@ class Explorer:
         if world not in self._episodes and self._config.policy == "gold":
             solved = self._paths.find(*world)
             fold, seed = world
-            self._episodes[world] = () if solved is None else (replace(solved, id=f"explore/{fold}#{seed}/0"),)
+            solutions = () if solved is None else (replace(solved, id=f"explore/{fold}#{seed}/0"),)
+            self._episodes[world] = tuple(mark_outcome(solution, self._outcome) for solution in solutions)
         if world not in self._episodes:
             episodes: list[Trajectory] = []
             if self._curious is not None:  # what was tried in another instance depends on the order of asking
                 self._curious.forget()
             for number, agent in enumerate(self._agents):
                 fold, seed = world
-                episodes.append(agent.run(fold, seed, thread_id=f"explore/{fold}#{seed}/{number}").trajectory)
-                if episodes[-1].success:
+                played = agent.run(fold, seed, thread_id=f"explore/{fold}#{seed}/{number}").trajectory
+                episodes.append(mark_outcome(played, self._outcome))
+                if episodes[-1].outcome == 1.0:  # a graded one of less can still be improved
                     break
             self._episodes[world] = tuple(episodes)
         return self._episodes[world]
@@ -110,7 +112,7 @@ class Explorer:
 
         def solves(path: Path) -> bool:
             walked = self._paths.walk(*world, path)
-            return walked is not None and bool(measure_outcome(walked, self._outcome))
+            return walked is not None and (measure_outcome(walked, self._outcome) or 0.0) > 0
 
         with closing(self._environment.clone()) as environment:
             trials, steps = self._config.tries, self._config.steps
@@ -118,7 +120,7 @@ class Explorer:
         walks = (self._paths.walk(*world, path) for path in paths)
         fold, seed = world
         return tuple(
-            replace(walked, id=f"explore/{fold}#{seed}/{number}")
+            mark_outcome(replace(walked, id=f"explore/{fold}#{seed}/{number}"), self._outcome)
             for number, walked in enumerate(walks)
             if walked is not None
         )
@@ -127,7 +129,8 @@ class Explorer:
         """Play the instances of the settings in order, and learn from each, so that exploring stays deterministic."""
         worlds = self._config.worlds.all
         played = learn_by_playing(self._library, self._environment, worlds, self._config.steps, tell=self._tell)
-        self._episodes |= {world: (episode,) for world, episode in zip(worlds, played, strict=True)}
+        episodes = (mark_outcome(episode, self._outcome) for episode in played)
+        self._episodes |= {world: (episode,) for world, episode in zip(worlds, episodes, strict=True)}
 
     def experience(self, world: Task) -> str | None:
         """Return the path of the best episode of a task instance as text, or None if no episode is worth it."""
@@ -190,7 +193,7 @@ def way(trajectory: Trajectory, outcome: Outcome = "success", *, is_compact: boo
         outcome: What must be above 0.
         is_compact: Whether places without a name are given in the word language of the tiny bases; see `place`.
     """
-    if not measure_outcome(trajectory, outcome):
+    if (measure_outcome(trajectory, outcome) or 0.0) <= 0:
         return None
     steps = without_circles([step for step in trajectory.steps if step.action and step.diagnosis.success])
     named = ((step.pre.location or place(step.pre.observation, is_compact=is_compact), step.action) for step in steps)

@@ -21,7 +21,7 @@ from hardwon.runtime.interfaces.types import Context, Decision, Usage
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.composers.spec import Spec as Spec
-from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.outcomes import Outcome, mark_outcome
 from hardwon.trainers.algorithms.samples import Consultation, Ids, Rollout, Sample, Tried, compute_anchor
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.engines.base import Completion, Engine, Request
@@ -336,8 +336,7 @@ async def _run(
     if on_end is not None:
         on_end()
     # samples name their episode by its session, so the trajectory needs the same id
-    meta = result.trajectory.meta if outcome == "success" else {**result.trajectory.meta, "outcome": outcome}
-    trajectory = replace(result.trajectory, id=spec.session, arm=spec.arm, meta=meta)
+    trajectory = mark_outcome(replace(result.trajectory, id=spec.session, arm=spec.arm), outcome)
     failed = "" if trajectory.success is not None else trajectory.ending
     if trajectory.ending == "policy_error":
         # Answers that are no actions are the model's own failure; it learns from them.

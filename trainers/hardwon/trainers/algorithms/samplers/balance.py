@@ -47,7 +47,7 @@ def score_balance(groups: Sequence[Sequence[Rollout]], right: int) -> float:
     scores = []
     for group in groups:
         episodes = [rollout for rollout in group if not rollout.failed]
-        successes = [rollout.trajectory for rollout in episodes if rollout.trajectory.success]
+        successes = [rollout.trajectory for rollout in episodes if (rollout.outcome or 0.0) > 0]
         k = len({tuple(step.action for step in trajectory.steps) for trajectory in successes})
         scores.append(min(k / right, 1.0) * k / len(episodes) if episodes else 0.0)
     return fmean(scores) if scores else 0.0

@@ -78,16 +78,16 @@ def build_query(walk: Trajectory) -> GuideQuery:
     and the whole path.
     """
     whole, kept = format_path(walk.steps), format_path(without_circles(walk.steps))
-    kind = "insight" if walk.success else "warning"
+    kind = "insight" if (walk.outcome or 0.0) >= 0.5 else "warning"
     return GuideQuery(walk.steps[0].pre, (f"{whole} {kind}",), tuple(dict.fromkeys((kept, whole))))
 
 
 def build_lessons(episodes: Iterable[Trajectory]) -> list[Lesson]:
-    """Return one lesson per successful episode: say its path without loops."""
+    """Return one lesson per successful episode: say its path without loops; graded ones count from one half."""
     return [
         (build_query(episode), format_path(without_circles(episode.steps)))
         for episode in episodes
-        if episode.success and episode.steps
+        if (episode.outcome or 0.0) >= 0.5 and episode.steps
     ]
 
 
