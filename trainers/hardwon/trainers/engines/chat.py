@@ -31,7 +31,7 @@ from hardwon.trainers.algorithms.samples import Ids
 
 from .base import Completion, Request
 from .grammar import ToolCalls
-from .rendering import render_messages
+from .rendering import encode_text, render_messages
 from .tool_form import ToolForm
 from .trie import Trie
 
@@ -272,8 +272,8 @@ class EngineChatModel(BaseChatModel):
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
 
     def _encode(self, text: str) -> Ids:
-        """Return the token ids of a text."""
-        return tuple(self.engine.tokenizer(text, add_special_tokens=False).input_ids)
+        """Return the token ids of a text, in which control tokens are ordinary characters."""
+        return encode_text(self.engine.tokenizer, text)
 
     def _get_end(self) -> Ids:
         """Return the end-of-sequence token, if the tokenizer has one."""
