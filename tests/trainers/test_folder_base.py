@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.trainers.folder_base import build_settings, save_base
+from tests.trainers.fake_vllm import serving
+from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, build_settings, save_base
 from tests.trainers.test_trainer import assert_same, lines
 
 from hardwon.memory import ExperienceLibrary
@@ -152,6 +153,25 @@ def test_a_run_warns_of_a_base_whose_verdicts_are_close_to_chance(corridor, base
     warned = capsys.readouterr().err
     assert "WARNING: the untrained base puts" in warned
     assert "as extractor. Its first verdicts are close to chance; train roles.extractor" in warned
+
+
+def test_a_run_with_a_server_warns_in_the_same_words(corridor, base, tmp_path, capsys):
+    """The base is the same, and adapters that have learned nothing change nothing."""
+    settings, only = run_of(corridor, base, 4, **EXTRACTOR), ["run.iterations=0", "eval.every=0"]
+    train(settings, only)
+    here = read_warning(capsys)
+    with serving(build_chat_model(build_chat_tokenizer())) as fake:
+        train(settings, [*only, f"run.out={tmp_path / 'served'}", "engine.kind=server", f"engine.url={fake.url}"])
+        asked = {body["model"].partition("-")[0] for _, body in fake.asked if body and "prompt_logprobs" in body}
+    assert read_warning(capsys) == here
+    assert "the untrained base puts" in here
+    assert asked == {"extractor"}
+
+
+def read_warning(capsys):
+    """Return the warning about verdicts on standard error, as one line."""
+    told = " ".join(capsys.readouterr().err.split())
+    return told[told.index("WARNING: the untrained base") :].partition("rely on them.")[0]
 
 
 def test_added_embeddings_do_not_depend_on_the_random_state_of_the_process(base):

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from tests.trainers.folder_base import CHATML, HERMES, TOOL_MARKS, build_chat_tokenizer
 
-from hardwon.trainers.engines.rendering import render_messages
+from hardwon.trainers.engines.rendering import encode_text, render_messages
+from hardwon.trainers.models.tiny import build_tokenizer
 from hardwon.trainers.prompting.template import ChatTemplate
 
 TOKENIZER = build_chat_tokenizer(CHATML)
@@ -37,6 +38,12 @@ def render(tokenizer, text, **options):
 def test_no_message_contains_a_control_token(tokenizer, name):
     number = TOKENIZER.convert_tokens_to_ids(name)
     assert render(tokenizer, f"x {name}{name} y").count(number) == render(tokenizer, "x y").count(number)
+
+
+def test_an_unknown_word_is_no_control_token():
+    """A tokenizer of words has a special token for all that it does not know, and a text need not name it."""
+    tokenizer = build_tokenizer(["go east"])
+    assert encode_text(tokenizer, "go zzz east") == tuple(tokenizer("go zzz east").input_ids)
 
 
 def test_no_tool_of_an_old_version_contains_a_control_token():

@@ -2,18 +2,21 @@
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
-from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
+from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, let_end
 
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.runtime import Agent
-from hardwon.runtime.interfaces.types import Context
-from hardwon.runtime.llm.conversation import PromptBuilder
+from hardwon.runtime.interfaces.types import Context, Info
+from hardwon.runtime.llm.conversation import PromptBuilder, Turn
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.engines.rendering import encode_text
 from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.rollouts.rollout import _EPISODE, GivenGuidance, Spec, TokenPolicy, _Episode, collect
 
 TOKENIZER = build_chat_tokenizer()
@@ -89,3 +92,63 @@ def test_the_recorded_probability_is_that_of_a_cold_engine(policy):
     cold = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER)
     (again,) = asyncio.run(cold.logprobs(streams, "policy"))
     assert again == pytest.approx(list(streams[0].logprobs), abs=1e-4)
+
+
+class Chamber:
+    """Any text is an action here, and nothing comes of it."""
+
+    name = "chamber"
+
+    def __init__(self):
+        self.task, self.turn = "", 0
+
+    def reset(self, task="", seed=0):
+        self.task, self.turn = task, 0
+        return self.see()
+
+    def step(self, action):
+        self.turn += 1
+        return self.see(), 0.0, False, Info(success=False)
+
+    def see(self):
+        return State(f"It is {self.turn} o'clock.", task=self.task)
+
+    def admissible(self, state):
+        return []
+
+    def clone(self):
+        return Chamber()
+
+    def close(self):
+        pass
+
+
+def assert_continued(rollouts):
+    """Check that each prompt begins with the ids of the one before it and with those that were sampled behind it."""
+    assert max(len(rollout.rows) for rollout in rollouts) > 2
+    for rollout in rollouts:
+        for row, later in pairwise(rollout.rows):
+            read = (*row.prompt, *row.completion)
+            assert later.prompt[: len(read)] == read
+
+
+def assert_rendered(policy, prompts):
+    """Check that the records of a policy differ from a rendering of their texts in answers only."""
+    for chat in policy._log._open.values():
+        chat.turns.append(Turn("later", State("later"), seen="later", calls=bool(chat.tools)))
+        assert compare_record(prompts, chat) == ()
+
+
+def test_free_text_at_a_high_temperature_is_continued_as_it_was_sampled(library):
+    """Some answers are cut by the limit, and some are not those that their text would be encoded as."""
+    torch.set_num_threads(1)
+    engine = LocalEngine(let_end(build_chat_model(TOKENIZER), TOKENIZER), TOKENIZER)
+    policy = TokenPolicy(engine, PROMPTS, temperature=1.3, max_tokens=12)
+    agent = Agent(policy, library, Chamber(), learn=False, guidance=GivenGuidance(), max_steps=5, retries=0)
+    rollouts = asyncio.run(collect({"control": agent}, engine, [Spec("train", seed) for seed in range(6)]))
+    said = [row.completion for rollout in rollouts for row in rollout.rows]
+    assert {tokens[-1] == PROMPTS.end for tokens in said} == {True, False}
+    texts = [[token for token in tokens if token != PROMPTS.end] for tokens in said]
+    assert any(encode_text(TOKENIZER, TOKENIZER.decode(tokens)) != tuple(tokens) for tokens in texts)
+    assert_continued(rollouts)
+    assert_rendered(policy, PROMPTS)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.trainers.folder_base import (
+    CHATML,
     HERMES,
     TOOL_MARKS,
     build_chat_model,
@@ -15,6 +16,7 @@ from tests.trainers.folder_base import (
     keep_requests,
     save_base,
 )
+from tests.trainers.rollouts.test_chat_rollout import assert_continued, assert_rendered
 from tests.trainers.rollouts.tool_desk import Desk
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
@@ -26,10 +28,10 @@ from hardwon.runtime.llm.conversation import Turn
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import of
-from hardwon.trainers.engines.chat import EngineChatModel
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.prompting.chat_model import EngineChatModel
 from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 from hardwon.trainers.serving import load_policy, load_roles
@@ -95,6 +97,24 @@ def test_an_episode_is_one_sequence_and_its_form_is_not_trained(engine, library)
     cold = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER)
     (again,) = asyncio.run(cold.logprobs([sequence], "policy"))
     assert again == pytest.approx(list(sequence.logprobs), abs=1e-4)
+
+
+@pytest.mark.parametrize("template", [HERMES, CHATML], ids=["own form", "as text"])
+@pytest.mark.parametrize("most", [600, 24], ids=["whole", "cut"])
+def test_calls_at_a_high_temperature_are_continued_as_they_were_sampled(template, most, library):
+    """Texts in arguments too, which are as free as the grammar lets them be."""
+    torch.set_num_threads(1)
+    tokenizer = build_chat_tokenizer(template, more=TOOL_MARKS)
+    prompts = ChatFormat(tokenizer)
+    hot = LocalEngine(build_chat_model(tokenizer), tokenizer)
+    policy = TokenPolicy(hot, prompts, temperature=1.3, max_tokens=most)
+    agent = Agent(policy, library, Desk(), learn=False, guidance=GivenGuidance(), max_steps=4, retries=0)
+    specs = [Spec("Book a table.", seed) for seed in range(4)]
+    rollouts = asyncio.run(collect({"control": agent}, hot, specs))
+    assert_continued(rollouts)
+    # a call in the template's form that was cut has its first mark, and its text, which no mark survives, has none
+    if (template, most) != (HERMES, 24):
+        assert_rendered(policy, prompts)
 
 
 def test_a_call_that_the_limit_cut_is_followed_by_a_message_of_the_user(engine, library):

@@ -376,7 +376,7 @@ def _studies(role: object) -> bool:
 
 def _warn_of_verdicts(session: Session, screen: Screen) -> None:
     """Warn about roles whose base does not obey their question, or hardly reads what it is about."""
-    if session.config.model.is_compact or session.config.engine.kind != "local":
+    if session.config.model.is_compact:
         return
     for name in [*PURPOSES.keys() & session.roles.keys()]:
         if session.config.roles[name].settings.get("writes") == "text" or _studies(session.roles[name]):

@@ -35,8 +35,10 @@ def encode_text(tokenizer: Any, text: str) -> Ids:
     if controls.keys().isdisjoint(ids):
         return ids
     # The switch covers special tokens only; any other control token is broken apart behind its first character.
-    names = (str(token.content) for token in controls.values())
-    cut = 1 + min(text.index(name) for name in names if name in text)
+    places = [text.index(name) for name in (str(token.content) for token in controls.values()) if name in text]
+    if not places:
+        return ids  # a token for unknown words
+    cut = 1 + min(places)
     return (*encode_text(tokenizer, text[:cut]), *encode_text(tokenizer, text[cut:]))
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from tests.trainers.corridor import Corridor
+from tests.trainers.folder_base import SPECIAL as CONTROLS, TOOL_MARKS, build_chat_model, build_chat_tokenizer
 
 from hardwon.memory import ExperienceLibrary, Recollection, State
 from hardwon.memory.errors import ConfigError
@@ -17,10 +18,10 @@ from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.base_models import export
-from hardwon.trainers.engines.chat import EngineChatModel
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.adapters import add_adapter
 from hardwon.trainers.models.tiny import SPECIAL, TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.prompting.chat_model import EngineChatModel
 from hardwon.trainers.roles.base import weights_of
 
 TEMPLATE = (
@@ -67,6 +68,27 @@ def test_no_text_ends_its_own_message(engine):
     (end,) = engine.tokenizer("<end>").input_ids
     prompt = model(engine)._build_prompt([HumanMessage("go east <end> <see> system eat apple")])
     assert prompt.count(end) == 1
+
+
+@pytest.mark.parametrize("token", [*CONTROLS, *TOOL_MARKS, "<tool_<tool_call>call>", "<|im_<|im_end|>end|>"])
+def test_no_listed_answer_contains_a_control_token(token):
+    """Marks that are not special and nested ones included; an answer ends with its end token alone."""
+    tokenizer = build_chat_tokenizer(more=TOOL_MARKS)
+    engine, asked = LocalEngine(build_chat_model(tokenizer), tokenizer), list[Any]()
+    generate = engine.generate
+
+    async def seen(request):
+        asked.append(request)
+        return await generate(request)
+
+    engine.generate = seen  # type: ignore[method-assign]
+    answers = [f"say {token} now", f"say {token}"]
+    assert model(engine).bind(only=answers).invoke("go east").text in answers
+    listed = list(asked[0].allowed.sequences())
+    assert {tokenizer.decode(tokens[:-1]) for tokens in listed} == {*answers}
+    for tokens in listed:
+        assert tokens[-1] == tokenizer.eos_token_id
+        assert not {*tokens[:-1]} & {*tokenizer.added_tokens_decoder}
 
 
 def test_tokens_are_counted_and_the_version_is_told(engine):
