@@ -29,7 +29,6 @@ from hardwon.trainers.algorithms.samples import PackedSequence, Sample, pack_sam
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.base_models import export
-from hardwon.trainers.engines.chat import EngineChatModel
 from hardwon.trainers.engines.grammar import ToolCalls
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.server import ServerEngine
@@ -38,6 +37,7 @@ from hardwon.trainers.engines.vllm import VllmEngine
 from hardwon.trainers.models.adapters import add_adapter, parameters_of
 from hardwon.trainers.models.tiny import build_model, build_tokenizer
 from hardwon.trainers.player import Player
+from hardwon.trainers.prompting.chat_model import EngineChatModel
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.base import weights_of
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect

@@ -28,10 +28,10 @@ from hardwon.runtime.llm.conversation import Turn
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import of
-from hardwon.trainers.engines.chat import EngineChatModel
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.prompting.chat_model import EngineChatModel
 from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 from hardwon.trainers.serving import load_policy, load_roles

@@ -12,11 +12,11 @@ from hardwon.memory.lazy_names import attach_names
 if TYPE_CHECKING:
     from .config.schema import TrainConfig as TrainConfig
     from .engines.base import Engine as Engine
-    from .engines.chat import EngineChatModel as EngineChatModel
     from .engines.local import LocalEngine as LocalEngine
     from .engines.server import ServerEngine as ServerEngine
     from .engines.vllm import VllmEngine as VllmEngine
     from .evaluate import evaluate_checkpoint as evaluate_checkpoint, evaluate_policy as evaluate_policy
+    from .prompting.chat_model import EngineChatModel as EngineChatModel
     from .roles.base import PolicyRole as PolicyRole, Role as Role
     from .roles.guides.speech import TrainedGuidance as TrainedGuidance
     from .rollouts.rollout import TokenPolicy as TokenPolicy

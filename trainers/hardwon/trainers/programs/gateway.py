@@ -24,9 +24,10 @@ from hardwon.memory.errors import ConfigError, HardwonError
 from hardwon.runtime.integrations.tool_episode import normalize_message
 from hardwon.trainers.engines.base import Completion, Constraint, Engine, Request as EngineRequest
 from hardwon.trainers.engines.grammar import Grammar, ToolCalls
+from hardwon.trainers.prompting.chat_record import ChatRecord, Message, Tool
 
 from .calls import split_calls
-from .prompts import ChatRecord, Message, ProgramPrompts, Tool
+from .prompts import ProgramPrompts
 from .run import PolicyCall, ProgramRun
 
 OUTCOME = "x-hardwon-outcome"

@@ -1,28 +1,18 @@
-"""The tokens of chat messages: those that were sampled stay as they were, and only new messages are rendered.
+"""The tokens of a program's messages: those that were sampled stay as they were, and only new messages are rendered.
 
-    prompts = ProgramPrompts(template)
-    record = ChatRecord(prompts)
-    prompt = record.open(messages, tools)             # token ids
-    record.keep(messages, tools, answer, [*prompt, *sampled])
+    record = ChatRecord(ProgramPrompts(template))
 
-A request of the chat completions API repeats the whole conversation. If it continues an answer that was sampled here,
-its prompt is the tokens up to that answer, the answer as it was sampled, and the rendered messages after it. If a
-template rewrites earlier messages (some drop thoughts), the prompt is rendered anew, and its row begins anew.
+If a template rewrites earlier messages (some drop thoughts), a prompt is rendered anew, and its row begins anew.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Ids
+from hardwon.trainers.prompting.chat_record import Message, Tool
 from hardwon.trainers.prompting.template import ChatTemplate
-
-Message = Mapping[str, Any]
-"""A message in the plain form of `hardwon.runtime.integrations.tool_episode.normalize_message`."""
-Tool = Mapping[str, Any]
-"""A tool in OpenAI's form."""
 
 _MARKS = ("Xylo", "Yonder")
 """Two answers without a token in common at their ends, to find where an answer ends."""
@@ -136,47 +126,3 @@ def _count_same_end(first: Ids, other: Ids) -> int:
     while same < most and first[-same - 1] == other[-same - 1]:
         same += 1
     return same
-
-
-class ChatRecord:
-    """The token ids of the conversations of one episode."""
-
-    def __init__(self, prompts: ProgramPrompts) -> None:
-        self._prompts = prompts
-        self._read: dict[bytes, Ids] = {}
-        """The tokens up to and including an answer, by the digest of the messages up to it."""
-
-    def open(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Ids:
-        """Return the prompt of a request.
-
-        Raises:
-            ConfigError: The template refuses the messages.
-        """
-        for at in range(len(messages) - 1, -1, -1):
-            read = self._read.get(_digest(messages[: at + 1], tools)) if messages[at]["role"] == "assistant" else None
-            if read is not None:
-                more = self._prompts.resume(messages, at, tools)
-                if more is None:
-                    break
-                # an answer that the limit cut has no end token; the next prompt gets it, so it is not trained on
-                return (*read, *(more[1:] if read[-1] == self._prompts.end else more))
-        return self._prompts.render(messages, tools)
-
-    def keep(self, messages: Sequence[Message], tools: Sequence[Tool], answer: Message, tokens: Ids) -> None:
-        """Keep the tokens of a conversation up to and including a sampled answer."""
-        self._read[_digest([*messages, answer], tools)] = tokens
-
-
-def _digest(messages: Sequence[Message], tools: Sequence[Tool]) -> bytes:
-    """Return the digest of a conversation; the ids of calls distinguish conversations with equal words."""
-    kept = [
-        [
-            message["role"],
-            message["text"].strip(),
-            [[call["id"], call["name"], call["arguments"]] for call in message["calls"]],
-            message["answers"],
-        ]
-        for message in messages
-    ]
-    content = json.dumps([kept, list(tools)], sort_keys=True, default=str)
-    return hashlib.blake2b(content.encode(), digest_size=16).digest()

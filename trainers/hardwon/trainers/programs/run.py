@@ -12,8 +12,7 @@ from hardwon.trainers.algorithms.composers.spec import Spec
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, compute_anchor
 from hardwon.trainers.engines.base import Completion
-
-from .prompts import ChatRecord, Message, Tool
+from hardwon.trainers.prompting.chat_record import ChatRecord, Message, Tool
 
 UNGRADED, NO_CALLS, STEP_LIMIT = "ungraded", "no_model_calls", "step_limit"
 """Why an episode is excluded: nobody graded it, or its program never called the policy; and how a long one ended."""

@@ -204,6 +204,8 @@ class ChatTemplate:
             self._render([*self.begin(_SYSTEM, _USER), _message("assistant", answer), _message("user", _NEXT)])
             for answer in _ANSWERS
         ]
+        if pair[0] == pair[1]:
+            raise ConfigError(f"{self._name} reads {' and '.join(_ANSWERS)} as the same tokens; use another base.")
         same = 0
         while pair[0][-same - 1] == pair[1][-same - 1]:
             same += 1

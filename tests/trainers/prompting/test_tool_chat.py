@@ -13,8 +13,8 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime import ChatPolicy
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.engines.base import Completion
-from hardwon.trainers.engines.chat import EngineChatModel
 from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.prompting.chat_model import EngineChatModel
 
 TOKENIZER = build_chat_tokenizer(HERMES, more=TOOL_MARKS)
 TOOLS = {"find": {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}}

@@ -18,10 +18,10 @@ from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.base_models import export
-from hardwon.trainers.engines.chat import EngineChatModel
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.adapters import add_adapter
 from hardwon.trainers.models.tiny import SPECIAL, TinyConfig, build_model, build_tokenizer
+from hardwon.trainers.prompting.chat_model import EngineChatModel
 from hardwon.trainers.roles.base import weights_of
 
 TEMPLATE = (

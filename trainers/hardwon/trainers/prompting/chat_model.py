@@ -3,10 +3,11 @@
     agent = Agent(policy=EngineChatModel(engine=engine), library=library, environment=environment)
     agent = Agent(policy=EngineChatModel.load("runs/coin/export/policy"), ...)
 
-The tokenizer's chat template turns messages into a prompt, and the role's newest weights answer. An
-answer can be limited to a list, token by token: with structured output whose schema is an enum, as
-`ChatPolicy` uses it, or with vLLM's `structured_outputs` and a `choice`. If the template has a form of
-tools that a grammar can bind, the model takes tools: an answer is then a call of one of them.
+The tokenizer's chat template turns messages into a prompt, and the role's newest weights answer. Messages that
+continue an answer of this model continue its ids: what was sampled is not encoded again, and only what follows is
+rendered. An answer can be limited to a list, token by token: with structured output whose schema is an enum, as
+`ChatPolicy` uses it, or with vLLM's `structured_outputs` and a `choice`. If the template has a form of tools that a
+grammar can bind, the model takes tools: an answer is then a call of one of them.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda, RunnableMap, RunnablePassthrough
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -28,15 +29,14 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.llm.chat_model import in_own_loop
 from hardwon.trainers.algorithms.samples import Ids
+from hardwon.trainers.engines.base import Completion, Request
+from hardwon.trainers.engines.grammar import ToolCalls
+from hardwon.trainers.engines.rendering import encode_text
+from hardwon.trainers.engines.tool_form import ToolForm
+from hardwon.trainers.engines.trie import Trie
 
-from .base import Completion, Request
-from .grammar import ToolCalls
-from .rendering import encode_text, render_messages
-from .tool_form import ToolForm
-from .trie import Trie
-
-_ROLES = {"human": "user", "ai": "assistant", "system": "system"}
-"""Chat-template role by LangChain message type."""
+from .chat_messages import ChatMessages, list_readings, to_plain
+from .chat_record import ChatRecord, Tool
 
 
 class EngineChatModel(BaseChatModel):
@@ -49,7 +49,7 @@ class EngineChatModel(BaseChatModel):
     """Length limit of one answer, in tokens."""
     temperature: float = 1.0
     seed: int | None = None
-    """Seed of the sampling. With a seed, the same messages get the same answer; None samples freely."""
+    """Seed of the sampling. With a seed, the same prompt gets the same answer; None samples freely."""
 
     @classmethod
     def load(cls, folder: str | Path, *, device: str = "cpu", **fields: Any) -> "EngineChatModel":
@@ -68,8 +68,8 @@ class EngineChatModel(BaseChatModel):
         """
         from transformers import AutoModelForCausalLM
 
-        from .base_models import load_tokenizer
-        from .local import LocalEngine
+        from hardwon.trainers.engines.base_models import load_tokenizer
+        from hardwon.trainers.engines.local import LocalEngine
 
         role = fields.setdefault("role", "policy")
         loader: Any = AutoModelForCausalLM
@@ -136,7 +136,14 @@ class EngineChatModel(BaseChatModel):
         tools = options.get("tools") or ()
         prompt = self._build_prompt(messages, tools)
         if tools and options.get("tool_choice") != "none":
-            return await self._call_tool(prompt, tools, options)
+            answer, tokens = await self._call_tool(prompt, tools, options)
+        else:
+            answer, tokens = await self._say(prompt, stop or (), options)
+        self._keep(messages, tools, answer, (*prompt, *tokens))
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+    async def _say(self, prompt: Ids, stop: Sequence[str], options: Any) -> tuple[AIMessage, Ids]:
+        """Answer within the list of answers, or freely up to a stop word; return the answer and its tokens."""
         # with the end token, no answer is a prefix of another, as a trie requires
         texts = {self._encode(text) + self._get_end(): text for text in options.get("only") or _read_choice(options)}
         request = Request(
@@ -149,10 +156,13 @@ class EngineChatModel(BaseChatModel):
             chance=None if self.seed is None else random.Random(f"{self.seed}:{prompt}"),
         )
         completion = await self.engine.generate(request)
-        return self._to_result(request, completion, texts.get(completion.tokens), stop or ())
+        tokens = completion.tokens
+        ends = (n for n in range(1, len(tokens)) if any(word in self._decode(tokens[:n]) for word in stop))
+        text = texts.get(tokens)
+        return self._to_message(request, completion, text, stop), tokens[: next(ends, None) if stop else None]
 
-    async def _call_tool(self, prompt: Ids, tools: Sequence[Mapping[str, Any]], options: Any) -> ChatResult:
-        """Answer with a call of a tool, which the grammar of their schemas binds."""
+    async def _call_tool(self, prompt: Ids, tools: Sequence[Tool], options: Any) -> tuple[AIMessage, Ids]:
+        """Answer with a call of a tool, which the grammar of their schemas binds; return the answer and its tokens."""
         form = self._require_form().call
         schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
         (end,) = self._get_end()
@@ -168,17 +178,17 @@ class EngineChatModel(BaseChatModel):
         )
         completion = await self.engine.generate(request)
         controls = self.engine.tokenizer.added_tokens_decoder
-        text = str(self.engine.tokenizer.decode([token for token in completion.tokens if token not in controls]))
-        return self._to_result(request, completion, text, (), form.read(text))
+        text = self._decode([token for token in completion.tokens if token not in controls])
+        return self._to_message(request, completion, text, (), form.read(text)), completion.tokens
 
-    def _to_result(
+    def _to_message(
         self,
         request: Request,
         completion: Completion,
         text: str | None,
         stop: Sequence[str],
         call: tuple[str, dict[str, Any]] | None = None,
-    ) -> ChatResult:
+    ) -> AIMessage:
         """Convert a completion to a message.
 
         Args:
@@ -190,14 +200,14 @@ class EngineChatModel(BaseChatModel):
         """
         ended = bool(completion.tokens) and completion.tokens[-1] in request.stop
         if text is None:
-            text = str(self.engine.tokenizer.decode(list(completion.tokens[:-1] if ended else completion.tokens)))
+            text = self._decode(completion.tokens[:-1] if ended else completion.tokens)
         # engines stop at tokens only, so stop words are cut off afterward
         for word in stop:
             text, separator, _ = text.partition(word)
             ended = ended or bool(separator)
         output_tokens = len(completion.tokens)
         input_tokens = len(request.prompt)
-        message = AIMessage(
+        return AIMessage(
             text if call is None else "",
             tool_calls=[] if call is None else [{"name": call[0], "args": call[1], "id": f"call{input_tokens:05d}"}],
             usage_metadata={
@@ -211,42 +221,67 @@ class EngineChatModel(BaseChatModel):
                 "finish_reason": "stop" if ended else "length",
             },
         )
-        return ChatResult(generations=[ChatGeneration(message=message)])
 
     # -- tokens -------------------------------------------------------------------------------------
 
-    def _build_prompt(self, messages: Sequence[BaseMessage], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
-        """Apply the tokenizer's chat template to the messages and tools."""
-        tokenizer = self.engine.tokenizer
-        if not tokenizer.chat_template:
+    def _build_prompt(self, messages: Sequence[BaseMessage], tools: Sequence[Tool] = ()) -> Ids:
+        """Return the ids of messages: those of the conversation that they continue, or else all of them rendered."""
+        self._require_template()
+        if tools:
+            self._require_form()
+        return self._record.open(to_plain(messages, has_tools=bool(tools)), tools)
+
+    def _keep(self, messages: Sequence[BaseMessage], tools: Sequence[Tool], answer: AIMessage, tokens: Ids) -> None:
+        """Keep the ids of a conversation up to and including an answer."""
+        # All requests run in one event loop, so the record needs no lock.
+        has_tools = bool(tools)
+        plain = to_plain(messages, has_tools=has_tools)
+        for reading in list_readings(answer, has_tools=has_tools):
+            *_, last = to_plain([*messages, reading], has_tools=has_tools)
+            self._record.keep(plain, tools, last, tokens)
+
+    @cached_property
+    def _chats(self) -> ChatMessages:
+        """Renders the messages."""
+        return ChatMessages(self.engine.tokenizer)
+
+    @cached_property
+    def _record(self) -> ChatRecord:
+        """The ids of the most recent conversations."""
+        return ChatRecord(self._chats)
+
+    def _require_template(self) -> None:
+        """Check that there is a chat template."""
+        if not self.engine.tokenizer.chat_template:
             raise ConfigError(
                 f"the tokenizer of role {self.role!r} has no chat template, so messages cannot become a prompt. "
                 "Set tokenizer.chat_template, or use hardwon.trainers.TokenPolicy."
             )
-        if tools:
-            self._require_form()
-        conversation = [_to_template(message, has_tools=bool(tools)) for message in messages]
-        extra: dict[str, Any] = {"tools": [*tools]} if tools else {}
-        return self._render(conversation, **extra)
 
-    def _render(self, messages: Sequence[Mapping[str, Any]], *, answer: bool = True, **extra: Any) -> Ids:
-        # as in training, a template's own thinking is closed
-        options = {"enable_thinking": False, **extra}
-        return render_messages(self.engine.tokenizer, messages, add_generation_prompt=answer, **options)
+    def _decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens."""
+        return str(self.engine.tokenizer.decode(list(tokens)))
+
+    def _encode(self, text: str) -> Ids:
+        """Return the token ids of a text, in which control tokens are ordinary characters."""
+        return encode_text(self.engine.tokenizer, text)
+
+    def _get_end(self) -> Ids:
+        """Return the token that ends an answer, if there is one."""
+        end = self._chats.end
+        return () if end < 0 else (end,)
 
     # -- tools --------------------------------------------------------------------------------------
-
-    @cached_property
-    def _form(self) -> ToolForm | None:
-        """The template's form of tools."""
-        head = [{"role": "system", "content": "Kestrel"}, {"role": "user", "content": "Lantern"}]
-        end = self._get_end()
-        return ToolForm.find(self._render, self.engine.tokenizer, head, end[0]) if end else None
 
     @property
     def has_tool_form(self) -> bool:
         """Return whether the chat template has a form of tools that a grammar can bind."""
-        return bool(self.engine.tokenizer.chat_template) and self._form is not None
+        return self._find_form() is not None
+
+    def _find_form(self) -> ToolForm | None:
+        """Return the template's form of tools."""
+        template = self._chats.template if self.engine.tokenizer.chat_template else None
+        return None if template is None else template.tools
 
     def _require_form(self) -> ToolForm:
         """Return the template's form of tools.
@@ -254,12 +289,13 @@ class EngineChatModel(BaseChatModel):
         Raises:
             ConfigError: It has none that a grammar can bind.
         """
-        if not self.has_tool_form or self._form is None:
+        form = self._find_form()
+        if form is None:
             raise ConfigError(
                 f"the chat template of role {self.role!r} has no form of tools that a grammar can bind. Write "
                 "the tools into the messages, as ChatPolicy does."
             )
-        return self._form
+        return form
 
     def bind_tools(self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any) -> Runnable[Any, Any]:
         """Answer with a call of one of the tools from now on.
@@ -270,15 +306,6 @@ class EngineChatModel(BaseChatModel):
             **kwargs: Further options of a request.
         """
         return self.bind(tools=[convert_to_openai_tool(tool) for tool in tools], tool_choice=tool_choice, **kwargs)
-
-    def _encode(self, text: str) -> Ids:
-        """Return the token ids of a text, in which control tokens are ordinary characters."""
-        return encode_text(self.engine.tokenizer, text)
-
-    def _get_end(self) -> Ids:
-        """Return the end-of-sequence token, if the tokenizer has one."""
-        end = self.engine.tokenizer.eos_token_id
-        return () if end is None else (int(end),)
 
     # -- answers out of a list ----------------------------------------------------------------------
 
@@ -304,27 +331,6 @@ class EngineChatModel(BaseChatModel):
             return bound | read
         parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | read, parsing_error=lambda _: None)
         return RunnableMap(raw=bound) | parsed
-
-
-def _to_template(message: BaseMessage, *, has_tools: bool) -> dict[str, Any]:
-    """Return a message in the form of chat templates; without tools, calls are left out and results are the user's."""
-    converted: dict[str, Any] = {"role": _ROLES.get(message.type, "user"), "content": str(message.text)}
-    if not has_tools:
-        return converted
-    if isinstance(message, ToolMessage):
-        return {
-            "role": "tool",
-            "tool_call_id": message.tool_call_id,
-            "name": message.name,
-            "content": str(message.text),
-        }
-    if isinstance(message, AIMessage) and message.tool_calls:
-        functions = [{"name": call["name"], "arguments": call["args"]} for call in message.tool_calls]
-        converted["tool_calls"] = [
-            {"id": call["id"], "type": "function", "function": function}
-            for call, function in zip(message.tool_calls, functions, strict=True)
-        ]
-    return converted
 
 
 def _parse_message(message: AIMessage) -> Any:
