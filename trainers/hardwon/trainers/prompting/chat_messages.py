@@ -109,7 +109,7 @@ def to_plain(messages: Sequence[BaseMessage], *, has_tools: bool = False) -> lis
     for message in messages:
         role = {"system": "system", "tool": "tool" if has_tools else "user"}.get(message.type, "user")
         text = str(message.text)
-        entry = {"role": role, "text": text, "calls": [], "answers": None, "name": message.name}
+        entry: dict[str, Any] = {"role": role, "text": text, "calls": [], "answers": None, "name": message.name}
         if isinstance(message, AIMessage):
             entry["role"] = "assistant"
             for call in message.tool_calls if has_tools else ():
