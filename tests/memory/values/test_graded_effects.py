@@ -58,7 +58,7 @@ def test_an_effect_of_graded_outcomes_by_hand():
     # by hand: (.04 + .16 + .09 + 1) / 5 - .38^2 = .1136 and (.81 + .49 + .64 + 1) / 5 - .68^2 = .1256, of 5 outcomes
     assert variance(shown) == pytest.approx(0.1136 / 5)
     margin = 1.645 * math.sqrt((0.1136 + 0.1256) / 5)
-    assert (found.low, found.high) == (pytest.approx(-0.3 - margin), pytest.approx(-0.3 + margin))
+    assert (found.low, found.high) == pytest.approx((-0.3 - margin, -0.3 + margin))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -88,7 +88,7 @@ def test_exchanged_or_mirrored_outcomes_turn_the_sign_alone(turn):
     shown, withheld = [rng.random() for _ in range(9)], [rng.random() ** 2 for _ in range(14)]
     here, there = (shrink({1: count(*arms)})[1] for arms in ((shown, withheld), (withheld, shown)))
     assert there.difference == pytest.approx(-here.difference)
-    assert (there.low, there.high) == (pytest.approx(-here.high), pytest.approx(-here.low))
+    assert (there.low, there.high) == pytest.approx((-here.high, -here.low))
     mirrored = shrink({1: count(*([turn(x) for x in arm] for arm in (shown, withheld)))})[1]
     is_mirror = turn(0.0) == 1.0  # a square is none, so that the test can fail
     assert (mirrored.difference == pytest.approx(-here.difference)) == is_mirror

@@ -85,9 +85,8 @@ def test_what_the_episode_gave_up_is_passed_over():
 def test_a_repertoire_of_the_same_size_is_another_one():
     """A library that leaves out the task instance of each episode gives each another repertoire."""
     composer, context = Composer(), now("grab lamp 1 from desk 1", "wash lamp 1")
-    first, other = know(BRING), know(WASH)
-    assert composer.follow(None, context, first).open[0].action == "grab lamp 1 from desk 1"
-    assert composer.follow(None, context, other).open[0].action == "wash lamp 1"
+    plans = [composer.follow(None, context, know(what)) for what in (BRING, WASH)]
+    assert [plan and plan.open[0].action for plan in plans] == ["grab lamp 1 from desk 1", "wash lamp 1"]
 
 
 LAMPS = ("grab lamp 1 from desk 1", "grab lamp 2 from desk 1")

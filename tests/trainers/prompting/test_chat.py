@@ -14,7 +14,8 @@ from hardwon.runtime.llm.conversation import Conversations
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.prompting.base import Query
-from hardwon.trainers.prompting.chat import INSTRUCTIONS, ChatFormat
+from hardwon.trainers.prompting.chat import ChatFormat
+from hardwon.trainers.prompting.instructions import INSTRUCTIONS
 from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.prompting.template import ChatTemplate
 

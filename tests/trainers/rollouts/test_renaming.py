@@ -4,6 +4,7 @@ import asyncio
 import random
 from dataclasses import replace
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -249,11 +250,11 @@ def collect(settings, folder, *, learning=True, salt="a", seeds=range(12)):
         seen.update({(spec.group, spec.arm, spec.copy): spec.names for spec in drawn})
         return drawn
 
-    player._draw_names = keep
     try:
         worlds = [("", seed) for seed in seeds]
-        played = player.play(worlds, {CONTROL: 1, RETRIEVED: 2}, salt=salt, learning=learning)
-        return seen, asyncio.run(played), session.tokenizer
+        with patch.object(player, "_draw_names", keep):
+            played = player.play(worlds, {CONTROL: 1, RETRIEVED: 2}, salt=salt, learning=learning)
+            return seen, asyncio.run(played), session.tokenizer
     finally:
         player.close()
         session.close()
