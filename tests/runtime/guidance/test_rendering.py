@@ -130,7 +130,7 @@ def test_what_leads_to_a_reward_comes_before_returns_and_punishments():
     lines = lines_of(Recollection(estimates=ESTIMATES, outcomes=outcomes), State("A coat, a box."), [*ESTIMATES])
     assert [line.text for line in lines][:3] == [
         "- `put coat in rack` was rewarded once",
-        "- `put coat in box` was rewarded 2 of 2 times; it is not possible here yet, `unlock box` made it possible",
+        "- `unlock box` made `put coat in box` possible, which was rewarded 2 of 2 times",
         "- in a similar situation, `open chest` led to a return of 0.30",
     ]
     assert lines[-1].text == "- `put coat in chest` was punished or failed once"

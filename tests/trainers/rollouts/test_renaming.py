@@ -245,8 +245,8 @@ def collect(settings, folder, *, learning=True, salt="a", seeds=range(12)):
     player = Player(session)
     draw = player._draw_names
 
-    def keep(specs, arms):
-        drawn = draw(specs, arms)
+    def keep(specs):
+        drawn = draw(specs)
         seen.update({(spec.group, spec.arm, spec.copy): spec.names for spec in drawn})
         return drawn
 
@@ -260,23 +260,20 @@ def collect(settings, folder, *, learning=True, salt="a", seeds=range(12)):
         session.close()
 
 
-def test_arms_that_recall_have_other_names_in_training_alone(settings, tmp_path):
+def test_all_arms_of_a_group_have_the_same_other_names_in_training_alone(settings, tmp_path):
     names, rollouts, tokenizer = collect(settings, tmp_path / "a")
-    assert {pairs for (_, arm, _), pairs in names.items() if arm == "control"} == {()}
-    drawn = [pairs for (_, arm, _), pairs in names.items() if arm == "retrieved"]
-    assert all(drawn)
-    assert len({*drawn}) > 1, "groups draw apart"
-    for seed in range(12):
-        assert names[f"#{seed}", "retrieved", 0] == names[f"#{seed}", "retrieved", 1], "a group is compared"
-    swapped = {
-        group for (group, arm, _), pairs in names.items() if arm == "retrieved" and dict(pairs)["east"] == "west"
+    by_group = {
+        f"#{seed}": {pairs for (group, _, _), pairs in names.items() if group == f"#{seed}"} for seed in range(12)
     }
+    assert {len(pairs) for pairs in by_group.values()} == {1}, "a group is compared"
+    assert all(names.values())
+    assert len({*names.values()}) > 1, "groups draw apart"
+    swapped = {group for group, (pairs,) in by_group.items() if dict(pairs)["east"] == "west"}
     for rollout in rollouts:
         (*_, last) = rollout.rows
         answer = tokenizer.decode(list(last.completion[:-1]))
         ran = rollout.trajectory.steps[last.turn].action
-        is_swapped = rollout.trajectory.arm == "retrieved" and rollout.group in swapped
-        assert (answer == ran) == (not is_swapped or ran == "wait")
+        assert (answer == ran) == (rollout.group not in swapped or ran == "wait")
         assert {step.action for step in rollout.trajectory.steps} <= {"go east", "go west", "wait"}
     evaluated, _, _ = collect(settings, tmp_path / "b", learning=False)
     assert {*evaluated.values()} <= {()}

@@ -15,7 +15,7 @@ from hardwon.runtime.interfaces.arms import Arm
 from .algorithms.composers import Composer
 from .algorithms.outcomes import Outcome
 from .algorithms.samples import Rollout
-from .config.kinds import RECALLS, TELLS, TRIES
+from .config.kinds import TELLS, TRIES
 from .config.program import PROGRAM
 from .console import EpisodeCount
 from .programs.player import PlaysPrograms, ProgramPlayer
@@ -90,7 +90,7 @@ class Player:
         ]
         specs = await self._prepare_specs(specs, arms, learning)
         if learning:
-            specs = self._draw_names(self._assign_candidates(specs, arms), arms)
+            specs = self._draw_names(self._assign_candidates(specs, arms))
         max_steps = max_steps or self._session.config.environment.max_steps
         castings = {arm.name: Casting(arm, temperature, learning, max_steps) for arm in arms}
         snapshot, iteration = self.snapshot, self.iteration
@@ -229,10 +229,13 @@ class Player:
                 assigned.update(zip(places, given, strict=True))
         return [assigned[at] for at in range(len(specs))]
 
-    def _draw_names(self, specs: Sequence[Spec], arms: Mapping[Arm, int]) -> list[Spec]:
-        """Give things other names in a share of the groups, the same ones in all episodes that recall."""
+    def _draw_names(self, specs: Sequence[Spec]) -> list[Spec]:
+        """Give things other names in a share of the groups, the same ones in all episodes of a group.
+
+        Control has them too: its episodes are what those with memory are compared with.
+        """
         session = self._session
-        share, recalling = session.config.library.renamed, {arm.name for arm in arms if arm.memory in RECALLS}
+        share = session.config.library.renamed
         if not share:
             return list(specs)
         if self._names is None:
@@ -246,8 +249,7 @@ class Player:
         drawn: list[Spec] = []
         for spec in specs:
             chance = random.Random(f"{spec.salt}/{spec.group}")
-            renamed = spec.arm in recalling and chance.random() < share
-            drawn.append(replace(spec, names=self._names.draw(chance)) if renamed else spec)
+            drawn.append(replace(spec, names=self._names.draw(chance)) if chance.random() < share else spec)
         return drawn
 
     @property

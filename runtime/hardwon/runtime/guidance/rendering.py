@@ -206,7 +206,7 @@ def render_unlisted(outcomes: Mapping[str, Outcome], visible: Visible) -> list[t
     An action with words of other requests is left out.
     """
     return [
-        (f"{_describe_outcome(action, outcome)}; {_describe_obstacle(outcome)}", outcome.steps)
+        (_describe_unlisted(action, outcome), outcome.steps)
         for action, outcome in outcomes.items()
         if may_show(action, visible)
     ]
@@ -219,14 +219,24 @@ def may_show(action: str, visible: Visible) -> bool:
 
 def _describe_outcome(action: str, outcome: Outcome) -> str:
     """Return a line about what an action brought at once: `- `open box` was rewarded 3 of 4 times`."""
+    return f"- `{action}` was {_describe_counts(outcome)}"
+
+
+def _describe_counts(outcome: Outcome) -> str:
+    """Return how often an action was rewarded, and how often it was punished or failed."""
     counts = (("rewarded", outcome.rewarded), ("punished or failed", outcome.punished))
-    return f"- `{action}` was " + ", ".join(f"{word} {_of(number, outcome.n)}" for word, number in counts if number)
+    return ", ".join(f"{word} {_of(number, outcome.n)}" for word, number in counts if number)
 
 
-def _describe_obstacle(outcome: Outcome) -> str:
-    """Return that an action is not possible, and which one made it possible before if that is known."""
-    is_known = outcome.enabler and not instruction_in(outcome.enabler)
-    return "it is not possible here yet" + (f", `{outcome.enabler}` made it possible" if is_known else "")
+def _describe_unlisted(action: str, outcome: Outcome) -> str:
+    """Return a line about an action that is not possible yet.
+
+    The action that made it possible before comes first: it can be taken now, and a small model takes what it reads
+    first.
+    """
+    if outcome.enabler and not instruction_in(outcome.enabler):
+        return f"- `{outcome.enabler}` made `{action}` possible, which was {_describe_counts(outcome)}"
+    return f"{_describe_outcome(action, outcome)}; it is not possible here yet"
 
 
 def _of(number: int, among: int) -> str:
