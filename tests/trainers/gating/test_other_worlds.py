@@ -264,8 +264,9 @@ def test_the_words_of_a_lifted_guardrail_are_not_shown(known):
     guard(known, 8, "put milk in {1}", "the fridge is full")
     library = OtherWorlds(known)
     for ask in (library.check, library.enforce):
-        verdict = within(7, lambda ask=ask: ask(KITCHEN, "put milk in fridge"))
-        assert (verdict.allowed, verdict.cause, len(verdict.items)) == (False, "the fridge is full", 1)
+        for own, words in ((7, "the fridge is full"), (8, "the milk is for tea")):
+            verdict = within(own, lambda ask=ask: ask(KITCHEN, "put milk in fridge"))
+            assert (verdict.allowed, verdict.cause, len(verdict.items)) == (False, words, 1)
 
 
 def test_a_masked_item_of_the_same_instance_is_not_tried(known, monkeypatch):
