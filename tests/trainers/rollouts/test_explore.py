@@ -255,6 +255,14 @@ def test_explored_episodes_say_what_their_outcome_is(policy):
         assert all("outcome" not in episode.meta for episode in explorer.explored(("", 4)))
 
 
+def test_a_library_that_an_explorer_learns_into_has_the_outcomes():
+    with ExperienceLibrary.open(":memory:") as library:
+        played = learn_by_playing(library, Graded(), [("", 4), ("", 10)], 1, outcome="score")
+        recorded = [library.trajectory(episode.id) for episode in played]
+    assert [episode.outcome for episode in recorded] == [episode.score for episode in played]
+    assert any(0.0 < episode.outcome < 1.0 for episode in recorded)
+
+
 def test_a_punished_episode_has_no_way():
     """A sum of rewards below 0 is nothing to imitate, like none."""
     step = Step(State("hall"), "go east", State("hall"), Diagnosis(True), -1.0)

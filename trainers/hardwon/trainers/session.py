@@ -284,7 +284,8 @@ def _open_libraries(
     if checkpoint is None and config.library.explored:
         for worlds in config.library.explored.values():
             if config.explore.policy == "episodic":
-                learn_by_playing(library, environment, worlds.all, config.explore.steps, tell=tell)
+                steps = config.explore.steps
+                learn_by_playing(library, environment, worlds.all, steps, outcome=config.outcome, tell=tell)
             else:
                 library.record_many(explorer.trajectories(worlds))
         library.evolve()

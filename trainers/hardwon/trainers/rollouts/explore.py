@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import ConfigError
@@ -127,10 +128,11 @@ class Explorer:
 
     def _learn(self) -> None:
         """Play the instances of the settings in order, and learn from each, so that exploring stays deterministic."""
-        worlds = self._config.worlds.all
-        played = learn_by_playing(self._library, self._environment, worlds, self._config.steps, tell=self._tell)
-        episodes = (mark_outcome(episode, self._outcome) for episode in played)
-        self._episodes |= {world: (episode,) for world, episode in zip(worlds, episodes, strict=True)}
+        worlds, steps = self._config.worlds.all, self._config.steps
+        played = learn_by_playing(
+            self._library, self._environment, worlds, steps, outcome=self._outcome, tell=self._tell
+        )
+        self._episodes |= {world: (episode,) for world, episode in zip(worlds, played, strict=True)}
 
     def experience(self, world: Task) -> str | None:
         """Return the path of the best episode of a task instance as text, or None if no episode is worth it."""
@@ -160,6 +162,7 @@ def learn_by_playing(
     worlds: Sequence[Task],
     steps: int,
     *,
+    outcome: Outcome = "success",
     tell: Tell = lambda _: None,
 ) -> list[Trajectory]:
     """Let the agent without a model play each task instance once and record its episodes in the library.
@@ -171,6 +174,7 @@ def learn_by_playing(
         environment: The environment; the agent works on a clone.
         worlds: Task instances, by split and seed, in order.
         steps: Largest number of steps of an episode.
+        outcome: What counts as the outcome of an episode; the library learns it, too.
         tell: Receives a line of progress now and then.
 
     Returns:
@@ -178,11 +182,27 @@ def learn_by_playing(
     """
     count = _count_explored(worlds, tell)
     played: list[Trajectory] = []
-    with closing(Agent(EpisodicPolicy(), library, environment.clone(), arm="step", max_steps=steps)) as agent:
+    marks: Any = _MarkingLibrary(library, outcome)
+    with closing(Agent(EpisodicPolicy(), marks, environment.clone(), arm="step", max_steps=steps)) as agent:
         for split, seed in worlds:
-            played.append(agent.run(split, seed, thread_id=f"explore/{split}#{seed}").trajectory)
+            episode = agent.run(split, seed, thread_id=f"explore/{split}#{seed}").trajectory
+            played.append(mark_outcome(episode, outcome))
             count()
     return played
+
+
+class _MarkingLibrary:
+    """A library that records each episode with the measure of its outcome."""
+
+    def __init__(self, library: ExperienceLibrary, outcome: Outcome) -> None:
+        self._library, self._outcome = library, outcome
+
+    def record(self, trajectory: Trajectory) -> str:
+        """Record an episode."""
+        return self._library.record(mark_outcome(trajectory, self._outcome))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
 
 
 def way(trajectory: Trajectory, outcome: Outcome = "success", *, is_compact: bool = True) -> str | None:
