@@ -162,7 +162,11 @@ def test_a_graded_world_moves_the_policy(corridor, tmp_path):
         # an exploring episode that ended says that more steps would not help
         (
             "Worthless",
-            {"environment": {**world("Worthless"), "max_steps": 1}},
+            {
+                "environment": {**world("Worthless"), "max_steps": 1},
+                "tasks": {"train": {"seeds": "4-4"}},  # it begins in the middle, so one step ends nothing
+                "run": {"groups": 1},
+            },
             "no step .* reported a success, so every episode counts as 0; let its steps report `success`",
         ),
         ("Broken", {}, "all 18 episodes .* failed .*the server of the shop is gone"),
