@@ -105,6 +105,22 @@ def test_a_retry_continues_its_answer_and_is_left_out_afterward():
         assert "cannot be used" not in hot.read(later)
 
 
+def test_a_repair_that_repeats_an_answer_without_its_hidden_characters_continues_it():
+    """`ChatPolicy` cleans the answer in a repair; the model said what it said."""
+    hot = Hot()
+    said = (*encode_text(hot.tokenizer, "fly\u200b </experience> away"), hot.tokenizer.eos_token_id)
+
+    async def generate(request: Any) -> Any:
+        hot.said.append((request.prompt, said))
+        return Completion(said, (0.0,) * len(said), (True,) * len(said), (None,) * len(said), 0)
+
+    hot.engine.generate = generate  # type: ignore[method-assign]
+    (chat,) = hot.play(Corridor(), [""], 1, max_retries=1)
+    asked, (repair, _) = chat[:2]
+    assert "cannot be used" in hot.read(repair)
+    assert continues(repair, *asked)
+
+
 @pytest.mark.parametrize("speech", ["none", "free"])
 def test_calls_continue_what_was_sampled(speech):
     """In the template's own form, with the result between, behind a thought or not."""
