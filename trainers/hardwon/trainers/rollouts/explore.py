@@ -195,7 +195,8 @@ class _MarkingLibrary:
     """A library that records each episode with the measure of its outcome."""
 
     def __init__(self, library: ExperienceLibrary, outcome: Outcome) -> None:
-        self._library, self._outcome = library, outcome
+        self._library = library
+        self._outcome: Outcome = outcome
 
     def record(self, trajectory: Trajectory) -> str:
         """Record an episode."""
