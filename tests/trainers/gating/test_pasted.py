@@ -3,11 +3,15 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from tests.trainers.corridor import Corridor, Walks
 
 from hardwon.memory import ExperienceLibrary, Recollection, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
 from hardwon.memory.records import Diagnosis, Hit
+from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.config.schema import of
@@ -69,6 +73,26 @@ def test_nothing_recalled_and_untrusted_steps_show_nothing(library):
     untrusted = replace(step, why=replace(step.why, untrusted=True))
     recalled = Recollection(steps=(Hit(untrusted, 1.0, "like it"),))
     assert PastedEpisodes(library).propose(Context(HALL, (), recalled)) is None
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_without_a_library_it_reads_that_of_the_agent(is_async):
+    """So an export is served with it before anybody has opened a library."""
+
+    class Reads(Walks):
+        def decide(self, context):
+            hints.append(context.guidance or "")
+            return super().decide(context)
+
+    guidance, hints = PastedEpisodes(), list[str]()
+    with ExperienceLibrary.open(":memory:") as library:
+        for seed in (0, 1):
+            agent = Agent(cast(Any, Reads()), library, Corridor(), arm="step", guidance=guidance, max_steps=4)
+            asyncio.run(agent.arun("", seed)) if is_async else agent.run("", seed)
+            agent.close()
+        assert "An earlier episode. Outcome:" in hints[-1]
+        with pytest.raises(ConfigError, match="no library"):
+            guidance.propose(Context(HALL, (), library.recall(HALL, level="step")))
 
 
 def test_an_arm_shows_episodes_of_other_instances(corridor):

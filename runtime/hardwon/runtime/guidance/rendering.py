@@ -231,8 +231,7 @@ def _describe_counts(outcome: Outcome) -> str:
 def _describe_unlisted(action: str, outcome: Outcome) -> str:
     """Return a line about an action that is not possible yet.
 
-    The action that made it possible before comes first: it can be taken now, and a small model takes what it reads
-    first.
+    The action that made it possible before comes first, because it can be taken now.
     """
     if outcome.enabler and not instruction_in(outcome.enabler):
         return f"- `{outcome.enabler}` made `{action}` possible, which was {_describe_counts(outcome)}"
