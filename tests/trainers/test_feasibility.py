@@ -337,6 +337,27 @@ def test_an_episode_that_outgrows_the_model_fails_alone(corridor, tmp_path):
     assert line["episodes"] >= 3
 
 
+@pytest.mark.parametrize(
+    ("arms", "reads", "named"),
+    [
+        ({"control": 2, "experience": 2}, "rollouts", "arms.experience read"),
+        ({"control": 2, "experience": 2, "advice": 2}, "explored", "arms.experience and arms.advice read"),
+        ({"control": 2, "retrieved": 2}, "rollouts", None),
+        ({"control": 2, "another": 2}, "rollouts", None),
+    ],
+)
+def test_a_run_says_which_arms_read_of_the_instance_that_is_played(corridor, capsys, arms, reads, named):
+    """Their gain says nothing of other instances, and a report does not show the difference."""
+    roles: dict[str, Any] = {"extractor": {"settings": {"reads": reads}}} if reads == "explored" else {"policy": {}}
+    guidance = {"advice": "role"} if "advice" in arms else {}
+    library = {"explored": {"more": {"seeds": "400-405"}}} if "retrieved" in arms else {}
+    sections = {"arms": arms, "roles": roles, "guidance": guidance, "library": library}
+    train(corridor(**sections, warmstart=None, run={"iterations": 0}), quiet=False)
+    lines = capsys.readouterr().err
+    assert ("in the very instance that is played" in lines) is (named is not None)
+    assert named is None or f"{named} what was explored" in lines
+
+
 def test_a_run_without_any_signal_warns_loudly(corridor, capsys):
     arms, run = {"control": 3}, {"iterations": PATIENCE}
     report = train(corridor(environment=world("Unsolved"), arms=arms, warmstart=None, run=run), quiet=True)

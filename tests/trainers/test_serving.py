@@ -298,6 +298,7 @@ def test_the_guidance_of_the_first_arm_that_recalls_is_served(exported, tmp_path
         roles = load_roles(folder)
     assert "guide" not in roles.names
     assert roles.guidance is None if served is None else isinstance(roles.guidance, served)
+    assert roles.guardrails is (kind != "episodes")  # an arm of raw episodes is trained without them
     said = [str(one.message) for one in caught if "cannot be served" in str(one.message)]
     assert len(said) == (kind == "experience")
     assert all("a path that the run explored" in line for line in said)

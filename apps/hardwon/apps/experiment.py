@@ -206,6 +206,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], before: int, repor
             guidance=open_roles(plan.roles).guidance,
             extractor=open_roles(plan.roles).extractor,
             recall_k=open_roles(plan.roles).recall_k,
+            guardrails=open_roles(plan.roles).guardrails,
             recaller=recaller,
             strategies=_read_strategies(plan),
         )
@@ -296,7 +297,7 @@ def _test(
         arm=arm,
         level=setup.level,
         learn=False,
-        guardrails=setup.guardrails,
+        guardrails=setup.guardrails and open_roles(plan.roles).guardrails,
         planner=setup.planner,
         guidance=open_roles(plan.roles).guidance if arm.has_memory else None,
         recall_k=open_roles(plan.roles).recall_k,

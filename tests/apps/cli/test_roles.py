@@ -145,7 +145,7 @@ def test_in_a_run_each_role_reads_what_it_reads_in_training(export, session, req
     assert produced["extractor"]
 
 
-@pytest.mark.parametrize("memory", ["library", "items"])
+@pytest.mark.parametrize("memory", ["library", "items", "episodes"])
 def test_in_a_run_a_policy_without_a_guide_reads_the_memory_of_its_training(
     settings, session, requests, tmp_path, memory
 ):

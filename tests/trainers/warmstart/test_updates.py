@@ -17,12 +17,13 @@ from tests.trainers.folder_base import save_base
 from tests.trainers.test_trainer import assert_same, lines
 
 from hardwon.memory.errors import CannotLearn, ConfigError
-from hardwon.trainers import feasibility, train
+from hardwon.trainers import feasibility, train, trainer
 from hardwon.trainers.algorithms.imitation import Imitation
 from hardwon.trainers.checkpoint import Checkpoints
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.player import Player
+from hardwon.trainers.session import Session
 from hardwon.trainers.warmstart import demonstrations, updates
 
 SAVING = """
@@ -109,7 +110,7 @@ def test_demonstrations_that_the_model_cannot_read_are_left_out(corridor, monkey
         return examples
 
     monkeypatch.setattr(demonstrations, "_play_again", play_and_measure)
-    monkeypatch.setattr(feasibility, "check_prompts", lambda session: None)  # it reads the limit, too
+    monkeypatch.setattr(feasibility, "check_prompts", lambda *_: None)  # it reads the limit, too
     if kept is None:
         with pytest.raises(CannotLearn, match="left out: the longest has"):
             demonstrate(corridor, tmp_path)
@@ -120,6 +121,27 @@ def test_demonstrations_that_the_model_cannot_read_are_left_out(corridor, monkey
     assert ("demonstrations are left out" in lines) is not kept
     readable = len(sizes) if kept else sizes.count(sizes[0])
     assert f"warm start: {readable} demonstrations" in lines
+
+
+def test_a_prompt_that_only_recollections_make_too_long_is_refused(corridor, monkeypatch, tmp_path):
+    """Episodes are measured with what the library recalls in them, before the warm start or the first iteration."""
+    sizes = []
+
+    def measure(loop):
+        sizes.append(demonstrations.measure_recalled(loop))
+        return sizes[-1]
+
+    monkeypatch.setattr(trainer, "measure_recalled", measure)
+    model = {"base": str(save_base(tmp_path / "base")), "adapter": 4, "device": "cpu"}
+    explore, run = {"worlds": {"seeds": "0-5"}, "steps": 30}, {"iterations": 0}
+    settings = {**CHAT, "model": model, "warmstart": None, "explore": explore, "run": run}
+    train(corridor(**settings), [f"run.out={tmp_path / 'free'}"])
+    (longest,) = sizes
+    monkeypatch.setattr(Session, "context", longest - 1)
+    with pytest.raises(CannotLearn, match=f"has {longest} tokens, and the model reads {longest - 1}"):
+        train(corridor(**settings), [f"run.out={tmp_path / 'bound'}"])
+    train(corridor(**{**settings, "arms": {"control": 2}, "library": {}, "roles": {"policy": {}}}))
+    assert sizes[-1] == 0
 
 
 @pytest.mark.parametrize("is_chat", [False, True])

@@ -13,7 +13,7 @@ from hardwon.memory.errors import CannotLearn
 from .algorithms.composers import COMPOSERS
 from .algorithms.extras import ACTED
 from .algorithms.samples import Rollout
-from .config.kinds import READS, SHOWS_PATHS
+from .config.kinds import READS, SHOWS_PATHS, TELLS
 from .config.program import PROGRAM
 from .config.schema import TrainConfig
 from .roles.note_generators import lessons, offer
@@ -36,8 +36,12 @@ TINY = 1e-9
 # -- before the first iteration -------------------------------------------------------------------
 
 
-def check_prompts(session: Session) -> None:
+def check_prompts(session: Session, recalled: int = 0) -> None:
     """Check that the model can read an episode as long as those that exploration met.
+
+    Args:
+        session: The run.
+        recalled: Tokens of the longest turn with what the library recalls; see `measure_recalled`.
 
     Raises:
         CannotLearn: The longest prompt has more tokens than the model reads.
@@ -45,7 +49,7 @@ def check_prompts(session: Session) -> None:
     limit = session.context
     if limit is None:
         return
-    longest, steps = 0, session.config.environment.max_steps
+    longest, steps = recalled, session.config.environment.max_steps
     for world in session.explorer.tasks or session.config.explore.worlds.all[:PROBED]:
         memory = session.explorer.experience(world)
         for trajectory in session.explorer.explored(world):
@@ -53,9 +57,23 @@ def check_prompts(session: Session) -> None:
                 longest = max(longest, len(row.prompt) + len(row.completion))
     if longest > limit:
         raise CannotLearn(
-            f"the longest prompt that exploration met has {longest} tokens, and the model reads {limit}. Lower "
-            "environment.max_steps, or choose a base with a longer context (model.tiny.context for a tiny one)."
+            f"the longest prompt that exploration met, with what is recalled, has {longest} tokens, and the model reads "
+            f"{limit}. Lower environment.max_steps, or choose a base with a longer context (model.tiny.context for a tiny one)."
         )
+
+
+def find_revisits(config: TrainConfig) -> str | None:
+    """Return a note about the arms that are shown an earlier episode of the very task instance that is played."""
+    extractor = config.roles.get("extractor")
+    explored = extractor is not None and extractor.settings.get("reads", READS) == "explored"
+    kinds = {"experience", *(TELLS if explored else ())}
+    arms = [f"arms.{arm}" for arm in config.arms if config.get_guidance(arm) in kinds]
+    if not arms:
+        return None
+    return (
+        f"{' and '.join(arms)} read what was explored in the very instance that is played: their gain is what a second "
+        "visit is worth. For other instances, use an arm that recalls, such as arms.retrieved=4."
+    )
 
 
 def check_groups(session: Session) -> None:

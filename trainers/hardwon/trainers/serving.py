@@ -71,6 +71,8 @@ class Roles:
     admission: "ServedAdmission | None" = None
     recall_k: int = RECALL_K
     """Largest number of items, and of similar steps, that a recall showed in training; an `Agent` takes it."""
+    guardrails: bool = True
+    """Whether guardrails refused actions in training; an `Agent` takes it. Raw episodes are shown without them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,7 +126,8 @@ def load_roles(
             roles["admission"] = ServedAdmission(engines[name], prompts)
     if "policy" in roles and "guidance" not in roles:
         roles["guidance"] = _open_memory(manifest.guidance, place)
-    return Roles(**roles, recall_k=RECALL_K if manifest.recall is None else manifest.recall)
+    recall_k = RECALL_K if manifest.recall is None else manifest.recall
+    return Roles(**roles, recall_k=recall_k, guardrails=not isinstance(roles.get("guidance"), PastedEpisodes))
 
 
 def load_policy(folder: str | Path, *, device: str = "auto", temperature: float = 0.0) -> "ServedPolicy":

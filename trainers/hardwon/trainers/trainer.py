@@ -38,6 +38,7 @@ from .roles.decisions import PURPOSES, look
 from .roles.study import Studies
 from .session import Session, read_config
 from .warmstart import updates
+from .warmstart.demonstrations import measure_recalled
 from .warmstart.takeover import check_run, take_over
 from .workers.opening import open_pool
 
@@ -324,8 +325,10 @@ def _begin(loop: TrainingLoop) -> bool:
     (session.out / "config.yaml").write_text(schema.as_yaml(loop.config), encoding="utf-8")
     # checked before the warm start, which may take hours
     feasibility.check_groups(session)
-    feasibility.check_prompts(session)
+    feasibility.check_prompts(session, measure_recalled(loop))
     feasibility.check_roles(session)
+    if note := feasibility.find_revisits(loop.config):
+        loop.screen.tell(note)
     if warmstart is not None and warmstart.run is not None and loop.warming is None:
         take_over(session)
         loop.screen.tell(f"the policy begins as that of {warmstart.run}.")

@@ -48,6 +48,7 @@ class NoRoles:
     extractor: None = None
     admission: None = None
     recall_k: int = 5
+    guardrails: bool = True
 
 
 @lru_cache(maxsize=1)

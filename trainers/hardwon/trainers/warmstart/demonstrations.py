@@ -19,6 +19,9 @@ from hardwon.trainers.rollouts.explore import Task, way
 from hardwon.trainers.rollouts.renaming import Names, Rename, list_actions
 from hardwon.trainers.rollouts.rollout import Spec
 
+MEASURED = 4
+"""Episodes that are played again to measure prompts with what is recalled."""
+
 
 def demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     """Return the sequences to imitate: those of the exploring episodes that are worth it."""
@@ -35,6 +38,37 @@ def demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     mean, longest = sum(map(len, examples)) / max(1, len(examples)), max(map(len, examples), default=0)
     loop.screen.tell(f"warm start: {len(examples)} demonstrations of {mean:,.0f} tokens, the longest of {longest:,}")
     return examples
+
+
+def measure_recalled(loop: TrainingLoop) -> int:
+    """Return the tokens of the longest turn of explored episodes, played again with what the arms recall.
+
+    Episodes that neither succeed nor reach the step limit cannot be played to an end, so they are left out.
+
+    Args:
+        loop: The loop of a run whose library is open.
+
+    Returns:
+        The tokens of a prompt with its answer; 0 if no arm recalls, or no episode can be played again.
+    """
+    session, steps = loop.session, loop.config.environment.max_steps
+    arms = [_show_all(arm) for arm in loop.config.list_arms() if arm.memory in RECALLS]
+    if not arms or session.config.model.is_compact:
+        return 0
+    explored = [
+        (len(episode.steps), world, tuple(step.action for step in episode.steps[:steps]))
+        for world in session.explorer.tasks or loop.config.explore.worlds.all[:MEASURED]
+        for episode in session.explorer.explored(world)
+        if episode.success or len(episode.steps) >= steps
+    ]
+    longest = {world: actions for _, world, actions in sorted(explored)[-MEASURED:]}
+    rollouts = asyncio.run(loop.player.demonstrate(longest, dict.fromkeys(arms, 1)))
+    return max((len(row.prompt) + len(row.completion) for rollout in rollouts for row in rollout.rows), default=0)
+
+
+def _show_all(arm: Arm) -> Arm:
+    """Return an arm that shows all that is recalled, also where the guide is to be asked."""
+    return arm if arm.memory in LESSONS | PASTES else replace(arm, memory="library")
 
 
 def _leave_out_long(loop: TrainingLoop, examples: Sequence[PackedSequence]) -> list[PackedSequence]:
@@ -75,11 +109,7 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
             paths[world] = path
         count()
     # with all that is recalled, also where the guide is to be asked later: it has learned nothing yet
-    recalling = [
-        arm if arm.memory in LESSONS else replace(arm, memory="library")
-        for arm in loop.config.list_arms()
-        if arm.memory in RECALLS - PASTES
-    ]
+    recalling = [_show_all(arm) for arm in loop.config.list_arms() if arm.memory in RECALLS - PASTES]
     in_library = {world for worlds in loop.config.library.explored.values() for world in worlds.all} & {*paths}
     if recalling and in_library:
         loop.screen.warn(
