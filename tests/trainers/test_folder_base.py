@@ -219,8 +219,8 @@ def test_a_warm_start_demonstrates_with_and_without_recall(corridor, base, tmp_p
     played, batches = [], []
     real, split = player.Player.demonstrate, player.Player._split
 
-    async def demonstrate(self, paths, arms, rename):
-        rollouts = await real(self, paths, arms, rename)
+    async def demonstrate(self, paths, arms, *rename):
+        rollouts = await real(self, paths, arms, *rename)
         played.append((paths, arms, rollouts))
         return rollouts
 
@@ -240,7 +240,7 @@ def test_a_warm_start_demonstrates_with_and_without_recall(corridor, base, tmp_p
         eval={"every": 0},
     )
     train(settings)
-    ((paths, arms, rollouts),) = played
+    _, (paths, arms, rollouts) = played  # those before measured prompts
     assert {arm.name: copies for arm, copies in arms.items()} == {"control": 1, "retrieved": 1}
     assert len(rollouts) == 2 * len(paths)
     assert all(rollout.trajectory.success and rollout.rows for rollout in rollouts)
@@ -262,11 +262,11 @@ def test_things_are_renamed_in_a_share_of_the_copies_with_memory(corridor, base,
 
     kept, real = [], player.Player.demonstrate
 
-    async def demonstrate(self, paths, arms, rename):
-        for arm, number in arms.items():
+    async def demonstrate(self, paths, arms, rename=None):
+        for arm, number in arms.items() if rename is not None else ():  # without one, prompts are measured
             specs = [Spec("train", 1, arm.name, copy) for copy in range(number)]
             kept.append((arm.name, sum(rename(spec) is not str for spec in specs)))
-        return await real(self, paths, arms, rename)
+        return await real(self, paths, arms, *([] if rename is None else [rename]))
 
     monkeypatch.setattr(Names, "shuffle", shuffle)
     monkeypatch.setattr(player.Player, "demonstrate", demonstrate)

@@ -57,8 +57,9 @@ def check_prompts(session: Session, recalled: int = 0) -> None:
                 longest = max(longest, len(row.prompt) + len(row.completion))
     if longest > limit:
         raise CannotLearn(
-            f"the longest prompt that exploration met, with what is recalled, has {longest} tokens, and the model reads "
-            f"{limit}. Lower environment.max_steps, or choose a base with a longer context (model.tiny.context for a tiny one)."
+            f"the longest prompt that exploration met, with what is recalled, has {longest} tokens, and the model "
+            f"reads {limit}. Lower environment.max_steps, or choose a base with a longer context (model.tiny.context "
+            "for a tiny one)."
         )
 
 

@@ -5,9 +5,7 @@
 Episodes use the same agent, loop and library as in production.
 """
 
-import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
@@ -23,7 +21,7 @@ from .programs.recorded import RecordedPlayer
 from .roles.base import TriesCandidates
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
-from .rollouts.renaming import Names, Rename
+from .rollouts.renaming import Rename
 from .rollouts.rollout import Spec, collect
 from .rollouts.rounds import Read, play_rounds
 from .session import Session
@@ -51,7 +49,6 @@ class Player:
         self._session, self._tell, self.pool = session, tell, pool
         self._cast = Cast(session)
         self._programs = open_programs(session)
-        self._names: Names | None = None
         self.snapshot = ""
         """Name of the library version in use; stored with every sample."""
 
@@ -90,7 +87,7 @@ class Player:
         ]
         specs = await self._prepare_specs(specs, arms, learning)
         if learning:
-            specs = self._draw_names(self._assign_candidates(specs, arms))
+            specs = self._assign_candidates(specs, arms)
         max_steps = max_steps or self._session.config.environment.max_steps
         castings = {arm.name: Casting(arm, temperature, learning, max_steps) for arm in arms}
         snapshot, iteration = self.snapshot, self.iteration
@@ -228,29 +225,6 @@ class Player:
                 given = role.assign_candidates([assigned[at] for at in places])
                 assigned.update(zip(places, given, strict=True))
         return [assigned[at] for at in range(len(specs))]
-
-    def _draw_names(self, specs: Sequence[Spec]) -> list[Spec]:
-        """Give things other names in a share of the groups, the same ones in all episodes of a group.
-
-        Control has them too: its episodes are what those with memory are compared with.
-        """
-        session = self._session
-        share = session.config.library.renamed
-        if not share:
-            return list(specs)
-        if self._names is None:
-            steps = [
-                step for each in session.explorer.trajectories(session.config.explore.worlds) for step in each.steps
-            ]
-            # what was admissible is recorded by some explorers alone
-            self._names = Names({action for step in steps for action in (step.action, *step.admissible)})
-            if self._tell is not None and not any(len(group) > 1 for group in self._names.groups):
-                self._tell("library.renamed changes nothing: no listed actions differ by a name. Set it to 0.")
-        drawn: list[Spec] = []
-        for spec in specs:
-            chance = random.Random(f"{spec.salt}/{spec.group}")
-            drawn.append(replace(spec, names=self._names.draw(chance)) if chance.random() < share else spec)
-        return drawn
 
     @property
     def iteration(self) -> int:

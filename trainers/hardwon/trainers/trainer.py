@@ -325,7 +325,7 @@ def _begin(loop: TrainingLoop) -> bool:
     (session.out / "config.yaml").write_text(schema.as_yaml(loop.config), encoding="utf-8")
     # checked before the warm start, which may take hours
     feasibility.check_groups(session)
-    feasibility.check_prompts(session, measure_recalled(loop))
+    feasibility.check_prompts(session, 0 if loop.warming is not None else measure_recalled(loop))
     feasibility.check_roles(session)
     if note := feasibility.find_revisits(loop.config):
         loop.screen.tell(note)

@@ -203,9 +203,6 @@ class LibraryConfig:
     withhold: bool = True
     """Withhold some fitting items for an episode at random, as an agent that learns does, so that the effect of each
     item is measured. Applies to training only."""
-    renamed: float = 0.0
-    """Share of the groups in which the policy sees things under each other's names, so that it has to read where it
-    could remember. Applies to training only."""
     guardrails: bool = True
     """Refuse actions that the library's guardrails forbid."""
     planner: Literal["skills", "demonstrations"] | None = None

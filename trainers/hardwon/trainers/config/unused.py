@@ -76,8 +76,6 @@ def _list_groups(config: "TrainConfig") -> Iterator[Group]:
     for name, role in config.roles.items():
         yield from _list_role(f"roles.{name}", role)
     reads_chat = not config.model.is_compact
-    needed = "a base that reads messages, and an arm with recall"
-    yield Group("library", library, ("renamed",), reads_chat and recalls, needed)
     if config.warmstart is not None:
         yield Group(
             "warmstart.examples", config.warmstart.examples, ("renamed",), reads_chat, "a base that reads messages"

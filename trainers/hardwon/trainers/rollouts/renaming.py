@@ -4,30 +4,26 @@
     rename = names.shuffle(random.Random(7))
     rename("put dirty bra in washing machine")     # "put warm scarf in hat rack", everywhere in this episode
 
-A policy that imitates demonstrations, or earns rewards in task instances whose things it knows, can remember where each
-thing belongs, and then has no reason to read a hint. If things have each other's names, such a memory is wrong. The
-hint is right: its names change with the observation and the actions. The idea is symbol tuning (arXiv 2305.08298),
-which replaces the labels of examples in a prompt by arbitrary words. Here the words are the names of other things in
-the same role.
+A policy that imitates demonstrations can remember where each thing belongs, and then has no reason to read a hint. If
+things have each other's names, such a memory is wrong. The hint is right: its names change with the observation and the
+actions. The idea is symbol tuning (arXiv 2305.08298), which replaces the labels of examples in a prompt by arbitrary
+words. Here the words are the names of other things in the same role.
 """
 
 import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from hardwon.memory.errors import EnvironmentFailure
 from hardwon.memory.situations.actions import parse_action
-from hardwon.runtime.interfaces.types import Context, Environment
+from hardwon.runtime.interfaces.types import Environment
 from hardwon.runtime.llm.conversation import Conversation
 
 from .explore import Task
 
 Rename = Callable[[str], str]
 """Replaces every name in a text."""
-Pairs = tuple[tuple[str, str], ...]
-"""Names in lower case, each with the one that takes its place."""
 
 
 class Names:
@@ -48,47 +44,23 @@ class Names:
                     slots.setdefault((parsed.template, number), set()).add(name.lower())
         self.groups = _merge_sets(slots.values())
         """Names by role, sorted; each name is in one group."""
-
-    def draw(self, chance: random.Random) -> Pairs:
-        """Return every name with another one of its group, drawn at random; no name is drawn twice."""
-        return tuple(
-            pair for group in self.groups for pair in zip(group, chance.sample(group, len(group)), strict=True)
-        )
+        names = sorted((name for group in self.groups for name in group), key=lambda name: (-len(name), name))
+        # the longest first, so that `coat hanger` is not read as `coat`
+        alternatives = "|".join(map(re.escape, names))
+        self._pattern = re.compile(rf"(?<!\w)(?:{alternatives})(?!\w)", re.IGNORECASE) if names else None
 
     def shuffle(self, chance: random.Random) -> Rename:
         """Return a function that gives the names of each group to each other, drawn at random."""
-        return swap_names(self.draw(chance))
+        pattern, partners = self._pattern, dict[str, str]()
+        for group in self.groups:
+            partners.update(zip(group, chance.sample(group, len(group)), strict=True))
+        if pattern is None:
+            return str
 
+        def rename(text: str) -> str:
+            return pattern.sub(lambda match: _like(match[0], partners[match[0].lower()]), text)
 
-@lru_cache(maxsize=64)  # every turn of an episode asks for the same one, and so do the episodes of its group
-def swap_names(pairs: Pairs) -> Rename:
-    """Return a function that replaces the first name of each pair by the second, as whole words and in any case."""
-    partners = dict(pairs)
-    if not partners:
-        return str
-    # the longest first, so that `coat hanger` is not read as `coat`
-    names = sorted(partners, key=lambda name: (-len(name), name))
-    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", re.IGNORECASE)
-
-    def rename(text: str) -> str:
-        return pattern.sub(lambda match: _like(match[0], partners[match[0].lower()]), text)
-
-    return rename
-
-
-def restore_names(pairs: Pairs) -> Rename:
-    """Return the function that takes back what `swap_names` does with these pairs."""
-    return swap_names(tuple((other, name) for name, other in pairs))
-
-
-def rename_choices(context: Context, pairs: Pairs) -> tuple[Context, dict[str, str]]:
-    """Return a decision whose listed actions have other names, and the action that each of them stands for."""
-    rename = swap_names(pairs)
-    own: dict[str, str] = {}
-    for action in context.actions:
-        own.setdefault(rename(action), action)
-    forbidden = {rename(action): reason for action, reason in context.forbidden.items()}
-    return replace(context, actions=tuple(own), forbidden=forbidden), own
+        return rename
 
 
 def list_actions(environment: Environment, paths: Mapping[Task, Sequence[str]]) -> set[str]:

@@ -30,7 +30,6 @@ from hardwon.trainers.prompting.chat import ChatFormat
 
 from .answers import Answers, UnusableAnswer
 from .opening import open_opening
-from .renaming import rename_choices, rename_conversation, restore_names, swap_names
 from .speech import Speech, join
 
 
@@ -184,14 +183,10 @@ class TokenPolicy:
         episode = _Episode(Spec("", 0)) if is_standalone else _EPISODE.get()
         turn, chat = len(context.history), self._advance(episode.spec, context)
         rng = self._open_chance(episode.spec, turn, len(context.forbidden))
-        names = episode.spec.names
-        # the tokens of sampled answers stay: they are in the other names already
-        read = rename_conversation(chat, swap_names(names)) if names else chat
-        offer, own = rename_choices(context, names) if names else (context, {})
-        prompt = self._prompts.open_prompt(read, context)
+        prompt = self._prompts.open_prompt(chat, context)
         forced = 0 if self._speech is None else len(self._speech.line_end)
         room = None if self._context is None else self._context - len(prompt) - forced
-        form = self._answers.open(offer, room, calls=self._prompts.call_form(chat))
+        form = self._answers.open(context, room, calls=self._prompts.call_form(chat))
         request = Request(
             prompt,
             self._role,
@@ -211,11 +206,8 @@ class TokenPolicy:
         answered = await self._engine.generate(replace(request, prompt=(*prompt, *before)))
         answer, completion = form.read(answered.tokens), join([*parts, answered])
         # A step without an action has an empty one, so the answer stays in the record and is trained on.
-        restore = restore_names(names)
-        action = own.get(answer.action or "") or restore(answer.action or "")
-        thought = restore(self._prompts.read(before)) if before else ""
-        text = action if answer.text == answer.action else restore(answer.text)
-        text = f"{thought}\n{text}" if thought else text
+        action, thought = answer.action or "", self._prompts.read(before) if before else ""
+        text = f"{thought}\n{answer.text}" if thought else answer.text
         Conversations.answer(chat, action, completion.tokens, text=text)
         episode.keep(turn, action, self._row(episode, chat, context, prompt, completion))
         usage = Usage(len(prompt), sum(completion.mask), calls=1 + len(parts))

@@ -33,8 +33,6 @@ class Spec:
     """Text shown at the first own step, in any arm, such as a hint or an account of an earlier attempt."""
     label: str = ""
     """What distinguishes the episode from others of its arm, such as the share of a hint."""
-    names: tuple[tuple[str, str], ...] = ()
-    """Names of things, each with the one under which the policy sees it; empty if it sees everything as it is."""
 
     @property
     def group(self) -> str:
