@@ -274,7 +274,8 @@ class Imitation:
         self.settings, self.examples = settings or WarmStart(), examples
         if not examples:
             raise CannotLearn(
-                "no trajectory passed the filters, so there are no examples to imitate. Loosen the filters of Examples."
+                "no trajectory passed the filters, so there are no examples to imitate. Loosen the filters of Examples "
+                "(warmstart.examples of a run), such as max_turns."
             )
         parameters = parameters or parameters_of(model, role)
         self._learner = Learner(model, parameters, _to_learner_settings(self.settings), role=role)
