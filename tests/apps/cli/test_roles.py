@@ -164,6 +164,8 @@ def test_in_a_run_a_policy_without_a_guide_reads_the_memory_of_its_training(
     trained = requests["policy"]
     assert len(trained) >= sum(row["steps"] for row in rows if row["phase"] == "test") > 0
     assert sorted(trained) == sorted(produced[-len(trained) :])  # the tests come after the episodes that it learns from
+    if memory == "episodes":
+        assert not any(row["blocked"] for row in rows)  # nor while it learns
 
 
 def test_an_experiment_of_an_earlier_version_goes_on(tmp_path):
