@@ -53,7 +53,7 @@ def measure_recalled(loop: TrainingLoop) -> int:
     """
     session, steps = loop.session, loop.config.environment.max_steps
     arms = [_show_all(arm) for arm in loop.config.list_arms() if arm.memory in RECALLS]
-    if not arms or session.config.model.is_compact:
+    if not arms or session.context is None or session.config.model.is_compact:
         return 0
     explored = [
         (len(episode.steps), world, tuple(step.action for step in episode.steps[:steps]))
