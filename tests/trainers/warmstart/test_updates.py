@@ -129,6 +129,9 @@ def test_a_prompt_that_only_recollections_make_too_long_is_refused(corridor, mon
 
     def measure(loop):
         sizes.append(demonstrations.measure_recalled(loop))
+        with monkeypatch.context() as patch:
+            patch.setattr(loop.session.environment, "branches", None, raising=False)
+            assert demonstrations.measure_recalled(loop) == 0, "its actions must not be repeated"
         return sizes[-1]
 
     monkeypatch.setattr(trainer, "measure_recalled", measure)

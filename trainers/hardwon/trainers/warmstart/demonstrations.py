@@ -49,11 +49,13 @@ def measure_recalled(loop: TrainingLoop) -> int:
         loop: The loop of a run whose library is open.
 
     Returns:
-        The tokens of a prompt with its answer; 0 if no arm recalls, or no episode can be played again.
+        The tokens of a prompt with its answer; 0 if no arm recalls, or no episode can or may be played again.
     """
     session, steps = loop.session, loop.config.environment.max_steps
     arms = [_show_all(arm) for arm in loop.config.list_arms() if arm.memory in RECALLS]
     if not arms or session.context is None or session.config.model.is_compact:
+        return 0
+    if getattr(session.environment, "branches", "replay") is None:  # its actions must not be repeated
         return 0
     explored = [
         (len(episode.steps), world, tuple(step.action for step in episode.steps[:steps]))
