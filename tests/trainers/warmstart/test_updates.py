@@ -138,8 +138,12 @@ def test_a_prompt_that_only_recollections_make_too_long_is_refused(corridor, mon
     model = {"base": str(save_base(tmp_path / "base")), "adapter": 4, "device": "cpu"}
     explore, run = {"worlds": {"seeds": "0-5"}, "steps": 30}, {"iterations": 0}
     settings = {**CHAT, "model": model, "warmstart": None, "explore": explore, "run": run}
+    monkeypatch.setattr(Session, "context", 10**6)
+    alone = {**settings, "roles": {"policy": {}}, "guidance": {"retrieved": "episodes"}}
+    train(corridor(**alone), [f"run.out={tmp_path / 'pasted'}"])
     train(corridor(**settings), [f"run.out={tmp_path / 'free'}"])
-    (longest,) = sizes
+    pasted, longest = sizes
+    assert pasted != longest, "each arm is measured with what it shows"
     monkeypatch.setattr(Session, "context", longest - 1)
     with pytest.raises(CannotLearn, match=f"has {longest} tokens, and the model reads {longest - 1}"):
         train(corridor(**settings), [f"run.out={tmp_path / 'bound'}"])
