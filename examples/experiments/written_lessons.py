@@ -63,7 +63,7 @@ def count_recalled(path: Path, fold: str, tasks: int, k: int) -> tuple[Counter[s
                     hits = library.recall(state, k=k, level="step", actions=dict.fromkeys(actions, "")).items
                     texts = [text_of(hit.what) for hit in hits if isinstance(hit.what, Item)]
                     recalled.update({*texts})
-                    counts[f"a lesson about it {moment}"] += any(text.startswith(f"put {thing} in ") for text in texts)
+                    counts[f"a lesson about it {moment}"] += any(f"put {thing} in " in text for text in texts)
                     state, *_ = environment.step(f"take {thing}")
                     actions = environment.admissible(state)
     finally:

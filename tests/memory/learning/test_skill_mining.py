@@ -7,8 +7,10 @@ from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import matches
 from hardwon.memory.learning.skill_mining import (
     MAX_LENGTH,
+    MOST_PREPARING,
     REPAIR_WITHIN,
     common,
+    find_preparation,
     gains,
     generalise,
     repairs,
@@ -47,6 +49,34 @@ def test_circles_are_left_out():
     """A walk there and back teaches nothing: it is erased."""
     steps = walk(("go east", 1), ("go west", 0), ("go north", 2), ("take coin", 3, 1.0))
     assert [step.action for step in without_circles(steps)] == ["go north", "take coin"]
+
+
+@pytest.mark.parametrize(
+    ("moves", "needed"),
+    [
+        # about a thing of the last action, and about a thing of a needed action
+        ([("open oven", 1), ("open fridge", 2)], ["open fridge"]),
+        (
+            [("go to shelf", 1), ("take milk from shelf", 2), ("open fridge", 3)],
+            ["go to shelf", "take milk from shelf", "open fridge"],
+        ),
+        ([("open fridge", 1, 0.0, FAILED), ("take milk", 2)], ["take milk"]),
+        ([("open fridge", 1), ("take milk", 2, 0.5, FINE)], ["open fridge"]),  # the reward makes it a lesson of its own
+        ([("open fridge", 1), ("close fridge", 0), ("take milk", 2)], ["take milk"]),  # a loop
+        ([("go east", 1), ("go west", 2)], []),
+        ([], []),
+    ],
+)
+def test_steps_about_the_same_things_prepare_a_step(moves, needed):
+    steps = walk(*moves, ("put milk in fridge", 99, 1.0))
+    assert [step.action for step in find_preparation(steps)] == needed
+
+
+def test_every_step_prepares_an_action_that_names_nothing_and_the_last_ones_are_kept():
+    steps = walk(*[(f"lookup(n={n})", n + 1) for n in range(9)], ("submit()", 99, 1.0))
+    assert [step.action for step in find_preparation(steps)] == [f"lookup(n={n})" for n in range(9 - MOST_PREPARING, 9)]
+    named = walk(*[(f"polish lamp with cloth{n}", n + 1) for n in range(9)], ("sell lamp", 99, 1.0))
+    assert [step.t for step in find_preparation(named)] == [6, 7, 8]
 
 
 def test_a_long_run_teaches_its_end():

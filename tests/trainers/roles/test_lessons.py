@@ -54,6 +54,25 @@ def test_decisive_steps_are_offered_once_each_without_any_place():
     assert [one.text for one in offer(episode(step("put milk in fridge", 0.2)))] == ["put milk in fridge: rewarded"]
 
 
+def test_a_rewarded_step_is_offered_with_what_prepared_it_and_a_failure_without():
+    there = [replace(HERE, observation=f"{HERE.observation} {'x' * n}") for n in range(4)]
+    walked = [
+        replace(each, pre=there[n], post=there[n + 1])
+        for n, each in enumerate(
+            [
+                step("open fridge", number=1),
+                step("put lamp in fridge", failed="it does not fit", number=2),
+                step("put milk in fridge", 0.2, number=3),
+            ]
+        )
+    ]
+    found = lessons(episode(*walked))
+    assert [(one.text, one.finding, one.steps) for one in found] == [
+        ("put lamp in fridge: failed (tool_error): it does not fit",) * 2 + ((2,),),
+        ("open fridge, then put milk in fridge: rewarded", "put milk in fridge: rewarded", (1, 3)),
+    ]
+
+
 def test_of_many_lessons_those_with_the_largest_rewards_are_offered():
     things = [f"thing{chr(97 + n)}" for n in range(20)]
     found = lessons(episode(*(step(f"take {thing}", 0.01 * n) for n, thing in enumerate(things))))

@@ -21,6 +21,8 @@ MAX_LENGTH = 8
 """Largest number of steps of a skill; of a longer run, the last ones are used."""
 REPAIR_WITHIN = 4
 """Largest number of steps between a failure and the success of the same action."""
+MOST_PREPARING = 3
+"""Largest number of steps that `find_preparation` returns."""
 SUPPORT = 2
 """Runs, and distinct episodes, that a shape needs before it is proposed."""
 PRIOR = 2
@@ -160,6 +162,26 @@ def without_circles(run: Sequence[Step]) -> list[Step]:
         del kept[start:]  # a revisited state closes a loop; drop the loop
         kept.append(step)
     return kept
+
+
+def find_preparation(steps: Sequence[Step]) -> list[Step]:
+    """Return the earlier steps that the last one needed: those about its things, or about things of a needed step.
+
+    Before `put milk in fridge`, `open fridge` is needed, and `open oven` is not. If the last action names nothing, as
+    in `submit()`, all steps count. Loops, failures and steps with an own reward or punishment are left out, and of more
+    than MOST_PREPARING steps, the last ones are returned.
+    """
+    *earlier, last = without_circles(steps)
+    needed: list[Step] = []
+    things = {*parse_action(last.action).slots}
+    names_nothing = not things
+    for step in reversed(earlier):
+        named = parse_action(step.action).slots
+        counts = step.diagnosis.success and not step.reward and (names_nothing or not things.isdisjoint(named))
+        if counts and len(needed) < MOST_PREPARING:
+            needed.insert(0, step)
+            things.update(named)
+    return needed
 
 
 def _place(state: State) -> str:

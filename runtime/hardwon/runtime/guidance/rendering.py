@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from hardwon.memory import Estimate, Item, Outcome, State, Step
-from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.situations.actions import fill, parse_action
 from hardwon.memory.situations.name_keys import names_all_things
 from hardwon.memory.situations.phrases import words_of
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
@@ -30,6 +30,8 @@ _NAMED_HOLE = re.compile(r"\{[^{}\s]+\}")
 """A hole with a number or with the name of a parameter."""
 _QUOTED = re.compile(r"`([^`]*)`")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_NUMBERED = re.compile(r"([^\W\d_]+(?: [^\W\d_]+)*) \d+")
+"""A thing with a number, such as `apple 2`."""
 _OF_RULES = words_of(
     """
     a about action after again all always and any around average before blocked but by can counts do earn earned
@@ -288,21 +290,38 @@ def render_failure(evidence: str, step: Step, visible: Visible) -> str:
     return " ".join(kept) if holes <= len(kept) / 2 else ""
 
 
-def render_lesson(step: Step) -> str:
+def render_lesson(step: Step, preparation: Sequence[Step] = ()) -> str:
     """Return what a step teaches as a line for other tasks, such as `put milk in fridge: rewarded`; empty if nothing.
 
-    Words are kept, because knowledge about kinds of things is what carries over. Values with digits or signs, such as
-    numbers of orders and addresses, become named holes.
+    Words are kept, because knowledge about kinds of things is what carries over: `put apple 2 in fridge 1` is about an
+    apple and a fridge. Values with digits or signs, such as numbers of orders and addresses, become named holes.
+
+    Args:
+        step: The step with the result.
+        preparation: Earlier steps to name first, as in `open fridge, then put milk in fridge: rewarded`.
     """
-    text = " ".join(step.action.split())
-    visible = Visible(State(" ".join(token for token in _TOKEN.findall(text) if not re.search(r"[\d@_]", token))))
-    action = generalize_action(text, visible)
-    if not action or instruction_in(action):
+    action = _render_kinds(step.action)
+    outcome, _ = _describe_failure(step, _show_words(step.action))
+    result = outcome or (("rewarded" if step.reward > 0 else "punished") if step.reward else "")
+    if not action or not result:
         return ""
-    outcome, _ = _describe_failure(step, visible)
-    if outcome:
-        return f"{action}: {outcome}"
-    return f"{action}: {'rewarded' if step.reward > 0 else 'punished'}" if step.reward else ""
+    before = dict.fromkeys(text for each in preparation if (text := _render_kinds(each.action)) and text != action)
+    return f"{', then '.join((*before, action))}: {result}"
+
+
+def _render_kinds(action: str) -> str:
+    """Return an action with kinds of things instead of numbered ones, and holes for ids; empty if it gives orders."""
+    text = " ".join(action.split())
+    parsed = parse_action(text)
+    if not parsed.parts and any(map(_NUMBERED.fullmatch, parsed.slots)):
+        text = fill(parsed.template, [_NUMBERED.sub(r"\1", slot) for slot in parsed.slots])
+    general = generalize_action(text, _show_words(text))
+    return "" if instruction_in(general) else general
+
+
+def _show_words(action: str) -> Visible:
+    """Return a view in which the words of an action are visible, but not its values with digits or signs."""
+    return Visible(State(" ".join(token for token in _TOKEN.findall(action) if not re.search(r"[\d@_]", token))))
 
 
 def _collect_request_text(step: Step) -> str:

@@ -51,8 +51,9 @@ def mark_lessons(
     for instance, own in solving.items():
         for episode in parts.explored(*instance):
             for lesson in offer(episode):
-                solves_others = times[lesson.text] > (lesson.text in own)
-                if solves_others or not times[lesson.text]:
+                finding = lesson.finding or lesson.text
+                solves_others = times[finding] > (finding in own)
+                if solves_others or not times[finding]:
                     marked.append(Marked(ask(lesson, episode), solves_others, lesson.text))
     return balance(marked, most, parts.seed)
 

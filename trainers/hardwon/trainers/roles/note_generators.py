@@ -17,7 +17,7 @@ from typing import Protocol
 
 from hardwon.memory import Item, State, Step, Trajectory
 from hardwon.memory.learning.extraction import MAX_OPERATIONS
-from hardwon.memory.learning.skill_mining import without_circles
+from hardwon.memory.learning.skill_mining import find_preparation, without_circles
 from hardwon.memory.records import Add, Kind, Operation, Return, Update
 from hardwon.runtime.guidance.rendering import render_lesson
 from hardwon.trainers.algorithms.outcomes import name_outcome
@@ -48,6 +48,8 @@ class Candidate:
     """Ids of the supporting steps."""
     kind: Kind | None = None
     """Kind of the item; None for an insight after a success and a warning after a failure."""
+    finding: str = ""
+    """The text without the steps that led there, by which lessons with other paths are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +106,22 @@ MOST_LESSONS = 8
 def lessons(trajectory: Trajectory) -> list[Candidate]:
     """Return the lessons of an episode's decisive steps: those with a reward, and the first failure of each action.
 
-    They are lines such as `put milk in fridge: rewarded`, for any environment; see `rendering.render_lesson`. Of more
-    than MOST_LESSONS, those with the largest rewards are kept.
+    They are lines such as `put milk in fridge: rewarded`, for any environment; see `rendering.render_lesson`. A
+    rewarded step comes with the steps that prepared it. Of more than MOST_LESSONS, those with the largest rewards are
+    kept.
     """
     candidates: dict[str, tuple[float, Candidate]] = {}
-    for step in trajectory.steps:
-        text = render_lesson(step)
-        if not text or text in candidates:
+    for number, step in enumerate(trajectory.steps):
+        finding = render_lesson(step)
+        if not finding or finding in candidates:
             continue
-        evidence = (step.id,) if step.id is not None else ()
-        candidates[text] = (abs(step.reward), Candidate(text, step.pre, evidence, _kind_of(step)))
-    best = sorted(candidates.values(), key=lambda each: -each[0])[:MOST_LESSONS]
-    kept = {each.text for _, each in best}
-    return [each for _, each in candidates.values() if each.text in kept]
+        preparation = find_preparation(trajectory.steps[: number + 1]) if _kind_of(step) == "insight" else []
+        text = render_lesson(step, preparation)
+        evidence = tuple(each.id for each in (*preparation, step) if each.id is not None)
+        candidates[finding] = abs(step.reward), Candidate(text, step.pre, evidence, _kind_of(step), finding)
+    best = sorted(candidates.items(), key=lambda each: -each[1][0])[:MOST_LESSONS]
+    kept = {finding for finding, _ in best}
+    return [each for finding, (_, each) in candidates.items() if finding in kept]
 
 
 def _kind_of(step: Step) -> Kind:
