@@ -156,12 +156,13 @@ def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, Run]]:
 
 def without_circles(run: Sequence[Step]) -> list[Step]:
     """Return the steps without those that led back to an earlier state (a loop-erased walk)."""
-    kept: list[Step] = []
+    kept: dict[str, Step] = {}
     for step in run:
-        start = next((n for n, earlier in enumerate(kept) if _place(earlier.pre) == _place(step.pre)), len(kept))
-        del kept[start:]  # a revisited state closes a loop; drop the loop
-        kept.append(step)
-    return kept
+        place = _place(step.pre)
+        while place in kept:  # a revisited state closes a loop; drop the loop
+            kept.popitem()
+        kept[place] = step
+    return list(kept.values())
 
 
 def find_preparation(steps: Sequence[Step]) -> list[Step]:
