@@ -117,6 +117,10 @@ def test_a_step_of_others_says_in_how_many_episodes_it_worked(why, failure, outc
         (take("refund order 77001", reward=1.0), "refund order: rewarded"),
         (take("refund 77001 to a4 9", reward=1.0), "refund {1} to {2}: rewarded"),
         (take("refund(order='order 77001')", reward=1.0), "refund(order={order}): rewarded"),
+        (
+            take("write(to='all staff', text='we meet at noon today')", reward=1.0),
+            "write(to=all staff, text={text}): rewarded",
+        ),
         (take("move soap 2 to shelf 1", failure=Failure.NO_EFFECT), "move soap to shelf: failed (no_effect)"),
     ],
 )
@@ -129,3 +133,5 @@ def test_a_lesson_names_the_steps_that_prepared_it_once_each_and_no_orders():
     rewarded = take("put fork 1 in drawer 4", reward=1.0)
     assert render_lesson(rewarded, before) == "open drawer, then put fork in drawer: rewarded"
     assert render_lesson(take("put fork 1 in drawer 4"), before) == ""
+    call = render_lesson(take("submit()", reward=1.0), [take("find_user(name='ann', city='bonn')")])
+    assert call == "find_user(name={name}, city={city}), then submit(): rewarded"

@@ -21,6 +21,8 @@ from hardwon.memory.trust.instructions import LEFT_OUT, instruction_in
 _ERROR_CLASS = re.compile(r"[A-Z][A-Za-z]*(?:Error|Exception|Warning):?")
 BEST, WORST = 3, 2
 """Admissible actions of which the past return is shown: the most with the highest and with the lowest."""
+LONGEST_VALUE = 3
+"""Number of words of a call's value that a lesson keeps; a longer text is a message of its request."""
 LONGEST_EVIDENCE = 240
 """Number of characters of an error message that are rendered."""
 _WORDS = re.compile(r"\w+")
@@ -294,18 +296,20 @@ def render_lesson(step: Step, preparation: Sequence[Step] = ()) -> str:
     """Return what a step teaches as a line for other tasks, such as `put milk in fridge: rewarded`; empty if nothing.
 
     Words are kept, because knowledge about kinds of things is what carries over: `put apple 2 in fridge 1` is about an
-    apple and a fridge. Values with digits or signs, such as numbers of orders and addresses, become named holes.
+    apple and a fridge. Values with digits or signs, such as numbers of orders and addresses, and the longer texts of
+    calls become named holes.
 
     Args:
         step: The step with the result.
-        preparation: Earlier steps to name first, as in `open fridge, then put milk in fridge: rewarded`.
+        preparation: Earlier steps to name first, as in `open fridge, then put milk in fridge: rewarded`. Of calls, only
+            the names of the parameters are kept.
     """
     action = _render_kinds(step.action)
     outcome, _ = _describe_failure(step, _show_words(step.action))
     result = outcome or (("rewarded" if step.reward > 0 else "punished") if step.reward else "")
     if not action or not result:
         return ""
-    before = dict.fromkeys(text for each in preparation if (text := _render_kinds(each.action)) and text != action)
+    before = dict.fromkeys(text for each in preparation if (text := _render_form(each.action)) and text != action)
     return f"{', then '.join((*before, action))}: {result}"
 
 
@@ -319,9 +323,18 @@ def _render_kinds(action: str) -> str:
     return "" if instruction_in(general) else general
 
 
+def _render_form(action: str) -> str:
+    """Return an action with kinds of things, or a call with holes for all its values; empty if it gives orders."""
+    parsed = parse_action(" ".join(action.split()))
+    return generalize_action(action, Visible(None)) if parsed.parts else _render_kinds(action)
+
+
 def _show_words(action: str) -> Visible:
-    """Return a view in which the words of an action are visible, but not its values with digits or signs."""
-    return Visible(State(" ".join(token for token in _TOKEN.findall(action) if not re.search(r"[\d@_]", token))))
+    """Return a view of the words of an action without values that have digits or signs or are the text of a call."""
+    parsed = parse_action(action)
+    shown = [slot for slot in parsed.slots if not parsed.parts or len(slot.split()) <= LONGEST_VALUE]
+    tokens = _TOKEN.findall(" ".join((parsed.template, *shown)))
+    return Visible(State(" ".join(token for token in tokens if not re.search(r"[\d@_]", token))))
 
 
 def _collect_request_text(step: Step) -> str:
