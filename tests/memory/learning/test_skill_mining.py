@@ -49,6 +49,8 @@ def test_circles_are_left_out():
     """A walk there and back teaches nothing: it is erased."""
     steps = walk(("go east", 1), ("go west", 0), ("go north", 2), ("take coin", 3, 1.0))
     assert [step.action for step in without_circles(steps)] == ["go north", "take coin"]
+    steps = walk(("go up", 1), ("go east", 2), ("go west", 1), ("take coin", 3, 1.0))
+    assert [step.action for step in without_circles(steps)] == ["go up", "take coin"]
 
 
 @pytest.mark.parametrize(
