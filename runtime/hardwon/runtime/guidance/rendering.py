@@ -332,8 +332,8 @@ def _render_form(action: str) -> str:
 def _show_words(action: str) -> Visible:
     """Return a view of the words of an action without values that have digits or signs or are the text of a call."""
     parsed = parse_action(action)
-    shown = [slot for slot in parsed.slots if not parsed.parts or len(slot.split()) <= LONGEST_VALUE]
-    tokens = _TOKEN.findall(" ".join((parsed.template, *shown)))
+    short = [slot for slot in parsed.slots if not parsed.parts or len(slot.split()) <= LONGEST_VALUE]
+    tokens = _TOKEN.findall(" ".join((parsed.template, *short)))
     return Visible(State(" ".join(token for token in tokens if not re.search(r"[\d@_]", token))))
 
 
