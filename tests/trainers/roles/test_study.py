@@ -80,7 +80,6 @@ def test_a_lesson_is_right_if_it_solved_another_instance_and_wrong_if_it_solved_
 
 
 def test_lessons_with_other_paths_to_the_same_finding_agree():
-    """Whether the fridge was closed makes no difference to what is right."""
     opened, milk = ("open fridge", 0.0, True), ("put milk in fridge", 1.0, True)
     parts = build_parts({0: walk(opened, milk), 1: walk(milk), 2: walk(("put milk in lamp", -1.0, True), milk)})
     assert {about for about, is_yes in mark(parts) if is_yes} <= {

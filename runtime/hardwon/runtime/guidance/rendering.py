@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from hardwon.memory import Estimate, Item, Outcome, State, Step
 from hardwon.memory.situations.actions import fill, parse_action
+from hardwon.memory.situations.commands import looks_like_shell
 from hardwon.memory.situations.name_keys import names_all_things
 from hardwon.memory.situations.phrases import words_of
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
@@ -319,20 +320,29 @@ def _render_kinds(action: str) -> str:
     parsed = parse_action(text)
     if not parsed.parts and any(map(_NUMBERED.fullmatch, parsed.slots)):
         text = fill(parsed.template, [_NUMBERED.sub(r"\1", slot) for slot in parsed.slots])
-    general = generalize_action(text, _show_words(text))
-    return "" if instruction_in(general) else general
+    return _drop_orders(generalize_action(text, _show_words(text)))
 
 
 def _render_form(action: str) -> str:
     """Return an action with kinds of things, or a call with holes for all its values; empty if it gives orders."""
-    parsed = parse_action(" ".join(action.split()))
-    return generalize_action(action, Visible(None)) if parsed.parts else _render_kinds(action)
+    text = " ".join(action.split())
+    return _drop_orders(generalize_action(text, Visible(None))) if _is_call(text) else _render_kinds(text)
+
+
+def _drop_orders(action: str) -> str:
+    """Return an action on one line, or nothing if it gives orders: names in JSON may be any text."""
+    return "" if instruction_in(action) else " ".join(action.split())
+
+
+def _is_call(action: str) -> bool:
+    """Return whether an action is a call or a shell command, whose values are those of its request."""
+    return bool(parse_action(action).parts) or looks_like_shell(action)
 
 
 def _show_words(action: str) -> Visible:
     """Return a view of the words of an action without values that have digits or signs or are the text of a call."""
-    parsed = parse_action(action)
-    short = [slot for slot in parsed.slots if not parsed.parts or len(slot.split()) <= LONGEST_VALUE]
+    parsed, is_call = parse_action(action), _is_call(action)
+    short = [slot for slot in parsed.slots if not is_call or len(slot.split()) <= LONGEST_VALUE]
     tokens = _TOKEN.findall(" ".join((parsed.template, *short)))
     return Visible(State(" ".join(token for token in tokens if not re.search(r"[\d@_]", token))))
 
