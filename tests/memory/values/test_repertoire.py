@@ -56,3 +56,20 @@ def test_detours_do_not_hide_what_a_task_names():
     assert not repertoire.is_named("take {1} from {2}", 1)
     (demonstration, *_) = repertoire.list_demonstrations(TASK)
     assert demonstration.actions == ("take watch from table", "move watch to shelf")
+
+
+def test_an_action_reveals_if_it_opens_a_place_for_other_things():
+    """Opening an empty drawer counts, closing it does not, and neither does looking at what was there before."""
+    shut, ajar = ("open drawer", "look at drawer"), ("close drawer", "put soap in drawer", "look at drawer")
+    steps = make_steps(
+        ("take soap from table", "table", ("take soap from table", "go to drawer")),
+        ("go to drawer", "table", ("go to drawer", "put soap in table")),
+        ("open drawer", "drawer", shut),
+        ("look at drawer", "drawer", ajar),
+        ("close drawer", "drawer", ajar),
+        ("wait", "drawer", shut),
+    )
+    repertoire = Repertoire()
+    repertoire.add("e", "put soap in drawer", steps, outcome=1.0)
+    assert repertoire.reveals("open {1}") == 1.0
+    assert repertoire.reveals("close {1}") == repertoire.reveals("look at {1}") == 0.0

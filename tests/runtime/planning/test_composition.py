@@ -153,6 +153,17 @@ def test_a_closed_goal_is_opened(library):
     assert play(library, House({"vase 3": "table 1"}, ["chest 1"]), "bring a vase to chest").success
 
 
+def test_a_closed_goal_is_opened_where_only_empty_ones_were_opened():
+    """Opening an empty chest shows nothing, but makes laying possible."""
+    carried = ("walk to table 1", "grab lamp 1 from table 1", "walk to chest 1", "open chest 1", "lay lamp 1 in chest 1")
+    with ExperienceLibrary.open(":memory:") as library:
+        house = House({"lamp 1": "table 1", "cup 2": "table 1"}, ["chest 1"])
+        assert Agent(Script(*carried), library, house, guardrails=False).run("bring a lamp to chest").success
+        two = House({"vase 3": "table 1"}, ["chest 1", "chest 2"], ("table 1", "chest 1", "chest 2"))
+        trajectory = play(library, two, "bring a vase to chest")
+    assert acted(trajectory) == [action.replace("lamp 1", "vase 3") for action in carried]
+
+
 def test_a_kind_of_place_that_all_successes_used_is_kept(library):
     """The basin is no word of the task, but every washing used one."""
     trajectory = play(library, House({"vase 3": "shelf 2"}), "bring clean vase to shelf")

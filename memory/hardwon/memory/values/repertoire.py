@@ -90,7 +90,7 @@ class Repertoire:
         self._local: Counter[str] = Counter()
         """Steps by form whose only argument was the location."""
         self._revealed: Counter[str] = Counter()
-        """Steps by form after which new things could be acted on."""
+        """Steps by form after which new things could be acted on, or old ones in new ways; see `_opens`."""
         self._seen: Counter[tuple[str, str]] = Counter()
         """Episodes by (kind of thing, kind of location) in which the one was seen at the other."""
         self._sightings: Counter[str] = Counter()
@@ -194,7 +194,7 @@ class Repertoire:
         return 2 * self._arrived[form] > self._counts[form]
 
     def reveals(self, form: str) -> float:
-        """Return the share of the steps of this form that made new things available without moving."""
+        """Return the share of the steps of this form that made things available, or a place for them, without moving."""
         return self._revealed[form] / self._counts[form] if self._counts[form] else 0.0
 
     def is_fixed(self, form: str, number: int) -> bool:
@@ -298,7 +298,7 @@ def _count_episode(
         things.update(head for action in (*step.admissible, step.action) for head in parse_action(action).heads)
         new = _list_things(following) - seen
         seen |= new
-        revealed[parsed.template] += bool(new) and not moved
+        revealed[parsed.template] += not moved and (bool(new) or _opens(parsed, step, following))
     return CountedEpisode(
         id=episode,
         task=task,
@@ -356,6 +356,17 @@ def list_kept(steps: Sequence[Step]) -> tuple[tuple[str, str], ...]:
 def _is_local(parsed: ParsedAction, location: str) -> bool:
     """Return whether the location is the only argument of an action."""
     return bool(location) and parsed.slots == (location.lower(),)
+
+
+def _opens(parsed: ParsedAction, step: Step, following: Iterable[str]) -> bool:
+    """Return whether an action about its location alone made an action with another thing possible.
+
+    `open drawer 2` makes `move soap 1 to drawer 2` possible, also if the drawer is empty. `close drawer 2` makes only
+    `open drawer 2` possible, which is about no other thing.
+    """
+    if not _is_local(parsed, step.pre.location):
+        return False
+    return not _list_things({*following} - {*step.admissible}) <= {*parsed.slots}
 
 
 def _list_things(actions: Iterable[str]) -> set[str]:
