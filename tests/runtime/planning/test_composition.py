@@ -155,7 +155,13 @@ def test_a_closed_goal_is_opened(library):
 
 def test_a_closed_goal_is_opened_where_only_empty_ones_were_opened():
     """Opening an empty chest shows nothing, but makes laying possible."""
-    carried = ("walk to table 1", "grab lamp 1 from table 1", "walk to chest 1", "open chest 1", "lay lamp 1 in chest 1")
+    carried = (
+        "walk to table 1",
+        "grab lamp 1 from table 1",
+        "walk to chest 1",
+        "open chest 1",
+        "lay lamp 1 in chest 1",
+    )
     with ExperienceLibrary.open(":memory:") as library:
         house = House({"lamp 1": "table 1", "cup 2": "table 1"}, ["chest 1"])
         assert Agent(Script(*carried), library, house, guardrails=False).run("bring a lamp to chest").success

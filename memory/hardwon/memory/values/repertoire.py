@@ -194,7 +194,7 @@ class Repertoire:
         return 2 * self._arrived[form] > self._counts[form]
 
     def reveals(self, form: str) -> float:
-        """Return the share of the steps of this form that made things available, or a place for them, without moving."""
+        """Return the share of the steps of this form that made something new possible without moving."""
         return self._revealed[form] / self._counts[form] if self._counts[form] else 0.0
 
     def is_fixed(self, form: str, number: int) -> bool:
