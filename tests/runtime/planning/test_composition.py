@@ -295,6 +295,27 @@ def test_a_place_that_every_text_lists_was_not_found_there(library):
     assert acted(trajectory)[grabbed + 1 :] == ["walk to table 1", "lay vase 3 in table 1"]
 
 
+class Locked(Described):
+    """A house in which nothing can be opened."""
+
+    def step(self, action):
+        if action.startswith("open"):
+            return self._state("It is locked."), 0.0, False, {"success": False}
+        return super().step(action)
+
+    def clone(self):
+        return Locked(self.start, self.closed_at_start, self.places)
+
+
+def test_no_plan_leads_back_from_the_only_goal(library):
+    """Texts of other places mention the chest, but the agent stands at it, and it stays closed."""
+    house = Locked({"vase 3": "table 1"}, ["chest 1"], ("table 1", "chest 1"))
+    trajectory = play(library, house, "bring a vase to chest")
+    planned = [step.action for step in trajectory.steps if step.why.planned]
+    assert "open chest 1" in planned
+    assert "walk to table 1" not in planned[planned.index("open chest 1") :]
+
+
 THING, GOAL = Argument("cup 1", "vase"), Argument("table 1", "shelf")
 GRAB, LAY, WASH = BoundStep("grab {1}", (THING,)), BoundStep("lay {1} in {2}", (THING, GOAL)), BoundStep("wash {1}", ())
 

@@ -223,12 +223,16 @@ class _Search:
         first = self.step.arguments[0]
         if len(self.step.arguments) > 1 and self._is_missing(first):
             return []  # the thing itself must be found first, wherever it is
-        places = {head_noun(name) for name in self._list_moves()} | {head_noun(self.context.state.location)}
+        kinds = self._list_kinds_of_places()
         return [
             (argument.kind, self.things.get(argument.thing, ""))
             for argument in self.step.arguments
-            if argument.kind in places
+            if argument.kind in kinds
         ]
+
+    def _list_kinds_of_places(self) -> set[str]:
+        """Return the kinds of the places that can be named here, and of this place itself."""
+        return {head_noun(name) for name in (*self._list_moves(), self.context.state.location)}
 
     def _is_missing(self, argument: Argument) -> bool:
         """Return whether no later step can be about this thing yet, because it was not obtained."""
@@ -273,12 +277,12 @@ class _Search:
         """Return whether the step was possible in an earlier state, or a thing that it is about was seen there."""
         if state is step.pre and any(self._does(action) for action in step.admissible):
             return True
-        text, places = state.observation.lower(), {head_noun(name) for name in self._list_moves()}
+        text, kinds = state.observation.lower(), self._list_kinds_of_places()
         bound_things = {*self.progress.used, *self.things.values()}
         return any(
             name not in bound_things
             for argument in self.step.arguments
-            if self._is_missing(argument) and argument.kind not in places
+            if self._is_missing(argument) and argument.kind not in kinds
             for name in re.findall(rf"\b{re.escape(argument.kind)}\b(?: \d+)?", text)
         )
 
