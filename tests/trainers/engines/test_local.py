@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import warnings
 
 import pytest
 import torch
@@ -393,3 +394,10 @@ def test_a_question_between_turns_does_not_displace_the_episode():
         return made.tokens_read - before
 
     assert asyncio.run(play()) <= 3
+
+
+def test_a_cache_has_the_name_that_the_model_takes():
+    """An older name is deprecated first and then ignored, and all that was read before with it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        served([Request((3, 4, 5), allowed=TRIE, chance=random.Random(0)), Request((3, 4), max_tokens=3)])

@@ -5,6 +5,7 @@ so padding changes nothing. Space is allocated for many tokens at a time, and ea
 place. This module knows neither requests nor sampling.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
+from hardwon.trainers.algorithms.logprobs import unwrap_causal
 from hardwon.trainers.algorithms.samples import Ids
 
 ROOM = 64
@@ -110,6 +112,10 @@ class BatchCache:
         """Whether all slots are filled."""
         if longest_read:
             self._load_sessions(longest_read)
+        # models of transformers from 5.24 on take `cache`, and no `past_key_values` from 5.40 on
+        takes = inspect.signature(unwrap_causal(model).forward).parameters
+        self.arguments = {"cache" if "cache" in takes else "past_key_values": self.past, "use_cache": True}
+        """Arguments of the model's forward pass that make it read and extend this cache."""
 
     def _load_sessions(self, longest_read: int) -> None:
         """Copy the keys and values of the sessions into the batch, one gather per block."""

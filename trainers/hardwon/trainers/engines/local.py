@@ -315,8 +315,7 @@ class LocalEngine:
             input_ids=ids.to(self.device),
             attention_mask=None if mask is None else mask.to(self.device),
             position_ids=cache.positions(longest).to(self.device),
-            past_key_values=cache.past,
-            use_cache=True,
+            **cache.arguments,
             logits_to_keep=kept.to(self.device),
         )
         self.tokens_read += sum(lengths)

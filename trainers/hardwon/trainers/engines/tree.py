@@ -71,8 +71,7 @@ def read_trees(model: Any, questions: Sequence[TreeQuery], cache: BatchCache) ->
         input_ids=torch.tensor(ids, device=device),
         attention_mask=_mask(questions, cache.slots, longest).to(device),
         position_ids=_positions(questions, cache.slots, longest).to(device),
-        past_key_values=cache.past,
-        use_cache=True,
+        **cache.arguments,
     )
     return _score(_head(causal), output.last_hidden_state, questions)
 

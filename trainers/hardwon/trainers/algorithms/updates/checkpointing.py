@@ -86,7 +86,10 @@ def recompute_activations(model: nn.Module) -> Iterator[None]:
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
-    unwrap_causal(model).gradient_checkpointing_enable({"use_reentrant": False})
+    causal = unwrap_causal(model)
+    # the name in transformers from 5.24 on, or the one before
+    enable = getattr(causal, "activation_checkpointing_enable", None) or causal.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     before = [layer.training for layer in layers]
     try:
