@@ -203,9 +203,11 @@ def test_the_limits_of_training_hold_in_production(exported, tmp_path):
     assert roles.guidance._inner._speaker._most == session.roles["guide"].speaker._most == 7
     older = change(folder, tmp_path)
     manifest = json.loads((older / MANIFEST).read_text())
-    del manifest["recall"]
+    for name in ("recall", "guardrails", "planner"):
+        del manifest[name]
     (older / MANIFEST).write_text(json.dumps(manifest))
-    assert load_roles(older).recall_k == 5
+    roles = load_roles(older)
+    assert (roles.recall_k, roles.guardrails, roles.planner) == (5, True, None)
 
 
 def test_what_is_not_an_export_is_refused(tmp_path):

@@ -207,6 +207,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], before: int, repor
             extractor=open_roles(plan.roles).extractor,
             recall_k=open_roles(plan.roles).recall_k,
             guardrails=open_roles(plan.roles).guardrails,
+            planner=open_roles(plan.roles).planner,
             recaller=recaller,
             strategies=_read_strategies(plan),
         )
@@ -298,7 +299,7 @@ def _test(
         level=setup.level,
         learn=False,
         guardrails=setup.guardrails and open_roles(plan.roles).guardrails,
-        planner=setup.planner,
+        planner=setup.planner or (open_roles(plan.roles).planner if arm.has_memory else None),
         guidance=open_roles(plan.roles).guidance if arm.has_memory else None,
         recall_k=open_roles(plan.roles).recall_k,
         max_steps=_make_budget(plan, consulted),

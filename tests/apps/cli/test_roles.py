@@ -178,6 +178,29 @@ def test_an_experiment_of_an_earlier_version_goes_on(tmp_path):
     assert run_plan(small, tmp_path, jobs=1) == before
 
 
+@pytest.mark.parametrize(("memory", "plans", "guarded"), [("library", True, False), ("episodes", False, False)])
+def test_in_a_run_a_policy_has_the_planner_and_the_guardrails_of_its_training(
+    settings, tmp_path, monkeypatch, memory, plans, guarded
+):
+    """Only where it recalls, and not beside raw episodes, which were shown without plans."""
+    alone = {"arms": {"control": 1, "recalling": 2}, "guidance": {"recalling": memory}, "roles": {"policy": {}}}
+    library = {"recall": RECALL, "planner": "demonstrations", "guardrails": False}
+    run = {**settings["run"], "out": str(tmp_path / "run")}
+    train({**settings, **alone, "library": library, "run": run}, export=tmp_path / "export")
+    made = []
+
+    class Spy(Agent):
+        def __init__(self, *parts, **options):
+            made.append((str(options["arm"]), options.get("planner"), options.get("guardrails")))
+            super().__init__(*parts, **options)
+
+    monkeypatch.setattr("hardwon.runtime.agent.Agent", Spy)
+    run_plan(plan(tmp_path, roles=str(tmp_path / "export"), arms=("empty", "step")), tmp_path, jobs=1)
+    with_memory = {(planner, guards) for arm, planner, guards in made if "empty" not in arm}
+    assert with_memory == {("demonstrations" if plans else None, guarded)}
+    assert {planner for arm, planner, _ in made if "empty" in arm} == {None}
+
+
 @pytest.fixture
 def short(monkeypatch):
     """Episodes of members of a team that take few steps."""

@@ -47,6 +47,10 @@ class Manifest:
     """Largest number of items, and of similar steps, that a recall showed; None in an export of an earlier version."""
     guidance: str | None = None
     """Kind of guidance that the policy read; None in an export of an earlier version."""
+    guardrails: bool = True
+    """Whether guardrails refused actions where the policy recalled."""
+    planner: str | None = None
+    """The planner where the policy recalled."""
     instructions: Mapping[str, Any] = field(default_factory=instructions.describe)
 
 
@@ -73,8 +77,16 @@ def write_manifest(folder: Path, config: TrainConfig, model: Any) -> None:
     roles = {name: role.settings for name, role in config.roles.items()}
     # an export is used from other folders than that of the run
     model_config = replace(config.model, base=locate_base(config.model.base))
+    library = config.library
     manifest = Manifest(
-        model_config, roles, base, config.eval.temperature, config.library.recall, choose_guidance(config)
+        model_config,
+        roles,
+        base,
+        config.eval.temperature,
+        recall=library.recall,
+        guidance=choose_guidance(config),
+        guardrails=library.guardrails,
+        planner=library.planner,
     )
     text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")

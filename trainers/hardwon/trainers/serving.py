@@ -3,7 +3,7 @@
     roles = load_roles("runs/twc/export")
     agent = Agent(
         roles.policy, library, environment,
-        guidance=roles.guidance, extractor=roles.extractor, recall_k=roles.recall_k,
+        guidance=roles.guidance, extractor=roles.extractor, recall_k=roles.recall_k, planner=roles.planner,
     )
     team = Team(agents, bank, roles.admission, access="show")
 
@@ -73,6 +73,8 @@ class Roles:
     """Largest number of items, and of similar steps, that a recall showed in training; an `Agent` takes it."""
     guardrails: bool = True
     """Whether guardrails refused actions in training; an `Agent` takes it. Raw episodes are shown without them."""
+    planner: str | None = None
+    """The planner whose plans the policy read in training; an `Agent` takes it. Raw episodes are shown without one."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -127,7 +129,9 @@ def load_roles(
     if "policy" in roles and "guidance" not in roles:
         roles["guidance"] = _open_memory(manifest.guidance, place)
     recall_k = RECALL_K if manifest.recall is None else manifest.recall
-    return Roles(**roles, recall_k=recall_k, guardrails=not isinstance(roles.get("guidance"), PastedEpisodes))
+    pastes = isinstance(roles.get("guidance"), PastedEpisodes)
+    guardrails, planner = manifest.guardrails and not pastes, None if pastes else manifest.planner
+    return Roles(**roles, recall_k=recall_k, guardrails=guardrails, planner=planner)
 
 
 def load_policy(folder: str | Path, *, device: str = "auto", temperature: float = 0.0) -> "ServedPolicy":

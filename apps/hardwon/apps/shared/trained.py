@@ -49,6 +49,7 @@ class NoRoles:
     admission: None = None
     recall_k: int = 5
     guardrails: bool = True
+    planner: None = None
 
 
 @lru_cache(maxsize=1)

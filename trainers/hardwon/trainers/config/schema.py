@@ -206,7 +206,8 @@ class LibraryConfig:
     guardrails: bool = True
     """Refuse actions that the library's guardrails forbid."""
     planner: Literal["skills", "demonstrations"] | None = None
-    """skills: plan with the library's skills, and repair the rest of a plan in trouble. null plans nothing."""
+    """skills: plan with the library's skills, and repair the rest of a plan in trouble. demonstrations: show the next
+    action of a like task's success, bound to this task. null plans nothing."""
     warmup_items: int = 0
     """Active items below which nothing is shown yet."""
     warmup_iterations: int = 0
