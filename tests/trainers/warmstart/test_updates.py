@@ -21,6 +21,7 @@ from hardwon.trainers import feasibility, train, trainer
 from hardwon.trainers.algorithms.imitation import Imitation
 from hardwon.trainers.checkpoint import Checkpoints
 from hardwon.trainers.console import EpisodeCount
+from hardwon.trainers.engines.base_models import load_tokenizer
 from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.player import Player
 from hardwon.trainers.session import Session
@@ -95,6 +96,26 @@ def test_a_demonstration_that_cleaning_broke_is_played_whole(corridor, monkeypat
     lines = capsys.readouterr().err
     assert "cannot be played again" not in lines
     assert re.search(r"warm start: [1-9]\d* demonstrations of [1-9]\d* tokens, the longest of [1-9]\d*", lines)
+
+
+def test_demonstrations_show_plans_where_the_run_has_a_planner(corridor, monkeypatch, tmp_path):
+    """A policy learns to follow plans from those that it has read."""
+    samples, pack = [], demonstrations.pack_samples
+    monkeypatch.setattr(demonstrations, "pack_samples", lambda rows, turns: samples.extend(rows) or pack(rows, turns))
+    train(
+        corridor(
+            environment={"name": "tests.trainers.gating.test_other_worlds:Fetch", "max_steps": 6},
+            arms={"control": 1, "retrieved": 1},
+            explore={"worlds": {"seeds": "0-3"}, "steps": 30},
+            library={"explored": {"more": {"seeds": "16-31"}}, "planner": "demonstrations"},
+            model={"base": str(save_base(tmp_path / "base")), "adapter": 4, "device": "cpu"},
+            warmstart={"examples": {"copies": 2}, "learning": {"updates": 1, "batch": 2}},
+            run={"iterations": 0},
+        )
+    )
+    tokenizer = load_tokenizer(tmp_path / "base")
+    turns = [tokenizer.decode(one.prompt).rpartition("<|im_start|>user")[2] for one in samples]
+    assert 0 < sum("<plan>" in turn for turn in turns) < len(turns)  # control reads none
 
 
 @pytest.mark.parametrize(("limit", "kept"), [("longest", True), ("shortest", False), ("less", None)])
