@@ -19,6 +19,7 @@ from tests.trainers.test_trainer import assert_same, lines
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.trainers import feasibility, train, trainer
 from hardwon.trainers.algorithms.imitation import Imitation
+from hardwon.trainers.algorithms.samples import Sample
 from hardwon.trainers.checkpoint import Checkpoints
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.engines.base_models import load_tokenizer
@@ -100,8 +101,14 @@ def test_a_demonstration_that_cleaning_broke_is_played_whole(corridor, monkeypat
 
 def test_demonstrations_show_plans_where_the_run_has_a_planner(corridor, monkeypatch, tmp_path):
     """A policy learns to follow plans from those that it has read."""
-    samples, pack = [], demonstrations.pack_samples
-    monkeypatch.setattr(demonstrations, "pack_samples", lambda rows, turns: samples.extend(rows) or pack(rows, turns))
+    samples: list[Sample] = []
+    original = demonstrations.pack_samples
+
+    def keep(rows, turns):
+        samples.extend(rows)
+        return original(rows, turns)
+
+    monkeypatch.setattr(demonstrations, "pack_samples", keep)
     train(
         corridor(
             environment={"name": "tests.trainers.gating.test_other_worlds:Fetch", "max_steps": 6},
