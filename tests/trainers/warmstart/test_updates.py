@@ -19,7 +19,7 @@ from tests.trainers.test_trainer import assert_same, lines
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.trainers import feasibility, train, trainer
 from hardwon.trainers.algorithms.imitation import Imitation
-from hardwon.trainers.algorithms.samples import Sample
+from hardwon.trainers.algorithms.samples import Sample, pack_samples
 from hardwon.trainers.checkpoint import Checkpoints
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.engines.base_models import load_tokenizer
@@ -102,13 +102,12 @@ def test_a_demonstration_that_cleaning_broke_is_played_whole(corridor, monkeypat
 def test_demonstrations_show_plans_where_the_run_has_a_planner(corridor, monkeypatch, tmp_path):
     """A policy learns to follow plans from those that it has read."""
     samples: list[Sample] = []
-    original = demonstrations.pack_samples
 
     def keep(rows, turns):
         samples.extend(rows)
-        return original(rows, turns)
+        return pack_samples(rows, turns)
 
-    monkeypatch.setattr(demonstrations, "pack_samples", keep)
+    monkeypatch.setattr("hardwon.trainers.warmstart.demonstrations.pack_samples", keep)
     train(
         corridor(
             environment={"name": "tests.trainers.gating.test_other_worlds:Fetch", "max_steps": 6},
