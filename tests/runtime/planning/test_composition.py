@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step
 from hardwon.memory.values.repertoire import Repertoire
 from hardwon.runtime import Agent, Decision
 from hardwon.runtime.interfaces.types import Context
@@ -293,6 +293,58 @@ def test_a_place_that_every_text_lists_was_not_found_there(library):
     grabbed = acted(trajectory).index("grab vase 3 from basin 1")
     assert grabbed > 2  # other places were searched before
     assert acted(trajectory)[grabbed + 1 :] == ["walk to table 1", "lay vase 3 in table 1"]
+
+
+class Deviating:
+    """A policy that does one step of the plan with another thing than planned, and keeps the later plans."""
+
+    name = "deviating"
+    reads: Literal["values", "text"] = "values"
+
+    def __init__(self, planned, instead):
+        self.planned, self.instead = planned, instead
+
+    def decide(self, context):
+        action = context.plan.next.action
+        return Decision(self.instead if action == self.planned else action)
+
+    async def adecide(self, context):
+        return self.decide(context)
+
+
+def test_what_the_policy_did_with_another_thing_counts(library):
+    """Both are vases: the plan goes on with the one that the agent took."""
+    house = House({"vase 3": "shelf 2", "vase 4": "shelf 2", "jar 1": "shelf 2"})
+    task = "bring a vase to table"
+    grabbed = next(action for action in acted(play(library, house, task)) if action.startswith("grab"))
+    other = grabbed.replace("vase 3", "vase 5").replace("vase 4", "vase 3").replace("vase 5", "vase 4")
+    agent = Agent(Deviating(grabbed, other), library, house, planner="demonstrations", learn=False, max_steps=20)
+    done = acted(agent.run(task).trajectory)
+    thing = other.removeprefix("grab ").removesuffix(" from shelf 2")
+    assert done[done.index(other) :] == [other, "walk to table 1", f"lay {thing} in table 1"]
+
+
+@pytest.mark.parametrize(
+    ("action", "feedback", "worked", "counts"),
+    [
+        ("grab lamp 2 from table 1", "", True, True),
+        ("grab lamp 2 from table 1", "You need gloves first.", True, False),  # and nothing changed
+        ("grab lamp 2 from table 1", "", False, False),
+        ("grab cup 1 from table 1", "", True, False),
+    ],
+    ids=["another lamp", "without effect", "failed", "another kind of thing"],
+)
+def test_what_the_policy_did_counts_only_if_it_does_the_step(library, action, feedback, worked, counts):
+    house = House({"lamp 1": "table 1", "lamp 2": "table 1", "cup 1": "table 1"})
+    house.reset(BRING[0])
+    before, *_ = house.step("walk to table 1")
+    after = replace(before, feedback=feedback)
+    diagnosis = Diagnosis(True) if worked else Diagnosis(False, Failure.TOOL_ERROR)
+    history = (Step(before, action, after, diagnosis),)
+    context = Context(state=after, actions=tuple(house.admissible(after)), history=history)
+    plan = Composer().follow(None, context, library.repertoire())
+    assert plan is not None
+    assert [step.action for step in plan.done] == [action] * counts
 
 
 class Locked(Described):

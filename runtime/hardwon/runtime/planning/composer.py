@@ -13,6 +13,7 @@ from hardwon.runtime.interfaces.types import Context, Usage
 
 from .composition import TRIES, Binding, Progress, bind_demonstration, choose_action, fits_step
 from .plans import Plan, PlannedStep, SkillPlanner
+from .progress import took_effect
 
 MOST = 6
 """Number of different demonstrations that are tried in one episode."""
@@ -151,6 +152,11 @@ def _advance(plan: Plan, binding: Binding, context: Context, repertoire: Reperto
         _count_since(plan, context),
         frozenset(parse_action(action).slots[0] for action in earlier_actions if parse_action(action).slots),
     )
+    last = context.history[-1] if progress.since < len(context.history) else None
+    if last and took_effect(last) and fits_step(binding, at, last.action, progress):
+        # the policy did it with another thing, or at another place, than was planned
+        done = PlannedStep(plan.following, last.action, done=True, source=binding.source, part=at + 1)
+        return _advance(replace(plan, steps=(*plan.done, done)), binding, context, repertoire)
     action = choose_action(binding, at, progress, context, repertoire)
     if not action and progress.used:  # there is no other thing of this kind
         progress = replace(progress, used=frozenset())

@@ -31,11 +31,16 @@ def advance_plan(plan: Plan, planned: PlannedStep, step: Step) -> tuple[Plan, st
         The plan, and a description of a check that failed although the action succeeded; empty otherwise.
     """
     met = _meets(planned.check, step.post, step.action)
-    # An unchanged place plus such a message means that the action had no effect, even without a reported failure.
-    is_unmet = place(step.pre) == place(step.post) and speaks_of_unmet(step.post.feedback)
-    after = plan.tried(step.action, done=step.diagnosis.success and met and not is_unmet)
+    after = plan.tried(step.action, done=met and took_effect(step))
     missed = f"`{step.action}` did not bring about what was planned" if step.diagnosis.success and not met else ""
     return after, missed
+
+
+def took_effect(step: Step) -> bool:
+    """Return whether a step succeeded and did not leave everything as it was for want of a precondition."""
+    # An unchanged place plus such a message means that the action had no effect, even without a reported failure.
+    is_unmet = place(step.pre) == place(step.post) and speaks_of_unmet(step.post.feedback)
+    return step.diagnosis.success and not is_unmet
 
 
 def judge_skills(
