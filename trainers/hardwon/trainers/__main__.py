@@ -4,6 +4,7 @@ Results go to stdout, progress to stderr. Exit codes: 0 for a finished or cleanl
 failure, 2 for a usage error. torch is imported only after the arguments are parsed.
 """
 
+import io
 import json
 import sys
 from collections.abc import Mapping
@@ -128,8 +129,16 @@ def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
             typer.echo(f"{name}: {arm['excluded']} of {played} episodes are in no figure: {causes or 'unknown'}")
 
 
+def replace_unprintable() -> None:
+    """Print `?` for characters that the console cannot encode, such as those of code page 1252, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None without a console
+            stream.reconfigure(errors="replace")
+
+
 def main() -> None:
     """Run the command and exit with its code."""
+    replace_unprintable()
     try:
         typer.run(train)
     except HardwonError as error:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from hardwon.apps.shared.common import tell
-from hardwon.trainers.__main__ import train
+from hardwon.trainers.__main__ import replace_unprintable, train
 
 from . import bench, connect, curate, doctor, memory, review, serve
 from .eval import evaluate
@@ -109,4 +109,5 @@ app.add_typer(serve.app, name="serve")
 
 def main() -> None:
     """Run the `hardwon` command."""
+    replace_unprintable()
     app()

@@ -24,7 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Answer one call of a hook. Return 0 in every case."""
     try:
         options = parse_arguments(sys.argv[1:] if arguments is None else arguments)
-        answer = answer_event(read_event(options.agent, sys.stdin.read()), options)
+        # Agents write UTF-8, whatever encoding the console has.
+        text = sys.stdin.buffer.read().decode("utf-8-sig", errors="replace")
+        answer = answer_event(read_event(options.agent, text), options)
         if answer:
             sys.stdout.write(json.dumps(answer))
             sys.stdout.flush()

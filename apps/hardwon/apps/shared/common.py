@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
@@ -187,8 +188,19 @@ def tell(message: str) -> None:
 def say_json(value: Any) -> None:
     """Print a value as one JSON document on stdout."""
     text = json.dumps(value, ensure_ascii=False, indent=2, default=_plain)
+    if not _can_print(text):  # a replaced character would be lost, an escape is the same text
+        text = json.dumps(value, indent=2, default=_plain)
     # `json` itself escapes the controls of ASCII; others are only inside strings, where an escape is the same text
     typer.echo(text if text.isascii() else _CONTROLS.sub(lambda char: f"\\u{ord(char[0]):04x}", text))
+
+
+def _can_print(text: str) -> bool:
+    """Return whether stdout can encode a text."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _plain(value: Any) -> Any:
