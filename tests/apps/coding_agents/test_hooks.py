@@ -186,6 +186,57 @@ def test_a_person_who_stops_a_call_or_a_turn_leaves_the_outcome_open(tmp_path, m
     assert episode.success is None
 
 
+@pytest.mark.parametrize("ends", ["prompt", "session", "restart", "idle"])
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
+def test_a_turn_without_a_stop_is_recorded_and_tells_no_outcome(tmp_path, monkeypatch, agent, ends):
+    """Its agent was killed, or closed in the middle of the turn, or a person went on with another request."""
+    session = Session(tmp_path, monkeypatch, agent)
+    names = {"prompt": "UserPromptSubmit", "session": "SessionEnd", "restart": "SessionStart", "idle": "SessionStart"}
+    if agent == "cursor":
+        names = {ends: "beforeSubmitPrompt" if ends == "prompt" else names[ends][0].lower() + names[ends][1:]}
+    session.send("beforeSubmitPrompt" if agent == "cursor" else "UserPromptSubmit", prompt="Fix it.")
+    session.call("Bash", {"command": "ls"}, {"stdout": "a.py"})
+    if ends == "idle":
+        file = Journal(str(session.library), session.session).path
+        os.utime(file, (0, time.time() - 25 * 3600))
+        session.session = "s-2"
+    session.send(names[ends], prompt="Go on.", source="startup")
+    (episode,) = session.episodes()
+    assert (episode.task, len(episode.steps), episode.success) == ("Fix it.", 1, None)
+
+
+def test_a_session_that_is_compacted_goes_on_with_its_turn(session):
+    session.send("UserPromptSubmit", prompt="Fix it.")
+    session.call("Bash", {"command": "ls"}, {"stdout": "a.py"})
+    session.send("SessionStart", source="compact")
+    session.call("Bash", {"command": "make"}, {"stdout": "built"})
+    session.send("Stop")
+    (episode,) = session.episodes()
+    assert (len(episode.steps), episode.success) == (2, True)
+
+
+@pytest.mark.parametrize(("host", "is_taken"), [("this", True), ("another", False)])
+def test_a_turn_of_an_agent_that_was_killed_is_recorded_with_the_next_session(session, host, is_taken):
+    ended = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(ended, 0)
+    journal = Journal(str(session.library), "s-killed")
+    caller = {"agent": ended, "host": os.uname().nodename if host == "this" else host}
+    journal.append({"kind": "prompt", "text": "Fix it.", **caller})
+    journal.append({"kind": "answer", "id": "t", "tool": "Bash", "arguments": {}, "result": "", "error": "", **caller})
+    session.send("SessionStart", source="startup")
+    assert [(episode.task, episode.success) for episode in session.episodes()] == [("Fix it.", None)] * is_taken
+
+
+@pytest.mark.parametrize("events", [("Stop",), ("PostToolUse", "Stop"), ("PreToolUse", "PostToolUse", "SessionEnd")])
+def test_a_session_that_reports_no_request_is_no_episode(session, events):
+    """Its hooks were installed in the middle of a turn, or its journal is gone."""
+    session.play("Fix the tests.")
+    session.session = "s-stale"
+    for name in events:
+        session.send(name, tool_name="Bash", tool_input={"command": "ls"}, tool_use_id="t-9", tool_response="a.py")
+    assert [episode.task for episode in session.episodes()] == ["Fix the tests."]
+
+
 # ---- guardrails
 
 
@@ -313,6 +364,31 @@ def test_an_import_of_the_transcript_adds_nothing(session):
     form, logged = reading.read(session.transcript)
     with ExperienceLibrary.open(session.library) as library:
         assert filing.write(library, logged, source=form) == 0
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_turns_with_equal_requests_that_wait_together_are_all_recorded(session, monkeypatch, has_ids):
+    """A recorder may read the transcript when the next turn is already in it."""
+    record = record_pending
+    monkeypatch.setattr("hardwon.apps.coding_agents.hook.subprocess.Popen", lambda *_, **__: None)
+    lines = []
+    for turn in range(3):
+        session.send("UserPromptSubmit", prompt="continue")
+        call = {"tool_name": "Bash", "tool_input": {"command": f"make {turn}"}}
+        ref = {"tool_use_id": f"toolu_{turn}"} if has_ids else {}
+        session.send("PreToolUse", **call, **ref)
+        session.send("PostToolUse", **call, **ref, tool_response={"stdout": "built"})
+        session.send("Stop")
+        common = {"sessionId": "s-1", "isSidechain": False}
+        used = {"type": "tool_use", "id": f"toolu_{turn}", "name": "Bash", "input": call["tool_input"]}
+        for role, content in (("user", "continue"), ("assistant", [used])):
+            message = {"role": role, "content": content}
+            lines.append({**common, "type": role, "uuid": f"{role}-{turn}", "message": message})
+    session.transcript.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert record(session.options) == 3
+    assert sorted(episode.steps[0].action for episode in session.episodes()) == [
+        f'Bash(command="make {turn}")' for turn in range(3)
+    ]
 
 
 def test_a_turn_that_could_not_be_recorded_is_recorded_later(session, monkeypatch):

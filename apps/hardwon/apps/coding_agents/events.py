@@ -54,6 +54,8 @@ class HookEvent:
     transcript: str = ""
     is_interrupt: bool = False
     """A person stopped the call or the turn, which shows neither a success nor a failure."""
+    is_new_session: bool = False
+    """The agent was started, so no turn of this session runs; Claude Code also reports a session that it compacts."""
 
 
 def read_event(agent: str, text: str) -> HookEvent:
@@ -76,8 +78,14 @@ def read_event(agent: str, text: str) -> HookEvent:
         kind, name, str(session), agent, str(value.get("cwd") or roots[0]), str(value.get("prompt") or ""),
         str(value.get("tool_name") or ""), _read_arguments(value.get("tool_input")), result, error,
         str(value.get("tool_use_id") or ""), str(value.get("transcript_path") or ""),
-        value.get("is_interrupt") is True or (kind == "stop" and value.get("status") in ("aborted", "error")),
+        value.get("is_interrupt") is True or (kind == "stop" and _is_cut(name, value)),
+        kind == "session" and value.get("source") != "compact",
     )  # fmt: skip
+
+
+def _is_cut(name: str, value: Mapping[str, Any]) -> bool:
+    """Return whether a turn ended before its time; at the end of a session, one that had a stop is recorded already."""
+    return value.get("status") in ("aborted", "error") or name.lower() == "sessionend"
 
 
 def _read_arguments(value: Any) -> dict[str, Any]:

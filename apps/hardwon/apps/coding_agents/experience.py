@@ -144,9 +144,12 @@ def record_pending(options: argparse.Namespace) -> int:
 
 
 def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namespace) -> str:
-    """Record one turn as an episode, and return its id; empty if it had no calls."""
+    """Record one turn as an episode, and return its id; empty if it had no calls, or nobody knows the request."""
     entries = list(read_entries(path))
     prompt: Mapping[str, Any] = next((entry for entry in entries if entry.get("kind") == "prompt"), {})
+    if not prompt:
+        log_failure(ValueError(f"{path.name} is not recorded: its session reported calls and no request"))
+        return ""
     if options.agent == "codex":
         uuid = ""  # the requests of a rollout have no ids
         mark_failures_from_rollout(entries, prompt)
@@ -179,18 +182,21 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
         for at, entry in enumerate(entries)
         if entry.get("kind") == "before" and entry.get("id") and entry["id"] not in answered
     }
-    uuid = ""
+    own, equal, has_begun = {entry.get("id") for entry in entries} - {None, ""}, list[str](), False
     for line in _read_tail(path):
         if not isinstance(line.get("message"), Mapping) or line.get("isSidechain"):
             continue
         for message in plain_messages({"role": line.get("type"), **line["message"]}):
-            if message["role"] == "user" and message["text"].strip() == str(prompt.get("text", "")).strip():
-                uuid = str(line.get("uuid") or "")
+            # Later turns may repeat the words of this one, so its request is the last before its first call.
+            has_begun = has_begun or any(call["id"] in own for call in message["calls"])
+            is_equal = message["role"] == "user" and message["text"].strip() == str(prompt.get("text", "")).strip()
+            if is_equal and not has_begun:
+                equal.append(str(line.get("uuid") or ""))
             at = missing.get(str(message["answers"])) if message["role"] == "tool" else None
             if at is not None:
                 error = message["text"] or "error" if message["error"] else ""
                 entries[at] = {**entries[at], "kind": "answer", "result": message["text"], "error": error}
-    return uuid
+    return equal[-1] if equal and (has_begun or len(equal) == 1) else ""
 
 
 def mark_failures_from_rollout(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> None:

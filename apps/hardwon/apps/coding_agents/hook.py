@@ -52,6 +52,7 @@ def answer_event(event: HookEvent, options: argparse.Namespace) -> dict[str, Any
     """Return the answer to an event; empty for none."""
     journal = Journal(options.library, event.session)
     if event.kind == "session":
+        _begin_session(event, options, journal)
         return add_context(event, _experience().describe_library(options, journal))
     if event.kind == "prompt":
         return _begin_turn(event, options, journal)
@@ -60,8 +61,8 @@ def answer_event(event: HookEvent, options: argparse.Namespace) -> dict[str, Any
     if event.kind in ("after", "failed"):
         return _end_call(event, journal)
     if event.kind == "stop":
-        if event.is_interrupt and journal.path.exists():
-            journal.append({"kind": "interrupt", "id": ""})
+        if event.is_interrupt:
+            journal.interrupt()
         _record(event, options, journal)
     return {}
 
@@ -73,8 +74,19 @@ def _experience() -> Any:
     return experience
 
 
+def _begin_session(event: HookEvent, options: argparse.Namespace, journal: Journal) -> None:
+    """Record the turns that earlier sessions left unfinished."""
+    journal.take_abandoned()
+    if event.is_new_session:
+        journal.interrupt()
+        _record(event, options, journal)
+    else:
+        _record_waiting(event, options, journal)
+
+
 def _begin_turn(event: HookEvent, options: argparse.Namespace, journal: Journal) -> dict[str, Any]:
-    _record(event, options, journal)  # a turn that was interrupted has no stop
+    journal.interrupt()  # a turn that still has a journal had no stop
+    _record(event, options, journal)
     begun = {"session": event.session, "cwd": event.cwd, "transcript": event.transcript}
     journal.append({"kind": "prompt", "text": event.prompt, **begun})
     hint, reasons = _experience().find_hint(options, event.prompt)
@@ -108,7 +120,7 @@ def _check(event: HookEvent, options: argparse.Namespace, journal: Journal) -> d
 
 def _end_call(event: HookEvent, journal: Journal) -> dict[str, Any]:
     if event.is_interrupt:
-        journal.append({"kind": "interrupt", "id": event.call_id})
+        journal.interrupt(event.call_id)
         return {}
     journal.append(
         {
@@ -131,8 +143,14 @@ def _end_call(event: HookEvent, journal: Journal) -> dict[str, Any]:
 
 
 def _record(event: HookEvent, options: argparse.Namespace, journal: Journal) -> None:
-    """Record the finished turn in a process of its own, because the agent waits for this one."""
-    if journal.take() is None and not journal.pending():
+    """Record the finished turn, and those that wait."""
+    journal.take()
+    _record_waiting(event, options, journal)
+
+
+def _record_waiting(event: HookEvent, options: argparse.Namespace, journal: Journal) -> None:
+    """Record the turns that wait in a process of its own, because the agent waits for this one."""
+    if not journal.pending():
         return
     command = [sys.executable, "-m", "hardwon.apps.coding_agents.record", event.agent, "--library", options.library]
     command += ["--namespace", options.namespace, "--trust", options.trust]

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ HOME = "HARDWON_HOME"
 """Variable with the folder of journals and of the default library."""
 _KEPT_S = 7 * 24 * 3600
 """Seconds after which a journal that nobody recorded is removed."""
+_IDLE_S = 24 * 3600
+"""Seconds without a hook after which a turn is over, where nothing shows that the agent still runs."""
 
 
 def find_home() -> Path:
@@ -42,7 +45,8 @@ class Journal:
 
     def append(self, entry: Mapping[str, Any]) -> None:
         """Append an entry; one write, so that entries of parallel hooks do not mix."""
-        data = json.dumps({"at": time.time(), **entry}, ensure_ascii=False).encode(errors="replace") + b"\n"
+        origin = {"at": time.time(), "host": os.uname().nodename, "agent": os.getppid()}
+        data = json.dumps({**origin, **entry}, ensure_ascii=False).encode(errors="replace") + b"\n"
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(file, data)
@@ -62,6 +66,20 @@ class Journal:
             return None
         return moved
 
+    def interrupt(self, call_id: str = "") -> None:
+        """Note that a call or the turn was stopped, if there is a turn."""
+        if self.path.exists():
+            self.append({"kind": "interrupt", "id": call_id})
+
+    def take_abandoned(self) -> None:
+        """Take the turns of other sessions whose agents ended without a word; what they led to is unknown."""
+        for path in self.folder.glob("*.jsonl"):
+            if path != self.path and _is_abandoned(path):
+                other = copy(self)
+                other.path = path
+                other.interrupt()
+                other.take()
+
     def pending(self) -> list[Path]:
         """Return the files that wait to be recorded, oldest first, of all sessions; very old ones are removed."""
         waiting = []
@@ -76,6 +94,31 @@ class Journal:
     def guards(self) -> Path:
         """Return the file with the calls that guardrails forbid, which saves most hooks from opening the library."""
         return self.folder / "guards.json"
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Return whether the agent that called the hooks of a turn has ended, or has not called any for a day."""
+    try:
+        if path.stat().st_mtime < time.time() - _IDLE_S:
+            return True
+    except FileNotFoundError:
+        return False
+    entries = list(read_entries(path))
+    callers = {(entry.get("host"), entry.get("agent")) for entry in entries}
+    if len(entries) < 2 or len(callers) != 1:  # some agents start hooks through a shell, which ends with each
+        return False
+    host, agent = callers.pop()
+    return host == os.uname().nodename and isinstance(agent, int) and not _is_running(agent)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        pass
+    return True
 
 
 def read_entries(path: Path) -> Iterator[dict[str, Any]]:
