@@ -21,7 +21,7 @@ from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.teams.sharing_policy import Admission
 
 from .http.access.auth import Tokens
-from .http.access.gate import is_loopback
+from .http.access.browsers import is_loopback
 from .http.access.patience import PatientProtocol
 from .http.app import create_app
 from .http.state.watch import JsonLines

@@ -13,17 +13,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from hardwon.apps.http.access.browsers import is_for_loopback, is_foreign
+
+from .address import PathRefused, join_path
 from .chat import ChatCompletions
 from .conversations import ConversationLog, ModelCall, ProxySettings
 from .dialect import Dialect
@@ -34,7 +37,6 @@ from .token_file import TokenFile
 
 logger = logging.getLogger("hardwon.proxy")
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
 PATIENCE_S = 5.0
 """Seconds that a call waits for the library before it passes through without experience."""
@@ -121,7 +123,7 @@ def create_proxy(
         timeout_s: Seconds to wait for the next bytes of the upstream server.
         patience_s: Seconds to wait for the library.
     """
-    proxy = Proxy(access, upstream, settings or ProxySettings(), tokens, dict(extra_body or {}), timeout_s, patience_s)
+    proxy = Proxy(access, settings or ProxySettings(), tokens, dict(extra_body or {}), timeout_s, patience_s)
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
@@ -138,46 +140,45 @@ def create_proxy(
         Route("/{path:path}", proxy.pass_through, methods=METHODS),
     ]
     app = Starlette(routes=routes, lifespan=live)
-    app.add_middleware(LocalOnly)
+    app.add_middleware(LocalOnly, upstream=httpx.URL(upstream))
     return app
 
 
 class LocalOnly:
     """Rejects requests of web pages and of other host names: a page must not use the library of its reader.
 
-    It also rejects WebSockets with status 426, after which clients such as Codex go on over HTTP at once.
+    It also rejects targets that are no paths below the upstream server's address, and WebSockets with status 426, after
+    which clients such as Codex go on over HTTP at once.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, upstream: httpx.URL) -> None:
+        self._app, self._upstream = app, upstream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or reject it."""
+        """Pass a request on with its URL at the upstream server, or reject it."""
         if scope["type"] == "websocket":
             await WebSocket(scope, receive, send).send_denial_response(_refuse_upgrade())
-            return
-        if scope["type"] == "http":
-            request = Request(scope)
-            names = [f"//{request.headers.get('host', '')}", request.headers.get("origin", "//localhost")]
-            if not all(_is_local(name) for name in names):
-                text = "this proxy accepts only programs on this machine; call it at 127.0.0.1"
-                await JSONResponse(error_body(text, "forbidden"), 403)(scope, receive, send)
-                return
-            if request.headers.get("upgrade", "").lower() == "websocket":  # no library for WebSockets is installed
-                await _refuse_upgrade()(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        elif scope["type"] == "http" and (refusal := self._reject(scope)):
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _reject(self, scope: Scope) -> Response | None:
+        if not is_for_loopback(scope) or is_foreign(scope):
+            text = "this proxy accepts only programs on this machine; call it at 127.0.0.1"
+            return JSONResponse(error_body(text, "forbidden"), 403)
+        if Headers(scope=scope).get("upgrade", "").lower() == "websocket":  # no library for WebSockets is installed
+            return _refuse_upgrade()
+        try:
+            url = join_path(self._upstream, scope["raw_path"], scope["query_string"])
+        except PathRefused as error:
+            return JSONResponse(error_body(str(error), "path_refused"), 400)
+        scope.setdefault("state", {})["url"] = url
+        return None
 
 
 def _refuse_upgrade() -> Response:
     return JSONResponse(error_body("this proxy has no WebSockets; call it over HTTP", "upgrade_required"), 426)
-
-
-def _is_local(address: str) -> bool:
-    try:
-        return urlsplit(address).hostname in LOOPBACK
-    except ValueError:
-        return False
 
 
 class Proxy:
@@ -186,7 +187,6 @@ class Proxy:
     def __init__(
         self,
         access: LibraryAccess,
-        upstream: str,
         settings: ProxySettings,
         tokens: TokenFile | None,
         extra_body: dict[str, Any],
@@ -196,7 +196,7 @@ class Proxy:
         self.log = ConversationLog(access, settings)
         self.settings, self.tokens, self.worker = settings, tokens, Worker(patience_s)
         self.client = httpx.AsyncClient(timeout=httpx.Timeout(timeout_s, connect=CONNECT_S), follow_redirects=False)
-        self._access, self._upstream = access, upstream.rstrip("/")
+        self._access = access
         self._chat, self._responses = ChatCompletions(extra_body), Responses()
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class Proxy:
         if dialect.is_conversation(body):
             begin = partial(_begin_turn, self.log, dialect)
             turn = await self.worker.try_call("recall", begin, body, undo=self.log.cancel_turn)
-        exchange = Exchange(self, dialect, self._url(request), forward_headers(request.headers), body, turn)
+        exchange = Exchange(self, dialect, request.state.url, forward_headers(request.headers), body, turn)
         try:
             response = await exchange.send()
         except httpx.HTTPError as error:
@@ -257,7 +257,7 @@ class Proxy:
         headers = forward_headers(request.headers)
         if encoding := request.headers.get("content-encoding"):
             headers["content-encoding"] = encoding  # the data go on as they came
-        sent = self.client.build_request(request.method, self._url(request), headers=headers, content=data)
+        sent = self.client.build_request(request.method, request.state.url, headers=headers, content=data)
         try:
             response = await self.client.send(sent, stream=True)
         except httpx.HTTPError as error:
@@ -266,11 +266,6 @@ class Proxy:
             response.aiter_bytes(), response.status_code, return_headers(response.headers),
             background=BackgroundTask(response.aclose),
         )  # fmt: skip
-
-    def _url(self, request: Request) -> str:
-        path = request.url.path.removeprefix("/v1")
-        query = f"?{request.url.query}" if request.url.query else ""
-        return f"{self._upstream}{path}{query}"
 
 
 def _begin_turn(log: ConversationLog, dialect: Dialect, body: Mapping[str, Any]) -> ModelCall:

@@ -61,7 +61,7 @@ class Exchange:
         self,
         proxy: "Proxy",
         dialect: Dialect,
-        url: str,
+        url: httpx.URL,
         headers: Mapping[str, str],
         body: dict[str, Any],
         turn: ModelCall | None,

@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
+from hardwon.apps.http.access.browsers import is_loopback
 from hardwon.apps.server import Server, log_lines, open_socket
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 
-from .app import LOOPBACK, create_proxy
+from .app import create_proxy
 from .conversations import ProxySettings
 from .library_access import LibraryAccess
 from .token_file import TokenFile
@@ -43,9 +44,9 @@ def serve_proxy(
     """
     if urlsplit(upstream).scheme not in ("http", "https") or not urlsplit(upstream).hostname:
         raise ConfigError(f"upstream is {upstream!r}; use a URL such as https://api.openai.com/v1.")
-    if host not in LOOPBACK:
+    if not is_loopback(host):
         raise ConfigError(
-            f"host is {host!r}: this proxy asks nobody who they are, so it listens on {LOOPBACK[0]} alone. Start one "
+            f"host is {host!r}: this proxy asks nobody who they are, so it listens on 127.0.0.1 alone. Start one "
             "on each machine, with a shared library (postgresql://USER@HOST/DB)."
         )
     listening = open_socket(host, port)

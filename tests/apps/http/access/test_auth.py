@@ -115,6 +115,20 @@ def test_local_server_answers_to_its_own_name_alone(path, host):
         assert client.get("/v1/stats", headers={"Host": host}).status_code == 421
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_requests_marked_as_of_another_site_are_refused(path, site):
+    """A request without an origin too, such as an image; a link to a page of the dashboard is fine."""
+    with TestClient(create_app(path)) as client:
+        marked = {"Sec-Fetch-Site": site}
+        assert client.get("/v1/stats", headers=marked).status_code == 403
+        frame = {**marked, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+        assert client.get("/v1/stats", headers=frame).status_code == 403
+        link = {**marked, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+        assert client.get("/v1/stats", headers=link).status_code == 200
+        assert client.post("/v1/items", json=ITEM, headers=link).status_code == 403
+        assert client.get("/v1/stats", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+
+
 def test_page_of_another_origin_is_refused(path):
     with TestClient(create_app(path)) as client:
         assert client.post("/v1/items", json=ITEM, headers={"Origin": "http://evil.example"}).status_code == 403

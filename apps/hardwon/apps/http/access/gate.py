@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from fastapi.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,13 +18,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hardwon.memory.errors import HardwonError
 
 from .auth import LOCAL, Caller, Tokens
+from .browsers import is_for_loopback, is_foreign, is_link
 from .limits import Rates
 from .problems import problem, status_of
 
 COOKIE = "hardwon_token"
 OPEN = frozenset({"/healthz", "/login"})
 """Paths that need no token."""
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 FORWARDED = (
     "x-forwarded", "x-real-", "x-original-", "x-envoy-", "x-proxy", "x-appengine-", "x-azure-", "cf-", "fly-",
     "x-arr-", "x-vercel-", "x-nf-", "x-remote-", "tailscale-", "ngrok-", "x-amz-cf-", "x-akamai-",
@@ -39,11 +39,6 @@ PROXIED = frozenset({
 """Other headers that proxies add."""
 RECHECK_S = 1.0
 """Seconds between two checks of an open WebSocket's token."""
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a server at this address can be reached only from this machine."""
-    return host in LOOPBACK
 
 
 class Gate:
@@ -87,13 +82,13 @@ class Gate:
         """Return the response that rejects a request, or None if it is admitted."""
         request_id = scope["state"].get("request_id", "")
         scope["state"]["caller"] = None
-        # DNS rebinding: a web page may point its own host name at 127.0.0.1
-        if self._local and (_parse_host(headers.get("host", "")) not in LOOPBACK or _repeated(scope, b"host")):
+        if self._local and not is_for_loopback(scope):
             return problem(421, "this server accepts only local requests. Call it at 127.0.0.1.", "", request_id)
         bearer = _bearer(headers)
         # CSRF: browsers attach cookies to requests of any page, but never an Authorization header.
-        if not bearer and _is_foreign(headers):
-            return problem(403, f"pages of {headers['origin'][:200]} may not call this server.", "", request_id)
+        if not bearer and is_foreign(scope) and not is_link(scope):
+            page = headers.get("origin", "another site")[:200]
+            return problem(403, f"pages of {page} may not call this server.", "", request_id)
         is_open = self._local and not self._tokens.closed()
         if is_open and (through := _find_proxy_header(headers)):
             detail = (
@@ -175,29 +170,6 @@ def _cookie(headers: dict[str, str]) -> str:
     except CookieError:
         return ""
     return morsel.value if morsel else ""
-
-
-def _is_foreign(headers: dict[str, str]) -> bool:
-    """Return whether a browser sends this request for a page of another origin."""
-    origin = headers.get("origin")
-    if origin is None:
-        return False
-    try:
-        return urlsplit(origin).netloc != headers.get("host")
-    except ValueError:
-        return True
-
-
-def _parse_host(host: str) -> str | None:
-    try:
-        return urlsplit(f"//{host}").hostname
-    except ValueError:  # such as a lone "["
-        return None
-
-
-def _repeated(scope: Scope, header: bytes) -> bool:
-    # The dictionary of headers keeps only the last of repeated ones, so it cannot show this.
-    return [name for name, _ in scope["headers"]].count(header) > 1
 
 
 def _find_proxy_header(headers: dict[str, str]) -> str:
