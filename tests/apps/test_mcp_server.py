@@ -281,11 +281,7 @@ STEP = {"action": "open it", "result": "It is locked."}
 @pytest.mark.parametrize(
     ("name", "arguments", "words"),
     [
-        ("recall", {"task": "x", "limit": 3}, ["recall has no argument 'limit'", "task, situation, k"]),
-        ("recall", {"task": "x", "situaton": "y"}, ["'situaton'", "Did you mean 'situation'?"]),
-        ("stats", {"verbose": True}, ["'verbose'", "takes no arguments"]),
-        ("add", {"kind": "insight", "title": "Keys", "trust": "trusted", "writer": "rules"}, ["'trust', 'writer'"]),
-        ("record", {"task": "x", "steps": [{**STEP, "reward": 100}], "success": True}, ["steps.0.reward", "no such"]),
+        ("recall", {"request": "x"}, ["task: it is required", "Ignored 'request'"]),
         ("record", {"task": "x", "steps": [{"action": "a"}], "success": True}, ["steps.0.result", "required"]),
         ("recall", {}, ["task: it is required"]),
         ("recall", {"task": "x", "k": "many"}, ["k: ", "You sent 'many'"]),
@@ -301,6 +297,57 @@ def test_refusal_is_a_sentence_that_names_what_was_sent_and_what_is_taken(server
     assert all(word in text for word in words), text
     for raw in ("pydantic", "validation error", "input_value", "type=", "http"):
         assert raw not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("recall", {"task": "x", "limit": 3}, "Ignored 'limit'. There are: task, situation, k."),
+        ("recall", {"task": "x", "situaton": "y"}, "Ignored 'situaton'. Did you mean 'situation'?"),
+        ("stats", {"explanation": "to see"}, "Ignored 'explanation'. There are no arguments."),
+        ("record", {"task": "x", "steps": [{**STEP, "reward": 9}], "success": True}, "Ignored 'steps.0.reward'."),
+    ],
+)
+def test_an_argument_of_the_client_is_ignored_with_a_note(server, name, arguments, words):
+    (answer,) = asked(server, (name, arguments))
+    assert not answer.is_error
+    assert words in answer.content[-1].text
+
+
+def test_arguments_that_nobody_may_set_change_nothing(library, server):
+    asked(server, ("add", {"kind": "insight", "title": "Keys open doors", "trust": "trusted", "writer": "rules"}))
+    (item,) = library.items(status=None)
+    assert (item.trust, item.writer) == ("untrusted", "mcp")
+
+
+OPTIONAL: dict[str, Any] = {
+    "recall": ({"task": "x"}, ("situation", "k")),
+    "check": ({"task": "x", "action": "open it"}, ("situation", "again")),
+    "record": ({"task": "x", "steps": [{**STEP, "failed": None, "situation": None}], "success": True}, ("score",)),
+    "add": ({"kind": "insight", "title": "Keys open doors"}, ("body", "when_to_use", "when_not_to_use")),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_null_is_not_given(server, name):
+    required, optional = OPTIONAL[name]
+    (answer,) = asked(server, (name, {**required, **dict.fromkeys(optional)}))
+    assert not answer.is_error, answer.content
+    assert len(answer.content) == 1
+
+
+def test_a_required_argument_that_is_null_is_missing(server):
+    (answer,) = asked(server, ("recall", {"task": None}))
+    assert "task: it is required" in answer.content[0].text
+
+
+def test_a_grade_of_nulls_keeps_the_outcome(library, server):
+    (recorded,) = asked(server, ("record", {"task": "x", "steps": [STEP], "success": False}))
+    given = dict.fromkeys(("success", "score", "why", "instead", "step"))
+    lesson = {"episode_id": told(recorded)["episode_id"], "lesson": "Unlock it first."}
+    (graded,) = asked(server, ("grade", {**given, **lesson}))
+    assert not graded.is_error, graded.content
+    assert told(graded)["success"] is False
 
 
 def test_feedback_is_given_at_a_pace(library, server):

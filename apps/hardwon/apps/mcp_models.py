@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 
 class StepTaken(BaseModel):
     """One action you took, and its result."""
-
-    model_config = ConfigDict(extra="forbid")
 
     action: str = Field(description='Your action; write a tool call as a call: `edit(file="a.py")`.')
     result: str = Field(description="The result: the output, or the error message.")

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
-from mcp.types import Resource, ToolAnnotations
+from mcp.types import CallToolResult, Resource, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
 
-from hardwon.apps.shared.argument_errors import sentence, unknown_arguments
+from hardwon.apps.shared.argument_errors import sentence, split_arguments
 from hardwon.apps.shared.feedback import Feedback
 from hardwon.apps.shared.reading import read_recorded
 from hardwon.memory import Admission, ExperienceLibrary, Item, Reasons, State, Verdict
@@ -42,6 +42,8 @@ KEPT_REFUSALS = 1000
 """Largest number of actions whose refusals are counted; the oldest are dropped."""
 LISTED = 100
 """Number of items listed as resources, best first."""
+NOTED = 5
+"""Largest number of notes about ignored arguments in a result."""
 
 INSTRUCTIONS = """\
 This server is a memory of experience: what was tried in earlier tasks, what failed and why, what worked.
@@ -446,20 +448,26 @@ class _Server(MCPServer):
                 raise ResourceNotFoundError(str(error)) from error
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-        """Call a tool. Raise ToolError with one sentence per invalid argument."""
+        """Call a tool. Null arguments count as not given, and unknown ones are ignored with a note in the result.
+
+        Raises:
+            ToolError: An argument is invalid; the message has one sentence for each.
+        """
         tools = {tool.name: tool for tool in self._tool_manager.list_tools()}
         if name not in tools:
             raise ToolError(f"there is no tool {name[:100]!r}. There are: {', '.join(tools)}.")
-        if wrong := unknown_arguments(name, arguments, tools[name].parameters["properties"]):
-            raise ToolError(wrong)
+        accepted, ignored = split_arguments(arguments or {}, tools[name].parameters)
         try:
-            return await super().call_tool(name, arguments, context)
+            result = await super().call_tool(name, accepted, context)
         except ToolError as error:
             # The SDK wraps validation errors in ToolError; the other tool errors are already worded for a model.
             if not isinstance(error.__cause__, ValidationError):
                 raise
             wrongs = " ".join(sentence(dict(problem)) for problem in error.__cause__.errors()[:5])
-            raise ToolError(f"{name} cannot be called so. {wrongs}") from None
+            raise ToolError(" ".join([f"{name} cannot be called so. {wrongs}", *ignored[:NOTED]])) from None
+        if ignored and isinstance(result, CallToolResult):
+            result.content.append(TextContent(type="text", text=" ".join(ignored[:NOTED])))
+        return result
 
     async def list_resources(self) -> list[Resource]:
         """Return the list of items as a resource, and the best items one by one."""

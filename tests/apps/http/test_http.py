@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient as Plain
 
 from hardwon.apps.http.app import create_app
+from hardwon.apps.http.routes.models import RecallAsked
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.errors import (
     ConfigError,
@@ -61,6 +62,16 @@ def test_recall_is_the_library_s_own(reader, learnt):
         name: one.value for name, one in found.estimates.items()
     }
     assert [hit["what"]["id"] for hit in told["steps"]] == [hit.what.id for hit in found.steps]
+
+
+def test_a_field_that_is_null_has_its_default(reader):
+    """Clients that are generated from the schema send every field."""
+    fields = [name for name, field in RecallAsked.model_fields.items() if not field.is_required()]
+    asked = {"state": pantry()}
+    answer = reader.post("/v1/recall", json={**dict.fromkeys(fields), **asked})
+    assert answer.json() == reader.post("/v1/recall", json=asked).json()
+    refused = reader.post("/v1/check", json={"state": None, "action": "open"})
+    assert refused.status_code == 422
 
 
 def test_guardrail_refuses_over_http(reader):

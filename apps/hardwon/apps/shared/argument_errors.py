@@ -1,7 +1,7 @@
 """Format validation errors of arguments as sentences, for HTTP callers and for models that call MCP tools."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 SHOWN = 80
@@ -26,20 +26,41 @@ def sentence(error: Mapping[str, Any]) -> str:
     return f"{place}: {words[:1].lower()}{words[1:]}. You sent {seen}."
 
 
-def unknown_arguments(tool: str, given: Iterable[str], accepted: Iterable[str]) -> str:
-    """Return a sentence that lists unknown arguments and the valid ones; an empty string if all are valid.
+def split_arguments(given: Any, schema: Mapping[str, Any], within: str = "") -> tuple[Any, list[str]]:
+    """Return arguments without nulls and without names that a schema lacks, and a sentence for each such name.
+
+    Some clients send null for what they do not give, or add arguments of their own to every call.
 
     Args:
-        tool: Name of the tool.
-        given: Names of the arguments that were sent.
-        accepted: Names of the arguments that the tool accepts.
+        given: The arguments, or a part of them.
+        schema: The JSON schema of this part; references point into its `$defs`.
+        within: Where this part is, for the sentences.
     """
-    names = list(accepted)
-    wrong = [name for name in given if name not in names]
-    if not wrong:
-        return ""
-    similar = [close[0] for name in wrong if (close := difflib.get_close_matches(name, names, n=1))]
-    hint = f" Did you mean {' and '.join(map(repr, similar))}?" if similar else ""
-    listed = ", ".join(repr(name[:SHOWN]) for name in wrong[:5])
-    takes = f"It takes: {', '.join(names)}." if names else "It takes no arguments."
-    return f"{tool} has no argument {listed}.{hint} {takes}"
+    defined = schema.get("$defs", {})
+    if "$ref" in schema:
+        schema = {**defined.get(schema["$ref"].rpartition("/")[2], {}), "$defs": defined}
+    if isinstance(given, list):
+        split = [
+            split_arguments(part, {**schema.get("items", {}), "$defs": defined}, f"{within}.{n}")
+            for n, part in enumerate(given)
+        ]
+        return [part for part, _ in split], [word for _, words in split for word in words]
+    if not isinstance(given, Mapping) or "properties" not in schema:
+        return given, []
+    kept: dict[str, Any] = {}
+    words: list[str] = []
+    for name, value in given.items():
+        if name not in schema["properties"]:
+            words.append(_describe_unknown(f"{within}.{name}".lstrip("."), list(schema["properties"])))
+        elif value is not None:
+            part = {**schema["properties"][name], "$defs": defined}
+            kept[name], inner = split_arguments(value, part, f"{within}.{name}".lstrip("."))
+            words += inner
+    return kept, words
+
+
+def _describe_unknown(place: str, accepted: Sequence[str]) -> str:
+    """Return a sentence about an argument that was ignored, with the most similar name or all accepted ones."""
+    similar = difflib.get_close_matches(place.rpartition(".")[2], accepted, n=1)
+    takes = f"There are: {', '.join(accepted)}." if accepted else "There are no arguments."
+    return f"Ignored {place[:SHOWN]!r}. {f'Did you mean {similar[0]!r}?' if similar else takes}"

@@ -1,7 +1,7 @@
 """Request and response models: the library's own records, and small wrappers around them.
 
 The records are the dataclasses of `hardwon.memory.records`, so the API accepts and returns the library's own data.
-Unknown fields, invalid numbers and values that no record may have are rejected.
+Unknown fields, invalid numbers and values that no record may have are rejected; null is as good as no field.
 """
 
 from collections.abc import Sequence
@@ -44,6 +44,15 @@ class Asked(BaseModel):
     """Base of request bodies."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, given: Any) -> Any:
+        """Use the default of a field that is null: generated clients send every field."""
+        if not isinstance(given, dict):
+            return given
+        required = {name for name, field in cls.model_fields.items() if field.is_required()}
+        return {name: value for name, value in given.items() if value is not None or name in required}
 
 
 class RecallAsked(Asked):
