@@ -324,3 +324,13 @@ def test_an_export_that_fails_leaves_the_old_file(tmp_path, full, monkeypatch):
         full.export_jsonl(tmp_path / "all.jsonl")
     assert (tmp_path / "all.jsonl").read_text() == "precious"
     assert not (tmp_path / "all.jsonl.partial").exists()
+
+
+@pytest.mark.parametrize("at", ["2026-01-01T12:00:00+02:00", "2026-01-01 10:00:00.5", 1_767_261_600, "1767261600000"])
+def test_times_of_other_programs_are_stored_in_one_form(tmp_path, library, at):
+    """Lists and figures compare them."""
+    episode = {"id": "e-1", "task": "t", "success": True, "steps": [], "recorded_at": at}
+    path = tmp_path / "file.jsonl"
+    path.write_text(json.dumps({"episode": episode}) + "\n", encoding="utf-8")
+    library.import_jsonl(path)
+    assert library.trajectories()[0]["recorded_at"] == "2026-01-01T10:00:00+00:00"

@@ -7,7 +7,6 @@ import json
 import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from hardwon.apps.experiment import interval
 from hardwon.apps.render.plot import NAMES
 from hardwon.memory import ExperienceLibrary
+from hardwon.memory.storage.clock import parse_time
 
 from . import places
 
@@ -90,9 +90,10 @@ def growth(recorded: Sequence[Row], in_use: Sequence[tuple[str, int]]) -> list[l
 
     The last point has the items in use now: those learned from the last episode are admitted after it.
     """
-    times = [at for at, _ in in_use]
+    times = [_parse_ms(at) for at, _ in in_use]
     points = [
-        [at, _find_count(in_use, bisect_right(times, recorded[at - 1]["recorded_at"]))] for at in _spread(len(recorded))
+        [at, _find_count(in_use, bisect_right(times, _parse_ms(recorded[at - 1]["recorded_at"])))]
+        for at in _spread(len(recorded))
     ]
     if points:
         points[-1][1] = _find_count(in_use, len(in_use))
@@ -135,7 +136,7 @@ def date_points(points: list[Any], rows: Sequence[Row], *, by_time: bool) -> lis
 
 
 def _parse_ms(at: str) -> int:
-    return int(datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp() * 1000)
+    return (parse_time(at) or 0) // 10**6
 
 
 SPENT = {"tokens": "tokens", "cost_usd": "US dollars", "n_steps": "steps"}

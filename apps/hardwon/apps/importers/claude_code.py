@@ -79,7 +79,7 @@ class Transcripts:
         # Text that the program inserted under the role `user`.
         hidden = bool(value.get("isMeta") or value.get("isCompactSummary") or value.get("isVisibleInTranscriptOnly"))
         messages = list(plain_messages({"role": value["type"], **message, "content": _drop_remarks(message)}))
-        self._spool.put(part, place, [uuid or place, hidden, messages])
+        self._spool.put(part, place, [uuid or place, hidden, messages], at=value.get("timestamp"))
 
     def _find_conversation(self, value: Mapping[str, Any]) -> str:
         session = str(value.get("sessionId") or "")

@@ -46,15 +46,16 @@ class Rollouts:
         """
         if not is_rollout(value):
             raise ValueError("not a line of a rollout: it has no payload")
-        kind, payload = value["type"], value["payload"]
+        kind, payload, at = value["type"], value["payload"], value.get("timestamp")
         if kind == "session_meta":
             self._session = str(payload.get("id") or place)
         elif kind == "event_msg" and payload.get("type") == "user_message":
             self._with_events.add(self._session)
-            self._spool.put(self._session, place, ["event", [_make_request(str(payload.get("message") or ""))]])
+            request = _make_request(str(payload.get("message") or ""))
+            self._spool.put(self._session, place, ["event", [request]], at=at)
         elif kind == "response_item" and payload.get("role") not in ("developer", "system"):
             messages = [_mark_exit_code(message) for message in plain_messages(payload)]
-            self._spool.put(self._session, place, ["item", messages])
+            self._spool.put(self._session, place, ["item", messages], at=at)
 
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield an episode for each request that led to tool calls."""

@@ -64,23 +64,26 @@ class LangfuseReader:
             raise ValueError("not of Langfuse: it has no trace id with a type of observation, and no observations")
         row = _with_plain_names(value)
         if not isinstance(row.get("observations"), list):
-            self._spool.put(str(row["trace_id"]), place, row)
+            self._put(str(row["trace_id"]), place, row)
             return
         trace = _with_plain_names(row["trace"]) if isinstance(row.get("trace"), Mapping) else row
         name = str(trace.get("id") or "")
-        self._spool.put(name, place, {key: trace.get(key) for key in ("name", "input", "output")} | {"type": "TRACE"})
+        root = {key: trace.get(key) for key in ("name", "input", "output")} | {"type": "TRACE"}
+        self._spool.put(name, place, root, ref=f"trace {name}", at=trace.get("timestamp"))
         for part in (*row["observations"], *(row.get("scores") or ())):
             if isinstance(part, Mapping):  # the list may hold ids alone
-                self._spool.put(name, place, _with_plain_names(part))
+                self._put(name, place, _with_plain_names(part))
+
+    def _put(self, trace: str, place: str, row: Row) -> None:
+        self._spool.put(
+            trace, place, row, ref=str(row.get("id") or ""), at=row.get("start_time") or row.get("timestamp")
+        )
 
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield an episode per trace with tool calls."""
         for trace in self._spool.parts():
             rows = [row for _, row in self._spool.values(trace)]
-            observations = sorted(
-                (row for row in rows if row.get("type") in _TYPES),
-                key=lambda row: (str(row.get("start_time") or ""), str(row.get("id") or "")),
-            )
+            observations = [row for row in rows if row.get("type") in _TYPES]
             root = next((row for row in rows if row.get("type") == "TRACE"), None) or _find_root(observations)
             tools = [row for row in observations if row["type"] == "TOOL"]
             requests = [(_find_task(root, observations), tuple(map(_build_call, tools)))] if tools else []

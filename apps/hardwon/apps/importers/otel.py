@@ -56,15 +56,12 @@ class Spans:
             self.spans += 1
             # Spans of HTTP or databases have nothing to import; a root is kept for its name and its status.
             if any(name.startswith("gen_ai.") for name in read["attributes"]) or not read["parent"]:
-                self._spool.put(read["trace"], place, read)
+                self._spool.put(read["trace"], place, read, ref=read["id"], at=read["start"])
 
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield an episode per trace with tool calls."""
         for trace in self._spool.parts():
-            # Exporters write a span when it ends, so children come before their parents.
-            spans = sorted(
-                (span for _, span in self._spool.values(trace)), key=lambda span: (span["start"], span["id"])
-            )
+            spans = [span for _, span in self._spool.values(trace)]
             tools = [span for span in spans if _is_tool(span)]
             requests = [(_find_request(spans), tuple(map(_build_call, tools)))] if any(map(_has_content, tools)) else []
             if not requests:
@@ -110,7 +107,7 @@ def _read_span(span: Span) -> dict[str, Any]:
         "id": str(context.get("spanId") or context.get("span_id") or ""),
         "parent": str(span.get("parentSpanId") or span.get("parent_id") or span.get("parent_span_id") or ""),
         "name": str(span.get("name") or ""),
-        "start": _format_time(span.get("startTimeUnixNano") or span.get("start_time") or ""),
+        "start": span.get("startTimeUnixNano") or span.get("start_time_unix_nano") or span.get("start_time"),
         # OTLP writes STATUS_CODE_ERROR as 2; other exporters write its name.
         "failed": code == "2" or code.upper().endswith("ERROR"),
         "why": extract_text(status.get("message") or status.get("description")) if isinstance(status, Mapping) else "",
@@ -120,11 +117,6 @@ def _read_span(span: Span) -> dict[str, Any]:
             for event in events
         ],
     }
-
-
-def _format_time(value: Any) -> str:
-    """Return a time as text that sorts correctly: nanoseconds with a fixed number of digits, or a date."""
-    return f"{int(value):024d}" if str(value).isdigit() else str(value)
 
 
 def _parse_attributes(value: Any) -> dict[str, Any]:

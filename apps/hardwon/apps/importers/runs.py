@@ -42,7 +42,11 @@ class RunReader:
                 "run_type": str(run.get("run_type") or "").lower(),
                 "parent_run_id": run.get("parent_run_id") or ancestors[-1],
             }
-            self._spool.put(str(run.get("trace_id") or run["id"]), place, {**run, **plain, "child_runs": None})
+            at = run.get("start_time") or str(run.get("dotted_order") or "").rpartition(".")[2].partition("Z")[0]
+            self._spool.put(
+                str(run.get("trace_id") or run["id"]), place, {**run, **plain, "child_runs": None},
+                ref=str(run["id"]), at=at,
+            )  # fmt: skip
 
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield an episode per trace.
@@ -73,10 +77,7 @@ def _flatten(runs: Iterable[Run]) -> Iterator[Run]:
 
 def _read_trace(trace: str, runs: Sequence[Run]) -> Iterator[LoggedEpisode]:
     root = next((run for run in runs if not run.get("parent_run_id")), runs[0])
-    tools = sorted(
-        (run for run in runs if run.get("run_type") == "tool"),
-        key=lambda run: str(run.get("dotted_order") or run.get("start_time") or ""),
-    )
+    tools = [run for run in runs if run.get("run_type") == "tool"]
     success, score = outcome_of(root) or (None, None)
     meta = {"trace": trace}
     requests = [request for _, request in split_requests(_find_messages(root))]

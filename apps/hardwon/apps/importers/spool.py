@@ -9,12 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hardwon.memory.storage.clock import parse_time
 from hardwon.memory.upkeep.file_queries import open_scratch
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text
 
 _SCHEMA = """
-CREATE TABLE raw(seq INTEGER PRIMARY KEY, part TEXT NOT NULL, place TEXT NOT NULL, data TEXT NOT NULL);
+CREATE TABLE raw(
+    seq INTEGER PRIMARY KEY, part TEXT NOT NULL, place TEXT NOT NULL, ref TEXT NOT NULL, at INTEGER,
+    data TEXT NOT NULL);
 CREATE INDEX raw_by_part ON raw(part, seq);
 CREATE TABLE begun(digest BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE logged(seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, data TEXT NOT NULL);
@@ -50,7 +53,7 @@ class LoggedEpisode:
 class Spool:
     """Temporary store of raw values, grouped by part (a conversation or trace), and of finished episodes.
 
-    Both keep the order of insertion.
+    Values and parts come in the order of their times. One without a time stays behind the one that came before it.
     """
 
     def __init__(self) -> None:
@@ -58,28 +61,39 @@ class Spool:
         # One open transaction: the data is temporary, so nothing has to survive a crash.
         self._db.executescript(f"{_SCHEMA} BEGIN;")
 
-    def put(self, part: str, place: str, value: Any) -> int:
+    def put(self, part: str, place: str, value: Any, *, ref: str = "", at: Any = None) -> int:
         """Store a value in a part and return its number.
 
         Args:
             part: Name of the part.
             place: Place of the value in the file, for messages.
             value: A JSON value.
+            ref: Id of an object. A file may hold several versions of it, which become one: what a later one leaves
+                empty stays.
+            at: Time of the value, in any form.
         """
         # `extract_text` replaces lone surrogates, which SQLite cannot store; JSON escapes them.
-        row = (extract_text(part), place, json.dumps(value))
-        return int(self._db.execute("INSERT INTO raw(part, place, data) VALUES (?, ?, ?)", row).lastrowid or 0)
+        row = (extract_text(part), place, extract_text(ref), parse_time(at), json.dumps(value))
+        query = "INSERT INTO raw(part, place, ref, at, data) VALUES (?, ?, ?, ?, ?)"
+        return int(self._db.execute(query, row).lastrowid or 0)
 
     def parts(self) -> Iterator[str]:
-        """Yield the names of the parts, in the order of their first values."""
-        rows = self._db.execute("SELECT part FROM raw GROUP BY part ORDER BY min(seq)")
-        for (part,) in rows:
+        """Yield the names of the parts, in the order of their first times."""
+        rows = self._db.execute("SELECT part, min(at) FROM raw GROUP BY part ORDER BY min(seq)").fetchall()
+        for part in _sort_by_time(rows):
             yield str(part)
 
     def values(self, part: str) -> list[tuple[str, Any]]:
         """Return the values of a part with their places."""
-        rows = self._db.execute("SELECT place, data FROM raw WHERE part = ? ORDER BY seq", (part,))
-        return [(place, json.loads(data)) for place, data in rows]
+        rows = self._db.execute("SELECT seq, ref, place, data, at FROM raw WHERE part = ? ORDER BY seq", (part,))
+        values: dict[str | int, tuple[str, Any]] = {}
+        times: dict[str | int, int | None] = {}
+        for seq, ref, place, data, at in rows:
+            value, key = json.loads(data), ref or seq
+            if key in values:
+                value = values[key][1] | {name: inner for name, inner in value.items() if inner not in _EMPTY}
+            values[key], times[key] = (place, value), at if at is not None else times.get(key)
+        return [values[key] for key in _sort_by_time(list(times.items()))]
 
     def begin(self, digests: Iterable[bytes]) -> None:
         """Store digests of prefixes of conversations that continue."""
@@ -103,6 +117,18 @@ class Spool:
 
     def __len__(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM logged").fetchone()[0])
+
+
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+
+
+def _sort_by_time(rows: Sequence[tuple[Any, int | None]]) -> list[Any]:
+    """Return the names of rows of a name and a time; one without a time goes where the one before it goes."""
+    last, timed = -(2**63), list[tuple[int, Any]]()
+    for name, at in rows:
+        last = last if at is None else at
+        timed.append((last, name))
+    return [name for _, name in sorted(timed, key=lambda row: row[0])]
 
 
 def _parse_requests(values: Sequence[Any]) -> tuple[Request, ...]:

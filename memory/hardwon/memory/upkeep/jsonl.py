@@ -20,7 +20,7 @@ from hardwon.memory.privacy.redaction import redact, redact_item, redact_values
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, Item, State, Step, Trajectory, Trust
 from hardwon.memory.storage.checksums import seal
-from hardwon.memory.storage.clock import now
+from hardwon.memory.storage.clock import normalize_time
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, log_change
@@ -199,7 +199,7 @@ class Import:
         if is_new and recorded_at is None and self._trust == "trusted":
             self._record(episode)  # a file of an older version has no usage lines, so derive usages from the steps
         elif is_new:
-            self._write(episode, recorded_at or now())
+            self._write(episode, normalize_time(recorded_at))
             self._new_episodes.add(ref)
         rows = self._connection.execute(
             "SELECT t, id FROM steps WHERE namespace = ? AND trajectory_id = ?", (self._namespace, ref)
@@ -222,6 +222,7 @@ class Import:
 
     def _read_item(self, value: dict[str, Any]) -> bool:
         columns = {name: value.pop(name) for name in _ITEM_COLUMNS if name in value}
+        columns |= {name: normalize_time(columns[name]) for name in ("created_at", "updated_at") if columns.get(name)}
         item = Item(**{**value, "provenance": self._resolve_steps(value["provenance"])})
         item = redact_item(replace(item, id=item.id or items.identify(item)))
         if items.read_item(self._connection, self._namespace, item.id) is not None:
@@ -272,7 +273,7 @@ class Import:
             detail = {**detail, "provenance": self._resolve_steps(detail["provenance"])}
         seq = self._connection.execute(
             "INSERT INTO changes(at, namespace, what, ref, op, detail) VALUES (?, ?, 'item', ?, ?, ?)",
-            (value["at"], self._namespace, value["ref"], redact(value["op"]), dumps(detail)),
+            (normalize_time(value["at"]), self._namespace, value["ref"], redact(value["op"]), dumps(detail)),
         ).lastrowid
         seal(self._connection, "changes", "seq = ?", (seq,))
         # The item has its own history now, so drop the entry of the import.
@@ -284,7 +285,8 @@ class Import:
         if self._trust == "untrusted" or value["ref"] not in self._new_episodes:
             return False
         detail = redact_values(value["detail"])
-        log_change(self._connection, self._namespace, "grade", value["ref"], "graded", detail, at=value["at"])
+        at = normalize_time(value["at"])
+        log_change(self._connection, self._namespace, "grade", value["ref"], "graded", detail, at=at)
         return True
 
     def _resolve_steps(self, places: Iterable[Any]) -> list[int]:

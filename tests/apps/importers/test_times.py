@@ -1,0 +1,76 @@
+"""Calls and traces in the order of their moments, in whatever form a program writes times."""
+
+import json
+
+import pytest
+
+from hardwon.apps import importers
+
+WRITTEN = {
+    "offset": ["2026-01-01T11:30:00+02:00", "2026-01-01T10:00:00Z", "2026-01-01T10:00:00.500Z"],
+    "space": ["2026-01-01T09:30:00", "2026-01-01 10:00:00", "2026-01-01 10:00:01.5"],
+    "seconds": [999_999_999, 1_767_261_600, 1_767_261_600.5],
+    "text of numbers": ["999999999", "1767261600", "1767261600500"],
+    "mixed": [1_767_259_800_000, "2026-01-01T10:00:00Z", 1_767_261_600_500_000_000],
+    "nanoseconds": ["999999999999999999", "1767261600000000000", "1767261600500000000"],
+}
+
+
+def langsmith(n, at, trace="t"):
+    run = {"trace_id": trace, "parent_run_id": "root", "run_type": "tool", "outputs": {"output": f"found {n}"}}
+    return {**run, "id": f"r-{n}", "name": "look", "start_time": at, "inputs": {"at": n}}
+
+
+def langfuse(n, at, trace="t"):
+    row = {"trace_id": trace, "type": "TOOL", "name": "look", "output": f"found {n}"}
+    return {**row, "id": f"o-{n}", "start_time": at, "input": json.dumps({"at": n})}
+
+
+def otel(n, at, trace="t"):
+    content = {"gen_ai.tool.name": "look", "gen_ai.tool.call.arguments": json.dumps({"at": n})}
+    attributes = {**content, "gen_ai.tool.call.result": f"found {n}"}
+    span = {"name": "execute_tool look", "context": {"trace_id": trace, "span_id": f"s-{n}"}, "parent_id": "s"}
+    return {**span, "start_time": at, "attributes": attributes}
+
+
+def read(tmp_path, lines):
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return list(importers.read(path)[1])
+
+
+@pytest.mark.parametrize("times", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize("make", [langsmith, langfuse, otel])
+def test_calls_are_ordered_by_the_moment(tmp_path, make, times):
+    (episode,) = read(tmp_path, [make(n, times[n]) for n in (2, 0, 1)])
+    assert [call.arguments["at"] for call in episode.calls] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("make", [langsmith, langfuse, otel])
+def test_a_call_without_a_time_stays_behind_the_one_before_it(tmp_path, make):
+    times = [(1, "2026-01-01T10:00:00Z"), (2, None), (3, "2026-01-01T10:01:00Z"), (0, "2026-01-01T11:00:00+02:00")]
+    (episode,) = read(tmp_path, [make(n, at) for n, at in times])
+    assert [call.arguments["at"] for call in episode.calls] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("times", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize("make", [langsmith, langfuse, otel])
+def test_traces_are_ordered_by_the_moment(tmp_path, make, times):
+    """Exports of LangSmith begin with the newest trace."""
+    found = read(tmp_path, [make(n, times[n], f"t-{n}") for n in (2, 1, 0)])
+    assert [episode.ref for episode in found] == ["t-0", "t-1", "t-2"]
+
+
+@pytest.mark.parametrize("times", WRITTEN.values(), ids=WRITTEN)
+def test_lines_of_sessions_are_ordered_by_the_moment(tmp_path, times):
+    def line(n, at):
+        block = {"type": "tool_use", "id": f"c-{n}", "name": "look", "input": {"at": n}}
+        return [
+            {"type": "assistant", "uuid": f"a-{n}", "sessionId": "s", "timestamp": at,
+             "message": {"role": "assistant", "content": [block]}},
+            {"type": "user", "uuid": f"u-{n}", "sessionId": "s", "timestamp": at,
+             "message": {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"c-{n}", "content": ""}]}},
+        ]  # fmt: skip
+
+    (episode,) = read(tmp_path, [one for n in (2, 0, 1) for one in line(n, times[n])])
+    assert [call.arguments["at"] for call in episode.calls] == [0, 1, 2]
