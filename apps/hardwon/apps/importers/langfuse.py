@@ -9,14 +9,15 @@ of the generations are read.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hardwon.runtime.environments.calls import Call
-from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call, normalize_message
+from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call
 
 from .conversations import Outcome, split_requests
 from .messages import Message, is_error
-from .runs import find_request
+from .runs import find_request, iter_messages
 from .spool import LoggedEpisode, Spool
 
 Row = dict[str, Any]
@@ -147,12 +148,10 @@ def _parse_messages(row: Row) -> list[Message]:
         value = _parse(row.get(side))
         value = value.get("messages", value) if isinstance(value, Mapping) else value
         listed = value if isinstance(value, list) else [value]
-        messages += [normalize_message(message) for message in listed if _is_message(message)]
+        if any(isinstance(inner, Mapping | list) for inner in listed):  # a plain text may be an answer
+            with suppress(ValueError):  # they are no messages
+                messages += list(iter_messages(listed))
     return messages
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and ({"role", "content"} <= {*value} or "tool_calls" in value)
 
 
 def _requests_of_messages(observations: Sequence[Row]) -> list[tuple[str, tuple[Call, ...]]]:

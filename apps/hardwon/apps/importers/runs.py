@@ -17,6 +17,9 @@ from .messages import Message
 from .spool import LoggedEpisode, Spool
 
 Run = Mapping[str, Any]
+_REQUESTS = ("input", "question", "task", "query", "prompt", "messages")
+"""Names under which the inputs of a run have its request."""
+_ROLES = ("human", "user", "ai", "assistant", "system", "developer", "tool", "function")
 
 
 class RunReader:
@@ -93,10 +96,32 @@ def _find_messages(run: Run) -> list[Message]:
     for side in (run.get("outputs"), run.get("inputs")):
         messages = side.get("messages") if isinstance(side, Mapping) else None
         if isinstance(messages, list) and messages:
-            # LangChain traces a batch: a list of conversations, here with one element.
-            inner = messages[0] if isinstance(messages[0], list) else messages
-            return [normalize_message(message) for message in inner]
+            return list(iter_messages(messages))
     return []
+
+
+def iter_messages(value: Any) -> Iterator[Message]:
+    """Yield the messages in a value of any form of LangChain: objects, pairs of role and text, texts, lists of these.
+
+    LangChain traces a batch: a list of conversations, of which only the first one is read.
+
+    Raises:
+        ValueError: A message has an unknown role.
+    """
+    if isinstance(value, str):
+        yield normalize_message({"role": "user", "content": value})
+    elif isinstance(value, list) and _is_pair(value):
+        yield normalize_message({"role": value[0], "content": value[1]})
+    elif isinstance(value, list):
+        is_batch = bool(value) and isinstance(value[0], list) and not _is_pair(value[0])
+        for inner in value[:1] if is_batch else value:
+            yield from iter_messages(inner)
+    else:
+        yield normalize_message(value)
+
+
+def _is_pair(value: list[Any]) -> bool:
+    return len(value) == 2 and all(isinstance(part, str) for part in value) and value[0].lower() in _ROLES
 
 
 def _mark_failed(calls: Iterable[Call], tools: Iterable[Run]) -> tuple[Call, ...]:
@@ -136,8 +161,15 @@ def _parse_arguments(run: Run) -> dict[str, Any]:
 
 
 def find_request(inputs: Any) -> str:
-    """Return the request in the inputs of a run: its `input`, `question`, `task`, `query` or `prompt`, else all."""
+    """Return the request in the inputs of a run: the named text, or the first message of a person, else all."""
     if isinstance(inputs, Mapping):
-        named = (inputs[name] for name in ("input", "question", "task", "query", "prompt") if name in inputs)
-        return extract_text(next(named, inputs))
+        values = (inputs[name] for name in _REQUESTS if inputs.get(name))
+        if (value := next(values, None)) is not None:
+            return find_request(value)
+    if isinstance(inputs, list | Mapping):
+        try:
+            first = next(message["text"] for message in iter_messages(inputs) if message["role"] == "user")
+            return str(first)
+        except (ValueError, StopIteration):  # it has no messages
+            pass
     return extract_text(inputs)
