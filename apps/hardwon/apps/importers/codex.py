@@ -7,7 +7,6 @@ episode.
 """
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,8 +18,6 @@ from .spool import LoggedEpisode, Spool
 TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 _INSERTED = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md", "<INSTRUCTIONS>")
 """Beginnings of user messages that no person wrote."""
-_EXIT_CODE = re.compile(r"(?:\bexit(?:ed with)? code:?|\"exit_code\":)\s*(-?\d+)", re.IGNORECASE)
-_HEAD_CHARS = 300
 
 
 def is_rollout(value: Any) -> bool:
@@ -54,7 +51,7 @@ class Rollouts:
             request = _make_request(str(payload.get("message") or ""))
             self._spool.put(self._session, place, ["event", [request]], at=at)
         elif kind == "response_item" and payload.get("role") not in ("developer", "system"):
-            messages = [_mark_exit_code(message) for message in plain_messages(payload)]
+            messages = [_unwrap_output(message) for message in plain_messages(payload)]
             self._spool.put(self._session, place, ["item", messages], at=at)
 
     def episodes(self) -> Iterator[LoggedEpisode]:
@@ -86,19 +83,14 @@ def _make_request(text: str) -> Message:
     return {"role": "user", "text": text, "calls": [], "answers": None, "error": False}
 
 
-def _mark_exit_code(message: Message) -> Message:
-    """Return an output of a shell as text, marked as failed if its exit code is not 0."""
+def _unwrap_output(message: Message) -> Message:
+    """Return an output of a shell as text; older versions wrap it: {"output": "...", "metadata": {"exit_code": 0}}."""
     if message["role"] != "tool":
         return message
-    text = message["text"]
-    match = _EXIT_CODE.search(text[:_HEAD_CHARS]) or _EXIT_CODE.search(text[-_HEAD_CHARS:])
-    if match is not None:
-        message = {**message, "error": int(match[1]) != 0}
     try:
-        value = json.loads(text)
+        value = json.loads(message["text"])
     except (ValueError, RecursionError):
         return message
-    # Older versions wrap the output of a shell: {"output": "...", "metadata": {"exit_code": 0}}.
     if isinstance(value, dict) and isinstance(value.get("output"), str):
         message = {**message, "text": value["output"]}
     return message

@@ -14,9 +14,10 @@ from typing import Any
 
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call
+from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import Outcome, split_requests
-from .messages import Message, is_error
+from .messages import Message
 from .runs import find_request, iter_messages
 from .spool import LoggedEpisode, Spool
 
@@ -132,10 +133,10 @@ def _build_call(row: Row) -> Call:
     arguments = given if isinstance(given, Mapping) else {} if given in (None, "") else {"input": given}
     call = normalize_call({"name": str(row.get("name") or "tool"), "arguments": dict(arguments)})
     output = _parse(row.get("output"))
+    error = find_failure(output)
     if isinstance(output, Mapping) and "content" in output:  # a message of the tool
         output = output["content"]
     result = extract_text(output)
-    error = result if is_error(result) else ""
     if str(row.get("level") or "").upper() == "ERROR":
         error = str(row.get("status_message") or "") or result or "error"
     return Call(call["name"], call["arguments"], result or (f"error: {error}" if error else ""), error)

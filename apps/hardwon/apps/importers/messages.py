@@ -4,12 +4,11 @@ The plain form is that of `hardwon.runtime.integrations.tool_episode`: role, tex
 error. A log line includes the model's answer, and a file may mix the three formats.
 """
 
-import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call, normalize_message
+from hardwon.runtime.integrations.tool_episode import extract_text, judge_answer, normalize_call, normalize_message
+from hardwon.runtime.interfaces.results import find_failure
 
 Message = dict[str, Any]
 
@@ -29,16 +28,6 @@ _OWN_TOOLS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
 """Types of calls of the API's own tools that the client runs: name, field with the arguments, and their names."""
 _SILENT = ("reasoning", "item_reference", "mcp_list_tools", "web_search_call", "file_search_call", "compaction")
 """Types of Responses items without text of a person or a call of the user's tools."""
-_ERROR = re.compile(
-    r"\s*(?:<tool_use_error>|error\b|exception\b|traceback \(most recent call last\)|\w+(?:error|exception):"
-    r"|http(?: error)? [45]\d\d\b)",
-    re.IGNORECASE,
-)
-"""Beginning of a tool's answer that reports a failure, for logs without an error flag."""
-_FAILED = ("error", "failed", "failure", "incomplete")
-_EXIT_CODE = re.compile(r"^(?:process exited with code|exit code:?)\s+(-?\d+)\s*$", re.IGNORECASE | re.MULTILINE)
-"""A line of its own with an exit code, as coding agents put it above the output of a command."""
-_HEAD_CHARS = 300
 
 
 def conversation(value: Any) -> list[Message]:
@@ -91,40 +80,7 @@ def plain_messages(message: Any) -> Iterator[Message]:
     elif isinstance(message, Mapping) and _has_blocks(message):
         yield from _convert_blocks(message)
     else:
-        yield _mark_error(normalize_message(message))
-
-
-def _mark_error(message: Message) -> Message:
-    """Mark a tool message whose text reports an error; OpenAI's format has no error flag."""
-    if message["role"] != "tool" or message["error"]:
-        return message
-    return {**message, "error": is_error(message["text"])}
-
-
-def is_error(text: str) -> bool:
-    """Return whether the text of a tool's answer reports a failure."""
-    if not text.lstrip().startswith("{"):
-        exit_code = _EXIT_CODE.search(text[:_HEAD_CHARS])
-        return _ERROR.match(text) is not None or (exit_code is not None and int(exit_code[1]) != 0)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(value, dict) and _is_failed(value)
-
-
-def _is_failed(value: Mapping[str, Any]) -> bool:
-    if value.get("error") or value.get("is_error") is True or value.get("isError") is True:
-        return True
-    metadata = value.get("metadata")
-    exit_code = metadata.get("exit_code") if isinstance(metadata, Mapping) else value.get("exit_code")
-    if isinstance(exit_code, int) and not isinstance(exit_code, bool) and exit_code != 0:
-        return True
-    status = value.get("status", value.get("status_code"))
-    # bool is a subclass of int, and `"status": true` is not an HTTP status.
-    if isinstance(status, int) and not isinstance(status, bool):
-        return 400 <= status < 600
-    return value.get("success") is False or (isinstance(status, str) and status.lower() in _FAILED)
+        yield normalize_message(message)
 
 
 # ---- OpenAI's Responses
@@ -145,9 +101,9 @@ def _convert_item(item: Mapping[str, Any]) -> list[Message] | None:
         call_message = _message("assistant", calls=[normalize_call({**call, "arguments": arguments})])
         if kind != "mcp_call":  # an mcp_call includes the answer of the server
             return [call_message]
-        why = extract_text(item.get("error")) if item.get("error") else ""
-        text = why or extract_text(item.get("output"))
-        return [call_message, _message("tool", text, answers=call["id"], error=bool(why) or is_error(text))]
+        why, output = item.get("error"), item.get("output")
+        failed, text = bool(find_failure(output, failed=True if why else None)), extract_text(why or output)
+        return [call_message, _message("tool", text, answers=call["id"], error=failed)]
     if kind in RESPONSES_ANSWERS:
         text, failed = _read_output(item.get("output"))
         failed = failed or item.get("status") in ("incomplete", "failed")
@@ -162,7 +118,7 @@ def _read_output(output: Any) -> tuple[str, bool]:
     parts = output if isinstance(output, list) else []
     if not parts or not all(isinstance(part, Mapping) and "outcome" in part for part in parts):
         text = extract_text(output)
-        return text, is_error(text)
+        return text, bool(judge_answer(output))
     text = "\n".join(str(part[name]) for part in parts for name in ("stdout", "stderr") if part.get(name))
     return text, any((part["outcome"] or {}).get("exit_code") != 0 for part in parts)
 
@@ -200,11 +156,9 @@ def _convert_blocks(message: Mapping[str, Any]) -> Iterator[Message]:
 
 
 def _convert_result(block: Mapping[str, Any]) -> Message:
-    text = extract_text(block.get("content"))
-    marked = block.get("is_error")
-    return _message(
-        "tool", text, answers=block["tool_use_id"], error=is_error(text) if marked is None else bool(marked)
-    )
+    content, failed = block.get("content"), block.get("is_error")
+    error = find_failure(content, failed=None if failed is None else bool(failed))
+    return _message("tool", extract_text(content), answers=block["tool_use_id"], error=bool(error))
 
 
 def _message(

@@ -11,9 +11,10 @@ from typing import Any
 
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call
+from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import Outcome, split_requests
-from .messages import Message, is_error
+from .messages import Message
 from .spool import LoggedEpisode, Spool
 
 Span = Mapping[str, Any]
@@ -163,8 +164,8 @@ def _build_call(span: Span) -> Call:
     attributes = span["attributes"]
     name = attributes.get("gen_ai.tool.name") or span["name"].removeprefix("execute_tool").strip() or "tool"
     call = normalize_call({"name": name, "arguments": attributes.get("gen_ai.tool.call.arguments")})
-    result = extract_text(attributes.get("gen_ai.tool.call.result"))
-    error = _format_error(span) or (result if is_error(result) else "")
+    output = attributes.get("gen_ai.tool.call.result")
+    result, error = extract_text(output), _format_error(span) or find_failure(output)
     return Call(call["name"], call["arguments"], result or (f"error: {error}" if error else ""), error)
 
 
@@ -215,8 +216,9 @@ def _convert_parts(message: Span) -> Iterator[Message]:
     calls = [normalize_call(part) for part in parts if part.get("type") == "tool_call"]
     for part in parts:
         if part.get("type") == "tool_call_response":
-            text = extract_text(part.get("response", part.get("result")))
-            yield {"role": "tool", "text": text, "calls": [], "answers": part.get("id"), "error": is_error(text)}
+            output = part.get("response", part.get("result"))
+            error = bool(find_failure(output))
+            yield {"role": "tool", "text": extract_text(output), "calls": [], "answers": part.get("id"), "error": error}
     if words or calls:
         yield {"role": role, "text": words, "calls": calls, "answers": None, "error": False}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text, normalize_message
+from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import outcome_of, split_requests
 from .messages import Message
@@ -139,10 +140,11 @@ def _build_call(run: Run) -> Call:
     error = str(run.get("error") or "")
     outputs = run.get("outputs") or {}
     output = outputs.get("output", outputs) if isinstance(outputs, Mapping) else outputs
+    failure = error or find_failure(output)
     if isinstance(output, Mapping) and "content" in output:
         output = output["content"]
     result = f"error: {error}" if error else extract_text(output)
-    return Call(str(run["name"]), _parse_arguments(run), result, error)
+    return Call(str(run["name"]), _parse_arguments(run), result, failure)
 
 
 def _parse_arguments(run: Run) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Reasons, State
 from hardwon.memory.reasons import NO_REASONS
 from hardwon.runtime.environments.calls import Call, build_state, clip
 from hardwon.runtime.interfaces.diagnosis import diagnose
+from hardwon.runtime.interfaces.results import extract_text as extract_text, find_failure
 from hardwon.runtime.interfaces.types import Info
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 
@@ -156,7 +157,7 @@ def normalize_message(message: Any) -> dict[str, Any]:
         text: The content as text.
         calls: The tool calls, each with id, name and arguments.
         answers: The id of the call that a tool message answers, or None.
-        error: Whether a tool message reports an error.
+        error: Whether a tool message reports a failure, by its status or by its content; see `interfaces.results`.
 
     Raises:
         ValueError: The value is not a message.
@@ -202,14 +203,24 @@ def _normalize(fields: Mapping[str, Any]) -> dict[str, Any]:
     if fields.get("function_call"):  # OpenAI's legacy format
         calls.append(normalize_call({"function": fields["function_call"], "id": fields["function_call"].get("name")}))
     answers = fields.get("tool_call_id") or (fields.get("name") if role == "tool" else None)
-    failed = fields.get("status") == "error"
+    content = fields.get("content")
     return {
         "role": role,
-        "text": extract_text(fields.get("content")),
+        "text": extract_text(content),
         "calls": calls,
         "answers": answers,
-        "error": failed,
+        "error": role == "tool" and bool(judge_answer(content, fields.get("status"))),
     }
+
+
+def judge_answer(content: Any, status: Any = None) -> str:
+    """Return how a call failed, by the content and the status of a tool message; empty if it worked.
+
+    The status "success" is LangChain's default and says nothing. A warning below the content is not the tool's.
+    """
+    if isinstance(content, str):
+        content = content.partition(f"\n\n{WARNED}")[0]
+    return find_failure(content, failed=True if status == "error" else None)
 
 
 def normalize_call(call: Any) -> dict[str, Any]:
@@ -230,22 +241,6 @@ def normalize_call(call: Any) -> dict[str, Any]:
     return {"id": call.get("id"), "name": str(inner.get("name") or ""), "arguments": dict(arguments)}
 
 
-def extract_text(content: Any) -> str:
-    """Return message content as text; blocks are joined, other values become JSON, lone surrogates are replaced."""
-    if content is None:
-        return ""
-    if isinstance(content, list):
-        return "\n".join(filter(None, map(_extract_block_text, content)))
-    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, default=str)
-    return text.encode(errors="replace").decode()
-
-
-def _extract_block_text(block: Any) -> str:
-    if isinstance(block, Mapping):
-        return extract_text(block["text"]) if isinstance(block.get("text"), str) else f"[{block.get('type', 'data')}]"
-    return extract_text(block)
-
-
 def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
     """Yield the answered calls of plain messages, in the order in which they were made.
 
@@ -263,8 +258,9 @@ def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
             waiting = answers.get(_make_hashable(call["id"]))
             if waiting:
                 answer = waiting.popleft()
-                result = clip(answer["text"].partition(f"\n\n{WARNED}")[0], SHOWN_CHARS)
-                yield Call(call["name"], call["arguments"], result, (result or "error") if answer["error"] else "")
+                text = answer["text"].partition(f"\n\n{WARNED}")[0]
+                error = clip(find_failure(text, failed=True), SHOWN_CHARS) if answer["error"] else ""
+                yield Call(call["name"], call["arguments"], clip(text, SHOWN_CHARS), error)
 
 
 def _make_hashable(ref: Any) -> Any:
