@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hardwon.apps.cli.run import TRAIN_SEEDS, parse_seeds
 from hardwon.apps.experiment import Plan, Row, interval, run_plan
+from hardwon.apps.experiment.seeds import TRAIN_SEEDS, parse_seeds
 from hardwon.memory.situations import outlook_keys
 from hardwon.memory.values import outlook, outlook_episodes, prospects
 from hardwon.runtime.policies import outlook as policy

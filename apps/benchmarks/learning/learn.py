@@ -190,8 +190,8 @@ def build_plans(
 
     Outlooks are read at every step, so `OutlookPolicy` has no arm that reads the library once per episode.
     """
-    from hardwon.apps.cli.run import TRAIN_SEEDS, parse_seeds
     from hardwon.apps.experiment import Plan
+    from hardwon.apps.experiment.seeds import TRAIN_SEEDS, parse_seeds
 
     for number, (fold, test_seeds) in enumerate(case.tests):
         plan = Plan(

@@ -84,7 +84,7 @@ def transfer(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Test the library of each game on every other game, compared with an empty library on the same episodes."""
-    from hardwon.apps.cli.run import parse_seeds
+    from hardwon.apps.experiment.seeds import parse_seeds
 
     names = tuple(name.strip() for name in games.split(",") if name.strip())
     wanted = Transfer(

@@ -1,6 +1,7 @@
 """A chat model in a folder as a policy: in `hardwon run`, `hardwon eval` and from Python."""
 
 import builtins
+import json
 import sys
 from typing import Any
 
@@ -104,6 +105,15 @@ def test_the_running_episode_is_shown(base, tmp_path, monkeypatch, capsys):
     assert "0/4 episodes  step 2, " in capsys.readouterr().err
     assert {row["phase"] for row in rows} == {"learn", "test"}
     assert "decide" not in (tmp_path / "episodes.jsonl").read_text()
+
+
+def test_a_model_is_tested_on_few_tasks_unless_more_are_asked_for(base, tmp_path):
+    settings = ["--policy", f"folder:{base}", "--episodes", "2", "--max-steps", "1", "--out", str(tmp_path), "--json"]
+    result = CliRunner().invoke(app, ["run", WORLD, *settings, "--arms", "empty,step"])
+    assert result.exit_code == 0, result.stderr
+    assert "32 episodes of at most 1 steps: 2 to learn from and 30 to test for 1 agent seed." in result.stderr
+    assert "A model decides up to 32 times." in result.stderr
+    assert json.loads(result.stdout)["arms"]["step"]["curve"][0][0] == 0
 
 
 @pytest.mark.parametrize("command", ["run", "eval"])

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hardwon.apps.cli.run import choose_seeds
+from hardwon.apps.experiment.seeds import choose_seeds
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.environments import count_seeds, open_environment
 
@@ -53,7 +53,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "own_broken_world.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    monkeypatch.delitem(sys.modules, "own_door_world", raising=False)
+    for name in ("own_door_world", "own_door_words"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     return tmp_path
 
 
@@ -61,6 +62,63 @@ def test_run_plays_an_environment_of_the_current_folder(folder, hardwon_json):
     told = hardwon_json("run", "own_door_world:Door", "--episodes", 4, "--arms", "random,step", "--out", folder / "out")
     assert (told["environment"], told["eval"]["seeds"]) == ("own_door_world:Door", [100, 149])
     assert told["arms"]["step"]["success_rate"] == 1.0
+
+
+PLAY = ("run", "own_door_world:Door", "--episodes", 2, "--eval-seeds", "0-1", "--arms", "empty,step", "--jobs", 1)
+
+
+def test_the_default_folder_names_the_environment_and_its_game(folder, hardwon_json):
+    hardwon_json(*PLAY)
+    hardwon_json(*PLAY, "--game", "oak door")
+    assert {path.name for path in (folder / "runs").iterdir()} == {
+        "own_door_world-Door",
+        "own_door_world-Door-oak-door",
+    }
+
+
+def test_results_are_not_shown_as_new(folder, hardwon):
+    first, again = hardwon(*PLAY), hardwon(*PLAY)
+    assert "Nothing is played" not in first.stderr
+    assert "Nothing is played: runs/own_door_world-Door has all results, of 20" in again.stderr
+    assert "To start anew: rm -r runs/own_door_world-Door" in again.stderr
+    assert "episodes  " not in again.stderr  # no progress without work
+    assert first.stdout == again.stdout
+
+
+@pytest.mark.parametrize("changed", ["own_door_world.py", "own_door_words.py"])
+def test_a_changed_source_of_the_environment_is_another_experiment(folder, hardwon, changed):
+    (folder / "own_door_words.py").write_text("WORDS = 'A closed door.'")
+    (folder / "own_door_notes.py").write_text("1")
+    world = folder / "own_door_world.py"
+    world.write_text("from own_door_words import WORDS\n" + WORLD)
+    assert hardwon(*PLAY).exit_code == 0
+    (folder / "own_door_notes.py").write_text("2")  # no part of it
+    assert hardwon(*PLAY).exit_code == 0
+    with (folder / changed).open("a") as file:
+        file.write("\n# changed\n")
+    refused = hardwon(*PLAY, expect=2)
+    assert "the source of own_door_world:Door has changed" in refused.stderr
+    assert "rm -r runs/own_door_world-Door" in refused.stderr
+
+
+def test_another_version_is_another_experiment(folder, hardwon, monkeypatch):
+    assert hardwon(*PLAY).exit_code == 0
+    monkeypatch.setattr("hardwon.apps.experiment.versions.version", lambda name: "99.0")
+    refused = hardwon(*PLAY, expect=2)
+    assert "the version of hardwon was" in refused.stderr
+
+
+def test_a_run_says_its_cost_first_and_plays_three_agents(folder, hardwon):
+    run = hardwon("run", "own_door_world:Door", "--episodes", 4, "--eval-seeds", "0-1", "--jobs", 1)
+    tests = (2 + 2 * 5) * 2
+    assert f"{3 * (4 + tests)} episodes of at most 50 steps: 4 to learn from and {tests} to test" in run.stderr
+    assert "agent seeds 0, 1, 2" in run.stdout
+    assert "one agent seed" not in run.stdout
+
+
+def test_one_agent_seed_is_said_to_be_one(folder, hardwon):
+    run = hardwon(*PLAY, "--seed", 4)
+    assert "Agents of other seeds differ" in run.stdout
 
 
 def test_eval_and_team_play_it(folder, hardwon, hardwon_json):

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
-from hardwon.apps.cli.run import parse_checkpoints, parse_seeds
 from hardwon.apps.experiment import Plan, interval, run_plan, summarise, training_order
+from hardwon.apps.experiment.seeds import parse_checkpoints, parse_seeds
 from hardwon.apps.render.plot import draw_curve
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
@@ -20,7 +20,7 @@ from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 MAPREADER = "numLocations=8, maxDistanceApart=3, maxDistractorItemsPerLocation=0, includeDoors=0"
 ARGUMENTS = [
     *("run", "textworld", "--game", "mapreader", "--params", MAPREADER, "--episodes", "6", "--eval-every", "3"),
-    *("--eval-seeds", "0-3", "--max-steps", "20", "--jobs", "1", "--json"),
+    *("--eval-seeds", "0-3", "--max-steps", "20", "--seed", "0", "--jobs", "1", "--json"),
 ]
 
 
@@ -191,13 +191,13 @@ def test_a_folder_in_which_another_process_runs_is_refused(tmp_path):
 def test_another_plan_in_the_same_folder_is_refused(tmp_path):
     plan = replace(plan_in(tmp_path), episodes=0, checkpoints=(0,), arms=("empty",))
     run_plan(plan, tmp_path)
-    with pytest.raises(ConfigError, match="another experiment"):
+    with pytest.raises(ConfigError, match=r"max_steps was 20 and is 10.*rm -r"):
         run_plan(replace(plan, max_steps=10), tmp_path)
 
 
 def test_the_same_seed_gives_the_same_numbers_in_any_process(tmp_path):
     """Whatever the hash seed of the process, and whether seeds run in one process or in two."""
-    few = ("--episodes", "3", "--eval-seeds", "0-1", "--seed", "0", "1", "--arms", "empty,step")
+    few = ("--episodes", "3", "--eval-seeds", "0-1", "--seed", "1", "--arms", "empty,step")
     here, there = ([*ARGUMENTS[:-3], *few, "--jobs", jobs, "--out", str(tmp_path / jobs)] for jobs in "12")
     assert CliRunner().invoke(app, here).exit_code == 0
     call = [sys.executable, "-c", "from hardwon.apps.cli.app import main; main()", *there]
@@ -217,12 +217,20 @@ def test_the_same_seed_gives_the_same_numbers_in_any_process(tmp_path):
         (["textworld", "--arms", "stepp"], "unguarded"),
         (["textworld", "--eval-seeds", "9-1"], "backwards"),
         (["textworld", "--eval-every", "x"], "--eval-every"),
+        (["textworld", "--eval-fold", "tset", "--game", "coin"], "tset"),
+        (["textworld", "--game", "coin", "--params", "numLocationz=3"], "numLocationz"),
+        (["textworld", "--game", "coin", "--roles", "nowhere"], "nowhere"),
+        (["textworld", "--game", "coin", "--arms", "step,strategies", "--strategies", "nowhere.toml"], "nowhere.toml"),
+        (["textworld", "--game", "coin", "--beside", "nowhere.db"], "nowhere.db"),
+        (["textworld", "--game", "coin", "--policy", "openia:gpt-5"], "openia"),
     ],
 )
-def test_a_wrong_call_says_what_there_is_and_exits_with_2(tmp_path, arguments, words):
-    result = CliRunner().invoke(app, ["run", *arguments, "--out", str(tmp_path / "out")])
-    assert result.exit_code == 2
+def test_a_wrong_call_says_what_there_is_and_leaves_no_folder(tmp_path, arguments, words):
+    library = ["--library", str(tmp_path / "new" / "library.db")] if "--beside" in arguments else []
+    result = CliRunner().invoke(app, ["run", *arguments, *library, "--out", str(tmp_path / "new" / "out")])
+    assert result.exit_code == (1 if library else 2)  # a missing file is no wrong word
     assert words in result.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_library_is_recalled_from_beside_the_own_one(tmp_path):

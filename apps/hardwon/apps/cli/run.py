@@ -1,24 +1,23 @@
 """Define `hardwon run`, which trains and tests an agent in an environment and prints a table of the arms."""
 
 import json
+import re
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from hardwon.apps.shared.common import library_name, parse_library
+from hardwon.apps.experiment.seeds import asks_model, choose_agent_seeds, choose_seeds, parse_checkpoints
+from hardwon.apps.shared.common import library_name, parse_library, tell
 from hardwon.apps.shared.trained import HELP, check_policy, tell_unused
-from hardwon.memory.errors import ConfigError, MissingExtra
+from hardwon.memory.errors import MissingExtra
 
 if TYPE_CHECKING:
     from hardwon.apps.experiment import Plan, Row
 
-TRAIN_SEEDS = "0-449"
-EVAL_SEEDS = "100-149"
-EVERY_TIMES = 4
-"""Number of tests during training, unless `--eval-every` is given."""
 EVERY_S = 20.0
 """Seconds between two lines about the running episode, without a terminal."""
 
@@ -35,7 +34,10 @@ TrainSeeds = Annotated[
 ]
 EvalSeeds = Annotated[
     str | None,
-    typer.Option(help="Test seeds, from --eval-fold, as A-B.", show_default="100-149, or the last 50"),
+    typer.Option(
+        help="Test seeds, from --eval-fold, as A-B.",
+        show_default="100-149, or the last 50; 10 of them if a model decides",
+    ),
 ]
 PolicyName = Annotated[
     str,
@@ -88,7 +90,11 @@ def run(
     eval_fold: Annotated[str, typer.Option(help="Fold to test on: train, dev or test.")] = "dev",
     eval_seeds: EvalSeeds = None,
     eval_every: Annotated[
-        str, typer.Option(help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4.")
+        str,
+        typer.Option(
+            help="Test after every N episodes, or after each of a list: 10,25,50,100. Default: N/4, or only at both "
+            "ends if a model decides."
+        ),
     ] = "",
     arms: Annotated[
         str,
@@ -101,10 +107,19 @@ def run(
     library: LibraryPath = None,
     beside: OtherLibraries = None,
     strategies: StrategyFile = None,
-    seed: Annotated[list[int] | None, typer.Option("--seed", "-s", help="Agent seed; repeat it for several.")] = None,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--seed", "-s", help="Agent seed; repeat it for several.", show_default="0 1 2; 0 if a model decides"
+        ),
+    ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder for the results: episodes.jsonl, curve.png and result.json.")
-    ] = Path("runs/run"),
+        Path | None,
+        typer.Option(
+            help="Folder for the results: episodes.jsonl, curve.png and result.json.",
+            show_default="runs/ENVIRONMENT-GAME",
+        ),
+    ] = None,
     max_steps: Annotated[int, typer.Option(min=1, help="Largest number of steps of an episode.")] = 50,
     budget: Annotated[
         str, typer.Option(help="fixed: --max-steps ends an episode; learned: also the lengths of earlier successes do.")
@@ -120,21 +135,23 @@ def run(
     """Let an agent learn in ENVIRONMENT and compare it with agents that do not use its experience."""
     from hardwon.apps.experiment import Plan
 
-    checkpoints = parse_checkpoints(eval_every, episodes)
-    train, test = choose_seeds(environment, game, params, train_seeds, eval_fold, eval_seeds)
+    is_model = asks_model(policy, roles)
+    train, test = choose_seeds(environment, game, params, train_seeds, eval_fold, eval_seeds, is_model)
+    folder = out or Path("runs") / re.sub(r"[^\w.]+", "-", f"{environment} {game or ''}".strip())
     plan = Plan(
-        environment=environment, game=game, params=params, episodes=episodes, checkpoints=checkpoints,
-        train_seeds=train, eval_fold=eval_fold, eval_seeds=test,
-        arms=tuple(part.strip() for part in arms.split(",") if part.strip()), policy=policy,
-        roles=str(roles or ""), library=str(library or out / "library.db"),
-        seeds=(*(seed or [0]), *(more_seeds or ())), max_steps=max_steps, budget=cast(Any, budget),
-        beside=tuple(map(str, beside or ())), strategies=str(strategies or ""),
+        environment=environment, game=game, params=params, episodes=episodes,
+        checkpoints=parse_checkpoints(eval_every, episodes, is_model), train_seeds=train, eval_fold=eval_fold,
+        eval_seeds=test, arms=tuple(part.strip() for part in arms.split(",") if part.strip()), policy=policy,
+        roles=str(roles or ""), library=str(library or folder / "library.db"),
+        seeds=choose_agent_seeds([*(seed or ()), *(more_seeds or ())], is_model), max_steps=max_steps,
+        budget=cast(Any, budget), beside=tuple(map(str, beside or ())), strategies=str(strategies or ""),
     )  # fmt: skip
-    result = execute(plan, out, jobs=jobs)
+    tell(describe_cost(plan, is_model))
+    result = execute(plan, folder, jobs=jobs)
     if as_json:
         print(json.dumps(result))
     else:
-        print_result(result, out)
+        print_result(result, folder)
 
 
 def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, Any]:
@@ -150,7 +167,6 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
         None without matplotlib: the figures of a long run are worth more than its picture.
     """
     from hardwon.apps.experiment import run_plan, summarise
-    from hardwon.runtime.environments import open_environment
 
     if plan.roles:
         from hardwon.trainers.exports import find_roles, read_manifest
@@ -159,12 +175,10 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
         tell_unused(export, find_roles(export, read_manifest(export)), ("policy", "guide", "extractor"))
     elif plan.policy:
         check_policy(plan.policy)
-    # Fail on a wrong name or a missing package before worker processes start.
-    open_environment(plan.environment, game=plan.game, params=plan.params).close()
     began = time.perf_counter()
     try:
         with _Progress(plan) as progress:
-            rows = run_plan(plan, out, jobs=jobs, on_row=progress.advance)
+            rows = run_plan(plan, out, jobs=jobs, on_row=progress.advance, on_resume=partial(progress.resume, out))
     except KeyboardInterrupt:
         print(
             f"\nstopped. Finished episodes are in {library_name(plan.library)}; run the same command to continue.",
@@ -192,6 +206,17 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
     return result
 
 
+def describe_cost(plan: "Plan", is_model: bool) -> str:
+    """Return what an experiment is going to play."""
+    tests = plan.total() // len(plan.seeds) - plan.episodes * plan.learns
+    learning = f"{plan.episodes} to learn from and " if plan.learns else ""
+    seeds = "1 agent seed" if len(plan.seeds) == 1 else f"each of {len(plan.seeds)} agent seeds"
+    text = f"{plan.total()} episodes of at most {plan.max_steps} steps: {learning}{tests} to test for {seeds}."
+    if not is_model:
+        return text
+    return f"{text} A model decides up to {plan.total() * plan.max_steps} times."
+
+
 def _draw_curve(plan: "Plan", arms: dict[str, Any], path: Path) -> str | None:
     """Draw the learning curves to `path` and return it; without matplotlib, name the extra on stderr."""
     from hardwon.apps.render.plot import draw_curve
@@ -202,73 +227,6 @@ def _draw_curve(plan: "Plan", arms: dict[str, Any], path: Path) -> str | None:
         print(f"The curve was not drawn: {error}", file=sys.stderr)
         return None
     return str(path)
-
-
-def choose_seeds(
-    environment: str, game: str | None, params: str, train: str | None, fold: str, test: str | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the training and test seeds: the given ones, else those that the environment has.
-
-    Args:
-        environment: Name of the environment.
-        game: A game of the environment.
-        params: Parameters of the game.
-        train: Training seeds as A-B, or None.
-        fold: Name of the test fold.
-        test: Test seeds as A-B, or None.
-    """
-    given = [None if text is None else parse_seeds(text) for text in (train, test)]
-    if given[0] is not None and given[1] is not None:
-        return given[0], given[1]
-    from hardwon.runtime.environments import count_seeds, open_environment
-
-    world = open_environment(environment, game=game, params=params)
-    try:
-        existing = [given[n] or count_seeds(world, name) for n, name in enumerate(("train", fold))]
-    finally:
-        world.close()
-    learned, tested = parse_seeds(TRAIN_SEEDS), parse_seeds(EVAL_SEEDS)
-    if isinstance(existing[0], int):
-        learned = learned[: existing[0]]
-    # A small fold: test on its last seeds, so that train and test seeds overlap as little as possible.
-    if isinstance(existing[1], int) and existing[1] <= tested[-1]:
-        tested = tuple(range(max(0, existing[1] - len(tested)), existing[1]))
-    return given[0] or learned, given[1] or tested
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """Return the seeds of a range such as `100-149` or a number such as `7`.
-
-    Raises:
-        ConfigError: The text is not a range, or runs backwards.
-    """
-    first, dash, last = text.strip().partition("-")
-    if not first.isdigit() or (dash and not last.isdigit()):
-        raise ConfigError(f"seeds are {text!r}; write them as A-B, for example 100-149.")
-    seeds = tuple(range(int(first), int(last or first) + 1))
-    if not seeds:
-        raise ConfigError(f"seeds are {text!r}, a range that runs backwards; write the smaller number first.")
-    return seeds
-
-
-def parse_checkpoints(text: str, episodes: int) -> tuple[int, ...]:
-    """Return the episode counts at which to test: 0, every N episodes or each of a list, and the last.
-
-    Args:
-        text: `--eval-every`: a number, a comma-separated list, or an empty string for the default.
-        episodes: Number of training episodes.
-
-    Raises:
-        ConfigError: The text is neither a number nor a list of numbers.
-    """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if any(not part.isdigit() for part in parts) or parts == ["0"]:
-        raise ConfigError(f"--eval-every is {text!r}; give a number of episodes, or a list such as 10,25,50,100.")
-    if len(parts) > 1:
-        points = {int(part) for part in parts}
-    else:
-        points = set(range(0, episodes + 1, int(parts[0]) if parts else max(1, episodes // EVERY_TIMES)))
-    return tuple(sorted({0, episodes, *(point for point in points if point <= episodes)}))
 
 
 class _Progress:
@@ -291,9 +249,21 @@ class _Progress:
         self._task = self._bar.add_task("episodes", total=plan.total(), note="")
         self._note = ""
         self._plain = not console.is_terminal
-        self._total, self._done = plan.total(), 0
-        self._last_print = time.monotonic()
+        self._total, self._done, self._earlier = plan.total(), 0, 0
+        self._began = self._last_print = time.monotonic()
         self._tests: dict[tuple[str, int], list[bool]] = {}
+
+    def resume(self, out: Path, rows: "list[Row]") -> None:
+        """Count the episodes of an earlier run, and say what happens with them."""
+        self._done = self._earlier = len(rows)
+        for row in rows:
+            self._note_test(row)
+        self._bar.reset(self._task, completed=self._done, note=self._note)
+        if self._done < self._total:
+            tell(f"{self._done} of {self._total} episodes are in {out}, and the others are played now.")
+        else:
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime((out / "episodes.jsonl").stat().st_mtime))
+            tell(f"Nothing is played: {out} has all results, of {when}. To start anew: rm -r {out}")
 
     def advance(self, row: "Row") -> None:
         """Count one finished episode, or show how far the running one is."""
@@ -301,24 +271,36 @@ class _Progress:
             self._show_step(row)
             return
         self._done += 1
-        note = ""
-        if row["phase"] == "test" and row["success"] is not None:
-            tests = self._tests.setdefault((row["arm"], row["trained"]), [])
-            tests.append(row["success"])
-            note = f"{row['arm']} after {row['trained']}: {sum(tests)}/{len(tests)}"
-        self._note = note or self._note
+        note = self._note_test(row)
         self._bar.update(self._task, advance=1, note=self._note)
         # Without a terminal, print a line per tenth: a redrawn bar would fill a log file.
         if self._plain and self._done % max(1, self._total // 10) == 0:
-            print(f"{self._done}/{self._total} episodes  {note}", file=sys.stderr, flush=True)
+            self._print(note)
+
+    def _note_test(self, row: "Row") -> str:
+        """Count the outcome of a test; return the rate of its arm, or nothing for another episode."""
+        if row["phase"] != "test" or row["success"] is None:
+            return ""
+        tests = self._tests.setdefault((row["arm"], row["trained"]), [])
+        tests.append(row["success"])
+        self._note = f"{row['arm']} after {row['trained']}: {sum(tests)}/{len(tests)}"
+        return self._note
+
+    def _print(self, note: str) -> None:
+        """Print a line with the time that is left at the pace so far."""
+        self._last_print = time.monotonic()
+        count = self._done - self._earlier
+        rest_s = (self._last_print - self._began) / max(1, count) * (self._total - self._done)
+        pace = f"{rest_s:.0f} s left" if rest_s < 120 else f"{rest_s / 60:.0f} min left"
+        parts = (f"{self._done}/{self._total} episodes", pace if count and rest_s >= 1 else "", note)
+        tell("  ".join(part for part in parts if part))
 
     def _show_step(self, row: "Row") -> None:
         """Show the step of an episode whose policy takes seconds: beside the bar, or as a line now and then."""
         step = f"step {row['step']}, {row['seconds']:.1f} s a decision"
         self._bar.update(self._task, note=f"{self._note}  {step}".strip())
         if self._plain and time.monotonic() - self._last_print >= EVERY_S:
-            self._last_print = time.monotonic()
-            print(f"{self._done}/{self._total} episodes  {step}", file=sys.stderr, flush=True)
+            self._print(step)
 
     def __enter__(self) -> "_Progress":
         self._bar.start()
@@ -358,6 +340,8 @@ def print_result(result: dict[str, Any], out: Path) -> None:
             f"{arm['cpu_s']:.0f} s",
         )
     console.print(table)
+    if len(result["seeds"]) == 1:
+        console.print("The range covers the tasks of one agent seed. Agents of other seeds differ; add: --seed 0 1 2")
     excluded = sum(arm["excluded"] for arm in result["arms"].values())
     if excluded:
         console.print(f"{excluded} episodes are excluded because the environment failed.")

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hardwon.apps.shared.common import ADDRESSES, library_name
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.interfaces.arms import Arm
-
-from .common import ADDRESSES, library_name
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary

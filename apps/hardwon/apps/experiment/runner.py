@@ -1,4 +1,4 @@
-"""Run an experiment: arms on identical seeds that learn on one fold and are tested, frozen, on another.
+"""Run an experiment.
 
 Each agent seed is one process. Every episode is a row of `episodes.jsonl`. An interrupted experiment continues from
 these rows and the library when you start it again in the same folder.
@@ -12,21 +12,15 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hardwon.apps.shared.common import library_name, lock_folder
-from hardwon.apps.shared.experiment_plan import (
-    BASELINE as BASELINE,
-    LEARNER as LEARNER,
-    SETUPS as SETUPS,
-    ArmSetup,
-    Plan as Plan,
-    open_beside,
-)
+from hardwon.apps.shared.common import ADDRESSES, must_exist
 from hardwon.apps.shared.trained import FOLDER, TRAINED, Paced, open_agent_policy, open_policy, open_roles
-from hardwon.memory.errors import ConfigError
+
+from .folder import ROWS, Row as Row, load_rows, own_folder, read_counts
+from .plan import BASELINE, LEARNER, ArmSetup, Plan, open_beside
+from .versions import read_versions
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
@@ -34,38 +28,56 @@ if TYPE_CHECKING:
     from hardwon.runtime.interfaces.extension import Budget, Recaller
     from hardwon.runtime.strategies.strategy import Strategy
 
-COUNTS = "counts.json"
-"""File with the number of episodes that each library had before the experiment."""
-Row = dict[str, Any]
 Report = Callable[[Row], None]
 
 
-def run_plan(plan: Plan, out: Path, *, jobs: int | None = None, on_row: Report = lambda row: None) -> list[Row]:
+def run_plan(
+    plan: Plan,
+    out: Path,
+    *,
+    jobs: int | None = None,
+    on_row: Report = lambda row: None,
+    on_resume: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[Row]:
     """Run the episodes that are not finished yet.
 
     Args:
         plan: The experiment.
         out: Folder of the results.
         jobs: Number of agent seeds to run in parallel; None for one per core.
-        on_row: Receives every row, earlier ones included. Within the episodes of a slow policy, it also receives rows
-            of the phase `decide` with `step` and `seconds` per decision, which are not kept.
+        on_row: Receives every new row. Within the episodes of a slow policy, it also receives rows of the phase
+            `decide` with `step` and `seconds` per decision, which are not kept.
+        on_resume: Receives the rows of an earlier run, if there are any, before the first new one.
 
     Returns:
         All rows, those of earlier runs first. Errors of the environment and the library propagate.
 
     Raises:
-        ConfigError: The folder holds the results of another plan, or another process is writing into it.
+        ConfigError: The folder holds the results of another experiment, or another process is writing into it.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    with lock_folder(out):
-        return _run_missing(plan, out, jobs, on_row)
+    versions = _open_and_describe(plan)
+    with own_folder(out) as rows:
+        rows += load_rows(plan, versions, out)
+        if rows:
+            on_resume(list(rows))
+        _run_missing(plan, out, rows, jobs, on_row)
+        return rows
 
 
-def _run_missing(plan: Plan, out: Path, jobs: int | None, on_row: Report) -> list[Row]:
-    done = _load_earlier_rows(plan, out)
-    for row in done:
-        on_row(row)
-    with (out / "episodes.jsonl").open("a", encoding="utf-8") as file:
+def _open_and_describe(plan: Plan) -> dict[str, str]:
+    """Open the environment once, so that a wrong setting ends the run here, and return what the results depend on."""
+    from hardwon.runtime.environments import open_environment
+
+    open_environment(plan.environment, game=plan.game, params=plan.params).close()
+    for library in plan.beside:
+        if not library.startswith(ADDRESSES):
+            must_exist(Path(library))
+    return read_versions(plan)
+
+
+def _run_missing(plan: Plan, out: Path, done: list[Row], jobs: int | None, on_row: Report) -> None:
+    """Run the episodes without a row, and add their rows to the list and to the file."""
+    with (out / ROWS).open("a", encoding="utf-8") as file:
 
         def keep(row: Row) -> None:
             if row["phase"] == "decide":
@@ -77,14 +89,13 @@ def _run_missing(plan: Plan, out: Path, jobs: int | None, on_row: Report) -> lis
             done.append(row)
             on_row(row)
 
-        finished, before = frozenset(map(_row_key, done)), _read_counts(out)
+        finished, before = frozenset(map(_row_key, done)), read_counts(out)
         workers = min(jobs or os.cpu_count() or 1, len(plan.seeds))
         if workers == 1:
             for seed in plan.seeds:
                 run_seed(plan, seed, finished, before.get(seed, 0), keep)
         else:
             _run_in_processes(plan, finished, before, workers, keep)
-    return done
 
 
 def _run_in_processes(
@@ -129,50 +140,6 @@ def _join_pool(queue: Any) -> None:
 
 def _run_seed_in_pool(plan: Plan, seed: int, finished: frozenset[Any], before: int) -> None:
     run_seed(plan, seed, finished, before, _queue.put)
-
-
-def _load_earlier_rows(plan: Plan, out: Path) -> list[Row]:
-    """Return the rows of an earlier, interrupted run of the same plan.
-
-    Raises:
-        ConfigError: The folder holds the results of another plan.
-    """
-    # Through JSON, so that tuples compare equal to the lists in the file.
-    written = json.loads(json.dumps(_as_dict(plan)))
-    config, episodes = out / "plan.json", out / "episodes.jsonl"
-    # A plan of an earlier version has no field that came later.
-    later = {"roles": "", "budget": "fixed", "beside": [], "strategies": ""}
-    if config.exists() and later | json.loads(config.read_text(encoding="utf-8")) != written:
-        raise ConfigError(f"{out} holds the results of another experiment. Give another --out, or remove the folder.")
-    if not config.exists():
-        for seed in plan.seeds:
-            if (plan.is_shared or plan.library_path(seed).exists()) and episodes.exists():
-                raise ConfigError(
-                    f"{episodes} belongs to an unknown experiment. Give another --out, or remove the file."
-                )
-        counts = {seed: plan.count_episodes(seed) for seed in plan.seeds}
-        (out / COUNTS).write_text(json.dumps(counts) + "\n", encoding="utf-8")
-        config.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-    if not episodes.exists():
-        return []
-    lines = episodes.read_bytes().split(b"\n")
-    whole = [line for line in lines[:-1] if line]
-    if lines[-1]:  # the last line is incomplete: the process was killed while writing it
-        episodes.write_bytes(b"\n".join(whole) + (b"\n" if whole else b""))
-    return [json.loads(line) for line in whole]
-
-
-def _read_counts(out: Path) -> dict[int, int]:
-    """Return the number of episodes that the library of each agent seed had before the experiment."""
-    path = out / COUNTS
-    counts = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}  # earlier versions wrote none
-    return {int(seed): count for seed, count in counts.items()}
-
-
-def _as_dict(plan: Plan) -> dict[str, Any]:
-    """Return the fields of a plan, without the passwords of addresses."""
-    beside = tuple(library_name(library) for library in plan.beside)
-    return {**asdict(plan), "library": library_name(plan.library), "beside": beside}
 
 
 def _row_key(row: Row) -> tuple[Any, ...]:

@@ -1,0 +1,103 @@
+"""The seeds and checkpoints of an experiment, as a person types them or as they are by default."""
+
+from collections.abc import Sequence
+
+from hardwon.memory.errors import ConfigError
+
+TRAIN_SEEDS = "0-449"
+EVAL_SEEDS = "100-149"
+AGENT_SEEDS = (0, 1, 2)
+"""Agent seeds by default: one agent says little, because agents of other seeds differ."""
+MODEL_TESTS = 10
+"""Number of test tasks by default if a language model decides, which takes seconds a step."""
+RULES = ("episodic", "outlook", "auto", "random")
+"""Policies without a language model."""
+EVERY_TIMES = 4
+"""Number of tests during training, unless `--eval-every` is given."""
+
+
+def asks_model(policy: str, roles: object) -> bool:
+    """Return whether a language model decides, which makes an episode expensive."""
+    return bool(roles) or policy not in RULES
+
+
+def choose_agent_seeds(typed: Sequence[int], is_model: bool) -> tuple[int, ...]:
+    """Return the agent seeds: the given ones, else three, or one if a language model decides."""
+    return tuple(typed) or (AGENT_SEEDS[:1] if is_model else AGENT_SEEDS)
+
+
+def choose_seeds(
+    environment: str,
+    game: str | None,
+    params: str,
+    train: str | None,
+    fold: str,
+    test: str | None,
+    is_model: bool = False,
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the training and test seeds: the given ones, else those that the environment has.
+
+    Args:
+        environment: Name of the environment.
+        game: A game of the environment.
+        params: Parameters of the game.
+        train: Training seeds as A-B, or None.
+        fold: Name of the test fold.
+        test: Test seeds as A-B, or None.
+        is_model: Whether a language model decides; then the default has fewer test seeds.
+    """
+    given = [None if text is None else parse_seeds(text) for text in (train, test)]
+    if given[0] is not None and given[1] is not None:
+        return given[0], given[1]
+    from hardwon.runtime.environments import count_seeds, open_environment
+
+    world = open_environment(environment, game=game, params=params)
+    try:
+        existing = [given[n] or count_seeds(world, name) for n, name in enumerate(("train", fold))]
+    finally:
+        world.close()
+    learned, tested = parse_seeds(TRAIN_SEEDS), parse_seeds(EVAL_SEEDS)
+    if isinstance(existing[0], int):
+        learned = learned[: existing[0]]
+    # A small fold: test on its last seeds, so that train and test seeds overlap as little as possible.
+    if isinstance(existing[1], int) and existing[1] <= tested[-1]:
+        tested = tuple(range(max(0, existing[1] - len(tested)), existing[1]))
+    return given[0] or learned, given[1] or (tested[:MODEL_TESTS] if is_model else tested)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds of a range such as `100-149` or a number such as `7`.
+
+    Raises:
+        ConfigError: The text is not a range, or runs backwards.
+    """
+    first, dash, last = text.strip().partition("-")
+    if not first.isdigit() or (dash and not last.isdigit()):
+        raise ConfigError(f"seeds are {text!r}; write them as A-B, for example 100-149.")
+    seeds = tuple(range(int(first), int(last or first) + 1))
+    if not seeds:
+        raise ConfigError(f"seeds are {text!r}, a range that runs backwards; write the smaller number first.")
+    return seeds
+
+
+def parse_checkpoints(text: str, episodes: int, is_model: bool = False) -> tuple[int, ...]:
+    """Return the episode counts at which to test: 0, every N episodes or each of a list, and the last.
+
+    Args:
+        text: `--eval-every`: a number, a comma-separated list, or an empty string for the default.
+        episodes: Number of training episodes.
+        is_model: Whether a language model decides; then the default has no tests on the way.
+
+    Raises:
+        ConfigError: The text is neither a number nor a list of numbers.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if any(not part.isdigit() for part in parts) or parts == ["0"]:
+        raise ConfigError(f"--eval-every is {text!r}; give a number of episodes, or a list such as 10,25,50,100.")
+    if len(parts) > 1:
+        points = {int(part) for part in parts}
+    else:
+        points = set(
+            range(0, episodes + 1, int(parts[0]) if parts else max(1, episodes // (1 if is_model else EVERY_TIMES)))
+        )
+    return tuple(sorted({0, episodes, *(point for point in points if point <= episodes)}))

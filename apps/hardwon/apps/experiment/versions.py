@@ -1,0 +1,100 @@
+"""What the results of an experiment depend on beside its plan: versions, source files and models.
+
+An experiment whose folder was made with other ones is another experiment, although its settings are the same.
+"""
+
+import ast
+import hashlib
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hardwon.apps.shared.trained import FOLDER, RANKED, TRAINED, split_ranked
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of installed packages, which have a version and need no digest."""
+
+
+def read_versions(plan: "Plan") -> dict[str, str]:
+    """Return a version or a digest of everything that the results of a plan depend on, by its name.
+
+    The environment must have been opened, so that its modules are imported.
+    """
+    module, has_class, _ = plan.environment.strip().partition(":")
+    own = {f"the source of {plan.environment.strip()}": _describe_module(module)} if has_class else {}
+    files = {str(path): _digest(path) for path in _find_files(plan)}
+    return {"hardwon": version("hardwon"), **(own or _find_packages(plan.environment)), **files}
+
+
+def _describe_module(name: str) -> str:
+    """Return the version of an installed module, or a digest of its file and of what it imports beside it."""
+    file = Path(sys.modules[name].__file__ or "")
+    if _INSTALLED & set(file.parts):
+        return _find_version((packages_distributions().get(name.partition(".")[0]) or [name])[0])
+    sources: dict[str, Path] = {}
+    _add_sources(name, file.parents[name.count(".") + (file.name == "__init__.py")], sources)
+    return _combine(f"{module} {_digest(path)}" for module, path in sorted(sources.items()))
+
+
+def _add_sources(name: str, folder: Path, sources: dict[str, Path]) -> None:
+    """Add the file of an imported module in a folder, and those of the modules that it imports."""
+    file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+    if name in sources or name.partition(".")[0] == "hardwon" or folder not in file.parents or file.suffix != ".py":
+        return
+    if _INSTALLED & set(file.parts):
+        return
+    sources[name] = file
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names = [base, *(f"{base}.{name}" for name in names)]
+        for imported in names:
+            _add_sources(imported, folder, sources)
+
+
+def _find_packages(environment: str) -> dict[str, str]:
+    """Return the versions of the packages that the extra of a built-in environment installs."""
+    extra = re.compile(rf"extra == ['\"]{re.escape(environment.strip().lower())}['\"]")
+    lines = [line for line in requires("hardwon") or () if extra.search(line)]
+    names = (re.match(r"[\w.-]+", line) for line in lines)
+    return {name[0]: _find_version(name[0]) for name in names if name}
+
+
+def _find_version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _find_files(plan: "Plan") -> Iterator[Path]:
+    """Yield the files and folders that a plan names and that its agents read: strategies, roles and models."""
+    paths, policy = [plan.strategies, plan.roles], plan.policy
+    while policy.startswith((RANKED, TRAINED)):
+        folder, policy = split_ranked(policy)
+        paths.append(folder)
+    if policy.startswith(FOLDER):
+        paths.append(policy.removeprefix(FOLDER))
+    yield from (Path(name) for name in paths if name and Path(name).exists())
+
+
+def _digest(path: Path) -> str:
+    """Return a digest of a file, or of all files in a folder with their names."""
+    if path.is_dir():
+        inner = sorted(child for child in path.rglob("*") if child.is_file())
+        return _combine(f"{child.relative_to(path)} {_digest(child)}" for child in inner)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+
+
+def _combine(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest()[:32]
