@@ -295,7 +295,7 @@ def test_another_kind_is_a_conflict_that_names_the_old_one(library, folder, item
 def test_a_file_that_is_not_utf_8_names_the_next_step(library, folder, items):
     check_out(library, folder, "test.db")
     path = find(folder, items[0])
-    path.write_text(path.read_text(), encoding="utf-16")
+    path.write_text(path.read_text() + "é", encoding="latin-1")
     with pytest.raises(ConfigError, match=rf"{items[0].id}\.md:1: the file is not UTF-8 .* Save it as UTF-8"):
         commit(library, folder, why="")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.upkeep.text_files import read_text
 
 MARK = "hardwon.apps.coding_agents.hook"
 """Part of the command by which our own hooks are recognized."""
@@ -74,7 +75,7 @@ def _read(settings: Path) -> dict[str, Any]:
     if not settings.exists():
         return {}
     try:
-        value = json.loads(settings.read_text(encoding="utf-8") or "{}")
+        value = json.loads(read_text(settings) or "{}")
     except ValueError as error:
         raise ConfigError(f"{settings} is not JSON ({error}). Mend it, or move it away.") from error
     if not isinstance(value, dict) or not isinstance(value.get("hooks") or {}, dict):

@@ -92,11 +92,11 @@ def _convert_item(item: Mapping[str, Any]) -> list[Message] | None:
     if tool := _OWN_TOOLS.get(str(kind)):
         name, place, names = tool
         given = item.get(place) or {}
-        call = {"id": item.get("call_id") or item.get("id"), "name": name}
+        call = {"id": _find_call_id(item), "name": name}
         arguments = {field: given[field] for field in names if given.get(field) is not None}
         return [_message("assistant", calls=[normalize_call({**call, "arguments": arguments})])]
     if kind in RESPONSES_CALLS:
-        call = {"id": item.get("call_id") or item.get("id"), "name": item.get("name")}
+        call = {"id": _find_call_id(item), "name": item.get("name")}
         arguments = item.get("arguments", item.get("input"))
         call_message = _message("assistant", calls=[normalize_call({**call, "arguments": arguments})])
         if kind != "mcp_call":  # an mcp_call includes the answer of the server
@@ -107,10 +107,17 @@ def _convert_item(item: Mapping[str, Any]) -> list[Message] | None:
     if kind in RESPONSES_ANSWERS:
         text, failed = _read_output(item.get("output"))
         failed = failed or item.get("status") in ("incomplete", "failed")
-        return [_message("tool", text, answers=item.get("call_id") or item.get("id"), error=failed)]
+        return [_message("tool", text, answers=_find_call_id(item), error=failed)]
     if kind in _SILENT or (isinstance(kind, str) and kind.endswith("_call") and "role" not in item):
         return []
     return None
+
+
+def _find_call_id(item: Mapping[str, Any]) -> Any:
+    """Return the id of the call of an item; None if it has none."""
+    # The id of other outputs is their own.
+    has_own_id = item.get("type") in RESPONSES_ANSWERS and item.get("type") != "local_shell_call_output"
+    return item.get("call_id") if has_own_id or "call_id" in item else item.get("id")
 
 
 def _read_output(output: Any) -> tuple[str, bool]:
@@ -134,7 +141,7 @@ def _has_blocks(message: Mapping[str, Any]) -> bool:
 
 
 def _is_result(block: Mapping[str, Any]) -> bool:
-    return str(block.get("type")).endswith("tool_result") and "tool_use_id" in block
+    return str(block.get("type")).endswith("tool_result")
 
 
 def _convert_blocks(message: Mapping[str, Any]) -> Iterator[Message]:
@@ -158,7 +165,7 @@ def _convert_blocks(message: Mapping[str, Any]) -> Iterator[Message]:
 def _convert_result(block: Mapping[str, Any]) -> Message:
     content, failed = block.get("content"), block.get("is_error")
     error = find_failure(content, failed=None if failed is None else bool(failed))
-    return _message("tool", extract_text(content), answers=block["tool_use_id"], error=bool(error))
+    return _message("tool", extract_text(content), answers=block.get("tool_use_id"), error=bool(error))
 
 
 def _message(

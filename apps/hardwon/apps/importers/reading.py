@@ -14,7 +14,7 @@ from .langfuse import LangfuseReader, is_row
 from .messages import CONVERSATIONS, form_of, is_messages
 from .otel import Spans, is_span
 from .runs import RunReader, describe_error
-from .source import Progress, read_values
+from .source import Progress, open_seekable, read_values
 from .spool import LoggedEpisode, Spool
 
 Format = Literal["hardwon", "openai", "anthropic", "responses", "claude-code", "codex", "langsmith", "langfuse", "otel"]
@@ -128,7 +128,7 @@ def _is_export(path: Path) -> bool:
     try:
         if not path.is_file():
             return False
-        with path.open("rb") as file:
+        with open_seekable(path) as file:
             first = json.loads(file.readline(2**26))  # a limit, because other files can be one huge line
     except (OSError, ValueError, RecursionError):
         return False

@@ -5,6 +5,7 @@ Values come with their line number (in a document, their position) for error mes
 is kept in memory.
 """
 
+import codecs
 import json
 import os
 import shutil
@@ -18,12 +19,13 @@ from typing import IO, Any
 import ijson
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.upkeep.text_files import HEAD_BYTES, find_encoding
 
 MAX_VALUE = 64 * 2**20
 """Largest size of one value in bytes: a line, or an object that is a whole file."""
+_CHUNK_BYTES = 1 << 20
 LISTS = ("resourceSpans.item", "runs.item", "data.item")
 """Lists in a large document that are read one element at a time."""
-_BOM = b"\xef\xbb\xbf"
 
 Progress = Callable[[int, int], None]
 Value = tuple[str, Any]
@@ -40,13 +42,11 @@ def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Val
     Raises:
         ConfigError: The file cannot be read, is empty, or is not JSON; the message names the line.
     """
-    with _open_seekable(path) as file:
+    with open_seekable(path) as file:
         size = os.fstat(file.fileno()).st_size
-        start = len(_BOM) if file.read(len(_BOM)) == _BOM else 0
-        file.seek(start)
         # Both are generators: they read nothing before the file is back at its start.
-        values = _read_lines(path, file) if _is_lines(file, start) else _read_document(path, file, size)
-        file.seek(start)
+        values = _read_lines(path, file) if _is_lines(file) else _read_document(path, file, size)
+        file.seek(0)
         empty = True
         for value in values:
             empty = False
@@ -58,30 +58,54 @@ def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Val
 
 
 @contextmanager
-def _open_seekable(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that can be read twice; a pipe is copied to a temporary file first."""
+def open_seekable(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file of UTF-8 that can be read twice; a pipe or a file with a byte order mark is copied first."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISREG(mode):
-            with path.open("rb") as file:
-                yield file
+            with path.open("rb") as file, _open_decoded(path, file) as decoded:
+                yield decoded
         elif stat.S_ISFIFO(mode):
             with path.open("rb") as pipe, tempfile.TemporaryFile() as copy:
                 shutil.copyfileobj(pipe, copy)
                 copy.seek(0)
-                yield copy
+                with _open_decoded(path, copy) as decoded:
+                    yield decoded
         else:
             raise ConfigError(f"{path} is neither a file nor a pipe. Give a file of JSON.")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}). Give a file of JSON.") from error
 
 
-def _is_lines(file: IO[bytes], start: int) -> bool:
+@contextmanager
+def _open_decoded(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Open a file as UTF-8 without a byte order mark; one that is not is copied to a temporary file.
+
+    Raises:
+        ConfigError: The file has bytes that its encoding has not.
+    """
+    encoding = find_encoding(file.read(HEAD_BYTES), path)
+    file.seek(0)
+    if encoding == "utf-8":
+        yield file
+        return
+    with tempfile.TemporaryFile() as copy:
+        decoder = codecs.getincrementaldecoder(encoding)()
+        try:
+            while data := file.read(_CHUNK_BYTES):
+                copy.write(decoder.decode(data).encode())
+            copy.write(decoder.decode(b"", final=True).encode())
+        except UnicodeError as error:
+            raise ConfigError(f"{path}: not {encoding.upper()} ({error}). Save it as UTF-8.") from error
+        copy.seek(0)
+        yield copy
+
+
+def _is_lines(file: IO[bytes]) -> bool:
     """Return whether the file has one value per line, judged by its first line that is not blank.
 
     A single line that is an array is a document.
     """
-    file.seek(start)
     line = _read_line(file)
     try:
         value = json.loads(line)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.upkeep.text_files import read_text
 
 from .editing import check_changes
 from .item_files import ItemFile, build_item, compute_digest, name_file, parse_file, read_file, read_values, render_file
@@ -57,7 +58,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     """
     path = folder / MANIFEST
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
@@ -150,7 +151,7 @@ def _find_edited(folder: Path, manifest: Manifest, items: Mapping[str, Item]) ->
         if not path.is_file():
             continue
         try:
-            digest = parse_file(path.read_text(encoding="utf-8"), file).digest
+            digest = parse_file(read_text(path), file).digest
         except (ConfigError, UnicodeDecodeError):
             digest = ""
         if digest != manifest.digests.get(ids_by_file.get(file, "")):

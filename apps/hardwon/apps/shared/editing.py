@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.items import check_conditions
+from hardwon.memory.upkeep.text_files import read_text
 
 FIELDS = (
     "title", "body", "when_to_use", "when_not_to_use", "condition", "forbids", "granularity", "steps", "verify",
@@ -79,7 +80,7 @@ def read_fields(path: Path) -> dict[str, Any]:
         ConfigError: The file cannot be read or is not a JSON object.
     """
     try:
-        return parse_fields(path.read_text(encoding="utf-8"), str(path))
+        return parse_fields(read_text(path), str(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error}). Give a file with a JSON object.") from error
 

@@ -27,6 +27,7 @@ import yaml
 
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.upkeep.text_files import read_text
 
 from .common import show_controls
 from .editing import check_changes
@@ -108,9 +109,9 @@ def read_file(path: Path, name: str, digests: Mapping[str, str]) -> ItemFile:
 
     Raises:
         ConfigError: The file is malformed. The message names the file and the line.
-        UnicodeDecodeError: The file is not UTF-8.
+        UnicodeDecodeError: The file is not text.
     """
-    text = path.read_text(encoding="utf-8")
+    text = read_text(path)
     markers = _MARKERS.search(text)
     if markers is None:
         return parse_file(text, name)

@@ -26,6 +26,7 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, log_change
 
 from . import queries
+from .text_files import open_text
 
 _USAGE_COLUMNS = ("item_id", "trajectory_id", "t", "mode", "arm", "outcome", "control_outcome")
 _ITEM_COLUMNS = ("created_at", "updated_at", "uses", "fresh")
@@ -296,7 +297,7 @@ class Import:
 def _read_lines(path: str | Path) -> Iterator[str]:
     """Yield the lines of a file. Only a line feed ends a line, because texts may contain other separators."""
     try:
-        with Path(path).open(encoding="utf-8", newline="\n") as file:
+        with open_text(path, newline="\n") as file:
             yield from file
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeError) as error:
         raise ConfigError(f"{path} cannot be read ({error}). Use a file that `hardwon memory export` wrote.") from error

@@ -244,8 +244,8 @@ def normalize_call(call: Any) -> dict[str, Any]:
 def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
     """Yield the answered calls of plain messages, in the order in which they were made.
 
-    Ids may repeat, as in OpenAI's legacy format, where the id is the function's name. Each call is matched with
-    the next unused answer to its id.
+    Ids may repeat, as in OpenAI's legacy format, where the id is the function's name, or be empty. Each call is matched
+    with the next unused answer to its id, else with the next one to its name, else with the next one without an id.
     """
     # Queues of answers by id keep repeated ids in order.
     plain = list(messages)
@@ -255,7 +255,8 @@ def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
             answers.setdefault(_make_hashable(message["answers"]), deque()).append(message)
     for message in plain:
         for call in message["calls"]:
-            waiting = answers.get(_make_hashable(call["id"]))
+            queues = map(answers.get, (_make_hashable(call["id"]), call["name"], None))
+            waiting = next(filter(None, queues), None)
             if waiting:
                 answer = waiting.popleft()
                 text = answer["text"].partition(f"\n\n{WARNED}")[0]
@@ -264,7 +265,7 @@ def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
 
 
 def _make_hashable(ref: Any) -> Any:
-    return ref if isinstance(ref, str) or ref is None else extract_text(ref)
+    return (ref or None) if isinstance(ref, str) or ref is None else extract_text(ref)
 
 
 def split_at_request(messages: Sequence[Mapping[str, Any]]) -> tuple[str, Sequence[Mapping[str, Any]]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.upkeep.text_files import read_text
 
 CHAT_ONLY = {"instructions": "", "temperature": None, "context": "all", "history": 20}
 """The fields that only a chat model reads, with their defaults."""
@@ -70,7 +71,7 @@ def load_strategies(path: str | Path) -> tuple[Strategy, ...]:
         UnknownName: A table has an unknown field.
     """
     try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        tables = tomllib.loads(read_text(path))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as TOML: {error}.") from error
     strategies = tuple(_parse_strategy(name, table, path) for name, table in tables.items())

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.upkeep.text_files import read_text
 from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, Arm
 from hardwon.trainers.algorithms.composers import COMPOSERS, ComposerParts
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
@@ -480,8 +481,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
     import yaml
 
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        given = yaml.safe_load(text) or {}
+        given = yaml.safe_load(read_text(path)) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Give the path of a YAML file.") from error
     except yaml.YAMLError as error:

@@ -8,10 +8,10 @@ import asyncio
 import json
 import secrets
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.upkeep.text_files import read_text
 from hardwon.trainers.algorithms.composers.spec import Spec
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import Rollout
@@ -175,7 +175,7 @@ def _read_inputs(config: TrainConfig) -> list[Any] | None:
     if not path:
         return None
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = read_text(path).splitlines()
         inputs = [json.loads(line) for line in lines if line.strip()]
     except (OSError, ValueError) as error:
         raise ConfigError(f"program.inputs {path} cannot be read: {error}. Give a file of JSON lines.") from error
