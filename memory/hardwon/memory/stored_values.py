@@ -13,23 +13,11 @@ from typing import Any, NamedTuple
 
 from .storage.clock import read_clock
 from .storage.database import Store
+from .storage.migrations import VALUE_TABLES
 
 MINUTE = 60.0
 """Seconds."""
 
-# Every label in a path ends with a dot, which labels cannot contain. So the prefix `acme.` matches
-# `acme.users.` but not `acme-corp.`.
-# AUTOINCREMENT never reuses an id, so one that was read before a put cannot name the new value.
-_TABLES = """
-CREATE TABLE IF NOT EXISTS langgraph_values (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace TEXT NOT NULL, path TEXT NOT NULL, key TEXT NOT NULL,
-    value TEXT NOT NULL, fields TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
-    ttl REAL, expires_at REAL, UNIQUE (namespace, path, key));
-CREATE INDEX IF NOT EXISTS langgraph_values_by_expiry ON langgraph_values(expires_at) WHERE expires_at IS NOT NULL;
-CREATE TABLE IF NOT EXISTS langgraph_vectors (
-    value INTEGER NOT NULL, field TEXT NOT NULL, fingerprint TEXT NOT NULL, vector BLOB NOT NULL,
-    PRIMARY KEY (value, field));
-"""
 # The plus keeps SQLite from the index by namespace, in which it would read every value of the namespace.
 _EXPIRED = "SELECT id FROM langgraph_values WHERE expires_at <= ? AND +namespace = ?"
 _CONTENT = """
@@ -124,7 +112,7 @@ def apply(connection: Connection, namespace: str, batch: ValueBatch, first_id: i
         first_id: Id of the first value; the others follow. None lets SQLite choose.
     """
     # `executescript` would commit the open transaction.
-    for statement in _TABLES.split(";\n"):
+    for statement in VALUE_TABLES.split(";\n"):
         connection.execute(statement)
     connection.executemany(
         "UPDATE langgraph_values SET expires_at = ? + 60.0 * ttl WHERE id = ?",

@@ -230,19 +230,27 @@ DAMAGE = [
 ]
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_of_the_library_has_a_name(own, damage):
-    """A problem of the class of an error, which says what is damaged; never a bare failure."""
-    connection = sqlite3.connect(own)
+def harm(path, damage):
+    connection = sqlite3.connect(path)
     try:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute(damage)
         connection.commit()
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_of_the_library_has_a_name(own, damage):
+    """A problem of the class of an error, which says what is damaged; never a bare failure."""
+    is_of_schema = damage.startswith("DROP")
+    if not is_of_schema:
+        harm(own, damage)
     known = {name for name, one in vars(errors).items() if isinstance(one, type)}
     with Plain(create_app(own), base_url="http://127.0.0.1:8420", raise_server_exceptions=False) as client:
         told = client.get("/openapi.json").json()["paths"]
+        if is_of_schema:  # such a file is not opened at all, so the server has it open already
+            harm(own, damage)
         wrong = []
         state = {"observation": "You are in the pantry.", "task": "eat the apple"}
         calls: list[tuple[str, str, object]] = [

@@ -8,11 +8,12 @@ import logging
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from hardwon.memory.errors import KeyTaken, LibraryUnwritable
+from hardwon.memory.errors import KeyTaken, LibraryDamaged, LibraryUnwritable
 from hardwon.memory.privacy.private_files import FILE_MODE, open_new
+from hardwon.memory.storage.schema_check import describe_changes, read_schema
 
 from .entries import is_same_episode, unpack
 from .log import Log
@@ -40,6 +41,12 @@ class Outbox:
         self.path.chmod(FILE_MODE)
         with self._transaction() as connection:
             connection.execute(_SCHEMA)
+            schema = read_schema(connection)
+        with closing(sqlite3.connect(":memory:")) as fresh:
+            fresh.execute(_SCHEMA)
+            required = read_schema(fresh)
+        if changes := describe_changes(schema, required, required):
+            raise LibraryDamaged(f"{self.path} was changed by another program: {changes}. Move the file away.")
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -19,6 +19,7 @@ from hardwon.memory.privacy.private_files import open_new
 from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.migrations import APPLICATION_ID, SCHEMA_VERSION
+from hardwon.memory.storage.schema_check import find_changes
 from hardwon.memory.upkeep import forgetting
 from hardwon.memory.upkeep.setup import namespace_number
 
@@ -170,13 +171,16 @@ def _check(log: Log, snapshot: Snapshot, source: sqlite3.Connection) -> None:
     """Check that a file is what its row says: a replica of this log at that position."""
     (application,) = source.execute("PRAGMA application_id").fetchone()
     (schema,) = source.execute("PRAGMA user_version").fetchone()
-    rows = source.execute("SELECT value FROM meta WHERE name = 'replica'").fetchall() if schema else []
+    # before anything is read from its tables, which may be views
+    is_library = (application, schema) == (APPLICATION_ID, snapshot.schema)
+    if is_library and (changes := find_changes(source, schema)):
+        raise LibraryError(
+            f"the snapshot of {log.name} at position {snapshot.position} was changed by another program: {changes}. "
+            "Delete its row from hardwon.snapshots."
+        )
+    rows = source.execute("SELECT value FROM meta WHERE name = 'replica'").fetchall() if is_library else []
     origin = json.loads(rows[0][0])[:3] if rows else []
-    if (application, schema, origin) != (
-        APPLICATION_ID,
-        snapshot.schema,
-        [log.database, log.namespace, snapshot.position],
-    ):
+    if origin != [log.database, log.namespace, snapshot.position]:
         raise LibraryError(
             f"the snapshot of {log.name} at position {snapshot.position} is the file of another log ({origin}). "
             "Delete its row from hardwon.snapshots."

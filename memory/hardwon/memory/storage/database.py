@@ -30,6 +30,7 @@ from hardwon.memory.sqlite_errors import INVALID_TEXT, TRANSLATED, translate_err
 from .freshness import Freshness
 from .migrations import APPLICATION_ID, SCHEMA_VERSION, migrate
 from .open_files import OPEN_FILES
+from .schema_check import check_schema, harden
 
 BUSY_TIMEOUT_S = 60.0
 """Seconds for which a writer waits for another writer before it gives up."""
@@ -70,6 +71,7 @@ class Store:
             NewerSchema: A newer version of hardwon wrote the file.
             LibraryUnwritable: The file or its folder cannot be read or written.
             LibraryReadOnly: The file needs a migration but `read_only` is set.
+            LibraryDamaged: Another program changed the schema of the file.
         """
         self.path = str(path)
         self.read_only = read_only
@@ -111,7 +113,8 @@ class Store:
         return connection
 
     def _prepare(self) -> None:
-        # Count tables first: a process that is creating the library commits them together with the two numbers.
+        # In one transaction: another process that creates or migrates the library commits all of it together.
+        self.connection.execute("BEGIN")
         (tables,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if self._new:  # the file exists now; SQLite creates the log with the same permissions
             Path(self.path).chmod(FILE_MODE)
@@ -124,6 +127,10 @@ class Store:
                 f"{self.path} has schema {version}, but this version of hardwon supports up to {SCHEMA_VERSION}. "
                 "Update your clone of hardwon, then run: pip install ."
             )
+        if tables:
+            check_schema(self.connection, version, self.path)
+        self.connection.execute("COMMIT")
+        harden(self.connection)
         self._tune_reads()
         if self.read_only:
             if not tables:  # the creating process was stopped before it committed the tables

@@ -176,6 +176,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     m017_settlements,
 )
 SCHEMA_VERSION = len(MIGRATIONS)
+SCHEMA_DIGEST = "0da2a0198d3aafead5a4975a238e4e8e771a02d9228daca402069836c01a47e7"
+"""Hash of the schema of a file of this version; see `schema_check`. A test prints the new one."""
 
 _INITIAL = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -345,6 +347,21 @@ CREATE TABLE IF NOT EXISTS proposals (
     namespace INTEGER NOT NULL REFERENCES namespaces(id), key TEXT NOT NULL, n INTEGER NOT NULL,
     kind TEXT NOT NULL, PRIMARY KEY (namespace, key)) WITHOUT ROWID
 """
+
+# Every label in a path ends with a dot, which labels cannot contain. So the prefix `acme.` matches
+# `acme.users.` but not `acme-corp.`.
+# AUTOINCREMENT never reuses an id, so one that was read before a put cannot name the new value.
+VALUE_TABLES = """
+CREATE TABLE IF NOT EXISTS langgraph_values (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, namespace TEXT NOT NULL, path TEXT NOT NULL, key TEXT NOT NULL,
+    value TEXT NOT NULL, fields TEXT NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL,
+    ttl REAL, expires_at REAL, UNIQUE (namespace, path, key));
+CREATE INDEX IF NOT EXISTS langgraph_values_by_expiry ON langgraph_values(expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE IF NOT EXISTS langgraph_vectors (
+    value INTEGER NOT NULL, field TEXT NOT NULL, fingerprint TEXT NOT NULL, vector BLOB NOT NULL,
+    PRIMARY KEY (value, field));
+"""
+"""Tables of the values that an application stores; the first write creates them. See `stored_values`."""
 
 
 def create_text_indexes(connection: Connection, namespace: int) -> None:

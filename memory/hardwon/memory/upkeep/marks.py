@@ -2,7 +2,7 @@
 
 from sqlite3 import Connection
 
-from .database import Store
+from hardwon.memory.storage.database import Store
 
 
 def is_marked(store: Store, name: str) -> bool:

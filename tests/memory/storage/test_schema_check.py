@@ -1,0 +1,149 @@
+"""A library file from elsewhere: every object that hardwon does not create is refused by name."""
+
+import sqlite3
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import LibraryDamaged, LibraryError
+from hardwon.memory.fleet import snapshots
+from hardwon.memory.fleet.outbox import Outbox
+from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.migrations import MIGRATIONS, SCHEMA_DIGEST, SCHEMA_VERSION
+from hardwon.memory.storage.schema_check import compute_digest, compute_schema, read_schema
+from hardwon.memory.stored_values import ValueBatch, ValueWrite
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+
+
+def edit(path, *statements):
+    """Change a library as another program would, with `sql` columns of the schema written directly."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        for statement in statements:
+            connection.execute(statement)
+
+
+def rewrite(table, old, new):
+    """Return a statement that changes the definition of an object."""
+    return f"UPDATE sqlite_master SET sql = replace(sql, '{old}', '{new}') WHERE name = '{table}'"
+
+
+CHANGES = {
+    "drop": ["CREATE TRIGGER drop_it BEFORE INSERT ON inbox BEGIN SELECT raise(IGNORE); END"],
+    "delete_it": ["CREATE TRIGGER delete_it AFTER INSERT ON trajectories BEGIN DELETE FROM trajectories; END"],
+    "tell": ["CREATE TRIGGER tell AFTER UPDATE ON items BEGIN DELETE FROM usages; END"],
+    "items": ["ALTER TABLE items RENAME TO kept", "CREATE VIEW items AS SELECT * FROM kept"],
+    "trajectories": [
+        "DROP TABLE trajectories",
+        f"CREATE VIEW trajectories AS {ENDLESS} SELECT i AS id, 1 AS namespace, 1 AS success FROM n",
+    ],
+    "meta": ["DROP TABLE meta", f"CREATE VIEW meta AS {ENDLESS} SELECT i AS name, i AS value FROM n"],
+    "namespaces": ["DROP TABLE namespaces", "CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT)"],
+    "inside": [
+        "CREATE VIEW inside AS SELECT 1 AS id",
+        "CREATE TRIGGER inside_it INSTEAD OF INSERT ON inside BEGIN SELECT 1; END",
+    ],
+    "steps": ["ALTER TABLE steps RENAME COLUMN reward TO gain"],
+    "usages": ["ALTER TABLE usages ADD COLUMN twice REAL GENERATED ALWAYS AS (outcome * 2) VIRTUAL"],
+    "states": [rewrite("states", "notes TEXT NOT NULL", "notes TEXT NOT NULL CHECK (length(notes) < 3)")],
+    "inbox": [rewrite("inbox", "episode TEXT NOT NULL", "episode TEXT NOT NULL ON CONFLICT IGNORE")],
+    "keys": [rewrite("keys", "text TEXT NOT NULL UNIQUE", "text TEXT NOT NULL UNIQUE ON CONFLICT REPLACE")],
+    "changes": ["DROP TABLE changes"],
+    "steps_by_pre": ["DROP INDEX steps_by_pre"],
+    "items_by_namespace": [
+        "DROP INDEX items_by_namespace",
+        "CREATE UNIQUE INDEX items_by_namespace ON items(namespace)",
+    ],
+    "evil": ["CREATE INDEX evil ON steps(abs(json_extract(why, '$.x')))"],
+    "some": ["CREATE INDEX some ON steps(action) WHERE reward > 0"],
+    "photos": ["CREATE TABLE photos (id)"],
+    "json_each": ["CREATE TABLE json_each (value)"],
+    "words": ["DROP TABLE words", "CREATE VIRTUAL TABLE words USING fts5(namespace, word, episodes)"],
+    "opinions": ["DROP TABLE opinions", "CREATE TABLE opinions (namespace, item_id, writer, episode, moved)"],
+    "states_text_1": ["DROP TABLE states_text_1", "CREATE VIEW states_text_1 AS SELECT '' AS text"],
+    "langgraph_values": ["CREATE TABLE langgraph_values (id)"],
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_changed_schema_is_refused_by_name(path, episode, name, read_only):
+    with ExperienceLibrary.open(path) as library:
+        library.record(episode("go"))
+    edit(path, *CHANGES[name])
+    content = path.read_bytes()
+    with pytest.raises(LibraryDamaged, match=rf"changed by another program.* '{name}.*hardwon memory export"):
+        ExperienceLibrary.open(path, read_only=read_only)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("schema", [1, SCHEMA_VERSION - 1])
+def test_a_changed_schema_is_refused_before_it_is_migrated(path, schema):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for step in MIGRATIONS[:schema]:
+            step(connection)
+        connection.execute("PRAGMA application_id = 502807")
+        connection.execute(f"PRAGMA user_version = {schema}")
+        connection.execute("CREATE TRIGGER drop_it BEFORE INSERT ON meta BEGIN SELECT raise(IGNORE); END")
+    with pytest.raises(LibraryDamaged, match="trigger 'drop_it' on 'meta' is unknown"):
+        Store(path)
+    edit(path, "DROP TRIGGER drop_it")
+    Store(path).close()
+
+
+def test_a_false_version_is_refused(path):
+    """An object of a later version is unknown, and nothing is migrated twice."""
+    Store(path).close()
+    edit(path, f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
+    with pytest.raises(LibraryDamaged, match="is unknown"):
+        Store(path)
+
+
+def test_what_hardwon_and_sqlite_create_is_accepted(path, episode):
+    """Several namespaces, stored values, statistics and a copy by VACUUM."""
+    for namespace in ("default", "second"):
+        with ExperienceLibrary.open(path, namespace=namespace) as library:
+            library.record(episode("go"))
+            with closing(library.open_values()) as values:
+                values.write(ValueBatch([ValueWrite("users.", "ann", "{}")]))
+    edit(path, "ANALYZE", "VACUUM")
+    with ExperienceLibrary.open(path) as library:
+        assert library.episodes == 1
+
+
+def test_the_hash_of_the_schema_is_current(path):
+    """Update SCHEMA_DIGEST with each migration."""
+    ExperienceLibrary.open(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        found = read_schema(connection)
+    assert found <= compute_schema(SCHEMA_VERSION)[1]
+    assert compute_digest(found) == SCHEMA_DIGEST
+
+
+def test_functions_of_the_schema_are_not_trusted(path):
+    with closing(Store(path)) as store:
+        assert store.connection.execute("PRAGMA trusted_schema").fetchone() == (0,)
+        assert store.connection.execute("PRAGMA cell_size_check").fetchone() == (1,)
+
+
+def test_a_changed_snapshot_of_a_shared_library_is_refused(path):
+    """Before its table `meta` is read, which may be a view without end."""
+    Store(path).close()
+    edit(path, *CHANGES["meta"])
+    log: Any = SimpleNamespace(name="log", database="d", namespace="n")
+    snapshot = snapshots.Snapshot(1, 1, SCHEMA_VERSION, 1, "")
+    with closing(sqlite3.connect(path)) as source, pytest.raises(LibraryError, match="view 'meta' is changed"):
+        snapshots._check(log, snapshot, source)
+
+
+def test_a_changed_outbox_is_refused(tmp_path):
+    """It would acknowledge episodes and drop them."""
+    Outbox(tmp_path).put([("e", b"x")])
+    Outbox(tmp_path)
+    edit(tmp_path / "outbox.db", "CREATE TRIGGER t BEFORE INSERT ON waiting BEGIN SELECT raise(IGNORE); END")
+    with pytest.raises(LibraryDamaged, match="trigger 't' on 'waiting' is unknown"):
+        Outbox(tmp_path)
