@@ -21,6 +21,7 @@ from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.sharing_policy import Candidate as Shared
 from hardwon.trainers.config.schema import of
+from hardwon.trainers.engines.base_models import select_device
 from hardwon.trainers.exports import MANIFEST, choose_guidance
 from hardwon.trainers.gating.item_guidance import ItemGuidance
 from hardwon.trainers.gating.pasted import PastedEpisodes
@@ -339,3 +340,9 @@ def test_an_episode_keeps_its_tokens_until_too_many_are_open(exported, monkeypat
     policy.decide(context)
     policy.decide(replace(context, thread="b"))
     assert [name.partition("/")[0] for name, _ in policy._engine._sessions] == ["b"]
+
+
+@pytest.mark.parametrize("device", ["cuda:7", "cud", ""])
+def test_a_device_that_is_not_there_is_named(device):
+    with pytest.raises(ConfigError, match=rf"device is '{device}', which cannot be used here .*Use cpu, cuda or auto"):
+        select_device(device)

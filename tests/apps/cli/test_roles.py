@@ -10,7 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 from tests.trainers.corridor import Corridor, Walks
 from tests.trainers.folder_base import keep_requests, save_base
+from typer.testing import CliRunner
 
+from hardwon.apps.cli.app import app
 from hardwon.apps.cli.team import run_team
 from hardwon.apps.experiment import Plan, run_plan
 from hardwon.apps.http.access.auth import Tokens
@@ -463,3 +465,12 @@ def test_who_may_not_write_is_refused_before_the_admission_is_asked(tmp_path):
     with serve(tmp_path / "library.db", admission=keeper, tokens=tokens) as client:
         assert client.post("/v1/bank/entries?task=t", json=ENTRY, headers=headers).status_code == 403
     assert not keeper.asked
+
+
+def test_a_run_takes_a_device(export, tmp_path):
+    settings = ["--roles", str(export), "--episodes", "0", "--eval-seeds", "0", "--max-steps", "1"]
+    call = ["run", WORLD, *settings, "--arms", "empty", "--out", str(tmp_path / "out"), "--device", "cuda:7"]
+    refused = CliRunner().invoke(app, call)
+    assert refused.exit_code == 2
+    assert "device is 'cuda:7'" in refused.stderr
+    assert not (tmp_path / "out").exists()

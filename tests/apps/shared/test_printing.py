@@ -1,12 +1,15 @@
 """Tables of measurements are printed whole, and control characters are shown, not obeyed."""
 
 import json
+from pathlib import Path
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
+from hardwon.apps.cli.run import print_result
 from hardwon.apps.shared.common import out, print_figures, say_json, show_controls, table, tell
+from hardwon.apps.shared.lists import render_rows
 
 COLUMNS = [f"failing_calls_of_arm_{number}" for number in range(6)]
 
@@ -63,3 +66,36 @@ def test_escapes_on_stderr_and_in_json_are_shown(capsys):
 
 def test_lines_and_letters_are_printed_as_they_are():
     assert show_controls("José\t1\r\n\u00a02\n😀") == "José\t1\n\u00a02\n😀"
+
+
+@pytest.mark.parametrize("columns", [120, 80, 60, 40])
+def test_no_word_of_a_result_or_a_list_is_cut(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    figures = {"success_rate": 0.5, "ci95": [0.25, 0.75], "mean_score": 0.5, "steps": 33.25, "blocked": 0.0}
+    arm = {**figures, "task_lost": 0.25, "harm_rate": 0.0, "cpu_s": 1203.4, "excluded": 0}
+    kept = {"environment": "textworld", "game": "cookingworld", "eval": {"fold": "dev", "seeds": [100, 149]}}
+    result = {
+        **kept,
+        "seeds": [0, 1, 2],
+        "episodes": 100,
+        "curve": None,
+        "libraries": [],
+        "arms": {"demonstrations": arm},
+    }
+    print_result(result, Path("runs/x"))
+    out().print(render_rows("id", "status", rows=[("skill-0123456789ab", "active")], says=["carefully unlocked " * 4]))
+    printed = capsys.readouterr().out
+    words = [
+        "success",
+        "range",
+        "blocked",
+        "demonstrations",
+        "50.0%",
+        "1203",
+        "carefully",
+        "unlocked",
+        "skill-0123456789ab",
+        "active",
+    ]
+    assert [word for word in words if word not in printed] == []
+    assert "…" not in printed

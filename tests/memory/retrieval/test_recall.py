@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.errors import WrongType
 from hardwon.memory.items import record_of
 from hardwon.memory.records import Hit, Kind
 from hardwon.memory.retrieval.cache import NamespaceCache
@@ -609,3 +610,9 @@ def test_what_was_seen_twice_answers_a_question_once(library, episode):
         seen = [hit.what.pre.observation for hit in hits]
         assert len(seen) == 3
         assert len(set(seen)) == 2
+
+
+@pytest.mark.parametrize("actions", [["open door"], ("open door",), "open door", {"open door"}])
+def test_actions_that_are_no_dict_are_named_with_the_form(actions):
+    with ExperienceLibrary.open(":memory:") as library, pytest.raises(WrongType, match=r"actions is .*'open door': ''"):
+        library.recall(State("A door."), actions=actions)

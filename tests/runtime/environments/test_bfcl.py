@@ -236,3 +236,9 @@ def test_an_argument_that_may_be_left_out_says_so():
 def test_long_results_are_cut():
     assert bfcl._clip("x" * bfcl.SHOWN_CHARS) == "x" * bfcl.SHOWN_CHARS
     assert bfcl._clip("x" * (bfcl.SHOWN_CHARS + 1)) == "x" * bfcl.SHOWN_CHARS + " ..."
+
+
+@pytest.mark.parametrize("what", ["tool_schemas", "describe"])
+def test_functions_before_an_episode_are_an_error(what):
+    with pytest.raises(ConfigError, match="call reset first"):
+        getattr(open_environment("bfcl"), what)()

@@ -28,8 +28,8 @@ def with_(path, value):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("roles.policy.learner.lrr", 1, r"roles\.policy\.learner\.lrr: did you mean lr\?"),
-        ("runn", {}, r"^runn: did you mean run\?"),
+        ("roles.policy.learner.lrr", 1, r"roles\.policy\.learner\.lrr is no setting: did you mean lr\?"),
+        ("runn", {}, r"^runn is no setting: did you mean run\?"),
         ("run.iterations", "many", r"run\.iterations is 'many'; it must be a whole number"),
         ("run.iterations", True, r"run\.iterations is True; it must be a whole number"),
         ("run.groups", 0, r"run: groups is 0; use 1 or more"),
@@ -83,7 +83,11 @@ def test_overrides_replace_values_of_the_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("override", "message"),
-    [("run.iterations", "has no value"), ("run.iteration=3", "did you mean iterations"), ("a=1", "^a: ")],
+    [
+        ("run.iterations", "has no value"),
+        ("run.iteration=3", "did you mean iterations"),
+        ("a=1", "^a is no setting: There are"),
+    ],
 )
 def test_an_override_that_cannot_be_is_named(override, message):
     with pytest.raises(ConfigError, match=message):
@@ -141,3 +145,22 @@ def test_an_arm_is_shown_what_its_name_says():
 def test_seeds_name_worlds():
     assert Worlds(fold="dev", seeds="7-8").all == (("dev", 7), ("dev", 8))
     assert Worlds(seeds="7").all == (("", 7),)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("root:x:0:0:secret-word:/root:/bin/bash\n", "holds str, not settings; write sections"),
+        ("- secret-word\n", "holds list"),
+        ("run: {seed: [secret-word\n", "is not YAML in line 2"),
+        ("a: b: secret-word\n", "is not YAML in line 1"),
+        ("\x00secret-word", "is not YAML"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_named_and_not_quoted(tmp_path, text, words):
+    path = tmp_path / "passwd"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words) as raised:
+        load(path)
+    assert "secret-word" not in str(raised.value)
+    assert str(path) in str(raised.value)

@@ -34,7 +34,7 @@ from .config.kinds import LESSONS, PASTES, SHOWS_PATHS, TELLS
 from .config.policy import PolicySettings
 from .config.schema import ModelConfig
 from .engines.base import Engine
-from .engines.base_models import BASE, load_base, load_tokenizer, read_context
+from .engines.base_models import BASE, load_base, load_tokenizer, read_context, select_device
 from .exports import MANIFEST, Manifest, compute_fingerprint, find_roles, read_manifest
 from .gating.consulting import ConsultedGuidance
 from .gating.item_guidance import ItemGuidance
@@ -85,22 +85,22 @@ class Roles:
 
 
 def load_roles(
-    folder: str | Path, *, base: str | Path | None = None, device: str = "cpu", temperature: float | None = None
+    folder: str | Path, *, base: str | Path | None = None, device: str = "auto", temperature: float | None = None
 ) -> Roles:
     """Load the trained roles of an export.
 
     Args:
         folder: Folder that `hardwon train --export` wrote.
         base: Folder or hub name of the base, if it is elsewhere now. It must be the base of the training run.
-        device: Device of the models.
+        device: cpu, cuda, or auto, which uses a GPU if there is one.
         temperature: Sampling temperature of the policy; 0 is greedy. None takes that of the run's evaluations.
 
     Returns:
         The roles, as objects that an `Agent` or a `Team` takes.
 
     Raises:
-        ConfigError: The folder is not an export, or another base or other instructions than those of the training run
-            would be used.
+        ConfigError: The folder is not an export, another base or other instructions than those of the training run
+            would be used, or this machine does not have the device.
         MissingExtra: A package of the extra `train` is missing.
     """
     place = Path(folder)
@@ -161,7 +161,7 @@ def load_policy(folder: str | Path, *, device: str = "auto", temperature: float 
     return ServedPolicy(inner, engine)
 
 
-def load_ranker(folder: str | Path, *, base: str | Path | None = None, device: str = "cpu") -> "ServedValue":
+def load_ranker(folder: str | Path, *, base: str | Path | None = None, device: str = "auto") -> "ServedValue":
     """Load the policy of an export as the judge of another policy's proposals.
 
     Pass it as `RankedPolicy(policy, value=...)`. An action is worth what training made it more likely than it is for
@@ -170,7 +170,7 @@ def load_ranker(folder: str | Path, *, base: str | Path | None = None, device: s
     Args:
         folder: Folder that `hardwon train --export` wrote.
         base: Folder or hub name of the base, if it is elsewhere now.
-        device: Device of the model.
+        device: cpu, cuda, or auto, which uses a GPU if there is one.
 
     Raises:
         ConfigError: The folder is not an export, has no policy, or has whole models instead of adapters.
@@ -345,6 +345,7 @@ def _load_engines(
         from .engines.local import LocalEngine
     except ModuleNotFoundError as missing:
         raise MissingExtra.of(missing.name or "torch", "train") from missing
+    device = select_device(device)
     if manifest.model.adapter is None:
         models = {name: _load_model(folder / name, "Export the run again.") for name in names}
         return {name: LocalEngine(model.to(device).eval(), tokenizer, roles=[name]) for name, model in models.items()}

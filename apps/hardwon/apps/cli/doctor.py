@@ -222,6 +222,8 @@ def _print(report: Report) -> None:
     console.print(table("", "", rows=lines))
     console.print()
     console.print(table("for", "package", "version", rows=_list_packages(report["packages"])))
+    if any(None in versions.values() for versions in report["packages"].values()):
+        console.print("\nWhat every command needs: pip install '.[all]'")
     if report["library"] is not None:
         _print_library(report["library"])
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from hardwon.apps.experiment.seeds import asks_model, choose_agent_seeds, choose_seeds, parse_checkpoints
-from hardwon.apps.shared.common import library_name, parse_library, tell
+from hardwon.apps.shared.common import library_name, parse_library, print_figures, table, tell
 from hardwon.apps.shared.trained import HELP, check_policy, tell_unused
 from hardwon.memory.errors import MissingExtra
 
@@ -104,6 +104,7 @@ def run(
     ] = ("random,empty,task,step"),
     policy: PolicyName = "episodic",
     roles: RolesFolder = None,
+    device: Annotated[str, typer.Option(help="Device of --roles: cpu, cuda, or auto: a GPU if any.")] = "auto",
     library: LibraryPath = None,
     beside: OtherLibraries = None,
     strategies: StrategyFile = None,
@@ -142,7 +143,7 @@ def run(
         environment=environment, game=game, params=params, episodes=episodes,
         checkpoints=parse_checkpoints(eval_every, episodes, is_model), train_seeds=train, eval_fold=eval_fold,
         eval_seeds=test, arms=tuple(part.strip() for part in arms.split(",") if part.strip()), policy=policy,
-        roles=str(roles or ""), library=str(library or folder / "library.db"),
+        roles=str(roles or ""), device=device, library=str(library or folder / "library.db"),
         seeds=choose_agent_seeds([*(seed or ()), *(more_seeds or ())], is_model), max_steps=max_steps,
         budget=cast(Any, budget), beside=tuple(map(str, beside or ())), strategies=str(strategies or ""),
     )  # fmt: skip
@@ -310,41 +311,30 @@ class _Progress:
         self._bar.stop()
 
 
+def _format_arm(arm: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of an arm."""
+    low, high = arm["ci95"]
+    harm = "-" if arm["harm_rate"] is None else f"{arm['harm_rate']:.0%}"
+    figures = (f"{arm['mean_score']:.2f}", f"{arm['steps']:.1f}", f"{arm['blocked']:.1f}", f"{arm['task_lost']:.0%}")
+    return f"{arm['success_rate']:.1%}", f"{low:.0%} - {high:.0%}", *figures, harm, f"{arm['cpu_s']:.0f} s"
+
+
 def print_result(result: dict[str, Any], out: Path) -> None:
     """Print the table of arms and the paths of the results."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
     last = result["eval"]["seeds"]
-    table = Table(
-        title=f"{result['environment']} {result['game']}".rstrip()
+    print(
+        f"{result['environment']} {result['game'] or ''}".rstrip()
         + f": {result['eval']['fold']} seeds {last[0]}-{last[1]}, "
-        f"agent seeds {', '.join(map(str, result['seeds']))}, after {result['episodes']} episodes",
-        title_justify="left",
+        f"agent seeds {', '.join(map(str, result['seeds']))}, after {result['episodes']} episodes"
     )
-    for name in ("arm", "success", "95% range", "score", "steps", "blocked", "lost", "harm", "CPU"):
-        table.add_column(name, justify="left" if name == "arm" else "right", no_wrap=True)
-    for name, arm in result["arms"].items():
-        low, high = arm["ci95"]
-        harm = "-" if arm["harm_rate"] is None else f"{arm['harm_rate']:.0%}"
-        table.add_row(
-            name,
-            f"{arm['success_rate']:.1%}",
-            f"{low:.0%} - {high:.0%}",
-            f"{arm['mean_score']:.2f}",
-            f"{arm['steps']:.1f}",
-            f"{arm['blocked']:.1f}",
-            f"{arm['task_lost']:.0%}",
-            harm,
-            f"{arm['cpu_s']:.0f} s",
-        )
-    console.print(table)
+    columns = ("arm", "success", "95% range", "score", "steps", "blocked", "lost", "harm", "CPU")
+    rows = [(name, *_format_arm(arm)) for name, arm in result["arms"].items()]
+    print_figures(table(*columns, rows=rows, numbers=columns[1:], whole=("arm",)))
     if len(result["seeds"]) == 1:
-        console.print("The range covers the tasks of one agent seed. Agents of other seeds differ; add: --seed 0 1 2")
+        print("The range covers the tasks of one agent seed. Agents of other seeds differ; add: --seed 0 1 2")
     excluded = sum(arm["excluded"] for arm in result["arms"].values())
     if excluded:
-        console.print(f"{excluded} episodes are excluded because the environment failed.")
+        print(f"{excluded} episodes are excluded because the environment failed.")
     curve = [f"curve    {result['curve']}"] if result["curve"] else []
     print("\n".join([*curve, f"episodes {out / 'episodes.jsonl'}"]))
     if result["libraries"]:

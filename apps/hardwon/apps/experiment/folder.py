@@ -57,7 +57,7 @@ def load_rows(plan: Plan, versions: Mapping[str, str], out: Path) -> list[Row]:
     config, episodes = out / PLAN, out / ROWS
     if config.exists():
         # A plan of an earlier version has no field that came later.
-        later = {"roles": "", "budget": "fixed", "beside": [], "strategies": ""}
+        later = {"roles": "", "device": "auto", "budget": "fixed", "beside": [], "strategies": ""}
         before = later | json.loads(config.read_text(encoding="utf-8"))
         if difference := _describe_difference(before, entry):
             raise ConfigError(

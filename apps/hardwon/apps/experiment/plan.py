@@ -87,6 +87,8 @@ class Plan:
     max_steps: int
     roles: str = ""
     """Export whose trained roles take part; empty for none."""
+    device: str = "auto"
+    """Device of the trained roles: cpu, cuda, or auto, which uses a GPU if there is one."""
     budget: Literal["fixed", "learned"] = "fixed"
     """End of an episode: at `max_steps`, or by the lengths of the library's successes; see `LearnedBudget`."""
     beside: tuple[str, ...] = ()

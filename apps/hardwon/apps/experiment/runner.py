@@ -170,11 +170,11 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], before: int, repor
             arm=LEARNER,
             max_steps=_make_budget(plan, library),
             seed=seed,
-            guidance=open_roles(plan.roles).guidance,
-            extractor=open_roles(plan.roles).extractor,
-            recall_k=open_roles(plan.roles).recall_k,
-            guardrails=open_roles(plan.roles).guardrails,
-            planner=open_roles(plan.roles).planner,
+            guidance=open_roles(plan.roles, plan.device).guidance,
+            extractor=open_roles(plan.roles, plan.device).extractor,
+            recall_k=open_roles(plan.roles, plan.device).recall_k,
+            guardrails=open_roles(plan.roles, plan.device).guardrails,
+            planner=open_roles(plan.roles, plan.device).planner,
             recaller=recaller,
             strategies=_read_strategies(plan),
         )
@@ -213,7 +213,7 @@ def _read_strategies(plan: Plan) -> "tuple[Strategy, ...]":
 
 def _open_policy(plan: Plan, report: Report) -> Any:
     """Return the trained policy, if there is one, or the policy that the plan names. A slow one reports its steps."""
-    trained = open_roles(plan.roles).policy
+    trained = open_roles(plan.roles, plan.device).policy
     if trained is None and not plan.policy.startswith((FOLDER, TRAINED)):
         return open_agent_policy(plan.policy)
     return Paced(
@@ -265,10 +265,10 @@ def _test(
         arm=arm,
         level=setup.level,
         learn=False,
-        guardrails=setup.guardrails and open_roles(plan.roles).guardrails,
-        planner=setup.planner or (open_roles(plan.roles).planner if arm.has_memory else None),
-        guidance=open_roles(plan.roles).guidance if arm.has_memory else None,
-        recall_k=open_roles(plan.roles).recall_k,
+        guardrails=setup.guardrails and open_roles(plan.roles, plan.device).guardrails,
+        planner=setup.planner or (open_roles(plan.roles, plan.device).planner if arm.has_memory else None),
+        guidance=open_roles(plan.roles, plan.device).guidance if arm.has_memory else None,
+        recall_k=open_roles(plan.roles, plan.device).recall_k,
         max_steps=_make_budget(plan, consulted),
         seed=seed,
         recaller=recaller if arm.has_memory else None,

@@ -267,7 +267,7 @@ def render_rows(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str
         columns: Titles of the columns.
         rows: Values of the cells.
         says: The texts.
-        is_cut: Whether a text is cut to one line of the page instead of wrapped.
+        is_cut: Whether a long text is cut after a word instead of printed whole.
     """
     cells = [[cell(value) for value in row] for row in rows]
     # cell_len, because wide characters take two columns of a terminal.
@@ -279,12 +279,10 @@ def render_rows(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str
             " " * (width - cell_len(value)) + value if number else value + " " * (width - cell_len(value))
             for value, width, number in zip(values, widths, right, strict=True)
         ]
-        return Text("  ".join(padded).rstrip(), style, no_wrap=True, overflow="ellipsis")
+        return Text("  ".join(padded).rstrip(), style)
 
     lines: list[RenderableType] = [line(columns, "bold")]
     for values, text in zip(cells, says, strict=True):
-        words = Text(
-            excerpt(text, WIDEST if is_cut else WHOLE), "dim", no_wrap=is_cut, overflow="ellipsis" if is_cut else "fold"
-        )
+        words = Text(excerpt(text, WIDEST if is_cut else WHOLE), "dim")
         lines += [line(values), Padding(words, (0, 0, 0, 4))]
     return Group(*lines)

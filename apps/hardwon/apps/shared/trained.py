@@ -53,11 +53,12 @@ class NoRoles:
 
 
 @lru_cache(maxsize=1)
-def open_roles(folder: str | Path | None) -> "Roles | NoRoles":
+def open_roles(folder: str | Path | None, device: str = "auto") -> "Roles | NoRoles":
     """Load the trained roles of an export once per process. Without a folder there are none.
 
     Raises:
-        ConfigError: The folder is not an export, or its base or instructions are others than in training.
+        ConfigError: The folder is not an export, its base or instructions are others than in training, or this machine
+            does not have the device.
         MissingExtra: A package of the extra `train` is missing.
     """
     if not folder:
@@ -65,7 +66,7 @@ def open_roles(folder: str | Path | None) -> "Roles | NoRoles":
     with require_extra("train"):
         from hardwon.trainers.serving import load_roles
 
-        return load_roles(folder)
+        return load_roles(folder, device=device)
 
 
 def open_server_roles(folder: str | Path | None, *used: str) -> "Roles | NoRoles":

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from hardwon.memory.errors import WrongType
 from hardwon.memory.privacy.redaction import redact, redact_names, redact_state
 from hardwon.memory.records import Kind, Recollection, State
 from hardwon.memory.validation import (
@@ -14,6 +15,7 @@ from hardwon.memory.validation import (
     check_state,
     check_text,
     check_texts,
+    describe_value,
 )
 
 Level = Literal["step", "task"]
@@ -89,6 +91,11 @@ def parse_request(
     if budget_tokens is not None:
         check_count("budget_tokens", budget_tokens)
     if actions is not None:
+        if not isinstance(actions, Mapping):
+            raise WrongType(
+                f"actions is {describe_value(actions)}; give a dict from each action to a text about its "
+                "earlier tries, such as {'open door': ''}."
+            )
         check_object("actions", actions)
         check_texts("actions", tuple(actions.values()))
     state = state_or_text if isinstance(state_or_text, State) else State(state_or_text, task=task or "")

@@ -164,9 +164,13 @@ class Bfcl:
         return {ANSWER: answer, **schemas}
 
     def _list_functions(self) -> list[Mapping[str, Any]]:
-        """Return the records of the functions that can be called now."""
+        """Return the records of the functions that can be called now.
+
+        Raises:
+            ConfigError: No episode has begun.
+        """
         if self._task is None:
-            return []
+            raise ConfigError("bfcl has no functions before its first episode; call reset first.")
         hidden = self._task.hidden[self._turn]
         functions = (function for service in self._task.services for function in _load_functions(service))
         return [function for function in functions if function["name"] not in hidden]

@@ -372,3 +372,18 @@ def test_words_that_are_no_call_do_not_end_the_episode():
 
 def test_the_blocks_of_a_result_are_lines():
     assert _extract_text(["a", {"type": "text", "text": "b"}, 3]) == "a\nb\n3"
+
+
+@pytest.mark.parametrize("what", ["tool_schemas", "describe"])
+def test_tools_of_an_episode_are_not_there_before_it(what):
+    """An environment without tools would look the same."""
+
+    def search(city: str) -> str:
+        """Find a table."""
+        return city
+
+    environment = ToolEnvironment(lambda task, seed: [search])
+    with pytest.raises(ConfigError, match="call reset first"):
+        getattr(environment, what)()
+    environment.reset("x")
+    assert "search" in getattr(environment, what)()

@@ -44,7 +44,7 @@ def parse(kind: type[T], given: Any, path: str = "") -> T:
         )
     for name in given:
         if name not in _field_names(kind):
-            raise ConfigError(f"{_join_path(path, str(name))}: {nearest(str(name), _field_names(kind))}")
+            raise ConfigError(f"{_join_path(path, str(name))} is no setting: {nearest(str(name), _field_names(kind))}")
     for field in fields(kind):  # type: ignore[arg-type]
         if field.default is MISSING and field.default_factory is MISSING and field.name not in given:
             raise ConfigError(

@@ -485,7 +485,13 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Give the path of a YAML file.") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {error}") from error
+        # Not the error itself: it quotes the file, which may hold secrets.
+        mark = getattr(error, "problem_mark", None)
+        line = f" in line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "it cannot be read"
+        raise ConfigError(f"{path} is not YAML{line}: {problem}. Give a file of settings.") from None
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{path} holds {type(given).__name__}, not settings; write sections, such as `run:`.")
     return of(given, overrides)
 
 
@@ -500,7 +506,7 @@ def of(given: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:
         ConfigError: A setting is invalid; the message names its path.
     """
     if not isinstance(given, Mapping):
-        raise ConfigError(f"the settings are {given!r}; they must be a mapping of sections, such as `run:`.")
+        raise ConfigError(f"the settings are {given!r:.60}; they must be a mapping of sections, such as `run:`.")
     # A deep copy of plain values: overrides must not change the caller's mapping.
     merged = json.loads(json.dumps(given, default=str))
     for override in overrides:

@@ -27,7 +27,7 @@ def build_base(config: ModelConfig, texts: Iterable[str], seed: int) -> tuple[An
         return load_base(config.base, config)
     tokenizer = build_tokenizer(texts)
     model = build_model(len(tokenizer), replace(config.tiny, seed=config.tiny.seed or seed))
-    return model.to(select_device(config)), tokenizer
+    return model.to(select_device(config.device)), tokenizer
 
 
 def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
@@ -40,7 +40,7 @@ def load_base(path: str | Path, config: ModelConfig) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM
 
     require_base(str(path))
-    device = select_device(config)
+    device = select_device(config.device)
     # bfloat16 only for a frozen base: in trained weights it would round small updates away
     precision = torch.bfloat16 if device == "cuda" and config.adapter else torch.float32
     try:
@@ -83,13 +83,22 @@ def read_context(model: Any) -> int | None:
     return int(limit) if limit else None
 
 
-def select_device(config: ModelConfig) -> str:
-    """Return `cpu` or `cuda`; `auto` selects a GPU if there is one."""
+def select_device(name: str) -> str:
+    """Return the name of a device that this machine has; `auto` selects a GPU if there is one.
+
+    Raises:
+        ConfigError: torch does not know the device, or this machine does not have it.
+    """
     import torch
 
-    if config.device == "auto":
+    if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    return config.device
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        why = str(error).strip().splitlines()[0][:120]
+        raise ConfigError(f"device is {name!r}, which cannot be used here ({why}). Use cpu, cuda or auto.") from error
+    return name
 
 
 def prepare_for_roles(base: Any, roles: Sequence[str], config: ModelConfig, seed: int) -> dict[str, Any]:
@@ -127,7 +136,7 @@ def read_base(folder: Path, config: ModelConfig) -> tuple[Any, Any]:
 
     loader: Any = AutoModelForCausalLM
     model = loader.from_config(AutoConfig.from_pretrained(str(folder)))
-    return model.to(select_device(config)).eval(), load_tokenizer(folder)
+    return model.to(select_device(config.device)).eval(), load_tokenizer(folder)
 
 
 def export(model: Any, tokenizer: Any, role: str, folder: Path, config: ModelConfig) -> Path:

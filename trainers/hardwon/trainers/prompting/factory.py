@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.types import Described, Environment, Tooled
 from hardwon.runtime.llm.conversation import PromptBuilder
 from hardwon.trainers.config.schema import ModelConfig
@@ -31,6 +32,19 @@ def open_format(
     """
     if config.is_compact:
         return CompactFormat(tokenizer)
-    manual = environment.describe() if isinstance(environment, Described) else ""
-    tools = environment.tool_schemas() if isinstance(environment, Tooled) else None
+    manual, tools = _read_tools(environment)
     return ChatFormat(tokenizer, builder=builder, manual=manual, tools=tools)
+
+
+def _read_tools(environment: Any) -> tuple[str, Any]:
+    """Return the instructions and the tools of an environment; one that creates them per episode begins one."""
+    try:
+        return _describe(environment)
+    except ConfigError:
+        environment.reset()
+        return _describe(environment)
+
+
+def _describe(environment: Any) -> tuple[str, Any]:
+    manual = environment.describe() if isinstance(environment, Described) else ""
+    return manual, environment.tool_schemas() if isinstance(environment, Tooled) else None

@@ -80,6 +80,7 @@ class ToolEnvironment:
         self._source, self._grader = tools, grader
         self._timeout_s, self._shown_calls, self._shown_chars = call_timeout_s, shown_calls, shown_chars
         self._tools: dict[str, BaseTool] = {} if callable(tools) else _index_tools(tools)
+        self._has_tools = not callable(tools)
         self._schemas: dict[str, dict[str, Any]] = {}
         """Cached result of `tool_schemas`; None before the first call."""
         self._thread = ToolThread(f"{name} calls")
@@ -102,6 +103,7 @@ class ToolEnvironment:
         """
         # Tools are created per episode, so that one episode's side effects do not leak into the next.
         if callable(self._source):
+            self._has_tools = True
             self._tools, self._schemas = _index_tools(self._source(task, seed)), {}
         self._task, self._calls, self._over = task, [], False
         return self._state("")
@@ -141,15 +143,26 @@ class ToolEnvironment:
         return []
 
     def describe(self) -> str:
-        """Return a description of the tools for a prompt: signature, purpose, and arguments."""
+        """Return a description of the tools for a prompt: signature, purpose, and arguments; see `tool_schemas`."""
+        self._require_tools()
         return "\n".join([*(format_tool(self._tools[name]) for name in sorted(self._tools)), _FINISH_FORM])
 
     def tool_schemas(self) -> dict[str, dict[str, Any]]:
-        """Return the JSON schema of the arguments of every tool, and of `finish`."""
+        """Return the JSON schema of the arguments of every tool, and of `finish`.
+
+        Raises:
+            ConfigError: The tools are created for each episode, and no episode has begun.
+        """
+        self._require_tools()
         if not self._schemas:
             self._schemas = {name: get_schema(self._tools[name]) for name in sorted(self._tools)}
             self._schemas[FINISH] = _FINISH_SCHEMA
         return self._schemas
+
+    def _require_tools(self) -> None:
+        """Raise an error if there are no tools yet, which would look like an environment without any."""
+        if not self._has_tools:
+            raise ConfigError(f"{self.name} has no tools before its first episode; call reset first.")
 
     def restore(self, task: str, seed: int, steps: tuple[Step, ...]) -> State:
         """Return to the state after `steps` from their recorded results, without calling any tool.
