@@ -10,7 +10,9 @@ class StepTaken(BaseModel):
 
     action: str = Field(description='Your action; write a tool call as a call: `edit(file="a.py")`.')
     result: str = Field(description="The result: the output, or the error message.")
-    failed: bool = Field(default=False, description="Whether the result is an error.")
+    failed: bool | None = Field(
+        default=None, description="Whether the result is an error; null lets the result speak for itself."
+    )
     situation: str = Field(default="", description="What you saw before the action; defaults to the previous steps.")
 
 

@@ -28,6 +28,7 @@ from hardwon.runtime.guidance.abstraction import abstract_recollection, abstract
 from hardwon.runtime.guidance.base import Guidance, lines_of
 from hardwon.runtime.guidance.rendering import Visible, render_item
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
+from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.prompts import GUIDANCE, block, clean
 from hardwon.runtime.loop.enforcement import Mode, Ruling, limit, mode_of
@@ -397,7 +398,7 @@ def _episode(library: ExperienceLibrary, task: str, steps: Sequence[StepTaken]) 
 def _call(step: StepTaken) -> Call:
     parsed = parse_call(step.action)
     name, _, arguments = parsed if parsed and not parsed[1] else ("", [], {})
-    error = (step.result or "error") if step.failed else ""
+    error = find_failure(step.result, failed=step.failed)
     return Call(name, arguments, step.result, error, words="" if name else step.action)
 
 

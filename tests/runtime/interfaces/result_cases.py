@@ -13,6 +13,7 @@ FAILED = [
     "Access denied.", "Unauthorized", "Forbidden: for admins", "Order A-1 not found.", "Unknown command foo",
     "Invalid order id 'x'", "Cannot refund a flown ticket", "Could not reach the host", "bash: foo: command not found",
     "cat: x: No such file or directory", "fatal: not a git repository", "npm ERR! code 1", "Connection refused",
+    "make: *** [all] Error 2",
     "Request failed with status code 404", "Exit code 2\n1 failed", "Exit code: 2\nOutput:\nx", "x\nexit code: 2",
     "Process exited with code 1", "Validation error: 2 fields", "错误：没有订单", "\ufeffError: no order",
     "Booking(success=False, error='not verified')", "success=False error='not verified'",
@@ -35,6 +36,7 @@ FAILED = [
 
 WORKED = [
     "refunded", "", "null", "None", "[]", "{}", "{not json", "No results found.", "There were no errors.", "0 errors",
+    "make: done",
     "Error handling in Python: a guide", "Error messages and how to write them", "Error codes of the API",
     "Errors and exceptions in Java", "Error-free code is a myth", "Type I error rates", "Exceptional service",
     "Failed states in the 20th century", "Failure modes of bridges", "Forbidden City opening hours: 9-17",

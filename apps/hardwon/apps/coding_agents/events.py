@@ -104,15 +104,18 @@ def _read_result(kind: Kind, value: Mapping[str, Any]) -> tuple[str, str]:
         return error, error
     if kind != "after":
         return "", ""
+    # Imported here, because the hooks before a call have no result to read and must not wait for the patterns.
+    from hardwon.runtime.interfaces.results import find_failure
+
     response = value.get("tool_response", value.get("tool_output"))
+    error = find_failure(response)[:_MOST_CHARS]
     if isinstance(response, str):
         try:
             parsed = json.loads(response)
         except ValueError:
             parsed = None
         response = parsed if isinstance(parsed, dict) else response
-    text = _read_text(response)[:_MOST_CHARS]
-    return text, (text or "error") if _is_failed(response) else ""
+    return _read_text(response)[:_MOST_CHARS], error
 
 
 def _read_text(response: Any) -> str:
@@ -129,16 +132,6 @@ def _read_text(response: Any) -> str:
     if isinstance(response, list) and all(isinstance(block, dict) and "text" in block for block in response):
         return "\n".join(str(block["text"]) for block in response)
     return json.dumps(response, ensure_ascii=False, default=str)
-
-
-def _is_failed(response: Any) -> bool:
-    """Return whether a response reports a failure by itself: an exit code, or a flag."""
-    if not isinstance(response, dict):
-        return False
-    if response.get("is_error") is True or response.get("isError") is True or response.get("success") is False:
-        return True
-    codes = (response.get(name) for name in ("exit_code", "exitCode", "returnCode", "return_code"))
-    return any(isinstance(code, int) and not isinstance(code, bool) and code != 0 for code in codes)
 
 
 # ---- answers

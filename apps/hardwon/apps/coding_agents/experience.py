@@ -19,6 +19,7 @@ from hardwon.runtime.integrations.own_words import to_trust
 from hardwon.runtime.integrations.recording import begin_run, infer_success, record_run
 from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS
 from hardwon.runtime.integrations.tool_run import HEADING, ToolRun, format_hint, format_refusal, format_warning
+from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.llm.prompts import GUIDANCE, block
 from hardwon.runtime.loop.enforcement import Mode, Ruling, mode_of
 
@@ -194,7 +195,7 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
                 equal.append(str(line.get("uuid") or ""))
             at = missing.get(str(message["answers"])) if message["role"] == "tool" else None
             if at is not None:
-                error = message["text"] or "error" if message["error"] else ""
+                error = find_failure(message["text"], failed=message["error"])
                 entries[at] = {**entries[at], "kind": "answer", "result": message["text"], "error": error}
     return equal[-1] if equal and (has_begun or len(equal) == 1) else ""
 
@@ -205,9 +206,7 @@ def mark_failures_from_rollout(entries: list[dict[str, Any]], prompt: Mapping[st
     if not path.is_file():
         return
     answers = {
-        str(entry["id"]): at
-        for at, entry in enumerate(entries)
-        if entry.get("kind") == "answer" and entry.get("id") and not entry["error"]
+        str(entry["id"]): at for at, entry in enumerate(entries) if entry.get("kind") == "answer" and entry.get("id")
     }
     for line in _read_tail(path, ("response_item",)):
         payload = line.get("payload")
@@ -215,8 +214,9 @@ def mark_failures_from_rollout(entries: list[dict[str, Any]], prompt: Mapping[st
         if at is None:
             continue
         for message in plain_messages(payload):
-            if message["role"] == "tool" and message["error"]:
-                entries[at] = {**entries[at], "error": str(entries[at]["result"]) or message["text"] or "error"}
+            if message["role"] == "tool":
+                error = find_failure(entries[at]["result"] or message["text"], failed=message["error"])
+                entries[at] = {**entries[at], "error": error}
 
 
 def _read_tail(path: Path, kinds: tuple[str, ...] = ("user", "assistant")) -> Iterator[dict[str, Any]]:

@@ -26,6 +26,7 @@ from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance
+from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.loop.enforcement import mode_of
 
 from .recording import begin_run, infer_success, record_run
@@ -208,7 +209,8 @@ def remember(
         function: The function to decorate.
         name: Name of the action. By default that of the function.
         skip: Parameters that are not recorded, such as keys and large objects.
-        failed: Returns whether a result reports a failure. Without it, a call fails only if it raises.
+        failed: Returns whether a result reports a failure. Without it, a call fails if it raises, or if the result
+            says so, such as `"Error: no such order"` or `{"success": False}`; see docs/outcomes.md.
 
     Returns:
         The decorated function, or the decorator if only options were given.
@@ -291,8 +293,9 @@ class _Recorder:
             episode._add(Call(self._name, arguments, f"error: {text}", text), call_id, is_outage(error))
             return
         text = clip("" if result is None else extract_text(to_plain(result)), SHOWN_CHARS)
-        has_failed = self._failed is not None and bool(self._failed(result))
-        episode._add(Call(self._name, arguments, text, (text or "error") if has_failed else ""), call_id, False)
+        has_failed = None if self._failed is None else bool(self._failed(result))
+        failure = clip(find_failure(result, failed=has_failed), SHOWN_CHARS)
+        episode._add(Call(self._name, arguments, text, failure), call_id, False)
 
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the arguments by name; None if the call does not fit, which Python itself reports."""

@@ -62,7 +62,15 @@ from .middleware_run import (
     prepend_messages,
 )
 from .namespaces import Namespaces
-from .tool_episode import SHOWN_CHARS, ToolEpisode, extract_text, iter_calls, normalize_message, split_at_request
+from .tool_episode import (
+    SHOWN_CHARS,
+    ToolEpisode,
+    extract_text,
+    iter_calls,
+    judge_answer,
+    normalize_message,
+    split_at_request,
+)
 from .tool_run import append_warning, format_hint, format_warning
 
 logger = logging.getLogger(__name__)
@@ -396,8 +404,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         """Record the answer of a tool as a step, and put the warning of a guardrail below it if there is one."""
         message = find_message(answer, request.tool_call["id"])
         result = clip(extract_text(message.content) if message is not None else "", SHOWN_CHARS)
-        failed = message is not None and message.status == "error"
-        ruling = self._add_step(request, result, (result or "error") if failed else "")
+        error = "" if message is None else clip(judge_answer(message.content, message.status), SHOWN_CHARS)
+        ruling = self._add_step(request, result, error)
         if ruling is not None and ruling.warned and message is not None:
             message.content = append_warning(message.content, format_warning(ruling.verdict))
 

@@ -53,7 +53,7 @@ _BEGINNING = re.compile(
             r"(?:permission|access) (?:is |was )?denied\b(?! errors?\b)|(?:unauthori[sz]ed|forbidden)\s*(?:[:.!,(]|\Z)",
             rf"not found\s*(?:[:.!,]|\Z)|no such \w+|(?:{_REASON})\b(?=\W*(?:\n|\Z|:))",
             r"(?:unknown|unrecognized|unsupported) (?:command|tool|function|method|option|argument|parameter|action)\b",
-            r"(?:fatal|panic|make(?:\[\d+\])?): |npm err!|segmentation fault|connection (?:refused|reset|closed)",
+            r"(?:fatal|panic): |make\S*: \*\*\*|npm err!|segmentation fault|connection (?:refused|reset|closed)",
         )
     )
     + ")",

@@ -29,6 +29,7 @@ from hardwon.runtime.environments.calls import (
     get_schema,
     parse_call,
 )
+from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.interfaces.types import Info
 
 from ._thread import ToolThread
@@ -205,8 +206,9 @@ class ToolEnvironment:
     def answered(self, action: str, result: str) -> tuple[State, float, bool, Info]:
         """Take a call's result from another agent instead of running the tool."""
         name, arguments, _ = self._parse_action(action)
-        self._calls.append(Call(name, arguments, result))
-        return self._state(result), 0.0, False, Info()
+        error = find_failure(result)
+        self._calls.append(Call(name, arguments, result, error))
+        return self._state(result), 0.0, False, Info(error=error) if error else Info()
 
     def clone(self) -> "ToolEnvironment":
         """Return another environment with the same tools, or the same function that creates them."""
@@ -264,8 +266,8 @@ class ToolEnvironment:
             error = f"{type(raised).__name__}: {raised}"
             self._outage = is_outage(raised)
         else:
-            text = clip(_extract_text(returned), self._shown_chars)
-            return text, text if getattr(returned, "status", "") == "error" else ""
+            failure = clip(find_failure(returned), self._shown_chars)
+            return clip(_extract_text(returned), self._shown_chars), failure
         error = clip(error, self._shown_chars)
         return f"error: {error}", error
 
