@@ -14,7 +14,7 @@ from typing import Any
 # possessive quantifiers (`*+`) do not backtrack, so a long run of letters takes linear time
 _IDS = re.compile(
     r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"  # uuid
-    r"|(?<![0-9a-z_])(?<![a-z_]-)\d*+[a-z_][a-z_-]*+\d[0-9a-z_-]*\b"  # letters, then digits: hathat1, ab12-9
+    r"|(?<![0-9a-z_])(?<![a-z_]-)\d*+[a-z_][a-z_-]{0,200}+\d[0-9a-z_-]*\b"  # letters, then digits: hathat1, ab12-9
     r"|\b[0-9a-f]{12,}\b"
     r"|\d+(?:[.,:]\d+)*"
 )

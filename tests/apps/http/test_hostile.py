@@ -3,6 +3,7 @@
 import json
 import re
 import sqlite3
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient as Plain
@@ -14,7 +15,7 @@ STATE = {"observation": "a", "task": "b"}
 STEP = {"pre": STATE, "action": "wait", "post": STATE, "diagnosis": {"success": True}}
 EPISODE = {"task": "t", "steps": [STEP], "success": True}
 ITEM = {"kind": "insight", "title": "Keys hang by the door"}
-BODIES = {
+BODIES: dict[str, Any] = {
     "/v1/recall": {"state": STATE, "k": 3, "actions": {"wait": ""}, "after": "x", "kinds": ["insight"]},
     "/v1/check": {"state": STATE, "action": "wait"},
     "/v1/check-plan": {"state": STATE, "actions": ["wait"]},
@@ -264,3 +265,12 @@ def test_damage_of_the_library_has_a_name(own, damage):
             if answer.status_code >= 500 and answer.json()["error"] not in known:
                 wrong.append((method, path, answer.status_code, answer.text[:200]))
         assert not wrong, wrong
+
+
+@pytest.mark.parametrize("path", ["/v1/recall", "/v1/check", "/v1/keys", "/v1/context", "/v1/foresee"])
+def test_a_query_has_an_upper_length(client, path):
+    """The time of a query grows with its text, and other callers wait for it."""
+    body = {**BODIES[path], "state": {**STATE, "observation": "x" * 1_000_000}}
+    answer = client.post(path, json=body)
+    assert answer.status_code == 422
+    assert "1,000,000" in answer.json()["detail"]

@@ -39,7 +39,7 @@ EDITABLE = (*HEAD[2:], *PARTS, "body")
 SHOWN = 1
 """Digits of the figures in the comment: they move with every episode."""
 _FENCE = re.compile(r"^---[ \t]*$", re.MULTILINE)
-_MARKERS = re.compile(r"^<<<<<<< .*^=======\r?$.*^>>>>>>> ", re.MULTILINE | re.DOTALL)
+_MARKERS = re.compile(r"\A(?>.*?(?P<first>^<<<<<<< ))(?>.*?^=======\r?$).*?^>>>>>>> ", re.MULTILINE | re.DOTALL)
 _DEFAULTS = {field.name: field.default for field in fields(Item) if field.default is not MISSING}
 
 
@@ -119,7 +119,7 @@ def read_file(path: Path, name: str, digests: Mapping[str, str]) -> ItemFile:
         file = parse_file(text, name)
         if file.digest == digests.get(file.id):
             return file
-    line = text.count("\n", 0, markers.start()) + 1
+    line = text.count("\n", 0, markers.start("first")) + 1
     raise ConfigError(f"{name}:{line}: git left conflict markers here. Resolve the conflict, and remove the markers.")
 
 

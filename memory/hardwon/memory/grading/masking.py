@@ -14,7 +14,7 @@ from hardwon.memory.trust.testimony import form_of
 
 GAP = "…"
 """Stands for one value or several in a row."""
-_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»|`[^`]*`|(?<!\w)'[^']*'(?!\w)")
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^“”]*”|«[^«»]*»|`[^`]*`|(?<!\w)'[^']*'(?!\w)")
 _TOKEN = re.compile(r"\S+")
 _PLAIN_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)

@@ -51,7 +51,7 @@ _SURE = re.compile(
             r"(?!\s*(?:items?|rows?|files?|bytes|lines?|ms|seconds?|passed|failed|skipped|tests?|records?|results?))",
             rf"\b{_CODE}\b\W{{1,3}}(?:service|server|internal|bad gateway|gateway|unavailable|too many|request time|"
             r"origin|client error|error|a timeout|overloaded|network)",
-            rf"^\W*{_CODE}\W*$",
+            rf"^\W{{0,40}}{_CODE}\W{{0,40}}$",
             r"\btim(?:ed|es|ing)[ -]?out\b",
             r"\b(?:deadline|time limit)\b.{0,20}\bexceeded\b|\bDEADLINE_EXCEEDED\b",
             r"\btoo many (?:\w+ )?(?:requests|connections|clients already)\b|\bconnection slots\b|\b5xx\b",
@@ -132,7 +132,7 @@ _LIKELY = re.compile(
     re.IGNORECASE,
 )
 """Phrases that indicate an outage unless the error also says what was wrong with the call."""
-_ARGUMENTS = re.compile(r"\bwith (?:kwargs|arguments|args) ?\{.*?\}", re.IGNORECASE | re.DOTALL)
+_ARGUMENTS = re.compile(r"\bwith (?:kwargs|arguments|args) ?\{[^}]{0,1000}\}", re.IGNORECASE | re.DOTALL)
 """The arguments of the call, which LangChain repeats in its errors. They say nothing about the service."""
 _LASTING = re.compile(
     r"\b(?:permission|access) (?:is )?denied\b|\bforbidden\b|\bunauthori[sz]ed\b|"

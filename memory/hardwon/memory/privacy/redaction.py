@@ -38,6 +38,8 @@ MORE_TIMES = 8
 """Maximum number of further passes over a text that had secrets."""
 REMEMBERED = 2048
 """Size of the cache of redacted texts. The cache of short ones (actions, facts, keys) is eight times as large."""
+JUDGED = 400
+"""Number of characters of a value that decide whether it is a secret."""
 SHORT = 200
 """Maximum length of a short text in characters."""
 
@@ -102,13 +104,18 @@ _NAME = rf"(?<!\[redacted:)(?P<name>{_NAMES})"
 _NAMED = re.compile(rf"(?<!\[redacted:)(?P<name>{_NAMES}|(?<![a-z])(?:pw|psk|pin|cvv|cvc))\Z", re.I | re.A)
 # The groups of a value stand last, so nothing can backtrack into them. They are not possessive: Python before 3.11.5
 # reads a possessive group with alternatives one character too far (python/cpython#106052).
-_ASSIGNED = re.compile(
-    rf"{_NAME}(?:[\\\"'`\]]*+[ \t]*+(?P<sign>=>|:=|==?+|:)[ \t]*+|[ \t]++is[ \t]++)"
-    r"(?:(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`])+)"
-    r"|(?P<escaped>\\++[\"'])(?P<within>(?:[^\\\n]|(?!(?P=escaped))\\)+)"
-    r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]\\](?:[^\s\"'`,;&<>\\\[]|\[(?!redacted:))*))",
-    re.I | re.A,
+_ASSIGNED, _ASSIGNED_LONG = (
+    re.compile(
+        rf"{_NAME}(?:[\\\"'`\]]*+[ \t]*+(?P<sign>=>|:=|==?+|:)[ \t]*+|[ \t]++is[ \t]++)"
+        rf"(?:(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`]){{1,{longest}}})"
+        rf"|(?P<escaped>\\++[\"'])(?P<within>(?:[^\\\n]|(?!(?P=escaped))\\){{1,{longest}}})"
+        rf"|(?P<bare>[^\s\"'`,;&<>(){{}}\[\]\\](?:[^\s\"'`,;&<>\\\[]|\[(?!redacted:)){{0,{longest}}}))",
+        re.I | re.A,
+    )
+    for longest in (JUDGED, "")
 )
+"""A name with its value: as much of it as is judged, and all of it. If every name of a text that consists of names had
+all the rest as its value, the time would be quadratic."""
 _NO_VALUE = re.compile(
     r"(?:\[redacted:|\{|<|!!|\*{3}|\$[{(]|\$\Z|\$[A-Za-z_]\w*\Z|%\(|(?:self|os|process|config|settings|env|args)[.\[]|[\w.]+\("
     r"|(?:a|an|any|are|at|bool|bytes|empty|enter|expired|false|for|in|incorrect|int|invalid|is|it|missing|must|my|no|none"
@@ -294,6 +301,8 @@ def _value(match: re.Match[str]) -> Span | None:
         return None  # a comparison of two variables
     if not _is_secret(match["name"], value, prose=prose, stated=match["sign"] is None):
         return None
+    if len(match[group]) >= JUDGED and (whole := _ASSIGNED_LONG.match(match.string, match.start())):
+        value = whole[group].rstrip(")]}.!?:") if group == "bare" else whole[group]
     return start, start + len(value), f"[redacted:{kind_of(match['name'])}]"
 
 

@@ -82,7 +82,7 @@ _OF_COMMANDS = (
     make_form("net user", rf"\bnet\suser\s\S{{1,80}}\s(?!/){VALUE}\s{{1,3}}/add", certain=True),
     make_form("nmcli", rf"\bnmcli\s{_PROGRAM}\spassword\s{{1,3}}{VALUE}", certain=True),
     make_form("wpa_pass", rf"\bwpa_passphrase\s(?:\"[^\"\n]{{1,64}}\"|\S{{1,64}})\s{{1,3}}{VALUE}", certain=True),
-    make_form("wifi:", r"\bwifi:(?:[^;\n]{0,80};){0,4}p:(?P<value>(?:\\.|[^;\n]){3,80});", certain=True),
+    make_form("wifi:", r"\bwifi:(?:[^;\n]{0,80};){0,4}p:(?P<value>(?:\\.|[^;\\\n]){3,80});", certain=True),
     make_form(
         "user-secrets", rf"\buser-secrets\sset\s(?:\"[^\"\n]{{1,200}}\"|\S{{1,200}})\s{{1,3}}{VALUE}", certain=True
     ),
@@ -154,7 +154,8 @@ _OF_NUMBERS = (
     ),
     make_form(
         "cvv,cvc",
-        r"\bcv[vc]2?(?: code| number)?(?:\\?[\"'])?(?: is)?\s?[:=]?\s{0,3}(?:\\?[\"'])?(?P<value>\d{3,4})(?![\w.-]*\w)",
+        r"\bcv[vc]2?(?: code| number)?(?:\\?[\"'])?(?: is)?\s?[:=]?\s{0,3}(?:\\?[\"'])?(?P<value>\d{3,4})"
+        r"(?![.-]{0,40}\w)",
         "pin",
         certain=True,
     ),

@@ -127,7 +127,8 @@ _OF_PEOPLE = re.compile(
     r"\b(?:ssn|itin|social security(?: number| no\.?)?)\b\D{0,15}(\d{3}[ -]?\d{2}[ -]?\d{4})(?![\d-])", re.I
 )
 _HOMOGLYPHS = str.maketrans("аеорсухіѕԁјһԛԝкмтвнАЕОРСТХМВНКοαρνικτ", "aeopcyxisdjhqwkmtbhAEOPCTXMBHKoapvikt")
-_MIXED = re.compile("(?:[a-zA-Z]+[\u0370-\u052f]|[\u0370-\u052f]+[a-zA-Z])[a-zA-Z\u0370-\u052f]*")
+_MIXED = re.compile("[a-zA-Z][\u0370-\u052f]|[\u0370-\u052f][a-zA-Z]")
+_LETTERS = re.compile("[a-zA-Z\u0370-\u052f]+")
 
 _ROOTS = ("pass", "secret", "login", "cred", "pw", "key", "psk", "token", "@", "values", "form-data")
 """Parts of words of which every form of words has one. Most texts have few, and are tested for their hints alone."""
@@ -149,7 +150,7 @@ _FOREIGN_HINTS = (*_ASCII_NAMES, "passwor", "kennwor", "de passe", "de_passe", "
 
 def unmix(text: str) -> str:
     """Return a text in which Cyrillic and Greek letters inside of Latin words are the Latin ones they look like."""
-    return _MIXED.sub(lambda word: word[0].translate(_HOMOGLYPHS), text)
+    return _LETTERS.sub(lambda word: word[0].translate(_HOMOGLYPHS) if _MIXED.search(word[0]) else word[0], text)
 
 
 def is_mixed(text: str) -> bool:
@@ -210,7 +211,7 @@ def _apply(text: str, lowered: str, forms: Sequence[Form]) -> str:
     return replace_forms(text, lowered, forms, is_strong)
 
 
-_INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]|[A-Z]\d.*[a-z]")
+_INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]|[A-Z]\d.{0,400}[a-z]")
 _CODE = re.compile(r"[(){}<]|==|::|->")
 _SIGN = re.compile(r"[!@#$%^&*+=?~]")
 

@@ -12,7 +12,7 @@ import re
 import sqlite3
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -37,6 +37,8 @@ FEW = 600
 """Approximate number of rows up to which BM25 is computed (0.4 ms); word weights take a seventh of the time."""
 MOST_WORDS = 64
 """Number of words of a query that are looked up."""
+LONGEST_WORD = 200
+"""Characters of the longest word that is looked up. FTS5 compares the parts of `a-a-a-a` one by one."""
 _JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|_+")
 """Joints of words in names of tools and arguments, as in `get_user` and `getUser`."""
 COUNTED, LISTED = 16_384, 256
@@ -260,10 +262,15 @@ def _quote(word: str) -> str:
     return f'"{word}"'
 
 
+def _short(words_found: Iterable[str]) -> set[str]:
+    """Return the words that can be looked up."""
+    return {word for word in words_found if len(word) <= LONGEST_WORD}
+
+
 def _select_words(text: str, frequencies: Mapping[str, int]) -> list[str]:
     """Return the words of a text that the fewest episodes showed; unseen words come last."""
     # The sort decides ties by the word itself, which is the last of each tuple.
-    counts = [(word not in frequencies, frequencies.get(word, 0), word) for word in content_words(text)]
+    counts = [(word not in frequencies, frequencies.get(word, 0), word) for word in _short(content_words(text))]
     counts.sort()
     return [word for _, _, word in counts[:CONSIDERED]]
 
@@ -290,7 +297,7 @@ class StemIndex:
         """
         divided, total = _divide(query), 0.0
         weights: dict[int, float] = {}
-        for word in sorted(content_words(divided) or set(words(divided)))[:MOST_WORDS]:
+        for word in sorted(_short(content_words(divided)) or _short(words(divided)))[:MOST_WORDS]:
             rows = self._texts.execute("SELECT rowid FROM texts WHERE texts MATCH ?", (f'"{word}"',)).fetchall()
             weight = math.log1p(self._count / max(1, len(rows)))
             total += weight

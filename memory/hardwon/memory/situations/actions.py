@@ -20,7 +20,7 @@ MAX_ARGUMENTS = 12
 """Maximum number of arguments of a call. Further ones are dropped."""
 
 _CALL = re.compile(r"\s*([A-Za-z_][\w.-]*)\((.*)\)\s*", re.DOTALL)
-_BRACKETS = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*((?:\[[^\[\]]*\]|\"[^\"]*\"|\s+)+)", re.DOTALL)
+_BRACKETS = re.compile(r"\s*([A-Za-z_][\w.-]*+)((?:\[[^\[\]]*\]|\"[^\"]*\"|\s)+)", re.DOTALL)
 _BRACKETED = re.compile(r"\[([^\[\]]*)\]|\"([^\"]*)\"")
 _NAME = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*=(?!=)\s*")
 _TOKEN = re.compile(r"(?<!\S)\"[^\"]*\"(?!\S)|(?<!\S)'[^']*'(?!\S)|\S+")

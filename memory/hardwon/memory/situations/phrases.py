@@ -92,12 +92,12 @@ _ID = re.compile(
     r"#?(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"  # a uuid
     # hexadecimal with at least one digit, so that no plain word counts as an id
     r"|(?=[a-f]*\d)[0-9a-f]{8,}"
-    r"|(?=\D*\d)(?=\d*[^\W\d_])[\w-]*\d{4,}[\w-]*"  # letters and a long number: mia_li_3668
-    r"|(?=[\w-]{6,}\Z)\d+[^\W\d_]+\d+\w*|(?=[\w-]{6,}\Z)[^\W\d_]+\d+[^\W\d_]+\d+\w*)"  # 4wq150, b07xy1
+    r"|(?=\D*\d)(?=\d*[^\W\d_])(?=[\w-]*?\d{4})[\w-]*+"  # letters and a long number: mia_li_3668
+    r"|(?=[\w-]{6,}\Z)\d+[^\W\d_]+\d\w*|(?=[\w-]{6,}\Z)[^\W\d_]+\d+[^\W\d_]+\d\w*)"  # 4wq150, b07xy1
 )
 _DATE = re.compile(r"\d{4}-\d\d?-\d\d?(?:[t ].*)?|\d\d?[/.]\d\d?[/.]\d{2,4}|\d\d?:\d\d(?::\d\d)?(?: ?[ap]m)?")
-_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?//([^/?#\s]*)([^?#\s]*)\S*")
-_PATH = re.compile(r"[^\s]*[/\\][^\s]*|[\w-]+\.[a-z]\w{0,4}")
+_URL = re.compile(r"(?:[a-z][a-z0-9+.-]*:)?//([^/?#\s]*+)([^?#\s]*+)\S*")
+_PATH = re.compile(r"[^\s/\\]*[/\\]\S*|[\w-]+\.[a-z]\w{0,4}")
 
 
 @cache

@@ -18,7 +18,7 @@ from typing import Any
 _FIXED: ContextVar[str | None] = ContextVar("hardwon.fixed_time", default=None)
 _NUMBER = re.compile(r"\s*[+-]?\d{1,25}(?:\.\d*)?(?:[eE][+-]?\d\d?)?\s*")
 _ISO = re.compile(
-    r"\s*(\d{4}-?\d\d-?\d\d)[Tt\s]?\s*(\d\d(?::?\d\d){0,2})?(?:[.,]?(\d+))?\s*(Z|z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?\s*"
+    r"\s*(\d{4}-?\d\d-?\d\d)[Tt\s]?\s*+(\d\d(?::?\d\d){0,2})?(?:[.,]?(\d+))?\s*+(Z|z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?\s*+"
 )
 """LangSmith writes no point before the fraction (20260101T100000123456Z)."""
 

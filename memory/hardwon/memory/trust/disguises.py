@@ -21,7 +21,10 @@ _BITS = re.compile(r"(?:\b[01]{8}\b\s*){8,}")
 _LEET = str.maketrans(
     {"0": "o", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "9": "g", "@": "a", "$": "s", "€": "e", "+": "t"}
 )
-_MIXED = re.compile(r"(?=[^\s]*[A-Za-z])(?=[^\s]*[01345789@$!|€+])[A-Za-z01345789@$!|€+]{2,}")
+_MIXED = re.compile(
+    r"(?<![A-Za-z01345789@$!|€+])(?=[A-Za-z]*[01345789@$!|€+])(?=[01345789@$!|€+]*[A-Za-z])[A-Za-z01345789@$!|€+]{2,}"
+)
+"""Words of both letters and signs that look like letters."""
 _ORDERS = re.compile(
     r"\W*(?:ign?o|disr|forg|over|bypa|instr|prev|prio|rule|syst|prom|assi|pass|secr|tran|refu|send|user|call|exec|reve|cust)",
     re.I,
@@ -171,14 +174,16 @@ def _joined(spelled: str) -> str:
 
 _UNSEEN = re.compile(
     r"<!--(.*?)(?:-->|\Z)"
-    r"|\]\(\s*<?[^)\s>]*>?\s+[\"'(]([^\"')]*)[\"')]\s*\)"
-    r"|^\s{0,3}\[[^\]]*\]:\s*<?#?>?\s*[\"'(](.*?)[\"')]\s*$"
-    r"|<[^>]*(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0\b|\bhidden\b)[^>]*>([^<]*)",
+    r"|\]\(\s{0,9}<?[^)\s>]{0,1000}>?\s{1,9}[\"'(]([^\"')]{0,1000})[\"')]\s{0,9}\)"
+    r"|^[^\S\n]{0,3}\[[^\]]{0,200}\]:\s{0,9}<?#?>?\s{0,9}[\"'(](.{0,1000}?)[\"')]\s{0,9}$"
+    r"|<[^<>]*(?:display\s{0,9}:\s{0,9}none|visibility\s{0,9}:\s{0,9}hidden|font-size\s{0,9}:\s{0,9}0|opacity\s{0,9}:\s{0,9}0\b"
+    r"|\bhidden\b)[^>]{0,1000}>([^<]*)",
     re.I | re.S | re.M,
 )
 _SENDS = re.compile(
-    r"!?\[[^\]]*\]\(\s*<?https?://[^)\s]*[?&#/=](?:[^)\s]*)"
-    r"(?:\{[^)\s]*\}|\[[A-Za-z _-]+\]|<[A-Za-z _-]+>|%7B|\$[A-Za-z{]|\b(?:YOUR|INSERT|ALL|THE)_[A-Z_]+)",
+    r"\]\(\s{0,9}<?https?://[^)\s?&#/=]{0,300}[?&#/=][^)\s]{0,1000}?"
+    r"(?:\{[^)\s{}]{0,300}\}|\[[A-Za-z _-]{1,60}\]|<[A-Za-z _-]{1,60}>|%7B|\$[A-Za-z{]"
+    r"|\b(?:YOUR|INSERT|ALL|THE)_[A-Z_]+)",
     re.S,
 )
 """A link or image whose address has a placeholder. A model that fills it in sends the reader's data to the address."""

@@ -33,17 +33,17 @@ _FORMS = {
     "an order to forget orders": (
         rf"\b(?:ignor\w*|disregard\w*|forget|override|bypass|overrule|vergiss|oublie\w*|olvid\w*)\b.{{0,60}}?\b{_RULES}\b"
         r"|(?:忽略|无视|無視|忘记).{0,16}(?:指令|指示|命令|规则)|(?:指示|命令|指令)を?.{0,6}(?:無視|忘れ)|(?:지시|명령).{0,8}무시"
-        r"|игнорир\w+.{0,40}(?:инструкц\w+|указан\w+)|(?:تجاهل|انس).{0,30}(?:التعليمات|الأوامر)|निर्देशों.{0,20}अनदेखा"
+        r"|\bигнорир\w+.{0,40}(?:инструкц|указан)|(?:تجاهل|انس).{0,30}(?:التعليمات|الأوامر)|निर्देशों.{0,20}अनदेखा"
         r"|\b(?:negeer|vergeet|zignoruj|yok\s+say|ignorera|unohda|ohita)\b.{0,50}"
         r"(?:instructi|instrukc|instruktion|talimat|\bohje)"
-        r"|talimatlar\w*.{0,20}yok\s+say"
+        r"|\btalimatlar\w*.{0,20}yok\s+say"
     ),
     "a new role or prompt": (
         rf"\byou\s+are\s+now\b|\bfrom\s+now\s+on\b|\bpretend\s+(?:to\s+be|you)|\bact\s+as\s+(?:an?|the|if)\b|"
         rf"\b(?:new|updated|revised|special|hidden|secret|system|developer|admin\w*)\s+{_RULES}\b|"
         r"\bsystem\s+(?:prompt|message|override|note|notice)\b|\bdeveloper\s+mode\b|\bjailbreak|\bprompt\s+injection\b|"
         r"^\W{0,4}(?:system|developer|assistant)\s*[:>\]]|<\|?(?:im_start|system|assistant)|\[/?inst\]|"
-        r"#{2,}\s*(?:instruction|system)"
+        r"##\s*(?:instruction|system)"
     ),
     "an address to the model": (
         rf"\b(?:dear|attention|hey|hello|note\s+to|notice\s+to|message\s+(?:to|for)|instructions?\s+(?:to|for))[\s,:]+"

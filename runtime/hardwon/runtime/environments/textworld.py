@@ -38,8 +38,8 @@ _INFO_ACTIONS = frozenset(("look around", "inventory", "task"))
 _OWN_PROCESS = frozenset(("sorting",))
 """Games whose instances share state inside Java, so each environment needs its own process."""
 _SWITCHES = frozenset(("includeDoors", "limitInventorySize", "memorization", "verbose"))
-_PARAMETER = re.compile(r"\s*(\w+)\s*=\s*(-?\w*\.?\w*)\s*")
-_UNKNOWN_PARAMETER = re.compile(r"Unrecognized property name \((.*)\)\.\s+Known properties: (.*?)\.?\s*$")
+_PARAMETER = re.compile(r"\s*(\w+)\s*=\s*+(-?\w*+(?:\.\w*+)?)\s*")
+_UNKNOWN_PARAMETER = re.compile(r"Unrecognized property name \((.*)\)\.\s+Known properties: (.*)")
 _LOCATION = re.compile(r"You are in the ([^.]+)\.")
 _REFUSAL = re.compile(r"That is (?:already|not) |You can't |You are unable |.* is full\. ")
 _NOT_UNDERSTOOD = "Unknown action"
@@ -205,7 +205,7 @@ class TextWorldExpress:
         engine.close()
         unknown = _UNKNOWN_PARAMETER.match(refusal)
         if unknown:
-            names = unknown[2].removesuffix("None") or "none"
+            names = unknown[2].rstrip(". \n").removesuffix("None") or "none"
             raise ConfigError(f"{self.game} has no parameter {unknown[1]!r}. Its parameters: {names}.")
         raise ConfigError(f"{self.game} refuses {self.params!r}: {strip_spaces(refusal)} Change it or leave it out.")
 

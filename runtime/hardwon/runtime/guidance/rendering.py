@@ -35,6 +35,7 @@ _QUOTED = re.compile(r"`([^`]*)`")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NUMBERED = re.compile(r"([^\W\d_]+(?: [^\W\d_]+)*) \d+")
 """A thing with a number, such as `apple 2`."""
+_COUNT = re.compile(r"(?<=[^\W\d_]) \d+")
 _OF_RULES = words_of(
     """
     a about action after again all always and any around average before blocked but by can counts do earn earned
@@ -319,7 +320,7 @@ def _render_kinds(action: str) -> str:
     text = " ".join(action.split())
     parsed = parse_action(text)
     if not parsed.parts and any(map(_NUMBERED.fullmatch, parsed.slots)):
-        text = fill(parsed.template, [_NUMBERED.sub(r"\1", slot) for slot in parsed.slots])
+        text = fill(parsed.template, [_COUNT.sub("", slot) for slot in parsed.slots])
     return _drop_orders(generalize_action(text, _show_words(text)))
 
 

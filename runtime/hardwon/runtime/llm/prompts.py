@@ -330,7 +330,7 @@ _LABEL = re.compile(
     r"^[^\w\n]*(?:final |next |chosen )?(?:action|answer|command)[^\w\n]*:(?:\*\*)?[^\S\n]*(\S.*)$", re.I | re.M
 )
 _NUMBER = re.compile(r"^[#(\[]?\s*(\d{1,4})\s*[.):\]]*(?:\s+(.*))?$", re.S)
-_FENCE = re.compile(r"^```\w*\s*\n?(.*?)\n?```$", re.S)
+_FENCE = re.compile(r"^```\w*+\s*+(.*?)\n?```\Z", re.S)
 _THOUGHT = re.compile(r"^.*</think(?:ing)?>|<think(?:ing)?>.*\Z", re.S | re.I)
 _WRAPPERS = ("** **", "` `", '" "', "' '", "“ ”", "‘ ’", "« »", "* *", "_ _")
 _REFUSAL = re.compile(

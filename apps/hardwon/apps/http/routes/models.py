@@ -10,7 +10,7 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 from fastapi.responses import Response
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from hardwon.apps.http.access.auth import Caller, Right
 from hardwon.memory import (
@@ -35,7 +35,9 @@ from hardwon.memory.situations.episode_map import Trail
 from hardwon.memory.values.effects import Effect
 
 Count = Annotated[int, Field(ge=0, le=1000)]
-Text = Annotated[str, Field(max_length=1_000_000)]
+LONGEST_QUERY = 1_000_000
+"""Largest number of characters of a query: its time is linear in them, and the other callers wait."""
+Text = Annotated[str, Field(max_length=LONGEST_QUERY)]
 REWARD = 1e9
 """Largest absolute reward of a step."""
 
@@ -55,12 +57,24 @@ class Asked(BaseModel):
         return {name: value for name, value in given.items() if value is not None or name in required}
 
 
+def _check_length(state: State) -> State:
+    """Return a state of a query whose texts are not too long."""
+    length = sum(map(len, (state.observation, state.feedback, state.task, state.location, *state.notes)))
+    if length > LONGEST_QUERY:
+        raise ValueError(f"the state has {length:,} characters; a query has at most {LONGEST_QUERY:,}. Shorten it")
+    return state
+
+
+QueryState = Annotated[State, AfterValidator(_check_length)]
+"""A state of which something is asked, and which is not stored."""
+
+
 class RecallAsked(Asked):
     """A query for past experience: a state or a text, with filters and limits."""
 
-    state: State | None = None
+    state: QueryState | None = None
     text: Text | None = None
-    task: str | None = None
+    task: Text | None = None
     k: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
     kinds: list[Kind] | None = None
     budget_tokens: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] | None = None
@@ -81,8 +95,8 @@ class RecallAsked(Asked):
 class ActionAsked(Asked):
     """An action in a state."""
 
-    state: State
-    action: str
+    state: QueryState
+    action: Text
 
 
 class CheckAsked(ActionAsked):
@@ -105,14 +119,14 @@ class KeysAsked(ActionAsked):
 class PlanAsked(Asked):
     """A plan in a state."""
 
-    state: State
+    state: QueryState
     actions: list[str]
 
 
 class ForeseeAsked(Asked):
     """A state with its admissible actions, and the map of the episode so far."""
 
-    state: State
+    state: QueryState
     actions: list[str]
     trail: Trail = Trail()
     raw: bool = False
@@ -122,7 +136,7 @@ class ForeseeAsked(Asked):
 class OfferedAsked(Asked):
     """A state, and the kinds of items that may act in it."""
 
-    state: State
+    state: QueryState
     kinds: list[Kind] = ["skill", "remedy"]
     masked: bool = False
     """Return instead the items that hurt in the world of this state, which are otherwise left out."""

@@ -1,0 +1,175 @@
+"""Texts that make a slow pattern slow: runs of one kind of character, and loops of the pattern itself."""
+
+import importlib
+import inspect
+import pkgutil
+import random
+import re
+import re._constants as op  # type: ignore[import-not-found]  # private, but the only parser of this dialect
+import re._parser as parser  # type: ignore[import-not-found]
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+RUNS = (
+    *("a", "A", "1", "é", "中", "Ａ", "１", "а", "\u0301", "\u200b", "😀", " ", "\n", "\t"),
+    *("a ", "a.", "=:", "a=", "aA", "1a", "a-", "a,", "a@", "\\n", '"', "'", "`", "\\", "-", "_", ".", "/", ":", "@"),
+    *("<", "&lt;", "(", "[", "{", "](", "«", "# ", "go to ", "QUJD", "token=$(", "password is ", "\\a", "a--", "ab\n"),
+)
+"""Texts that are repeated."""
+_LOOPS = 12
+_ENDS = ("", "\n\x00 !")
+"""Ends of a text; the second one fits no pattern, so all that was matched is tried again."""
+_CATEGORIES = {
+    op.CATEGORY_DIGIT: "1",
+    op.CATEGORY_SPACE: " ",
+    op.CATEGORY_WORD: "a",
+    op.CATEGORY_NOT_SPACE: "=",
+    op.CATEGORY_NOT_WORD: "-",
+    op.CATEGORY_NOT_DIGIT: "a",
+}
+_REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
+
+
+def find_patterns(package: ModuleType) -> Iterator[tuple[str, re.Pattern[str], bool]]:
+    """Yield every pattern of a package's modules with its name and whether it is only matched from the beginning."""
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        try:
+            module = importlib.import_module(found.name)
+        except ImportError:  # a package that is not installed
+            continue
+        source = inspect.getsource(module)
+        for name, value in vars(module).items():
+            if not re.search(rf"^{re.escape(name)}\b[^=\n]*=|^\w+, {re.escape(name)} = ", source, re.M):
+                continue  # imported
+            used = set(re.findall(rf"\b{re.escape(name)}\.(\w+)", source)) - {"pattern"}
+            for at, pattern in enumerate(_patterns_in(value)):
+                if isinstance(pattern.pattern, str):
+                    yield f"{found.name}.{name}[{at}]", pattern, bool(used) and used <= {"match", "fullmatch"}
+
+
+def _patterns_in(value: Any, depth: int = 4) -> Iterator[re.Pattern[Any]]:
+    """Yield the patterns in a value and its collections."""
+    if isinstance(value, re.Pattern):
+        yield value
+    elif depth and isinstance(value, list | tuple | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _patterns_in(part, depth - 1)
+
+
+def repeat(before: str, run: str, end: str, length: int) -> str:
+    """Return a text of about this length."""
+    return f"{before}{run * (length // len(run) + 1)}{end}"
+
+
+def attacks(pattern: re.Pattern[str]) -> Iterator[tuple[str, Callable[[int], str]]]:
+    """Yield texts of any length, with a label: runs, and the loops of the pattern after what leads to them."""
+    pairs = [("go", run) for run in RUNS]
+    rng = random.Random(0)
+    loops = list(dict.fromkeys(_loops(parser.parse(pattern.pattern, pattern.flags), rng)))
+    rng.shuffle(loops)
+    pairs += loops[:_LOOPS]
+    pairs += [("", before + loop) for before, loop in loops[:_LOOPS]]
+    pairs += [("", before or loop) for before, loop in loops[:_LOOPS]]
+    for before, run in pairs:
+        for end in _ENDS:
+            yield repr(f"{before}+{run}*{end}"), partial(repeat, before, run, end)
+
+
+def _write(tree: Any, rng: random.Random) -> str:
+    """Return a text that a parsed pattern may match."""
+    return "".join(_write_node(kind, value, rng) for kind, value in tree)
+
+
+def _write_node(kind: Any, value: Any, rng: random.Random) -> str:
+    if kind in (op.LITERAL, op.NOT_LITERAL):
+        return chr(value if kind is op.LITERAL else value ^ 1)
+    if kind is op.ANY:
+        return "a"
+    if kind is op.IN:
+        return _write_class(value, rng)
+    if kind is op.BRANCH:
+        return _write(rng.choice(value[1]), rng)
+    if kind in _REPEATS:
+        return "".join(_write(value[2], rng) for _ in range(min(value[0], 20)))
+    if kind is op.SUBPATTERN:
+        return _write(value[3], rng)
+    return _write(value, rng) if kind is op.ATOMIC_GROUP else ""
+
+
+def _write_class(members: Any, rng: random.Random) -> str:
+    """Return a character of a class."""
+    listed = [
+        chr(value) if kind is op.LITERAL else chr(rng.choice(value)) if kind is op.RANGE else _CATEGORIES[value]
+        for kind, value in members
+        if kind is not op.NEGATE
+    ]
+    if members[0][0] is op.NEGATE:
+        return next(char for char in "aA1 .-=:é\\" if char not in listed)
+    return rng.choice(listed)
+
+
+def _loops(tree: Any, rng: random.Random, before: str = "") -> Iterator[tuple[str, str]]:
+    """Yield what leads to each long loop of a parsed pattern, and what it repeats."""
+    for kind, value in tree:
+        parts: list[Any] = []
+        if kind in _REPEATS:
+            parts = [value[2]]
+            if value[1] > 8:
+                yield from ((before[-200:], loop) for loop in (_write(value[2], rng) for _ in range(3)) if loop)
+        elif kind is op.BRANCH:
+            parts = list(value[1])
+        elif kind is op.SUBPATTERN:
+            parts = [value[3]]
+        elif kind is op.ATOMIC_GROUP:
+            parts = [value]
+        elif kind in (op.ASSERT, op.ASSERT_NOT):
+            parts = [value[1]]
+        for part in parts:
+            yield from _loops(part, rng, before)
+        before += _write_node(kind, value, rng)
+
+
+def find_growth(call: Callable[[str], object], make: Callable[[int], str], size: int) -> float:
+    """Return how much more time a text of four times the size takes, or 0 if even that takes almost none.
+
+    The time is that of the process, the shortest of several runs, so other work on the machine does not count. A loop
+    with an upper bound grows like one without until it reaches the bound, so a longer text must show the same.
+    """
+    if min(_measure(call, make(20)) for _ in range(2)) > _MEASURABLE_S:
+        return 99.0  # exponential: a longer text would never end
+    if _measure(call, make(4 * size)) < _MEASURABLE_S:
+        return 0.0
+    growth = _compare(call, make, size)
+    return growth if growth < TIMES else min(growth, _compare(call, make, 6 * size))
+
+
+def _compare(call: Callable[[str], object], make: Callable[[int], str], size: int) -> float:
+    """Return the smallest of several measurements of the growth."""
+    growth = 99.0
+    for runs in (1, 2, 4):
+        long = min(_measure(call, make(4 * size)) for _ in range(runs))
+        growth = min(growth, long / max(min(_measure(call, make(size)) for _ in range(runs + 1)), 1e-6))
+        if growth < TIMES:
+            break
+    return growth
+
+
+TIMES = 8
+"""Largest growth of the time for a text of four times the size: less than 3 for twice the size."""
+_MEASURABLE_S = 0.002
+
+
+def _measure(call: Callable[[str], object], text: str) -> float:
+    began = time.process_time()
+    call(text)
+    return time.process_time() - began
+
+
+def exhaust(pattern: re.Pattern[str], is_anchored: bool) -> Callable[[str], object]:
+    """Return a function that matches a text with a pattern in every way in which the pattern is used."""
+    if is_anchored:
+        return lambda text: (pattern.match(text), pattern.fullmatch(text))
+    return lambda text: list(pattern.finditer(text))
