@@ -57,7 +57,10 @@ def translate_error(error: BaseException, path: str, *, read_only: bool, busy_s:
     if code.startswith("SQLITE_IOERR"):
         return _explain_input_output(path, code, message)
     if code.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
-        return NotALibrary(f"{path} is damaged or not a SQLite database ({message}). Restore a copy.")
+        return NotALibrary(
+            f"{path} is damaged or not a SQLite database ({message}). Restore a copy, or save what "
+            f"can be read with: hardwon memory export {path} FILE"
+        )
     return LibraryError(f"{path}: {message}")
 
 

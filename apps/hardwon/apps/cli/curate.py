@@ -27,6 +27,8 @@ from hardwon.apps.shared.common import (
 from hardwon.apps.shared.trained import HELP, Extractor, open_extractor, open_server_roles
 
 app = typer.Typer()
+DAMAGE_LISTED = 100
+"""Damaged rows and records that an export lists."""
 SMALL = 4 * 2**20
 """Largest file, in bytes, that is imported without a progress bar."""
 
@@ -269,10 +271,39 @@ def export_(
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
-    """Export episodes and items as JSON lines."""
-    with opened(path, namespace) as library:
-        lines = library.export_jsonl(target)
-    _print_result(as_json, {"lines": lines, "file": str(target)}, f"{lines} lines written to {target}.")
+    """Export episodes and items as JSON lines.
+
+    Of a damaged library, what can be read is exported, what cannot is named, and the exit code is 1.
+    """
+    from hardwon.memory.errors import LibraryError
+
+    damage: list[str] = []
+    try:
+        with opened(path, namespace) as library:
+            lines = library.export_jsonl(target)
+    except LibraryError as error:
+        if is_address(path) or not path.is_file():
+            raise
+        lines, damage = _salvage(path, namespace, target, error)
+    for line in damage[:DAMAGE_LISTED]:
+        tell(line)
+    words = f"{lines} lines written to {target}."
+    if damage:
+        words += f" {len(damage)} rows or records are damaged."
+    _print_result(as_json, {"lines": lines, "file": str(target), "damage": damage}, words)
+    if damage:
+        raise typer.Exit(1)
+
+
+def _salvage(path: Path, namespace: str, target: Path, error: Exception) -> tuple[int, list[str]]:
+    """Export what can be read of a damaged library; raise the error that opening it raised if nothing can."""
+    from hardwon.memory.errors import NotALibrary
+    from hardwon.memory.upkeep.salvage import salvage
+
+    try:
+        return salvage(path, namespace, target)
+    except NotALibrary:
+        raise error from None
 
 
 LogFormat = Annotated[

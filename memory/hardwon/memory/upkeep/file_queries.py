@@ -64,3 +64,13 @@ def open_scratch() -> sqlite3.Connection:
     connection = sqlite3.connect("", isolation_level=None, check_same_thread=False)
     connection.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;")
     return connection
+
+
+def is_marked(store: Store, name: str) -> bool:
+    """Return whether the file has a mark: a fact that stays true, such as that it had an access token."""
+    return bool(store.rows("SELECT 1 FROM meta WHERE name = ?", (name,)))
+
+
+def mark(connection: sqlite3.Connection, name: str) -> None:
+    """Add a mark in an open transaction; marking twice is allowed."""
+    connection.execute("INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", (name, "yes"))

@@ -8,6 +8,7 @@ other library rebuilds it. Files of older versions, which contain only episodes 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from sqlite3 import Connection
@@ -19,13 +20,15 @@ from hardwon.memory.privacy.private_files import open_new
 from hardwon.memory.privacy.redaction import redact, redact_item, redact_values
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, Item, State, Step, Trajectory, Trust
-from hardwon.memory.storage.checksums import seal
+from hardwon.memory.storage.checksums import find_damaged_rows, seal
 from hardwon.memory.storage.clock import normalize_time
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, log_change
+from hardwon.memory.validation import check_episode, check_item
 
 from . import queries
+from .damage import UNREADABLE, make_damage_error
 from .text_files import open_text
 
 _USAGE_COLUMNS = ("item_id", "trajectory_id", "t", "mode", "arm", "outcome", "control_outcome")
@@ -35,23 +38,32 @@ Place = tuple[str, int]
 """Portable reference to a step: the id of its episode and its number there."""
 
 
-def export_jsonl(store: Store, namespace: int, path: str | Path) -> int:
+def export_jsonl(store: Store, namespace: int, path: str | Path, damage: list[str] | None = None) -> int:
     """Write episodes, items, usages and item histories to a file, each oldest first.
+
+    Args:
+        store: The library's store.
+        namespace: Number of the namespace.
+        path: The file.
+        damage: Receives the records that cannot be read, which are left out. None raises an error instead.
 
     Returns:
         The number of lines.
 
     Raises:
         ConfigError: The file cannot be written.
+        LibraryDamaged: A row is damaged, and nothing was written.
     """
     path = Path(path)
+    if damage is None and (rows := [row for row in find_damaged_rows(store.connection) if not row.missing]):
+        raise make_damage_error(store.path, rows, ValueError("wrong checksum"))
     # Write beside the target and rename, so that a failed export does not destroy an older file.
     partial = path.with_name(path.name + ".partial")
     count = 0
     try:
         partial.unlink(missing_ok=True)
         with open_new(partial, exclusive=True) as file:
-            for line in _iterate_lines(store, namespace):
+            for line in _iterate_lines(store, namespace, damage):
                 file.write((dumps(line) + "\n").encode())
                 count += 1
         partial.replace(path)
@@ -64,31 +76,56 @@ def export_jsonl(store: Store, namespace: int, path: str | Path) -> int:
     return count
 
 
-def _iterate_lines(store: Store, namespace: int) -> Iterator[dict[str, Any]]:
+def _iterate_lines(store: Store, namespace: int, damage: list[str] | None) -> Iterator[dict[str, Any]]:
     places: dict[int, Place] = {}
     episodes = store.rows("SELECT id, recorded_at FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,))
     for ref, recorded_at in episodes:
-        episode = queries.trajectory(store, namespace, ref)
-        # An episode refers only to steps of earlier episodes, which are in `places` already.
-        yield {"episode": {**_encode_episode(episode, places), "recorded_at": recorded_at}}
-        places.update({step.id: (ref, step.t) for step in episode.steps if step.id is not None})
+        with _naming(damage, f"episode {ref}"):
+            episode = queries.trajectory(store, namespace, ref)
+            if damage is not None:
+                check_episode(episode)
+            # An episode refers only to steps of earlier episodes, which are in `places` already.
+            yield {"episode": {**_encode_episode(episode, places), "recorded_at": recorded_at}}
+            places.update({step.id: (ref, step.t) for step in episode.steps if step.id is not None})
     rows = store.rows(
-        f"SELECT record, {', '.join(_ITEM_COLUMNS)} FROM items WHERE namespace = ? ORDER BY number", (namespace,)
+        f"SELECT id, record, {', '.join(_ITEM_COLUMNS)} FROM items WHERE namespace = ? ORDER BY number", (namespace,)
     )
-    for record, *columns in rows:
-        yield {
-            "item": {**_encode_evidence(json.loads(record), places), **dict(zip(_ITEM_COLUMNS, columns, strict=True))}
-        }
+    for ref, record, *columns in rows:
+        with _naming(damage, f"item {ref}"):
+            item = json.loads(record)
+            if damage is not None:
+                check_item(items.item_of(record))
+            yield {"item": {**_encode_evidence(item, places), **dict(zip(_ITEM_COLUMNS, columns, strict=True))}}
     for row in store.rows(
         f"SELECT {', '.join(_USAGE_COLUMNS)} FROM usages WHERE namespace = ? ORDER BY id", (namespace,)
     ):
         yield {"usage": dict(zip(_USAGE_COLUMNS, row, strict=True))}
-    history = "SELECT at, ref, op, detail FROM changes WHERE namespace = ? AND what = 'item' ORDER BY seq"
-    for at, ref, op, detail in store.rows(history, (namespace,)):
-        yield {"change": {"at": at, "ref": ref, "op": op, "detail": _encode_evidence(json.loads(detail), places)}}
-    grades = "SELECT at, ref, detail FROM changes WHERE namespace = ? AND what = 'grade' ORDER BY seq"
-    for at, ref, detail in store.rows(grades, (namespace,)):
-        yield {"grade": {"at": at, "ref": ref, "detail": json.loads(detail)}}
+    changes = "SELECT seq, at, ref, op, detail FROM changes WHERE namespace = ? AND what = ? ORDER BY seq"
+    for seq, at, ref, op, detail in store.rows(changes, (namespace, "item")):
+        with _naming(damage, f"change {seq}"):
+            values = _encode_evidence(_parse_object(detail), places)
+            yield {"change": {"at": at, "ref": ref, "op": op, "detail": values}}
+    for seq, at, ref, _, detail in store.rows(changes, (namespace, "grade")):
+        with _naming(damage, f"grade {seq}"):
+            yield {"grade": {"at": at, "ref": ref, "detail": _parse_object(detail)}}
+
+
+@contextmanager
+def _naming(damage: list[str] | None, name: str) -> Iterator[None]:
+    """Add a record that cannot be read to `damage`, unless that is None."""
+    try:
+        yield
+    except UNREADABLE as error:
+        if damage is None:
+            raise
+        damage.append(f"{name} cannot be read ({type(error).__name__}: {error!s:.100})")
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    values = json.loads(text)
+    if not isinstance(values, dict):
+        raise ValueError(f"{text:.60} is no JSON object")
+    return values
 
 
 def _encode_episode(episode: Trajectory, places: Mapping[int, Place]) -> dict[str, Any]:

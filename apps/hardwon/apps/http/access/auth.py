@@ -27,7 +27,7 @@ from typing import Any, Literal
 from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, UnknownName
 from hardwon.memory.storage.database import Store
 from hardwon.memory.trust.intake import writer_name
-from hardwon.memory.upkeep.marks import is_marked, mark
+from hardwon.memory.upkeep.file_queries import is_marked, mark
 
 PREFIX = "hardwon_"
 """Prefix of every token, so that a leaked one is recognized."""

@@ -1,0 +1,149 @@
+"""Export what can be read of a damaged library, and name what cannot.
+
+The rows that SQLite can still read are copied by their numbers, without indexes, into a new file, and that is exported.
+Nothing of the damaged file's schema is executed: a table is copied only if its definition is the one of hardwon.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from hardwon.memory.errors import LibraryUnwritable, NotALibrary, UnknownName
+from hardwon.memory.storage.checksums import SUMMED, find_damaged_rows
+from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.migrations import APPLICATION_ID, SCHEMA_VERSION
+from hardwon.memory.storage.schema_check import compute_schema, read_schema
+
+from . import jsonl
+from .write_buffer import WriteBuffer
+
+_LAST = 2**63 - 1
+_TABLES = ("namespaces", *SUMMED)
+_WITHOUT_LOST = (
+    # A state belongs to many episodes, so what is unreadable in it is left out rather than the episodes.
+    "UPDATE states SET facts = '{}' WHERE CASE WHEN json_valid(facts) THEN json_type(facts) END IS NOT 'object'",
+    "UPDATE states SET notes = '[]' WHERE CASE WHEN json_valid(notes) THEN json_type(notes) END IS NOT 'array'",
+    "UPDATE offers SET actions = '[]' WHERE CASE WHEN json_valid(actions) THEN json_type(actions) END IS NOT 'array'",
+    "UPDATE steps SET keys = (SELECT json_group_array(value) FROM json_each(steps.keys) WHERE value IN "
+    "(SELECT id FROM keys)) WHERE json_valid(keys)",
+)
+
+
+class Salvage(NamedTuple):
+    """The result of an export of a damaged library."""
+
+    lines: int
+    """Lines of the file."""
+    damage: list[str]
+    """What is damaged: rows that were written as they are, and rows and records that were left out."""
+
+
+def salvage(path: Path, namespace: str, target: Path) -> Salvage:
+    """Write the readable records of one namespace of a damaged file to a JSONL file.
+
+    Raises:
+        NotALibrary: The file is no library of this version, or its first page is damaged.
+        UnknownName: The namespace does not exist.
+        ConfigError: The target cannot be written.
+    """
+    with _open_damaged(path) as source, _open_copy(target) as store:
+        damage = list(_copy_tables(source, store))
+        numbers = dict(store.rows("SELECT name, id FROM namespaces"))
+        if namespace not in numbers:
+            raise UnknownName.of("namespace", namespace, numbers)
+        damage += [f"{row} is damaged" for row in find_damaged_rows(store.connection) if not row.missing]
+        with store.transaction() as connection:
+            for statement in _WITHOUT_LOST:
+                connection.execute(statement)
+        WriteBuffer(store, numbers[namespace]).file()
+        return Salvage(jsonl.export_jsonl(store, numbers[namespace], target, damage), damage)
+
+
+@contextmanager
+def _open_damaged(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a file for reading, whatever its schema and its length are."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as source:
+        source.text_factory = lambda text: text.decode(errors="replace")
+        try:
+            # So that SQLite skips damaged parts of the schema and accepts a file that was cut.
+            source.execute("PRAGMA writable_schema = ON")
+            versions = [source.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+        except sqlite3.DatabaseError as error:
+            raise NotALibrary(f"{path} is not readable ({error}). Restore a copy.") from error
+        if versions != [APPLICATION_ID, SCHEMA_VERSION]:
+            raise NotALibrary(f"{path} is not a library of schema {SCHEMA_VERSION}. Restore a copy.")
+        yield source
+
+
+@contextmanager
+def _open_copy(target: Path) -> Iterator[Store]:
+    """Open an empty library beside the target, where there is space for the export too."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="salvage-", dir=target.absolute().parent)
+    except OSError as error:
+        raise LibraryUnwritable(f"{target} cannot be written: {error.strerror}. Use an existing folder.") from error
+    with folder as name, closing(Store(Path(name) / "copy.db")) as store:
+        yield store
+
+
+def _copy_tables(source: sqlite3.Connection, store: Store) -> Iterator[str]:
+    """Copy the readable rows of the primary tables; yield what could not be read."""
+    try:
+        schema = read_schema(source)
+    except sqlite3.DatabaseError as error:
+        raise NotALibrary(f"the schema of the file cannot be read ({error}). Restore a copy.") from error
+    tables = {entry.name for entry in schema & compute_schema(SCHEMA_VERSION)[0] if entry.type == "table"}
+    with store.transaction(durable=False) as connection:
+        for table in _TABLES:
+            if table in tables:
+                yield from _copy_rows(source, connection, table)
+            else:
+                yield f"table {table} is missing or was changed"
+
+
+def _copy_rows(source: sqlite3.Connection, connection: sqlite3.Connection, table: str) -> Iterator[str]:
+    """Copy the readable rows of a table; yield the ranges of the others."""
+    columns = ["rowid", *(row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[1] != "rowid")]
+    read = f"SELECT {', '.join(columns)} FROM {table} NOT INDEXED WHERE rowid >= ? ORDER BY rowid"
+    write = f"INSERT INTO {table}({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+    start: int | None = 0
+    while start is not None:
+        try:
+            for row in source.execute(read, (start,)):
+                start = row[0] + 1
+                try:
+                    connection.execute(write, row)
+                except sqlite3.IntegrityError as error:
+                    yield f"row {row[0]} of {table} is damaged ({error})"
+            return
+        except sqlite3.DatabaseError as error:
+            first, start = start, _find_readable(source, table, start)
+            until = "on" if start is None else f"to {start - 1}"
+            yield f"rows {first} {until} of {table} cannot be read ({error})"
+
+
+def _find_readable(source: sqlite3.Connection, table: str, start: int) -> int | None:
+    """Return the first row number from which a table can be read again, or None."""
+    read = f"SELECT * FROM {table} NOT INDEXED WHERE rowid >= ? ORDER BY rowid LIMIT 1"
+
+    def is_readable(number: int) -> bool:
+        try:
+            source.execute(read, (number,)).fetchall()
+        except sqlite3.DatabaseError:
+            return False
+        return True
+
+    # The rows of a damaged page are neighbors: double the distance, then halve the interval.
+    distance = 1
+    while start + distance < _LAST and not is_readable(start + distance):
+        distance *= 2
+    if start + distance >= _LAST:
+        return None
+    low, high = start + distance // 2, start + distance
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_readable(middle) else (middle, high)
+    return high

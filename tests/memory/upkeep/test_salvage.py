@@ -1,0 +1,145 @@
+"""A damaged library is exported as far as it can be read, and the rest is named."""
+
+import json
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+from typer.testing import CliRunner
+
+from hardwon.apps.cli.app import app
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import LibraryDamaged, NotALibrary
+from hardwon.memory.upkeep.salvage import salvage
+
+EPISODES, ITEMS = 60, 30
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """The path of a library with episodes, items and usages."""
+    from tests.memory.test_faults import writers
+
+    path = tmp_path_factory.mktemp("sound") / "experience.db"
+    with ExperienceLibrary.open(path) as library:
+        library.record_many([writers.episode_of(f"e{number}") for number in range(EPISODES)])
+        library.add_many([writers.item_of(f"i{number}") for number in range(ITEMS)])
+        library.index()
+        library._store.shrink(rewrite=False)
+    return path
+
+
+@pytest.fixture
+def copy(sound, path):
+    shutil.copy(sound, path)
+    return path
+
+
+def save(path, target):
+    """Salvage a library; return the counts of episodes and items that a new library imports, and the damage."""
+    lines, damage = salvage(path, "default", target)
+    kinds = [next(iter(json.loads(line))) for line in target.read_text().splitlines()]
+    assert len(kinds) == lines
+    with ExperienceLibrary.open(":memory:") as library:
+        assert library.import_jsonl(target) <= lines
+        assert len(library.trajectories()) == kinds.count("episode")
+        assert len(library.items(status=None)) == kinds.count("item")
+        assert library.verify() == []
+    assert [file.name for file in target.parent.glob("salvage-*")] == []
+    return kinds.count("episode"), kinds.count("item"), damage
+
+
+def change(path, *statements):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_a_sound_library_is_salvaged_whole(copy, tmp_path):
+    assert save(copy, tmp_path / "out.jsonl") == (EPISODES, ITEMS, [])
+
+
+ROW = {
+    "item": ("UPDATE items SET record = '{' WHERE id = 'i3'", (0, 1)),
+    "item of another shape": ("UPDATE items SET record = '[1]' WHERE id = 'i3'", (0, 1)),
+    "item with a wrong type": ("UPDATE items SET record = json_set(record, '$.title', 5) WHERE id = 'i3'", (0, 1)),
+    "meta": ("UPDATE trajectories SET meta = '{nope' WHERE id = 'e3'", (1, 0)),
+    "score": ("UPDATE trajectories SET score = 'x' WHERE id = 'e3'", (1, 0)),
+    "diagnosis": ("UPDATE steps SET diagnosis = 'x' WHERE trajectory_id = 'e3' AND t = 0", (1, 0)),
+    "keys": ("UPDATE steps SET keys = '{}', why = '5' WHERE trajectory_id = 'e3' AND t = 0", (1, 0)),
+    "facts of every state": ("UPDATE states SET facts = '{', notes = '7'", (0, 0)),
+    "text that is no text": ("UPDATE states SET observation = CAST(x'c3ff' AS TEXT) WHERE id = 3", (0, 0)),
+    "a key": ("DELETE FROM keys WHERE id = 2", (0, 0)),
+    "history": (
+        "UPDATE changes SET detail = '{' WHERE seq = (SELECT min(seq) FROM changes WHERE what = 'item')",
+        (0, 0),
+    ),
+    "a letter": ("UPDATE states SET observation = observation || '!' WHERE id = 2", (0, 0)),
+}
+
+
+@pytest.mark.parametrize("name", ROW)
+def test_a_damaged_row_costs_what_needs_it(copy, tmp_path, name):
+    statement, (episodes, items) = ROW[name]
+    change(copy, statement)
+    *counts, damage = save(copy, tmp_path / "out.jsonl")
+    assert counts == [EPISODES - episodes, ITEMS - items]
+    assert damage or name == "a key"
+    if name != "a key":
+        with ExperienceLibrary.open(copy) as library, pytest.raises(LibraryDamaged, match="memory verify"):
+            library.export_jsonl(tmp_path / "none.jsonl")
+        assert not (tmp_path / "none.jsonl").exists()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_damaged_page_costs_its_rows(copy, tmp_path, seed):
+    """Of a table or of an index; a damaged index costs nothing."""
+    content, draw = bytearray(copy.read_bytes()), random.Random(seed)
+    page = draw.randrange(1, len(content) // 4096)
+    content[page * 4096 : (page + 1) * 4096] = draw.randbytes(4096)
+    copy.write_bytes(content)
+    episodes, items, damage = save(copy, tmp_path / "out.jsonl")
+    assert (episodes, items) == (EPISODES, ITEMS) or damage
+    assert episodes + items
+
+
+@pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
+def test_a_truncated_file_costs_what_is_cut(copy, tmp_path, share):
+    content = copy.read_bytes()
+    copy.write_bytes(content[: int(len(content) * share)])
+    episodes, items, damage = save(copy, tmp_path / "out.jsonl")
+    assert (episodes, items) == (EPISODES, ITEMS) or damage
+
+
+def test_what_another_program_added_is_not_executed(copy, tmp_path):
+    """A trigger, an index that fails, and a view without end."""
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id FROM n"
+    change(
+        copy,
+        "CREATE TRIGGER t BEFORE INSERT ON steps BEGIN SELECT raise(IGNORE); END",
+        "CREATE INDEX evil ON steps(abs(length(why)))",
+        "DROP TABLE items",
+        f"CREATE VIEW items AS {endless}",
+    )
+    episodes, items, damage = save(copy, tmp_path / "out.jsonl")
+    assert (episodes, items, damage) == (EPISODES, 0, ["table items is missing or was changed"])
+
+
+def test_the_command_writes_the_file_names_the_damage_and_fails(copy, tmp_path):
+    change(copy, *ROW["item"][:1], "CREATE TRIGGER t BEFORE INSERT ON steps BEGIN SELECT raise(IGNORE); END")
+    target = tmp_path / "out.jsonl"
+    result = CliRunner().invoke(app, ["memory", "export", str(copy), str(target)])
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "item i3 cannot be read" in result.stderr
+    assert f"{len(target.read_text().splitlines())} lines written" in result.stdout
+
+
+def test_a_file_without_its_first_page_is_no_library(copy, tmp_path):
+    content = copy.read_bytes()
+    copy.write_bytes(b"SQLite format 3\0" + bytes(4080) + content[4096:])
+    with pytest.raises(NotALibrary, match="Restore a copy"):
+        salvage(copy, "default", tmp_path / "out.jsonl")
