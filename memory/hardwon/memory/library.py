@@ -28,6 +28,7 @@ from .learning import extraction, reading
 from .learning.consolidation import Consolidator, admit_within_limits
 from .learning.curator import Curator, Gate, expire
 from .learning.guardrail_index import GuardrailIndex
+from .open_runs import OpenRun, OpenRuns
 from .privacy.private_files import OwnLock
 from .privacy.redaction import redact, redact_state, redact_trajectory
 from .records import (
@@ -91,6 +92,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         self._probation = Probation(store, self._number)
         self._inbox = WriteBuffer(store, self._number)
         self._inbox.on_filed = self._keep_filed
+        self._runs = OpenRuns(store.path, namespace)
         self._freshness = store.freshness
         self._freshness.on_forgotten = self._start_anew
         self._freshness.on_switched = self._drop_all
@@ -159,10 +161,12 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             integrity.rebuild_tiers(store)
             rekey(store)
             forgetting.finish(store)
-            return cls(store, agree_on_embedder(store, embedder), namespace)
+            library = cls(store, agree_on_embedder(store, embedder), namespace)
         except BaseException:
             store.close()
             raise
+        library._record_abandoned()
+        return library
 
     def reopen(self, namespace: str | None = None) -> "ExperienceLibrary":
         """Open the library again, as another handle with the same embedder and rights.
@@ -216,6 +220,35 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         return self._embedder
 
     # -- writing ----------------------------------------------------------------------------------
+
+    def open_run(self, episode: str) -> OpenRun:
+        """Return a run that is not over yet, so that its steps are on the disk before its episode is recorded.
+
+        Close it when the episode is recorded. If the process is killed before, the next opening of the library records
+        the steps, with an unknown outcome. A library in memory keeps nothing.
+
+        Args:
+            episode: Id of the episode.
+        """
+        check_id("episode id", episode)
+        return self._runs.begin(episode)
+
+    def _record_abandoned(self) -> None:
+        """Record the runs of processes that are gone."""
+        if not self._runs.has_abandoned():
+            return
+        with suppress(LibraryError):  # they wait for the next opening
+            if self.read_only:
+                self.open(self._store.path, self._embedder, self.namespace).close()
+            else:
+                self._runs.record_abandoned(self._record_again)
+
+    def _record_again(self, episode: Trajectory) -> None:
+        """Record an episode as the client did who would have recorded it."""
+        if episode.writer or episode.trust == "untrusted":
+            self.receive([episode], writer=episode.writer, trust=episode.trust)
+        else:
+            self.record(episode)
 
     def record(self, trajectory: Trajectory) -> str:
         """Record one episode; it is durable when the call returns.
@@ -606,6 +639,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
                 self._closed = True
                 with suppress(LibraryError):  # the cache files only save time, so closing never fails for them
                     if not self.read_only:
+                        self._runs.close(self._record_again)
                         self._inbox.file()
                     if self._steps_written >= SAVE_AFTER:
                         self._caught_up().read_values()

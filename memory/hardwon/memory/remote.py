@@ -18,6 +18,7 @@ from .errors import ConfigError, LibraryError, UnknownName
 from .grading.grades import Grade
 from .learning.extraction import Extractor
 from .library import ExperienceLibrary
+from .open_runs import OpenRun
 from .records import (
     Add,
     Admission,
@@ -142,6 +143,10 @@ class RemoteLibrary(ExperienceLibrary):
         return _Embedder(self._embedder_name, self._fingerprint)
 
     # -- writing ----------------------------------------------------------------------------------
+
+    def open_run(self, episode: str) -> OpenRun:
+        """Return a run that keeps nothing on this host; see `ExperienceLibrary.open_run`."""
+        return OpenRun(None, self.namespace, episode, lambda: None)
 
     def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
         """Record several episodes in one transaction; see `ExperienceLibrary.record_many`.

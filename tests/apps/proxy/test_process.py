@@ -5,8 +5,10 @@ import re
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import openai
+import pytest
 from tests import warm
 from tests.apps.proxy.conftest import TOOLS
 from tests.apps.proxy.test_proxy import refunding
@@ -29,7 +31,8 @@ def proxy_process(library, upstream):
             process.kill()
 
 
-def test_a_killed_proxy_loses_no_step_of_a_conversation_that_goes_on(tmp_path, upstream):
+@pytest.mark.parametrize("calls_before", [1, 2])
+def test_a_killed_proxy_loses_no_step_of_a_conversation_that_goes_on(tmp_path, upstream, calls_before):
     upstream.answer = refunding
     messages = [{"role": "user", "content": "Refund Ada's order."}]
     results = iter(["error: no such order", "refunded"])
@@ -42,17 +45,33 @@ def test_a_killed_proxy_loses_no_step_of_a_conversation_that_goes_on(tmp_path, u
         )
 
     with proxy_process(tmp_path / "work.db", upstream) as (process, client):
-        advance(client)
+        for _ in range(calls_before):
+            advance(client)
         process.kill()
     with proxy_process(tmp_path / "work.db", upstream) as (process, client):
-        advance(client)
-        advance(client)
+        while messages[-1]["role"] == "tool":
+            advance(client)
         process.send_signal(signal.SIGTERM)
         assert process.wait(200) == 0
     assert messages[-1]["content"] == "Refunded."
     with ExperienceLibrary.open(tmp_path / "work.db", read_only=True) as library:
         (row,) = library.trajectories()
         assert [step.diagnosis.success for step in library.trajectory(row["id"]).steps] == [False, True]
+
+
+def test_a_conversation_that_does_not_go_on_after_a_kill_is_recorded_at_the_next_start(tmp_path, upstream):
+    upstream.answer = refunding
+    messages: list[Any] = [{"role": "user", "content": "Refund Ada's order."}]
+    with proxy_process(tmp_path / "work.db", upstream) as (process, client):
+        for _ in range(2):
+            message = client.chat.completions.create(model="m", messages=messages, tools=TOOLS).choices[0].message
+            messages.append(message.model_dump(exclude_none=True))
+            messages.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "refunded"})
+        process.kill()
+    with ExperienceLibrary.open(tmp_path / "work.db") as library:
+        (row,) = library.trajectories()
+        episode = library.trajectory(row["id"])
+    assert (episode.success, episode.ending, episode.writer, len(episode.steps)) == (None, "abandoned", "proxy", 1)
 
 
 def test_a_library_in_a_folder_that_does_not_exist_is_refused_at_the_start(hardwon, tmp_path, monkeypatch):

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
 from tests.runtime.integrations.scripted import BOOKS_SEVEN, GUARD, call, calls, create_agent, last, model, ran
 
 from hardwon.memory import ExperienceLibrary
@@ -94,17 +97,23 @@ def test_namespaces_beyond_those_kept_open_are_closed(library, desk, monkeypatch
     middleware.close()
 
 
-def test_runs_that_were_given_up_are_forgotten(library, desk, monkeypatch):
+def test_beyond_a_limit_the_oldest_run_that_waits_for_a_person_is_recorded(library, desk, monkeypatch):
     monkeypatch.setattr(module, "OPEN_EPISODES", 2)
     middleware = ExperienceMiddleware(library)
-    newest = []
-    for _ in range(4):
-        agent = create_agent(model(), desk.tools, middleware=[middleware])
-        with pytest.raises(RuntimeError):  # the script is at its end
-            agent.invoke({"messages": [("user", "A table.")]})
-        newest.append(list(middleware._open)[-1])
-    assert list(middleware._open) == newest[-2:]
-    assert len(set(newest)) == 4
+
+    @tool
+    def ask(question: str) -> str:
+        """Ask a person."""
+        return str(interrupt(question))
+
+    for n in range(4):
+        script = call("book", "1", table=7), call("ask", "2", question="Is seven all right?")
+        saver = InMemorySaver()
+        agent = create_agent(model(*script), [*desk.tools, ask], middleware=[middleware], checkpointer=saver)
+        agent.invoke({"messages": [("user", f"Table {n}.")]}, {"configurable": {"thread_id": "1"}})
+    assert len(middleware._open) == 2
+    rows = [(row["task"], row["success"], row["ending"]) for row in library.trajectories()]
+    assert rows == [("Table 1.", None, "abandoned"), ("Table 0.", None, "abandoned")]
 
 
 @pytest.mark.parametrize("name", ["", None, 7])

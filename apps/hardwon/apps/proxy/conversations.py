@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardwon.apps.importers.messages import Message
+from hardwon.memory import Trajectory
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.integrations.own_words import RecordedTrust, to_trust
-from hardwon.runtime.integrations.recording import begin_run, infer_success, record_run
+from hardwon.runtime.integrations.recording import begin_run, find_beginning, infer_success, record_run
 from hardwon.runtime.integrations.tool_episode import iter_calls, split_at_request
 from hardwon.runtime.integrations.tool_run import ToolRun, format_hint, format_warning
 from hardwon.runtime.loop.enforcement import Mode, Ruling
@@ -73,7 +74,9 @@ class Conversation:
     """A run in progress, and the digest of its messages after the last response."""
 
     run: ToolRun
-    episode: str = field(default_factory=lambda: uuid.uuid4().hex)
+    episode: str
+    is_continued: bool = False
+    """Its beginning was recorded when an earlier proxy was killed, or when the client was away for long."""
     head: bytes = b""
     used_at: float = field(default_factory=time.monotonic)
 
@@ -230,16 +233,20 @@ class ConversationLog:
         return None
 
     def _begin(self, task: str, after: Sequence[Mapping[str, Any]]) -> Conversation:
-        settings = self._settings
-        run = begin_run(
-            self._access.get(), task, mode=settings.mode, guidance=settings.guidance, recall_k=settings.recall_k,
-            hides_results=settings.trust == "own",
+        settings, library, calls = self._settings, self._access.get(), list(iter_calls(after))
+        earlier = find_beginning(library, task, calls, "proxy")
+        header = Trajectory(
+            task, (), None, arm="retrieved", meta={"environment": "proxy"}, id=earlier or uuid.uuid4().hex,
+            writer="proxy", trust=to_trust(settings.trust),
         )  # fmt: skip
-        calls = list(iter_calls(after))
+        run = begin_run(
+            library, task, mode=settings.mode, guidance=settings.guidance, recall_k=settings.recall_k,
+            hides_results=settings.trust == "own", header=header,
+        )  # fmt: skip
         run.episode.replay(calls)
         run.calls = tuple(calls)
         run.answered.update(message["answers"] for message in after if message["role"] == "tool")
-        return Conversation(run)
+        return Conversation(run, header.id, bool(earlier))
 
     def _add_answers(self, run: ToolRun, after: Sequence[Mapping[str, Any]]) -> None:
         """Record the calls that were answered since the last request."""
@@ -283,6 +290,7 @@ class ConversationLog:
             writer="proxy",
             trust=to_trust(settings.trust),
             extractor=settings.extractor,
+            is_continued=conversation.is_continued,
         )
 
 

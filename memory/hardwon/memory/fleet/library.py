@@ -140,6 +140,8 @@ class FleetLibrary(TendedReplica):
         elif not read_only:
             warn(log.name, log.read)
         follower.start()
+        if not read_only:
+            library._record_abandoned()
         return library
 
     def _note_contact(self) -> None:

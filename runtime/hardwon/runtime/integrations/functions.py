@@ -13,6 +13,7 @@ function is called as it is. Failures of the library are logged and never reach 
 
 import inspect
 import logging
+import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar, Token
 from dataclasses import replace
@@ -20,7 +21,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import CallForbidden, ConfigError
 from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
@@ -74,8 +75,12 @@ class FunctionEpisode:
         Raises:
             ConfigError: The setting of the guardrails is invalid.
         """
-        self._run: ToolRun = begin_run(library, task, mode=mode_of(guardrails), guidance=guidance, recall_k=recall_k)
-        self._extractor, self._meta = extractor, dict(meta or {})
+        fields = {"environment": "functions", **(meta or {})}
+        self._header = Trajectory(task, (), None, arm="retrieved", meta=fields, id=uuid.uuid4().hex)
+        self._run: ToolRun = begin_run(
+            library, task, mode=mode_of(guardrails), guidance=guidance, recall_k=recall_k, header=self._header
+        )
+        self._extractor = extractor
         self._score: float | bool | None = None
         self._graded = False
         self._token: Token[FunctionEpisode | None] | None = None
@@ -140,8 +145,8 @@ class FunctionEpisode:
             success = False if isinstance(error, Exception) else None
         ending = "success" if success else "done" if error is None else type(error).__name__
         self.id = record_run(
-            self._run, success=success, score=score, environment="functions", ending=ending, meta=self._meta,
-            extractor=self._extractor,
+            self._run, success=success, score=score, environment="functions", ending=ending, meta=self._header.meta,
+            episode=self._header.id, extractor=self._extractor,
         )  # fmt: skip
 
     def _rule_on(self, name: str, arguments: Mapping[str, Any], call_id: str) -> None:

@@ -4,8 +4,8 @@
 
 Before each model call, the middleware queries the library and appends the result to the messages as data.
 If a guardrail forbids a tool call, the call either runs with a warning below its answer or is refused with
-the reason; see `guardrails`. Every call is diagnosed and becomes a step. At the end of a run, its steps are
-recorded as one episode, and the library evolves.
+the reason; see `guardrails`. Every call is diagnosed and becomes a step, which is on the disk at once. At the end of
+a run, however it ends, its steps are recorded as one episode, and the library evolves.
 
 Failures in the middleware are logged, and the agent continues without experience. Only configuration errors
 are raised: invalid settings, or a namespace that cannot be determined. The middleware does not change how the
@@ -18,14 +18,14 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from hardwon.memory import ExperienceLibrary, Grade
+from hardwon.memory import ExperienceLibrary, Grade, Trajectory
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
+from hardwon.memory.open_runs import ABANDONED
 
 try:
     from langchain.agents.middleware.types import (
@@ -40,7 +40,7 @@ except ModuleNotFoundError as error:
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, GraphRecursionError
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 
@@ -52,9 +52,9 @@ from hardwon.runtime.llm.extractor import as_extractor
 from hardwon.runtime.llm.prompts import call_text
 from hardwon.runtime.loop.advisor import Advisor
 from hardwon.runtime.loop.enforcement import Mode, Ruling, is_unfinished, mode_of
-from hardwon.runtime.loop.extract import carry_out, read_episode
 
 from .middleware_run import (
+    GRAPHS,
     ActiveRun,
     Answer,
     find_calls,
@@ -62,6 +62,7 @@ from .middleware_run import (
     prepend_messages,
 )
 from .namespaces import Namespaces
+from .recording import record_run
 from .tool_episode import (
     SHOWN_CHARS,
     ToolEpisode,
@@ -77,6 +78,8 @@ logger = logging.getLogger(__name__)
 
 OPEN_EPISODES = 1024
 """Maximum number of concurrent runs; beyond it, the oldest is considered abandoned."""
+PATIENCE_S = 0.5
+"""Seconds for which the end of a cancelled or failed run may hold up an event loop; recording goes on behind it."""
 
 Grader = Callable[[Mapping[str, Any]], float | bool | None]
 _T = TypeVar("_T")
@@ -160,9 +163,11 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
 
     def before_agent(self, state: ExperienceState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Begin an episode and store its id in the agent's state; the id is empty if that fails."""
-        name = uuid.uuid4().hex
+        name, earlier = uuid.uuid4().hex, self._get_open(state.get("hardwon_episode") or "")
+        if earlier is not None and earlier.is_paused:  # the thread goes on with another request
+            self._run_safely(lambda: self._record(state["hardwon_episode"], None, ending=ABANDONED))
         # An empty id turns off every later hook of this run.
-        begun = self._run_safely(lambda: self._begin(name, state, runtime.context))
+        begun = self._run_safely(lambda: self._begin(name, state, runtime))
         return {"hardwon_episode": name} if begun else {"hardwon_episode": ""}
 
     async def abefore_agent(self, state: ExperienceState, runtime: Runtime[Any]) -> dict[str, Any] | None:
@@ -302,9 +307,11 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
 
     # ---- episodes
 
-    def _begin(self, name: str, state: Mapping[str, Any], context: Any, *, resumed: bool = False) -> ActiveRun:
-        library = self._libraries.of(context)
+    def _begin(self, name: str, state: Mapping[str, Any], runtime: Any, *, resumed: bool = False) -> ActiveRun:
+        library = self._libraries.of(getattr(runtime, "context", None))
         task, after = split_at_request([normalize_message(message) for message in state["messages"]])
+        thread = getattr(getattr(runtime, "execution_info", None), "thread_id", None) or ""
+        meta = {"environment": "langchain", "thread": thread}
         run = ActiveRun(
             library,
             ToolEpisode(library, task),
@@ -313,6 +320,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             self._guardrails,
             self._learn,
             self._recall_k,
+            Trajectory(task, (), None, arm=self._arm.name, meta=meta, id=name),
+            is_resumed=resumed,
         )
         if resumed:
             run.episode.replay(list(iter_calls(after)))
@@ -320,22 +329,55 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             run.answered.update(message["answers"] for message in after if message["role"] == "tool")
         with self._lock:
             self._open[name] = run
-            # Runs that were interrupted for good never reach `after_agent`; evict the oldest to bound memory.
-            abandoned = self._open.popitem(last=False)[1] if len(self._open) > OPEN_EPISODES else None
-        if abandoned:
-            self._libraries.release(abandoned.library)
+            # A run that waits for a person may wait forever.
+            oldest = next(iter(self._open)) if len(self._open) > OPEN_EPISODES else ""
+        self._follow(name, run)
+        if oldest:
+            self._record(oldest, None, ending=ABANDONED)
         return run
 
-    def _find_run(self, state: Mapping[str, Any], context: Any) -> ActiveRun | None:
+    def _find_run(self, state: Mapping[str, Any], runtime: Any) -> ActiveRun | None:
         """Return the episode of a state, rebuilt from its messages if another process began it."""
         name = state.get("hardwon_episode")
         if not name:
             return None
-        if (run := self._get_open(name)) is not None:
-            return run
-        # Parallel tool calls of a resumed run arrive at once; a second rebuild would lose the steps of the first.
-        with self._rebuilding:
-            return self._get_open(name) or self._begin(name, state, context, resumed=True)
+        run = self._get_open(name)
+        if run is None:
+            if GRAPHS.find_graph() is None:  # a tool that goes on after its run was recorded
+                return None
+            # Parallel tool calls of a resumed run arrive at once; a second rebuild would lose the steps of the first.
+            with self._rebuilding:
+                run = self._get_open(name) or self._begin(name, state, runtime, resumed=True)
+        self._follow(name, run)
+        return run
+
+    def _follow(self, name: str, run: ActiveRun) -> None:
+        """Have the end of the graph reported that carries out a run now."""
+        graph = GRAPHS.find_graph()
+        if graph is not None and graph != run.graph:
+            run.graph, run.is_paused = graph, False
+            GRAPHS.watch(graph, partial(self._end_graph, name))
+
+    def _end_graph(self, name: str, error: BaseException | None) -> None:
+        """Record a run that its graph did not carry to the end, unless it may continue later."""
+        run = self._get_open(name)
+        if run is None:
+            return
+        if error is None or isinstance(error, GraphInterrupt | GraphDrained):
+            run.is_paused = True
+            run.pause()
+            return
+        if run.has_raised or isinstance(error, GraphRecursionError):
+            success, ending = False, "tool_error" if run.has_raised else "step_limit"
+        else:  # what stopped the run shows nothing about its calls
+            success, ending = None, type(error).__name__
+        work = partial(self._run_safely, lambda: self._record(name, success, ending=ending))
+        if not _is_in_event_loop():
+            work()
+            return
+        thread = threading.Thread(target=work, name="hardwon-recording")
+        thread.start()
+        thread.join(PATIENCE_S)
 
     def _get_open(self, name: str) -> ActiveRun | None:
         """Return an open episode of this process."""
@@ -344,13 +386,13 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
 
     def _add_hint(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return the request with a hint, or unchanged if there is none."""
-        run = self._find_run(request.state, request.runtime.context)
+        run = self._find_run(request.state, request.runtime)
         if run is None:
             return request
         with run.lock:
             _, after = split_at_request([normalize_message(message) for message in request.messages])
             state = run.read_messages(after)
-            run.model = name_of(request.model)
+            run.model, run.has_raised = name_of(request.model), False
             hint = run.find_hint(state) if self._arm.has_memory else None
         text = format_hint(hint)
         if not text:
@@ -368,13 +410,13 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         """
         if self._guardrails is None:
             return None
-        run = self._find_run(request.state, request.runtime.context)
+        run = self._find_run(request.state, request.runtime)
         message = find_calls(response, request.tools)
         return None if run is None or message is None else run.rule_on_calls(response, message, before)
 
     def _refuse_if_forbidden(self, request: ToolCallRequest) -> ToolMessage | None:
         """Return the refusal of a call that guardrails forbid, or None if the call may run."""
-        run = self._find_run(request.state, request.runtime.context)
+        run = self._find_run(request.state, request.runtime)
         if run is None or self._guardrails is None:
             return None
         ruling = run.rule_on(request.tool_call)
@@ -394,7 +436,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             The call as text, followed by the warning if a guardrail applies.
         """
         action = call_text(tool_call["name"], tool_call["args"])
-        run = self._run_safely(lambda: self._find_run(state, getattr(runtime, "context", None)))
+        run = self._run_safely(lambda: self._find_run(state, runtime))
         if run is None or self._guardrails is None:
             return action
         verdict = self._run_safely(lambda: run.check(action))
@@ -410,29 +452,28 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             message.content = append_warning(message.content, format_warning(ruling.verdict))
 
     def _record_error(self, request: ToolCallRequest, error: Exception) -> None:
-        """Record a tool's exception, and the episode so far in case the exception ends the run."""
+        """Record a tool's exception as a step; it may end the run."""
         text = clip(f"{type(error).__name__}: {error}", SHOWN_CHARS)
         self._run_safely(lambda: self._add_step(request, f"error: {text}", text, outage=is_outage(error)))
-        # `after_agent` does not run when an exception ends the run, so the episode is written now.
-        self._run_safely(lambda: self._record(request.state, request.runtime, False, 0.0, "tool_error"))
+        if (run := self._get_open(request.state.get("hardwon_episode") or "")) is not None:
+            run.has_raised = True
 
     def _add_step(self, request: ToolCallRequest, result: str, error: str, *, outage: bool = False) -> Ruling | None:
-        run = self._find_run(request.state, request.runtime.context)
+        run = self._find_run(request.state, request.runtime)
         if run is None:
             return None
         call = Call(request.tool_call["name"], request.tool_call["args"], result, error)
         return run.add_answer(call, request.tool_call["id"], invalid=request.tool is None, outage=outage)
 
     def _finish(self, state: Mapping[str, Any], runtime: Runtime[Any]) -> None:
-        run = self._find_run(state, runtime.context)
+        run = self._find_run(state, runtime)
         if run is None:
             return
         with run.lock:
             run.add_rejections(split_at_request([normalize_message(message) for message in state["messages"]])[1])
         score = self._grade(state, run)
         success = None if score is None else score >= 1.0
-        ending = "success" if success else "done"
-        self._record(state, runtime, success, score or 0.0, ending)
+        self._record(state["hardwon_episode"], success, score=score or 0.0, ending="success" if success else "done")
 
     def _grade(self, state: Mapping[str, Any], run: ActiveRun) -> float | None:
         if self._grader is not None:
@@ -442,37 +483,27 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             return None
         return float(state.get("structured_response") is not None or not run.episode.broken)
 
-    def _record(self, state: Mapping[str, Any], runtime: Any, success: bool | None, score: float, ending: str) -> None:
+    def _record(self, name: str, success: bool | None, *, score: float = 0.0, ending: str) -> None:
         """Write the episode once; an episode without steps is not written."""
-        name = state["hardwon_episode"]
         with self._lock:
-            # Popped under the lock, because `_record_error` and `after_agent` may both want to write the episode.
+            # Popped under the lock, because two ends of a run may want to write the episode.
             run = self._open.pop(name, None)
-        if run is None:
+        if run is None or run.header is None:
             return
         try:
-            if self._learn and run.episode.steps:
-                self._write(run, runtime, success, score, ending, name)
+            recorded = record_run(
+                run, success=success, score=score, environment="langchain", ending=ending, episode=name,
+                meta=run.header.meta, arm=self._arm.name, extractor=self._extractor, is_continued=run.is_resumed,
+            )  # fmt: skip
+            if recorded and run.header.meta["thread"]:
+                self._libraries.remember(run.library, run.header.meta["thread"], name)
         finally:
             self._libraries.release(run.library)
 
-    def _write(self, run: ActiveRun, runtime: Any, success: bool | None, score: float, ending: str, name: str) -> None:
-        info = getattr(runtime, "execution_info", None)
-        meta = {
-            "environment": "langchain",
-            "policy": run.model,
-            "thread": getattr(info, "thread_id", None) or "",
-        }
-        trajectory = run.episode.trajectory(success, score, arm=self._arm.name, ending=ending, meta=meta, id=name)
-        reading = None
-        # The extractor runs before the episode is written, so that its errors are recorded with it.
-        if self._extractor is not None and success is not None:
-            reading = read_episode(self._extractor, trajectory, run.library)
-            trajectory = replace(trajectory, meta={**trajectory.meta, "extraction": reading.report})
-        run.library.record(trajectory)
-        if meta["thread"]:
-            self._libraries.remember(run.library, meta["thread"], name)
-        if reading is not None:
-            carry_out(reading, name, run.library)
-        if success is not None:
-            run.library.evolve()
+
+def _is_in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,14 +1,23 @@
-"""Per-run state of the experience middleware, and the messages with which it answers.
+"""Per-run state of the experience middleware, the messages with which it answers, and how its graph ends.
+
+LangGraph calls no hook of a middleware when a graph stops with an error. A callback handler, which LangChain adds to
+every run of this process, follows the nodes of each graph and reports its end: a recursion limit, an exception, a
+time-out, a cancelled task, an abandoned stream.
 
 The hooks are in `middleware`; this module calls neither a model nor a tool.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 from langchain.agents.middleware.types import ModelResponse
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tracers.context import register_configure_hook
+from langgraph.config import get_config
 from langgraph.types import Command
 
 from hardwon.runtime.loop.enforcement import Ruling
@@ -16,10 +25,21 @@ from hardwon.runtime.loop.enforcement import Ruling
 from .tool_run import ToolRun
 
 Answer = ToolMessage | Command[Any]
+Ended = Callable[[BaseException | None], object]
 
 
+@dataclass
 class ActiveRun(ToolRun):
     """A run of a LangChain agent."""
+
+    graph: UUID | None = None
+    """The run of the graph that carries it out; another one after an interruption."""
+    is_paused: bool = False
+    """The graph ended before the run did, and may continue."""
+    is_resumed: bool = False
+    """The run was begun earlier, and may be recorded without what follows now."""
+    has_raised: bool = False
+    """The last tool raised an error, which may end the run."""
 
     def rule_on_calls(self, response: Any, message: AIMessage, before: list[Any]) -> list[Any] | AIMessage | None:
         """Rule on all calls of a message. If at least one may run, only the others are refused.
@@ -113,3 +133,54 @@ def find_message(answer: Answer, call_id: str | None) -> ToolMessage | None:
     messages: Sequence[Any] = update.get("messages", ()) if isinstance(update, Mapping) else ()
     answers = (message for message in messages if isinstance(message, ToolMessage) and message.tool_call_id == call_id)
     return next(answers, None)
+
+
+class GraphRuns(BaseCallbackHandler):
+    """The graphs of this process that run now."""
+
+    run_inline = True
+    """Called where the event happens: a thread would cost more than the work."""
+    ignore_llm = ignore_chat_model = ignore_retriever = ignore_agent = True
+
+    def __init__(self) -> None:
+        self._graphs: dict[UUID, UUID] = {}
+        """The run of the graph by the run of each of its nodes."""
+        self._watchers: dict[UUID, list[Ended]] = {}
+
+    def on_chain_start(
+        self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **fields: Any
+    ) -> None:
+        """Note a node of a graph."""
+        if parent_run_id is not None:
+            self._graphs[run_id] = parent_run_id
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **fields: Any) -> None:
+        """Report the end of a graph, which may wait for a person."""
+        self._end(run_id, None)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **fields: Any) -> None:
+        """Report the error that ended a graph."""
+        self._end(run_id, error)
+
+    def _end(self, run: UUID, error: BaseException | None) -> None:
+        self._graphs.pop(run, None)
+        for ended in self._watchers.pop(run, ()):
+            ended(error)
+
+    def find_graph(self) -> UUID | None:
+        """Return the run of the graph whose node calls this; None outside, and in a node whose graph has ended."""
+        try:
+            callbacks: Any = get_config().get("callbacks")
+        except RuntimeError:
+            return None
+        node = getattr(callbacks, "parent_run_id", None)
+        return None if node is None else self._graphs.get(node)
+
+    def watch(self, graph: UUID, ended: Ended) -> None:
+        """Call `ended` once with the error that ends a graph, or with None."""
+        self._watchers.setdefault(graph, []).append(ended)
+
+
+GRAPHS = GraphRuns()
+"""The graphs of this process."""
+register_configure_hook(ContextVar("hardwon_graphs", default=GRAPHS), inheritable=True)

@@ -2,13 +2,17 @@
 
 import random
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, Trajectory
+from hardwon.memory.errors import HardwonError
 from hardwon.memory.learning.extraction import Extractor
+from hardwon.memory.open_runs import ABANDONED
 from hardwon.memory.records import Trust
+from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.loop.advisor import Advisor
 from hardwon.runtime.loop.enforcement import Mode, is_unfinished
@@ -16,6 +20,9 @@ from hardwon.runtime.loop.extract import carry_out, read_episode
 
 from .tool_episode import ToolEpisode
 from .tool_run import ToolRun
+
+RECENT = 50
+"""Episodes among which the beginning of a run is looked for."""
 
 
 def begin_run(
@@ -27,6 +34,7 @@ def begin_run(
     recall_k: int = 5,
     seed: int | None = None,
     hides_results: bool = False,
+    header: Trajectory | None = None,
 ) -> ToolRun:
     """Begin a run for a request.
 
@@ -38,14 +46,15 @@ def begin_run(
         recall_k: Number of similar steps and items to recall.
         seed: Seeds the random holdout of items. None draws a seed.
         hides_results: Whether the words of tool results are kept out of states and steps.
+        header: What is known of the episode: id, properties, writer and trust. If it is given, the steps are on the
+            disk as they happen.
     """
     draw = random.getrandbits(32) if seed is None else seed
     learns = not library.read_only
     name = f"{draw}:{task}:{library.episodes}"
     advisor = Advisor(library, guidance or RetrievalGuidance(), learns)
-    return ToolRun(
-        library, ToolEpisode(library, task, hides_results=hides_results), name, advisor, mode, learns, recall_k
-    )
+    episode = ToolEpisode(library, task, hides_results=hides_results)
+    return ToolRun(library, episode, name, advisor, mode, learns, recall_k, header)
 
 
 def infer_success(run: ToolRun) -> bool | None:
@@ -64,7 +73,9 @@ def record_run(
     writer: str = "",
     trust: Trust = "trusted",
     meta: Mapping[str, Any] | None = None,
+    arm: str = "retrieved",
     extractor: Extractor | None = None,
+    is_continued: bool = False,
 ) -> str:
     """Record a run as one episode, and evolve the library if the outcome is known.
 
@@ -78,30 +89,59 @@ def record_run(
         writer: Name of the client, if it is not this process.
         trust: Whether the words of the episode are trusted.
         meta: Further properties of the episode.
+        arm: The experiment arm of the episode.
         extractor: Reads the episode and proposes items.
+        is_continued: Whether the beginning of the run may be recorded under this id. The whole run takes its place.
 
     Returns:
         The id of the episode; empty if there was nothing to record.
     """
     if not run.learn or not run.episode.steps:
+        run.close()
         return ""
     library, name = run.library, episode or uuid.uuid4().hex
     fields = {"environment": environment, "policy": run.model, **(meta or {})}
     default_ending = "success" if success else "done"
-    trajectory = run.episode.trajectory(
-        success, score, arm="retrieved", ending=ending or default_ending, meta=fields, id=name
-    )
+    trajectory = run.episode.trajectory(success, score, arm=arm, ending=ending or default_ending, meta=fields, id=name)
     reading = None
     # The extractor runs before the episode is written, so that its errors are recorded with it.
     if extractor is not None and success is not None:
         reading = read_episode(extractor, trajectory, library)
         trajectory = replace(trajectory, meta={**trajectory.meta, "extraction": reading.report})
+    if is_continued:
+        _forget_beginning(library, trajectory)
     if writer or trust == "untrusted":
         library.receive([trajectory], writer=writer, trust=trust)
     else:
         library.record(trajectory)
+    run.close()
     if reading is not None:
         carry_out(reading, name, library)
     if success is not None:
         library.evolve()
     return name
+
+
+def find_beginning(library: ExperienceLibrary, task: str, calls: Sequence[Call], environment: str) -> str:
+    """Return the id of a recent episode that stopped without a word and that these calls continue; empty if none does.
+
+    Args:
+        library: The library.
+        task: The request.
+        calls: All calls of the run so far.
+        environment: Name of the integration.
+    """
+    actions = [call.text for call in calls]
+    for row in library.trajectories(limit=RECENT) if calls else ():
+        if (row["ending"], row["task"], row["meta"].get("environment")) == (ABANDONED, task, environment):
+            steps = library.trajectory(row["id"]).steps
+            if [step.action for step in steps] == actions[: len(steps)]:
+                return str(row["id"])
+    return ""
+
+
+def _forget_beginning(library: ExperienceLibrary, whole: Trajectory) -> None:
+    """Make room for a whole run whose beginning was recorded when it failed or its process was killed."""
+    with suppress(HardwonError):  # usually there is none
+        if library.trajectory(whole.id).task == whole.task:
+            library.forget(episode=whole.id)

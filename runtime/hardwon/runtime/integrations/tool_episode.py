@@ -6,7 +6,7 @@ This module diagnoses and collects steps; it neither calls tools or models nor w
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +44,8 @@ class ToolEpisode:
         self.working.begin(build_state(task, (), ""))
         self._broken: dict[str, bool] = {}
         """Whether the last call failed, by tool."""
+        self.on_step: Callable[[Step], object] = lambda step: None
+        """Called with every new step."""
 
     @property
     def broken(self) -> bool:
@@ -100,7 +102,7 @@ class ToolEpisode:
         step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, Reasons.of(why))
         self.working.add(step)
         self._broken[call.name] = bool(call.error)
-        self.steps.append(step)
+        self._append(step)
         return step
 
     def add_rejection(self, pre: State, calls: Sequence[Call], *, why: Reasons = NO_REASONS) -> Step:
@@ -112,7 +114,7 @@ class ToolEpisode:
         step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, why)
         self.working.add(step)
         self._broken[call.name] = True
-        self.steps.append(step)
+        self._append(step)
         return step
 
     def add_refusal(self, pre: State, action: str, verdict: Verdict, why: Reasons) -> Step:
@@ -121,8 +123,12 @@ class ToolEpisode:
         why = why.updated(blocked=(verdict.item_id,) if verdict.item_id else ())
         # Not added to `working` or `_broken`, unlike a rejection: `is_unfinished` accounts for refusals.
         step = Step(pre, action, pre, diagnosis, t=len(self.steps), why=why)
-        self.steps.append(step)
+        self._append(step)
         return step
+
+    def _append(self, step: Step) -> None:
+        self.steps.append(step)
+        self.on_step(step)
 
     def replay(self, calls: Sequence[Call]) -> None:
         """Add steps for calls that were answered before this process followed the episode."""

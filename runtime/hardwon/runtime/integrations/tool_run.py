@@ -9,9 +9,11 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from hardwon.memory import ExperienceLibrary, Reasons, State, Verdict
+from hardwon.memory import ExperienceLibrary, Reasons, State, Step, Trajectory, Verdict
+from hardwon.memory.open_runs import OpenRun
 from hardwon.memory.reasons import NO_REASONS
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.abstraction import abstract_verdict
@@ -49,6 +51,8 @@ class ToolRun:
     """How guardrails are enforced; None if they are off."""
     learn: bool
     recall_k: int
+    header: Trajectory | None = None
+    """What is known of the episode before it is over; None if its steps are not kept on the disk until then."""
     state: State | None = None
     """The state before the last model call."""
     calls: tuple[Call, ...] = ()
@@ -64,6 +68,26 @@ class ToolRun:
     """Ids of the calls that became steps."""
     lock: threading.RLock = field(default_factory=threading.RLock)
     """Guards the fields above: tool calls of one message run in parallel threads."""
+
+    def __post_init__(self) -> None:
+        self._file: OpenRun | None = None
+        if self.header is not None and self.learn:
+            self._file = self.library.open_run(self.header.id)
+            self.episode.on_step = partial(self._keep, self.header, self._file)
+
+    def _keep(self, header: Trajectory, file: OpenRun, step: Step) -> None:
+        """Put a step on the disk, because the process may end before the run does."""
+        file.add(replace(header, steps=(step,), meta={**header.meta, "policy": self.model}))
+
+    def pause(self) -> None:
+        """Let another process continue the run."""
+        if self._file is not None:
+            self._file.pause()
+
+    def close(self) -> None:
+        """Remove the steps from the disk: the episode is recorded, or nobody wants it."""
+        if self._file is not None:
+            self._file.close()
 
     def get_state(self) -> State:
         """Return the state before the last model call, or that of the beginning."""
