@@ -18,6 +18,7 @@ from .errors import ConfigError, LibraryDamaged
 from .guardrails.conditions import validate
 from .records import Item
 from .situations.keys import parse_action, words
+from .situations.scripts import index_text
 from .storage.checksums import seal
 from .storage.clock import now
 from .storage.episodes import dumps, log_change, plain
@@ -263,7 +264,7 @@ def _write_text(connection: Connection, namespace: int, number: int, previous: I
         connection.execute(f"DELETE FROM items_text_{namespace} WHERE rowid = ?", (number,))
         connection.execute("DELETE FROM vectors WHERE kind = 'items' AND ref = ?", (number,))
     if item.status == "active":
-        text = plain(item.text)
+        text = index_text(plain(item.text))
         connection.execute(f"INSERT INTO items_text_{namespace}(rowid, text) VALUES (?, ?)", (number, text))
 
 

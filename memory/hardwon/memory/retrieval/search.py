@@ -44,7 +44,8 @@ _LIVE: Mapping[Kind, str] = {
 _TEXTS: Mapping[Kind, str] = {
     "states": "observation || char(10) || feedback",
     "testimony": "observation || char(10) || feedback",
-    "items": "coalesce((SELECT text FROM items_text_{} WHERE rowid = number), '')",
+    "items": "coalesce((SELECT substr(text, 1, instr(text || char(10, 31), char(10, 31)) - 1) "
+    "FROM items_text_{} WHERE rowid = number), '')",  # without the words that `index_text` puts beside it
 }
 _REFS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ? AND ref > ? AND ref <= ? ORDER BY ref"
 _VECTORS = _REFS.replace("SELECT ref", "SELECT ref, vector") + " LIMIT ?"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hardwon.memory.situations.keys import content_words, words
+from hardwon.memory.situations.scripts import index_text
 from hardwon.memory.storage.database import Store
 
 from .embedders import Vectors
@@ -68,7 +69,7 @@ class Tasks:
             self._last = max(self._last, newest)
             if task not in self._numbers:
                 self._numbers[task] = number
-                self._words.execute("INSERT INTO tasks(rowid, text) VALUES (?, ?)", (number, task))
+                self._words.execute("INSERT INTO tasks(rowid, text) VALUES (?, ?)", (number, index_text(task)))
 
     def _by_words(self, task: str) -> dict[str, float]:
         """Return the best tasks with their BM25 scores relative to the best one, in [0, 1]."""

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardwon.memory.situations.keys import content_words, words
+from hardwon.memory.situations.scripts import index_text
 
 Rows = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 """Runs an SQL query with parameters and returns its rows."""
@@ -284,7 +285,8 @@ class StemIndex:
         self._texts = sqlite3.connect(":memory:", check_same_thread=False)  # used under the lock of the caller
         self._texts.execute("CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='porter unicode61')")
         self._texts.executemany(
-            "INSERT INTO texts(rowid, text) VALUES (?, ?)", [(ref, _divide(text)) for ref, text in enumerate(texts)]
+            "INSERT INTO texts(rowid, text) VALUES (?, ?)",
+            [(ref, index_text(_divide(text))) for ref, text in enumerate(texts)],
         )
 
     def rank(self, query: str) -> list[tuple[int, float]]:

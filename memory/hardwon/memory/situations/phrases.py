@@ -9,6 +9,8 @@ import re
 import unicodedata
 from functools import cache, lru_cache
 
+from .scripts import normalize, separate
+
 
 def words_of(text: str) -> frozenset[str]:
     """Return the words of a text that separates them by spaces."""
@@ -126,14 +128,8 @@ def _split(text: str) -> list[str]:
     if lowered.isascii():
         split_words: list[str] = _WORD.findall(lowered)
     else:
-        split_words = _any_script().findall(_normalized(text))
+        split_words = _any_script().findall(separate(text))
     return split_words
-
-
-def _normalized(text: str) -> str:
-    """Return a text in lower case, with one form of each letter and apostrophe, so that equal words compare equal."""
-    # full-width letters and ligatures, too; before `lower`, because some of them stand for capitals
-    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).lower().replace("’", "'")
 
 
 @lru_cache(maxsize=1024)
@@ -179,7 +175,7 @@ def full_name(phrase: str) -> str:
 
 def _tokens(phrase: str, *, with_aside: bool = False) -> list[str]:
     """Return the words of a phrase without articles and surrounding punctuation."""
-    lowered = _normalized(phrase) if with_aside else _ASIDE.sub("", _normalized(phrase))
+    lowered = normalize(phrase) if with_aside else _ASIDE.sub("", normalize(phrase))
     stripped = [_bare(token) for token in lowered.split()]
     tokens = [token for token in stripped if token]
     content = [token for token in tokens if token not in ARTICLES]
@@ -267,7 +263,7 @@ def identity(value: str, name: str = "") -> str | None:
     # one mark stands for any number of secrets, so it distinguishes nothing
     if _REDACTED.search(value):
         return None
-    text = " ".join(filter(None, (_UNSAFE.sub("", _bare(token)) for token in _normalized(value).split())))
+    text = " ".join(filter(None, (_UNSAFE.sub("", _bare(token)) for token in normalize(value).split())))
     if not text:
         return ""
     # only constants in lower case: the camel case of `userId` marks it as an id

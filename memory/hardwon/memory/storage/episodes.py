@@ -17,6 +17,7 @@ from typing import Any
 from hardwon.memory.errors import ConfigError, LibraryDamaged
 from hardwon.memory.reasons import NO_REASONS, Reasons
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
+from hardwon.memory.situations.scripts import index_text
 
 from .checksums import compute_checksum, normalize_real, seal
 from .clock import now
@@ -338,7 +339,7 @@ def _write_states(
             ids[digest] = newest = newest + 1
             row = (newest, namespace, digest, *content)
             rows.append((*row, compute_checksum(row), int(untrusted)))
-            texts.append((newest, plain(state_text(state))))
+            texts.append((newest, index_text(plain(state_text(state)))))
     connection.executemany(
         f"INSERT INTO states(id, namespace, digest, {_STATE}, checksum, untrusted) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -15,6 +15,7 @@ from hardwon.memory.items import item_of, places_of
 from hardwon.memory.records import Problem, Segment, State
 from hardwon.memory.retrieval import search
 from hardwon.memory.retrieval.embedders import Embedder
+from hardwon.memory.situations.scripts import index_text
 from hardwon.memory.storage import rollups, world_scores, worlds
 from hardwon.memory.storage.cache_files import Sidecar
 from hardwon.memory.storage.checksums import Damage, find_damaged_rows, seal, seal_missing
@@ -228,7 +229,7 @@ def _count_wrong_texts(store: Store, namespace: int) -> int:
         "WHERE namespace = ? AND status = 'active'",
         (namespace,),
     )
-    return sum(plain(item_of(record).text) != text for record, text in rows)
+    return sum(index_text(plain(item_of(record).text)) != text for record, text in rows)
 
 
 def _recompute(store: Store, namespace: int) -> tuple[dict[str, int], list[Segment]]:
@@ -341,7 +342,8 @@ def rebuild_states_text(connection: Connection, store: Store, namespace: int) ->
         rows = store.rows(
             "SELECT id, observation, feedback FROM states WHERE namespace = ? AND untrusted = ?", (namespace, untrusted)
         )
-        texts = ((ref, state_text(State(text, feedback=feedback, signature="-"))) for ref, text, feedback in rows)
+        states = ((ref, State(text, feedback=feedback, signature="-")) for ref, text, feedback in rows)
+        texts = ((ref, index_text(plain(state_text(state)))) for ref, state in states)
         connection.executemany(f"INSERT INTO {table}(rowid, text) VALUES (?, ?)", texts)
 
 
@@ -351,7 +353,7 @@ def _rebuild_items_text(connection: Connection, store: Store, namespace: int) ->
     rows = store.rows("SELECT number, record FROM items WHERE namespace = ? AND status = 'active'", (namespace,))
     connection.executemany(
         f"INSERT INTO items_text_{namespace}(rowid, text) VALUES (?, ?)",
-        [(number, plain(item_of(record).text)) for number, record in rows],
+        [(number, index_text(plain(item_of(record).text))) for number, record in rows],
     )
     connection.execute("DELETE FROM vectors WHERE namespace = ? AND kind = 'items'", (namespace,))
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from hardwon.memory.retrieval.cache import structural_words
 from hardwon.memory.situations.keys import KEYS_VERSION, Situation, guard_keys
+from hardwon.memory.storage.cache_files import drop_indices
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
@@ -27,6 +28,15 @@ _CHUNK = 1024
 """Steps processed together."""
 _DERIVED = ("words", "worlds", "attempts", "item places")
 """Other structures derived from words and templates."""
+_TEXT_INDEXES = ("states text index", "items text index")
+_SAME_IN_ASCII = 7
+"""Version of the keys that differ from the current ones only for texts that are not ASCII."""
+_NOT_ASCII = "{} GLOB '*[^' || char(1) || '-' || char(127) || ']*'"
+_TEXTS = {
+    "states": ("observation", "feedback", "task", "location", "notes", "facts"),
+    "steps": ("action",),
+    "items": ("record",),
+}
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 
 
@@ -40,7 +50,10 @@ def rekey(store: Store) -> int:
         if _read_version(store) == KEYS_VERSION:  # another process was faster
             return 0
         namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
-        count = sum(_rekey_namespace(connection, store, namespace) for namespace in namespaces)
+        is_same = _read_version(store) == _SAME_IN_ASCII and not _has_other_texts(store)
+        count = 0 if is_same else sum(_rekey_namespace(connection, store, namespace) for namespace in namespaces)
+        if not is_same:
+            _drop_other_vectors(connection, store)
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('keys', ?)", (str(KEYS_VERSION),))
     if count:
         logger.info("%s: computed new keys for %d steps of an older version.", store.path, count)
@@ -53,7 +66,29 @@ def _read_version(store: Store) -> int:
     return int(rows[0][0]) if rows else 1
 
 
+def _has_other_texts(store: Store) -> bool:
+    """Return whether a text that has words is not ASCII."""
+    return any(
+        store.rows(f"SELECT 1 FROM {table} WHERE {' OR '.join(map(_NOT_ASCII.format, columns))} LIMIT 1")
+        for table, columns in _TEXTS.items()
+    )
+
+
+def _drop_other_vectors(connection: Connection, store: Store) -> None:
+    """Drop the hashed vectors of texts that are not ASCII; they are computed again when they are needed."""
+    if not store.rows("SELECT 1 FROM meta WHERE name = 'embedder' AND value LIKE 'hashing%'"):
+        return
+    # the vectors of items were dropped with their texts
+    text = " OR ".join(map(_NOT_ASCII.format, ("observation", "feedback")))
+    connection.execute(f"DELETE FROM vectors WHERE kind != 'items' AND ref IN (SELECT id FROM states WHERE {text})")
+    if store.rows("SELECT 1 FROM sqlite_schema WHERE name = 'langgraph_vectors'"):
+        connection.execute("DELETE FROM langgraph_vectors WHERE fingerprint LIKE 'hashing%'")
+    drop_indices(store)
+
+
 def _rekey_namespace(connection: Connection, store: Store, namespace: int) -> int:
+    for where in _TEXT_INDEXES:
+        integrity.rebuild(connection, store, namespace, where)
     if not store.rows("SELECT 1 FROM steps WHERE namespace = ? LIMIT 1", (namespace,)):
         return 0
     # Word counts first: the new keys depend on them.

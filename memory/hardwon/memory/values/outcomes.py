@@ -20,6 +20,7 @@ from typing import Any
 from hardwon.memory.records import Outcome, State
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.phrases import content_words
+from hardwon.memory.situations.scripts import separate
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import state_text
 from hardwon.memory.storage.offers import read_offers
@@ -281,20 +282,20 @@ def find_context(action: str, task: str, notes: tuple[str, ...]) -> Mentions:
 
 def _pad(text: str) -> str:
     """Return the words of a text in lower case with a space between them and at both ends."""
-    return f" {' '.join(_WORDS.findall(text.lower()))} "
+    return f" {' '.join(_WORDS.findall(separate(text)))} "
 
 
 @lru_cache(maxsize=512)
 def _split_words(text: str) -> tuple[tuple[str, ...], str]:
     """Return the distinct words of a text, and all of them in one line with a space at both ends."""
-    words = _WORDS.findall(text.lower())
+    words = _WORDS.findall(separate(text))
     return tuple(dict.fromkeys(words)), f" {' '.join(words)} "
 
 
 @lru_cache(maxsize=4096)
 def list_things(action: str) -> tuple[str, ...]:
     """Return the things that an action names, each as ` words `; empty if it names none or one has no words."""
-    things = [" ".join(_WORDS.findall(slot.lower())) for slot in parse_action(action).slots]
+    things = [" ".join(_WORDS.findall(separate(slot))) for slot in parse_action(action).slots]
     return tuple(f" {thing} " for thing in things) if all(things) else ()
 
 

@@ -1,0 +1,57 @@
+"""Words of scripts that have no spaces between them, in a form that every splitter of words can read.
+
+Chinese, Japanese and Thai do not separate words. There, every two neighboring characters stand for a word (four in
+Thai, Lao, Khmer and Myanmar, whose letters are few), as in the n-grams of search engines: a part of a sentence has most
+of its n-grams, and a sentence about something else has few of them. An ASCII text only becomes lower case.
+"""
+
+import re
+import unicodedata
+
+_PAIRED = (
+    "\u1100-\u11ff\u3005\u3007\u3040-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Han, kana and Hangul."""
+_LONGER = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\ua9e0-\ua9ff\uaa60-\uaa7f"
+"""Thai, Lao, Khmer and Myanmar."""
+_EMOJI = (
+    "\u231a\u231b\u23e9-\u23ec\u23f0\u23f3\u25fd\u25fe\u2614\u2615\u2648-\u2653\u267f\u2693\u26a1\u26aa\u26ab\u26bd\u26be"
+    "\u26c4\u26c5\u26ce\u26d4\u26ea\u26f2\u26f3\u26f5\u26fa\u26fd\u2705\u270a\u270b\u2728\u274c\u274e\u2753-\u2755\u2757"
+    "\u2795-\u2797\u27b0\u27bf\u2b1b\u2b1c\u2b50\u2b55\U0001f000-\U0001f3fa\U0001f400-\U0001faff"
+)
+_DENSE = re.compile(f"([{_PAIRED}]+)|([{_LONGER}]+)|([\U0001f1e6-\U0001f1ff]{{2}}|[{_EMOJI}])")
+_WORD = re.compile(r"\w+")
+_BESIDE = "\n\x1f"
+"""Separates a text from its words in an index, which reads both."""
+
+
+def normalize(text: str) -> str:
+    """Return a text in lower case, with one form of each letter and apostrophe, so that equal words compare equal."""
+    # full-width letters and ligatures, too; before the case, because some of them stand for capitals
+    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
+
+
+def separate(text: str) -> str:
+    """Return a normalized text with spaces between its words, or what stands for them, in scripts without spaces."""
+    return text.lower() if text.isascii() else _DENSE.sub(_spaced, normalize(text))
+
+
+def _spaced(match: re.Match[str]) -> str:
+    """Return a run of characters as n-grams, or an emoji as a word."""
+    paired, longer, emoji = match.groups()
+    if emoji:
+        return f" {''.join(f'u{ord(char):x}' for char in emoji)} "
+    # marks above and below letters are no letters of a word for most splitters
+    run = paired or "".join(char for char in longer if char.isalnum())
+    size = 2 if paired else 4
+    return f" {' '.join(run[at : at + size] for at in range(max(1, len(run) - size + 1)))} "
+
+
+def index_text(text: str) -> str:
+    """Return a text for a word index: with the words beside it that the index would not find in it."""
+    if text.isascii():
+        return text
+    own = set(_WORD.findall(text.lower()))
+    further = [word for word in dict.fromkeys(_WORD.findall(separate(text))) if word not in own]
+    return f"{text}{_BESIDE}{' '.join(further)}" if further else text

@@ -1,0 +1,99 @@
+"""Texts of any script are found by a part of them, and not by texts about something else."""
+
+import sqlite3
+
+import pytest
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
+from hardwon.memory.retrieval.embedders import HashingEmbedder
+from hardwon.memory.situations.phrases import head_noun, words
+from hardwon.memory.upkeep import rekeying
+
+SENTENCES = {
+    "Chinese": ("打开厨房的抽屉之前要先找到蓝色的钥匙。", "厨房的抽屉", "今天下午三点在公司开会讨论预算"),
+    "traditional": ("伺服器重新啟動後必須清除快取資料", "清除快取資料", "明天的火車票已經賣完了"),
+    "Japanese": ("台所の引き出しを開けるには青い鍵が必要です", "引き出しを開ける", "明日の会議は東京で行われる予定だ"),
+    "Korean": ("부엌서랍을열려면파란열쇠가필요합니다", "파란열쇠가", "내일 회의는 서울에서 열린다"),
+    "Thai": ("ต้องใช้กุญแจสีน้ำเงินเพื่อเปิดลิ้นชักในครัว", "กุญแจสีน้ำเงิน", "พรุ่งนี้มีประชุมที่กรุงเทพ"),
+    "Khmer": ("ត្រូវការកូនសោពណ៌ខៀវដើម្បីបើកថតផ្ទះបាយ", "កូនសោពណ៌ខៀវ", "ថ្ងៃស្អែកមានការប្រជុំនៅភ្នំពេញ"),
+    "full width": (
+        "Ｒｅｓｔａｒｔ ｔｈｅ ｒｏｕｔｅｒ ４２ ｔｗｉｃｅ",
+        "restart router 42",
+        "water the plants on monday",
+    ),
+    "glued": ("请用Python运行migrate脚本再重启", "用Python运行migrate", "天气很好去公园散步"),
+    "German": ("Die Hauptstraße ist gesperrt", "HAUPTSTRASSE GESPERRT", "der Kuchen schmeckt gut"),
+    "emoji": ("deploy 🚀🔥 worked", "🚀🔥", "🐢🌧"),
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """A library with all sentences."""
+    with ExperienceLibrary.open(tmp_path_factory.mktemp("scripts") / "library.db", "hashing") as library:
+        for sentence, _, _ in SENTENCES.values():
+            library.add(Item("insight", sentence))
+        yield library
+
+
+@pytest.mark.parametrize("script", SENTENCES)
+@pytest.mark.parametrize("how", ["text", "dense"])
+def test_a_part_finds_its_sentence(library, script, how):
+    sentence, part, _ = SENTENCES[script]
+    assert library.search(part, how=how)[0].what.title == sentence
+
+
+@pytest.mark.parametrize("script", SENTENCES)
+def test_a_text_about_something_else_is_not_similar(script):
+    sentence, part, other = SENTENCES[script]
+    vectors = HashingEmbedder().embed([sentence, part, other])
+    assert vectors[0] @ vectors[1] > 0.35
+    assert abs(vectors[0] @ vectors[2]) < 0.2
+
+
+def test_words_of_scripts_without_spaces_are_pairs_of_characters():
+    assert words("用Python打开抽屉 🚀") == ("用", "python", "打开", "开抽", "抽屉", "u1f680")
+    assert words("Ｄｏｏｒ １２") == ("door", "12")
+    assert words("Straße") == words("STRASSE") == ("strasse",)
+    assert head_noun("red STRASSE") == head_noun("red Straße")
+
+
+def forget_scripts(path, version):
+    """Make a library look like one of an older version: without words beside the texts, with vectors of other words."""
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = ? WHERE name = 'keys'", (str(version),))
+        connection.execute("UPDATE items_text_1 SET text = substr(text, 1, instr(text, char(10, 31)) - 1)")
+        connection.execute("UPDATE vectors SET vector = zeroblob(length(vector))")
+    connection.close()
+
+
+def record(path, sentence):
+    with ExperienceLibrary.open(path, "hashing") as library:
+        step = Step(State(sentence, task="t"), "等待", State(sentence, task="t"), Diagnosis(True), 1.0, 0)
+        library.record(Trajectory("t", (step,), success=True, score=1.0))
+        library.add(Item("insight", sentence))
+        assert library.search(sentence[:5], how="dense")
+        assert library.recall(State(sentence, task="t"))
+
+
+def test_an_older_library_finds_its_texts(tmp_path):
+    """The first opening computes the words and vectors of texts that are not ASCII."""
+    path, (sentence, part, _) = tmp_path / "old.db", SENTENCES["Chinese"]
+    record(path, sentence)
+    forget_scripts(path, 7)
+    with ExperienceLibrary.open(path) as library:
+        assert getattr(library.search(part, how="text")[0].what, "title", "") == sentence
+        assert library.search(part, how="dense")[0].similarity > 0.3
+        assert library.verify() == []
+
+
+def test_an_older_library_of_ascii_texts_stays_as_it_is(tmp_path, monkeypatch):
+    path = tmp_path / "old.db"
+    with ExperienceLibrary.open(path, "hashing") as library:
+        library.add(Item("insight", "keys open doors"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE meta SET value = '7' WHERE name = 'keys'")
+    connection.close()
+    monkeypatch.setattr(rekeying, "_rekey_namespace", lambda *_: pytest.fail("computed keys"))
+    with ExperienceLibrary.open(path) as library:
+        assert library.search("doors", how="dense")
