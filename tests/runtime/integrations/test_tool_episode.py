@@ -52,7 +52,7 @@ def test_another_request_begins_with_a_memory_of_its_own(episode):
 
 
 CALL = {"id": "1", "name": "pay", "arguments": {"to": "Ada"}}
-ASSISTANT = {"role": "assistant", "text": "Now.", "calls": [CALL], "answers": None, "error": False}
+ASSISTANT = {"role": "assistant", "text": "Now.", "calls": [CALL], "answers": None, "error": False, "unfinished": ""}
 CALLS = [{"id": "1", "name": "pay", "args": {"to": "Ada"}}]
 
 

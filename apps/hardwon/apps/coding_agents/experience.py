@@ -16,7 +16,7 @@ from hardwon.memory import ExperienceLibrary, Reasons, Verdict
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.rendering import Visible, render_item
 from hardwon.runtime.integrations.own_words import to_trust
-from hardwon.runtime.integrations.recording import begin_run, infer_success, record_run
+from hardwon.runtime.integrations.recording import begin_run, record_run
 from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS
 from hardwon.runtime.integrations.tool_run import HEADING, ToolRun, format_hint, format_refusal, format_warning
 from hardwon.runtime.interfaces.results import find_failure
@@ -162,8 +162,9 @@ def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namesp
     # id that an import of the transcript gives the same request.
     ref = LoggedEpisode(f"{session} {uuid}", ((task, ()),)) if uuid else None
     is_cut = any(entry.get("kind") == "interrupt" for entry in entries)
+    success = run.episode.judge("unfinished" if is_cut else "completed")
     return record_run(
-        run, success=None if is_cut else infer_success(run), environment=options.agent, writer=f"hook:{options.agent}",
+        run, success=success, environment=options.agent, writer=f"hook:{options.agent}",
         trust=to_trust(options.trust), meta={"cwd": prompt.get("cwd", "")},
         episode=episode_id(ref, options.agent) if ref else f"hook-{path.stem}",
     )  # fmt: skip

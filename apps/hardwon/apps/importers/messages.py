@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hardwon.runtime.integrations.tool_episode import extract_text, judge_answer, normalize_call, normalize_message
+from hardwon.runtime.interfaces.endings import find_cut
 from hardwon.runtime.interfaces.results import find_failure
 
 Message = dict[str, Any]
@@ -157,6 +158,8 @@ def _convert_blocks(message: Mapping[str, Any]) -> Iterator[Message]:
     words = [block for block in blocks if block.get("type") == "text"]
     results = [block for block in blocks if _is_result(block)]
     own = [_message("assistant" if calls else role, extract_text(words), calls=calls)] if calls or words else []
+    if calls:  # a provider's own tools: the words after the last result are the answer
+        own[0] |= {"unfinished": find_cut(message), "has_answer": bool(results) and blocks[-1].get("type") == "text"}
     answers = [_convert_result(block) for block in results]
     # With calls of its own, a message may also hold their results (server tools), so the calls come first.
     yield from (*own, *answers) if calls else (*answers, *own)

@@ -22,9 +22,10 @@ from hardwon.memory import Trajectory
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.integrations.own_words import RecordedTrust, to_trust
-from hardwon.runtime.integrations.recording import begin_run, find_beginning, infer_success, record_run
+from hardwon.runtime.integrations.recording import begin_run, find_beginning, record_run
 from hardwon.runtime.integrations.tool_episode import iter_calls, split_at_request
 from hardwon.runtime.integrations.tool_run import ToolRun, format_hint, format_warning
+from hardwon.runtime.interfaces.endings import read_ending, read_word
 from hardwon.runtime.loop.enforcement import Mode, Ruling
 
 from .library_access import LibraryAccess
@@ -188,8 +189,13 @@ class ConversationLog:
         run = turn.conversation.run
         with run.lock:
             # Servers run some tools themselves; such a call and its result are in the response.
-            self._add_answers(run, split_at_request((*turn.messages, *response))[1])
-        self._record(turn.conversation, "done" if finish == "stop" else finish)
+            after = split_at_request((*turn.messages, *response))[1]
+            self._add_answers(run, after)
+        ending = "completed" if finish == "stop" else read_word(finish, is_reason=True)
+        ending = read_ending(after) if ending == "completed" else ending
+        self._record(
+            turn.conversation, "done" if ending == "completed" else finish if finish != "stop" else str(ending)
+        )
 
     def cancel_turn(self, turn: ModelCall) -> None:
         """Let a conversation continue from before a request that got no response; the client may repeat it."""
@@ -280,7 +286,7 @@ class ConversationLog:
 
     def _record(self, conversation: Conversation, ending: str) -> None:
         settings, run = self._settings, conversation.run
-        success = infer_success(run) if ending == "done" and settings.outcome == "calls" else None
+        success = run.episode.judge() if ending == "done" and settings.outcome == "calls" else None
         record_run(
             run,
             success=success,

@@ -27,10 +27,11 @@ from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance
+from hardwon.runtime.interfaces.endings import decide
 from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.loop.enforcement import mode_of
 
-from .recording import begin_run, infer_success, record_run
+from .recording import begin_run, record_run
 from .tool_episode import SHOWN_CHARS, extract_text
 from .tool_run import ToolRun, format_hint, format_refusal, format_warning
 
@@ -139,10 +140,10 @@ class FunctionEpisode:
             success = None if self._score is None else float(self._score) >= 1.0
             score = None if self._score is None else float(self._score)
         elif error is None:
-            success = infer_success(self._run)
+            success = self._run.episode.judge()
         else:
             # A cancelled or interrupted program says nothing about its calls.
-            success = False if isinstance(error, Exception) else None
+            success = decide("failed" if isinstance(error, Exception) else "unfinished", is_broken=False)
         ending = "success" if success else "done" if error is None else type(error).__name__
         self.id = record_run(
             self._run, success=success, score=score, environment="functions", ending=ending, meta=self._header.meta,

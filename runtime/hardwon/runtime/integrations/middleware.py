@@ -47,6 +47,7 @@ from langgraph.runtime import Runtime
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm
+from hardwon.runtime.interfaces.endings import Ending, read_ending
 from hardwon.runtime.llm.chat_model import name_of
 from hardwon.runtime.llm.extractor import as_extractor
 from hardwon.runtime.llm.prompts import call_text
@@ -392,7 +393,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         with run.lock:
             _, after = split_at_request([normalize_message(message) for message in request.messages])
             state = run.read_messages(after)
-            run.model, run.has_raised = name_of(request.model), False
+            run.model, run.has_raised, run.has_answer = name_of(request.model), False, False
             hint = run.find_hint(state) if self._arm.has_memory else None
         text = format_hint(hint)
         if not text:
@@ -462,6 +463,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         run = self._find_run(request.state, request.runtime)
         if run is None:
             return None
+        run.has_answer = bool(getattr(request.tool, "return_direct", False))
         call = Call(request.tool_call["name"], request.tool_call["args"], result, error)
         return run.add_answer(call, request.tool_call["id"], invalid=request.tool is None, outage=outage)
 
@@ -470,18 +472,20 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         if run is None:
             return
         with run.lock:
-            run.add_rejections(split_at_request([normalize_message(message) for message in state["messages"]])[1])
-        score = self._grade(state, run)
+            after = split_at_request([normalize_message(message) for message in state["messages"]])[1]
+            run.add_rejections(after)
+        score = self._grade(state, run, "completed" if run.has_answer else read_ending(after))
         success = None if score is None else score >= 1.0
         self._record(state["hardwon_episode"], success, score=score or 0.0, ending="success" if success else "done")
 
-    def _grade(self, state: Mapping[str, Any], run: ActiveRun) -> float | None:
+    def _grade(self, state: Mapping[str, Any], run: ActiveRun, ending: Ending) -> float | None:
         if self._grader is not None:
             graded = self._run_safely(lambda: self._grader(state) if self._grader else None)
             return None if graded is None else min(1.0, max(0.0, float(graded)))
-        if is_unfinished(run.episode.steps):
-            return None
-        return float(state.get("structured_response") is not None or not run.episode.broken)
+        if state.get("structured_response") is not None:
+            return None if is_unfinished(run.episode.steps) else 1.0
+        success = run.episode.judge(ending)
+        return None if success is None else float(success)
 
     def _record(self, name: str, success: bool | None, *, score: float = 0.0, ending: str) -> None:
         """Write the episode once; an episode without steps is not written."""

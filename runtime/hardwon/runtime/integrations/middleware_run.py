@@ -40,6 +40,8 @@ class ActiveRun(ToolRun):
     """The run was begun earlier, and may be recorded without what follows now."""
     has_raised: bool = False
     """The last tool raised an error, which may end the run."""
+    has_answer: bool = False
+    """The result of the last tool is the answer of the run (`return_direct`)."""
 
     def rule_on_calls(self, response: Any, message: AIMessage, before: list[Any]) -> list[Any] | AIMessage | None:
         """Rule on all calls of a message. If at least one may run, only the others are refused.

@@ -15,7 +15,7 @@ from hardwon.memory.records import Trust
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.loop.advisor import Advisor
-from hardwon.runtime.loop.enforcement import Mode, is_unfinished
+from hardwon.runtime.loop.enforcement import Mode
 from hardwon.runtime.loop.extract import carry_out, read_episode
 
 from .tool_episode import ToolEpisode
@@ -55,11 +55,6 @@ def begin_run(
     advisor = Advisor(library, guidance or RetrievalGuidance(), learns)
     episode = ToolEpisode(library, task, hides_results=hides_results)
     return ToolRun(library, episode, name, advisor, mode, learns, recall_k, header)
-
-
-def infer_success(run: ToolRun) -> bool | None:
-    """Return whether the last call of every tool worked; None if a refused call was never run."""
-    return None if is_unfinished(run.episode.steps) else not run.episode.broken
 
 
 def record_run(

@@ -14,9 +14,11 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Reasons, State
 from hardwon.memory.reasons import NO_REASONS
 from hardwon.runtime.environments.calls import Call, build_state, clip
 from hardwon.runtime.interfaces.diagnosis import diagnose
+from hardwon.runtime.interfaces.endings import Ending, decide, find_cut
 from hardwon.runtime.interfaces.results import extract_text as extract_text, find_failure
 from hardwon.runtime.interfaces.types import Info
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
+from hardwon.runtime.loop.enforcement import is_unfinished
 
 from .own_words import ResultHider
 
@@ -51,6 +53,13 @@ class ToolEpisode:
     def broken(self) -> bool:
         """Return whether an error was left unresolved: the last call of some tool failed."""
         return any(self._broken.values())
+
+    def judge(self, ending: Ending = "completed") -> bool | None:
+        """Return the outcome that nobody graded: success, failure, or None if it is unknown.
+
+        A run without a call that a guardrail refused says nothing about the worth of that call.
+        """
+        return None if is_unfinished(self.steps) else decide(ending, is_broken=self.broken)
 
     def begin_request(self, task: str) -> None:
         """Continue with another request of the same conversation.
@@ -164,15 +173,13 @@ def normalize_message(message: Any) -> dict[str, Any]:
         calls: The tool calls, each with id, name and arguments.
         answers: The id of the call that a tool message answers, or None.
         error: Whether a tool message reports a failure, by its status or by its content; see `interfaces.results`.
+        unfinished: Why a message of the model is no whole answer; empty if it is one. See `interfaces.endings`.
 
     Raises:
         ValueError: The value is not a message.
     """
     if hasattr(message, "type") and hasattr(message, "content"):
-        fields = {
-            name: getattr(message, name, None)
-            for name in ("type", "content", "tool_calls", "tool_call_id", "name", "status")
-        }
+        fields = {name: getattr(message, name, None) for name in _FIELDS}
         return _normalize(fields if _get_role(fields) in _ROLE_NAMES else {**fields, "type": "other"})
     if not isinstance(message, Mapping):
         raise ValueError(f"{message!r:.80} is not a message")
@@ -193,6 +200,11 @@ _ROLES = {
 }
 
 
+_FIELDS = (
+    "type", "content", "tool_calls", "tool_call_id", "name", "status", "invalid_tool_calls", "response_metadata",
+    "additional_kwargs",
+)  # fmt: skip
+"""What is read of a message of LangChain."""
 _ROLE_NAMES = ("system", "user", "assistant", "tool", "other")
 
 
@@ -216,6 +228,7 @@ def _normalize(fields: Mapping[str, Any]) -> dict[str, Any]:
         "calls": calls,
         "answers": answers,
         "error": role == "tool" and bool(judge_answer(content, fields.get("status"))),
+        "unfinished": find_cut(fields) if role == "assistant" else "",
     }
 
 

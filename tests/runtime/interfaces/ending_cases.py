@@ -1,0 +1,40 @@
+"""Ways in which a run ends, for the tests of every door: the fields of the last message, and what they say."""
+
+UNFINISHED_REASONS = [
+    "length", "max_tokens", "MAX_TOKENS", "FinishReason.MAX_TOKENS", "content_filter", "content-filter", "refusal",
+    "pause_turn", "model_context_window_exceeded", "tool_calls", "tool_use", "SAFETY", "a_new_reason", "cancelled",
+]  # fmt: skip
+COMPLETED_REASONS = ["stop", "STOP", "FinishReason.STOP", "end_turn", "stop_sequence", "stopstop", "eos", "", None]
+STATUSES = ["incomplete", "cancelled", "failed", "queued", "in_progress", "pending", "interrupted", "aborted", "error"]
+
+LIMITS = [
+    "Model call limits exceeded: run limit (3/3)", "'search' tool call limit reached: run limit exceeded (3/2 calls).",
+    "Tool call limit reached: thread limit exceeded (5/4 calls).", "Agent stopped due to max iterations.",
+    "Sorry, need more steps to process this request.", "API Error: 529 overloaded",
+]  # fmt: skip
+"""Answers that a framework writes in the place of the model."""
+
+UNFINISHED_MESSAGES = [
+    *({"content": "It is", "finish_reason": reason} for reason in UNFINISHED_REASONS),
+    *({"content": "It is", "stop_reason": reason} for reason in UNFINISHED_REASONS),
+    *({"content": "It is", "status": status} for status in STATUSES),
+    *({"content": text} for text in LIMITS),
+    {"content": "It is", "response_metadata": {"finish_reason": "length"}},
+    {"content": "It is", "response_metadata": {"stop_reason": "max_tokens"}},
+    {"content": "It is", "response_metadata": {"status": "incomplete", "incomplete_details": {"reason": "x"}}},
+    {"content": "", "additional_kwargs": {"refusal": "I can't."}},
+    {"content": "No.", "refusal": "I can't."},
+    {"content": [{"type": "refusal", "refusal": "I can't."}]},
+    {"content": ""},
+    {"content": None},
+    {"content": "Let me look.", "invalid_tool_calls": [{"name": "act", "args": "{", "id": "9", "error": "not JSON"}]},
+]
+"""Fields of a last message of the assistant that is no whole answer."""
+
+COMPLETED_MESSAGES = [
+    *({"content": "Done.", "finish_reason": reason} for reason in COMPLETED_REASONS),
+    *({"content": "Done.", "stop_reason": reason} for reason in COMPLETED_REASONS),
+    {"content": "Done.", "refusal": None, "status": "completed", "response_metadata": {"finish_reason": "stop"}},
+    {"content": "The call limit was not reached, and nothing failed."},
+    {"content": [{"type": "text", "text": "Done."}]},
+]
