@@ -1,8 +1,14 @@
 """An embedder from LangGraph's index settings, `index={"dims": ..., "embed": ...}`, for the store."""
 
 import asyncio
+import hashlib
+import json
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,13 +18,22 @@ from langgraph.store.base.embed import EmbeddingsLambda
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.retrieval.embedders import Vectors
 
+_NO_IDENTITY = re.compile(
+    r"key|token|secret|passw|credential|timeout|retr(?:y|ies)|chunk|batch|proxy|client|header|cache|verbose|progress"
+    r"|concurren|worker|thread|device|callback|request_id|session",
+    re.IGNORECASE,
+)
+"""Settings that change no vector, or that are secret."""
+_DEEPEST = 6
+
 
 class GivenEmbedder:
     """Embedder for the application's own embeddings.
 
     It accepts LangChain embeddings, a function, a coroutine function, or a name like `provider:model`. Vectors
-    are scaled to unit length, so that a dot product is the cosine similarity. The fingerprint consists of the
-    model's name and the dimensions; values with another fingerprint are embedded again when they are searched.
+    are scaled to unit length, so that a dot product is the cosine similarity. The fingerprint covers the model's
+    name, the dimensions and every setting that may change vectors: a deployment, a repository, a prefix, an address.
+    Values with another fingerprint are embedded again when they are searched.
     """
 
     def __init__(self, index: Mapping[str, Any]) -> None:
@@ -41,9 +56,8 @@ class GivenEmbedder:
             self._embeddings = ensure_embeddings(provided)
         except (TypeError, ValueError, ImportError) as error:
             raise ConfigError(f"index embed {embed!r:.60} does not work: {error}") from error
-        model = getattr(embed, "model", None) or getattr(embed, "model_name", None)
-        label = embed if isinstance(embed, str) else model or getattr(embed, "__qualname__", type(embed).__qualname__)
-        self.name = self.fingerprint = f"langgraph:{label}:{dims}"
+        self.name = f"langgraph:{_label(embed)}:{dims}"
+        self.fingerprint = f"{self.name}:{_digest(embed)}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of texts, shape (n, dim), float32, each of unit length or zero.
@@ -70,3 +84,50 @@ class GivenEmbedder:
             np.float32
         )  # zero vectors stay zero
         return normalized
+
+
+def _label(embed: Any) -> str:
+    """Return the name of embeddings for messages: their model, or their class or function."""
+    if isinstance(embed, str):
+        return embed
+    model = getattr(embed, "model", None) or getattr(embed, "model_name", None)
+    return str(model or getattr(embed, "__qualname__", type(embed).__qualname__))
+
+
+def _digest(embed: Any) -> str:
+    """Return a digest of everything that tells embeddings apart."""
+    settings = json.dumps(_describe(embed, _DEEPEST), sort_keys=True, default=str)
+    return hashlib.blake2b(settings.encode(errors="surrogatepass"), digest_size=6).hexdigest()
+
+
+def _read_cell(cell: CellType) -> Any:
+    """Return a variable that a function closes over, or None if it is not set yet."""
+    with suppress(ValueError):
+        return cell.cell_contents
+    return None
+
+
+def _describe(value: Any, depth: int) -> Any:
+    """Return plain JSON that differs for objects with other settings; None for what has none."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if not depth or isinstance(value, ModuleType):
+        return None
+    if isinstance(value, Mapping):
+        named = {str(name): part for name, part in value.items()}
+        return {name: _describe(part, depth - 1) for name, part in named.items() if not _NO_IDENTITY.search(name)}
+    if isinstance(value, list | tuple):
+        return [_describe(part, depth - 1) for part in value]
+    if isinstance(value, partial):
+        return [_describe(part, depth - 1) for part in (value.func, value.args, value.keywords)]
+    if isinstance(value, CodeType):
+        return [value.co_names, _describe(value.co_consts, depth - 1)]
+    if isinstance(value, MethodType):
+        return [value.__func__.__qualname__, _describe(value.__self__, depth - 1)]
+    if isinstance(value, FunctionType):
+        cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+        closed = {name: _read_cell(cell) for name, cell in cells.items()}
+        parts = (closed, value.__defaults__, value.__kwdefaults__, value.__code__)
+        return [value.__module__, value.__qualname__, *(_describe(part, depth - 1) for part in parts)]
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return [kind, _describe(getattr(value, "__dict__", {}), depth - 1)]

@@ -1,6 +1,7 @@
 """The embedder of LangGraph's index settings."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hardwon.memory.errors import ConfigError
 pytest.importorskip("langgraph", reason="needs the chat extra")
 from langchain_core.embeddings import Embeddings
 
+from hardwon.runtime.integrations import langgraph_embedder
 from hardwon.runtime.integrations.langgraph_embedder import GivenEmbedder
 
 
@@ -54,8 +56,66 @@ def test_dimensions_and_embeddings_belong_together(index):
         (Model(model_name="large"), "large"),
     ],
 )
-def test_the_fingerprint_is_the_name_of_the_model_and_the_dimensions(embed, label):
-    assert GivenEmbedder({"dims": 3, "embed": embed}).fingerprint == f"langgraph:{label}:3"
+def test_the_name_is_that_of_the_model_with_the_dimensions(embed, label):
+    assert GivenEmbedder({"dims": 3, "embed": embed}).name == f"langgraph:{label}:3"
+
+
+def prefixed(prefix):
+    def embed(texts):
+        return count_letters([prefix + text for text in texts])
+
+    return embed
+
+
+def with_prefix(texts, prefix="a"):
+    return count_letters([prefix + text for text in texts])
+
+
+class Deployed:
+    """An application's own class with a method that embeds."""
+
+    def __init__(self, deployment):
+        self._deployment = deployment
+
+    def embed(self, texts):
+        return count_letters(texts)
+
+
+def fingerprint(embed):
+    return GivenEmbedder({"dims": 3, "embed": embed}).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *(
+            (Model(model="small", **{name: "a"}), Model(model="small", **{name: "b"}))
+            for name in (
+                *("deployment", "azure_deployment", "repo_id", "model_id", "dimensions", "base_url", "endpoint"),
+                *("query_instruction", "document_prefix", "revision", "_prefix"),
+            )
+        ),
+        (Model(model_kwargs={"prefix": "a"}), Model(model_kwargs={"prefix": "b"})),
+        (Model(model="small"), Model(model="small", normalize=False)),
+        (Model(underlying=Model(model="a")), Model(underlying=Model(model="b"))),
+        (prefixed("a"), prefixed("b")),
+        (partial(with_prefix, prefix="a"), partial(with_prefix, prefix="b")),
+        (Deployed("a").embed, Deployed("b").embed),
+        (lambda texts: count_letters(["a" + text for text in texts]),
+         lambda texts: count_letters(["b" + text for text in texts])),
+        ("openai:text-embedding-3-small", "openai:text-embedding-3-large"),
+    ],
+)  # fmt: skip
+def test_every_setting_that_may_change_vectors_is_part_of_the_fingerprint(one, other, monkeypatch):
+    """Vectors of two embedders are never compared."""
+    monkeypatch.setattr(langgraph_embedder, "ensure_embeddings", lambda embed: embed)  # the provider is not installed
+    assert fingerprint(one) != fingerprint(other)
+
+
+@pytest.mark.parametrize("name", ["api_key", "timeout", "max_retries", "chunk_size", "cache_folder", "show_progress"])
+def test_settings_of_the_connection_are_not_part_of_the_fingerprint(name):
+    """A renewed key embeds nothing again."""
+    assert fingerprint(Model(model="small", **{name: "a"})) == fingerprint(Model(model="small", **{name: "b"}))
 
 
 def test_vectors_have_unit_length_or_are_zero():
