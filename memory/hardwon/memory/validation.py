@@ -14,6 +14,7 @@ from os import PathLike
 from typing import Any
 
 from .errors import ConfigError, WrongType
+from .privacy.redaction import has_secret
 from .reasons import ITEM_KEYS
 from .records import KINDS, Diagnosis, Failure, Item, State, Step, Trajectory
 
@@ -56,6 +57,7 @@ def check_episodes(episodes: Iterable[Trajectory]) -> list[Trajectory]:
         try:
             check_episode(episode)
             check_new_id("episode id", episode.id)
+            check_no_secret("episode writer", episode.writer)
         except ConfigError as error:
             if index == 0 and isinstance(episodes, Sequence) and len(episodes) == 1:  # `record`: no index to report
                 raise
@@ -169,6 +171,7 @@ def check_items(items: Iterable[Item]) -> list[Item]:
     for item in checked:
         check_item(item)
         check_new_id("item id", item.id)
+        check_no_secret("item writer", item.writer)
     return checked
 
 
@@ -233,6 +236,13 @@ def check_new_id(name: str, value: str) -> None:
     if value in _NO_IDS or (value and not value.strip()):
         raise ConfigError(f"{name} is {describe_value(value)}, which names nothing. Give a name.")
     _refuse(name, value, _NOT_IN_NEW_IDS)
+    check_no_secret(name, value)
+
+
+def check_no_secret(name: str, value: str) -> None:
+    """Raise an error if a name contains a secret. It is not redacted, because two names would become one."""
+    if has_secret(value):
+        raise ConfigError(f"{name} {value[:4]!r}... contains a secret, such as a key or a password. Give another name.")
 
 
 def _refuse(name: str, value: str, refused: re.Pattern[str]) -> None:

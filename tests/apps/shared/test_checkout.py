@@ -1,13 +1,17 @@
 """Items as files: a checkout changes nothing, and a commit writes what a person changed and nothing else."""
 
+import os
+import shutil
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from hardwon.apps.shared.checkout import MANIFEST, check_out, commit
 from hardwon.apps.shared.item_files import parse_file, read_values, render_file
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError
+from hardwon.trainers.config.schema import load
 
 TITLE = "Check the order before you refund it"
 ODD = [
@@ -313,3 +317,129 @@ def test_a_file_has_no_control_characters_and_keeps_those_of_the_library(library
     edit(folder, item, "kind: warning\n", "kind: warning\ntags: [screen]\n")
     assert list_changes(commit(library, folder, why="")) == [("changed", item.id)]
     assert library.get(item.id).body == body
+
+
+# ---- links, names and depth
+
+
+@pytest.mark.parametrize("kind", ["link to a file", "link to nothing", "hard link", "link to a folder", "pipe"])
+def test_a_forced_checkout_writes_through_no_link(library, folder, items, tmp_path, kind):
+    check_out(library, folder, "test.db")
+    outside, path = tmp_path / "outside", find(folder, items[0])
+    outside.mkdir()
+    (outside / path.name).write_text("mine")
+    if kind == "link to a folder":
+        shutil.rmtree(path.parent)
+        path.parent.symlink_to(outside)
+        with pytest.raises(ConfigError, match="is a link"):
+            check_out(library, folder, "test.db", force=True)
+        path.parent.unlink()
+    else:
+        path.unlink()
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "hard link":
+            path.hardlink_to(outside / path.name)
+        else:
+            path.symlink_to(outside / (path.name if kind == "link to a file" else "new"))
+    check_out(library, folder, "test.db", force=True)
+    assert [file.name for file in outside.iterdir()] == [path.name]
+    assert (outside / path.name).read_text() == "mine"
+    assert find(folder, items[0]) == path
+    assert not path.is_symlink()
+
+
+def test_the_list_of_a_folder_is_not_written_through_a_link(library, folder, items, tmp_path):
+    folder.mkdir()
+    (tmp_path / "mine").write_text("{}")
+    (folder / MANIFEST).symlink_to(tmp_path / "nothing")
+    check_out(library, folder, "test.db", force=True)
+    assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("file", ["../out.md", "/tmp/out.md", "strategy/../../out.md", "strategy//out.md", "."])
+def test_a_list_does_not_delete_outside_of_the_folder(library, folder, items, tmp_path, file):
+    check_out(library, folder, "test.db")
+    (tmp_path / "out.md").write_text("mine")
+    manifest = folder / MANIFEST
+    manifest.write_text(manifest.read_text().replace("strategy/" + find(folder, items[0]).name, file))
+    with pytest.raises(ConfigError, match="leads out of"):
+        check_out(library, folder, "test.db", force=True)
+    assert (tmp_path / "out.md").read_text() == "mine"
+
+
+def test_a_link_is_not_committed(library, folder, items, tmp_path):
+    check_out(library, folder, "test.db")
+    path = find(folder, items[0])
+    (tmp_path / "secret.md").write_text(path.read_text().replace(f"id: {items[0].id}\n", ""))
+    (path.parent / "new.md").symlink_to(tmp_path / "secret.md")
+    with pytest.raises(ConfigError, match=r"new\.md:1: this is a link"):
+        commit(library, folder, why="")
+
+
+NAMES = [
+    "x" * 256,
+    "/" * 200,
+    "é" * 120,
+    "e\u0301" * 80,
+    "con",
+    "nul.a",
+    "COM1",
+    "St-1",
+    "st-1",
+    "a/b",
+    "a\\b",
+    "..x",
+    "C:x",
+]
+
+
+def test_any_id_has_a_file_of_its_own_on_any_system(library, folder):
+    for number, ref in enumerate(NAMES):
+        library.restore(Item("insight", f"title {number}", id=ref))
+    check_out(library, folder, "test.db")
+    names = [path.name for path in folder.glob("*/*.md")]
+    assert len({name.casefold() for name in names}) == len(NAMES)
+    assert max(len(name.encode()) for name in names) < 255
+    assert {name.partition(".")[0].casefold() for name in names}.isdisjoint({"con", "nul", "com1"})
+    assert commit(library, folder, why="") == []
+    check_out(library, folder, "test.db")
+
+
+DEEP = {
+    "lists": "[" * 20_000,
+    "mappings": "{a: " * 20_000,
+    "both": "[{a: " * 10_000 + "}]" * 10_000,
+    "blocks": "- " * 20_000 + "x",
+    "keys": "? " * 20_000 + "x",
+    "aliases": "[&a [x], *a, *a]",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_yaml_is_refused_at_once(name, monkeypatch):
+    """By the number of tokens that are read, not by time."""
+    count = 0
+    fetch = yaml.SafeLoader.fetch_more_tokens
+
+    def counted(loader):
+        nonlocal count
+        count += 1
+        return fetch(loader)
+
+    monkeypatch.setattr(yaml.SafeLoader, "fetch_more_tokens", counted)
+    with pytest.raises(ConfigError, match=r"a\.md:\d.* (levels|aliases)"):
+        parse_file(f"---\nid: x\nkind: insight\ntitle: t\ncondition:\n  {DEEP[name]}\n---\n", "a.md")
+    assert count < 3_000  # the scanner looks 1,024 characters ahead
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_deep_settings_of_a_training_are_refused(name, tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        f"run: {DEEP[name]}" if name not in ("blocks", "keys") else f"run:\n  {DEEP[name]}"
+    )
+    with pytest.raises(ConfigError, match=r"levels|aliases"):
+        load(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_text("run:\n")
+    with pytest.raises(ConfigError, match=r"levels|aliases"):
+        load(tmp_path / "b.yaml", [f"run.out={DEEP[name]}"])

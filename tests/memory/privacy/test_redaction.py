@@ -4,11 +4,13 @@ import json
 import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
-from hardwon.memory import Diagnosis, Item, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
+from hardwon.memory.errors import ConfigError
 from hardwon.memory.privacy.redaction import (
     _replaced,
     may_hold_secrets,
@@ -336,3 +338,44 @@ def test_a_match_that_is_no_secret_does_not_hide_a_later_one():
         return (match.start(), match.end(), "_") if match.start() else None
 
     assert _replaced("XaXbX", re.compile("X"), judge) == "Xa_b_"
+
+
+NAMED = f"ghp_{BODY}9a"
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda library, episode, name: library.record(episode("go", id=name)),
+        lambda library, episode, name: library.record(replace(episode("go"), writer=f"mcp:{name}")),
+        lambda library, episode, name: library.receive([episode("go")], writer=name, trust="untrusted"),
+        lambda library, episode, name: library.add(Item("insight", "t", id=name)),
+        lambda library, episode, name: library.add(Item("insight", "t", writer=name)),
+        lambda library, episode, name: library.reopen(name),
+        lambda library, episode, name: library.import_jsonl(exported(library, episode, name)),
+    ],
+    ids=["episode", "writer", "receive", "item", "item writer", "namespace", "import"],
+)
+def test_a_secret_in_a_name_is_refused(library, path, episode, write):
+    """An id is not redacted: two episodes would become one. The message does not repeat it."""
+    with pytest.raises(ConfigError, match="contains a secret") as refused:
+        write(library, episode, NAMED)
+    assert NAMED not in str(refused.value)
+    library.close()
+    assert NAMED.encode() not in path.read_bytes()
+
+
+def exported(library, episode, name):
+    """A file of an export in which an episode has this id."""
+    file = Path(library.path).with_name("export.jsonl")
+    with ExperienceLibrary.open(":memory:") as other:
+        other.record(episode("go", id="an-id"))
+        other.export_jsonl(file)
+    file.write_text(file.read_text().replace("an-id", name))
+    return file
+
+
+@pytest.mark.parametrize("name", ["ann@example.com", "4111111111111111", "toolu_01A09q90qw90lq917835lq9", "run/2026"])
+def test_a_usual_name_is_accepted(library, episode, name):
+    assert library.record(episode("go", id=name)) == name
+    assert library.reopen(name).namespace == name

@@ -15,6 +15,7 @@ from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.upkeep.text_files import read_text
 
+from .contained_files import remove_file, write_file
 from .editing import check_changes
 from .item_files import ItemFile, build_item, compute_digest, name_file, parse_file, read_file, read_values, render_file
 
@@ -90,16 +91,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     ]
     head = f'{{"format": {FORMAT}, "library": {json.dumps(manifest.library)}, '
     text = f'{head}"namespace": {json.dumps(manifest.namespace)}, "items": {{\n' + ",\n".join(lines) + "\n}}\n"
-    _write(folder / MANIFEST, text)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_file() or path.read_bytes() != text.encode():  # an unchanged file keeps its time
-            path.write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written ({error.strerror}). Give a folder that you may write.") from error
+    write_file(folder, MANIFEST, text)
 
 
 def read_items(library: ExperienceLibrary) -> dict[str, Item]:
@@ -133,14 +125,14 @@ def check_out(library: ExperienceLibrary, folder: Path, name: str, *, force: boo
     for item in items.values():
         _write_item(folder, item, after)
     for file in set(before.files.values()) - set(after.files.values()):
-        _find_path(folder, file).unlink(missing_ok=True)
+        remove_file(folder, file)
     write_manifest(folder, after)
     return after
 
 
 def _write_item(folder: Path, item: Item, manifest: Manifest) -> None:
     manifest.files[item.id], manifest.digests[item.id] = name_file(item), compute_digest(read_values(item))
-    _write(folder / manifest.files[item.id], render_file(item))
+    write_file(folder, manifest.files[item.id], render_file(item))
 
 
 def _find_edited(folder: Path, manifest: Manifest, items: Mapping[str, Item]) -> Iterator[str]:
@@ -204,6 +196,9 @@ def read_files(folder: Path, manifest: Manifest) -> list[ItemFile]:
     for path in sorted(folder.glob("*/*.md")):
         name = path.relative_to(folder).as_posix()
         if name.startswith("."):
+            continue
+        if path.is_symlink() or path.parent.is_symlink():
+            wrong.append(f"{name}:1: this is a link, which may lead out of the folder. Replace it by a file.")
             continue
         try:
             files.append(read_file(path, name, manifest.digests))
@@ -383,4 +378,4 @@ class _Commit:
         else:
             self._drop(item.id)
         if item.status not in STATUSES or self._manifest.files[item.id] != file.name:
-            (self._folder / file.name).unlink(missing_ok=True)
+            remove_file(self._folder, file.name)

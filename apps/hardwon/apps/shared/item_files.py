@@ -28,6 +28,7 @@ import yaml
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.upkeep.text_files import read_text
+from hardwon.trainers.config.yaml_bounds import check_yaml
 
 from .common import show_controls
 from .editing import check_changes
@@ -38,6 +39,10 @@ EDITABLE = (*HEAD[2:], *PARTS, "body")
 """Fields that a file decides."""
 SHOWN = 1
 """Digits of the figures in the comment: they move with every episode."""
+LONGEST = 200
+"""Characters of a file name that come from the id. File systems allow 255 bytes with the hash and the ending."""
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
+"""Names that Windows reserves, with any ending."""
 _FENCE = re.compile(r"^---[ \t]*$", re.MULTILINE)
 _MARKERS = re.compile(r"\A(?>.*?(?P<first>^<<<<<<< ))(?>.*?^=======\r?$).*?^>>>>>>> ", re.MULTILINE | re.DOTALL)
 _DEFAULTS = {field.name: field.default for field in fields(Item) if field.default is not MISSING}
@@ -61,8 +66,17 @@ class ItemFile:
 
 
 def name_file(item: Item) -> str:
-    """Return the path of an item's file in a folder; it depends on the kind and the id alone."""
-    return f"{item.kind}/{quote(item.id, safe='')}.md"
+    """Return the path of an item's file in a folder; it depends on the kind and the id alone.
+
+    The name ends with a hash where the id does not fit into a file name, or where another id could have the same name
+    on a system that ignores case or reserves names.
+    """
+    name = quote(item.id, safe="")
+    if name.partition(".")[0].lower() in _RESERVED:
+        name = f"_{name}"
+    if len(name) > LONGEST or name.startswith("_") or re.search("[A-Z]", item.id):
+        name = f"{name[:LONGEST]}-{hashlib.blake2b(item.id.encode(), digest_size=8).hexdigest()}"
+    return f"{item.kind}/{name}.md"
 
 
 def read_values(item: Item) -> dict[str, Any]:
@@ -156,9 +170,7 @@ def parse_file(text: str, name: str) -> ItemFile:
 def _parse_front(front: str, name: str) -> tuple[dict[str, Any], dict[str, int]]:
     """Return the fields of front matter, and the line of each in the file."""
     try:
-        for token in yaml.scan(front, Loader=yaml.SafeLoader):
-            if isinstance(token, yaml.AliasToken):  # a few lines of them can stand for gigabytes
-                raise ConfigError(f"{name}:{token.start_mark.line + 2}: aliases such as *name are not read. Repeat it.")
+        check_yaml(front, name, first_line=2)
         node = yaml.compose(front, Loader=yaml.SafeLoader)
         values = yaml.safe_load(front)
     except yaml.YAMLError as error:

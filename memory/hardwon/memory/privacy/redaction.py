@@ -415,6 +415,16 @@ def redact_item(item: Item) -> Item:
     )
 
 
+_PERSONAL = {"email", "card", "iban", "ssn"}
+"""Kinds that an id may have: a tenant is often named by an address, and the digits of an id may look like a card."""
+
+
+def has_secret(name: str) -> bool:
+    """Return whether a name, such as an id, contains a key, a token or a password."""
+    text = redact(name)
+    return text is not name and not _PERSONAL.issuperset(re.findall(r"\[redacted:(\w+)\]", text))
+
+
 def redact_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return nested plain values without secrets, or the same object if there are none."""
     redacted: Mapping[str, Any] = _value_of(values)

@@ -25,7 +25,7 @@ from hardwon.memory.storage.clock import normalize_time
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, log_change
-from hardwon.memory.validation import check_episode, check_item
+from hardwon.memory.validation import check_episode, check_item, check_no_secret
 
 from . import queries
 from .damage import UNREADABLE, make_damage_error
@@ -225,6 +225,7 @@ class Import:
         ref, recorded_at = value["id"], value.pop("recorded_at", None)
         if not ref:
             raise ValueError("the episode has no id")
+        check_no_secret("episode id", ref)
         steps = tuple(self._read_step(step) for step in value.pop("steps"))
         episode = Trajectory(steps=steps, **value)
         self._clock += episode.success is not None
@@ -262,6 +263,7 @@ class Import:
         columns = {name: value.pop(name) for name in _ITEM_COLUMNS if name in value}
         columns |= {name: normalize_time(columns[name]) for name in ("created_at", "updated_at") if columns.get(name)}
         item = Item(**{**value, "provenance": self._resolve_steps(value["provenance"])})
+        check_no_secret("item id", item.id)
         item = redact_item(replace(item, id=item.id or items.identify(item)))
         if items.read_item(self._connection, self._namespace, item.id) is not None:
             return False

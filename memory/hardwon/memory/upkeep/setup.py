@@ -8,6 +8,7 @@ from hardwon.memory.retrieval.embedders import Embedder, RememberedEmbedder, ope
 from hardwon.memory.storage.cache_files import drop_indices
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import namespace_id
+from hardwon.memory.validation import check_no_secret
 
 from . import integrity
 from .write_buffer import file_all
@@ -18,6 +19,7 @@ def namespace_number(store: Store, name: str) -> int:
 
     Raises:
         UnknownName: The namespace does not exist and the library is read-only.
+        ConfigError: The name of a new namespace contains a secret.
     """
     rows = store.rows("SELECT id FROM namespaces WHERE name = ?", (name,))
     if rows:
@@ -25,6 +27,7 @@ def namespace_number(store: Store, name: str) -> int:
     if store.read_only:
         names = [row[0] for row in store.rows("SELECT name FROM namespaces")]
         raise UnknownName.of("namespace", name, names)
+    check_no_secret("namespace", name)
     with store.transaction() as connection:
         return namespace_id(connection, name)
 

@@ -30,6 +30,7 @@ from .program import ProgramConfig as ProgramConfig
 from .roles import CreditConfig as CreditConfig, RoleConfig as RoleConfig
 from .schedules import look_up
 from .sources import check_call
+from .yaml_bounds import check_yaml
 
 MOST_WORLDS = 1_000_000
 """Task instances that a range of seeds can name."""
@@ -481,7 +482,9 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
     import yaml
 
     try:
-        given = yaml.safe_load(read_text(path)) or {}
+        text = read_text(path)
+        check_yaml(text, path)
+        given = yaml.safe_load(text) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Give the path of a YAML file.") from error
     except yaml.YAMLError as error:
@@ -530,4 +533,5 @@ def _override(given: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"{'.'.join(sections[: n + 1])} is {inner!r} and has no {name}.")
         place = inner
+    check_yaml(value, path.strip())
     place[name] = yaml.safe_load(value)
