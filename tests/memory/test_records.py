@@ -128,6 +128,19 @@ def test_returns_are_discounted_sums():
     assert Trajectory("", steps, True).returns(0.5) == [2.0, 2.0, 4.0]
 
 
+@pytest.mark.parametrize("returns", [Trajectory.returns, Trajectory.learned_returns])
+def test_a_call_that_works_at_its_second_attempt_is_worth_nothing_at_its_first(returns):
+    def step(action, failure, reward=0.0):
+        return Step(State("x"), action, State("y"), Diagnosis(failure is Failure.NONE, failure), reward)
+
+    refund, verify = "refund(order=A-1)", "verify(customer=Ada)"
+    steps = (step(refund, Failure.TOOL_ERROR), step(verify, Failure.NONE), step(refund, Failure.NONE, 1.0))
+    assert returns(Trajectory("", steps, True), 0.5) == [0.0, 0.5, 1.0]
+    # Another call, a call that never worked, and a failure of a game keep the return of what followed.
+    others = (step("find()", Failure.TOOL_ERROR), step(refund, Failure.NO_EFFECT), *steps[1:])
+    assert returns(Trajectory("", others, True), 0.5) == [0.125, 0.25, 0.5, 1.0]
+
+
 def test_an_episode_without_steps_has_no_returns():
     """Nothing was done, nothing came of it."""
     assert Trajectory("", (), True).returns() == []

@@ -1,6 +1,6 @@
 """Records of experience: states, steps and episodes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
@@ -230,6 +230,8 @@ class Trajectory:
     def returns(self, discount: float = 0.95) -> list[float]:
         """Return the discounted reward-to-go of every step: G_t = r_t + discount * G_{t+1}.
 
+        A step whose tool reported an error, and whose action worked later in the episode, has its own reward alone.
+
         Args:
             discount: Discount factor in [0, 1]. `meta["discount"]`, if it is a number in [0, 1], takes precedence:
                 1 assigns the outcome to all steps alike.
@@ -237,13 +239,7 @@ class Trajectory:
         Returns:
             One return per step, in order.
         """
-        discount = self._discount(discount)
-        returns: list[float] = []
-        following = 0.0
-        for step in reversed(self.steps):
-            following = step.reward + discount * following
-            returns.append(following)
-        return returns[::-1]
+        return self._sum_rewards(self._discount(discount), float)
 
     def learned_returns(self, discount: float = 0.95) -> list[float]:
         """Return the discounted returns with every reward and every sum clipped to [-BOUND, BOUND].
@@ -256,13 +252,19 @@ class Trajectory:
         Returns:
             One return per step, in order.
         """
-        discount = self._discount(discount)
+        # clip every sum, too: many small rewards without a discount would leave the range
+        return self._sum_rewards(self._discount(discount), bounded)
+
+    def _sum_rewards(self, discount: float, clip: Callable[[float], float]) -> list[float]:
         returns: list[float] = []
-        following = 0.0
+        following, worked = 0.0, set[str]()
         for step in reversed(self.steps):
-            # clip every sum, too: many small rewards without a discount would leave the range
-            following = bounded(bounded(step.reward) + discount * following)
-            returns.append(following)
+            following = clip(clip(step.reward) + discount * following)
+            # The success of a second attempt is no worth of the first, whose tool reported an error.
+            is_repeated = step.diagnosis.failure is Failure.TOOL_ERROR and step.action in worked
+            returns.append(clip(step.reward) if is_repeated else following)
+            if step.diagnosis.success:
+                worked.add(step.action)
         return returns[::-1]
 
     def _discount(self, usual: float) -> float:
