@@ -1,5 +1,5 @@
 -- application_id: 502807
--- user_version: 17
+-- user_version: 18
 CREATE INDEX attempts_by_best ON attempts(namespace, signature, best_return);
 CREATE INDEX attempts_by_n ON attempts(namespace, signature, n);
 CREATE INDEX bank_entries_by_task ON bank_entries(namespace, task);
@@ -28,12 +28,12 @@ CREATE TABLE inbox ( id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENC
 CREATE TABLE item_places ( namespace INTEGER NOT NULL REFERENCES namespaces(id), by TEXT NOT NULL, value TEXT NOT NULL, number INTEGER NOT NULL, PRIMARY KEY (namespace, by, value, number)) WITHOUT ROWID;
 CREATE TABLE item_worlds ( namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, world INTEGER NOT NULL, score REAL NOT NULL, uses INTEGER NOT NULL, PRIMARY KEY (namespace, item_id, world)) WITHOUT ROWID;
 CREATE TABLE items ( id TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id), number INTEGER NOT NULL UNIQUE, kind TEXT NOT NULL, status TEXT NOT NULL, score REAL NOT NULL, pinned INTEGER NOT NULL, created_at TEXT NOT NULL, updated_at TEXT NOT NULL, record TEXT NOT NULL, uses INTEGER NOT NULL DEFAULT 0, fresh INTEGER NOT NULL DEFAULT 0, checksum INTEGER, PRIMARY KEY (namespace, id));
-CREATE VIRTUAL TABLE items_text_1 USING fts5(text, tokenize='porter unicode61');
-CREATE TABLE 'items_text_1_config'(k PRIMARY KEY, v) WITHOUT ROWID;
-CREATE TABLE 'items_text_1_content'(id INTEGER PRIMARY KEY, c0);
-CREATE TABLE 'items_text_1_data'(id INTEGER PRIMARY KEY, block BLOB);
-CREATE TABLE 'items_text_1_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
-CREATE TABLE 'items_text_1_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
+CREATE VIRTUAL TABLE items_text USING fts5(text, tokenize='porter unicode61');
+CREATE TABLE 'items_text_config'(k PRIMARY KEY, v) WITHOUT ROWID;
+CREATE TABLE 'items_text_content'(id INTEGER PRIMARY KEY, c0);
+CREATE TABLE 'items_text_data'(id INTEGER PRIMARY KEY, block BLOB);
+CREATE TABLE 'items_text_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
+CREATE TABLE 'items_text_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
 CREATE TABLE keys (id INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE, checksum INTEGER);
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
@@ -47,17 +47,17 @@ CREATE TABLE segments ( namespace INTEGER NOT NULL REFERENCES namespaces(id), tr
 CREATE TABLE settlements (id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, item_id TEXT NOT NULL, world INTEGER, uses INTEGER NOT NULL, before TEXT NOT NULL, after TEXT NOT NULL);
 CREATE TABLE sqlite_sequence(name,seq);
 CREATE TABLE states ( id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL, signature TEXT NOT NULL, observation TEXT NOT NULL, facts TEXT NOT NULL, location TEXT NOT NULL, task TEXT NOT NULL, feedback TEXT NOT NULL, notes TEXT NOT NULL, checksum INTEGER, untrusted INTEGER NOT NULL DEFAULT 0, UNIQUE(namespace, digest));
-CREATE VIRTUAL TABLE states_text_1 USING fts5(text, content='', tokenize='porter unicode61');
-CREATE TABLE 'states_text_1_config'(k PRIMARY KEY, v) WITHOUT ROWID;
-CREATE TABLE 'states_text_1_data'(id INTEGER PRIMARY KEY, block BLOB);
-CREATE TABLE 'states_text_1_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
-CREATE TABLE 'states_text_1_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
+CREATE VIRTUAL TABLE states_text USING fts5(text, content='', tokenize='porter unicode61');
+CREATE TABLE 'states_text_config'(k PRIMARY KEY, v) WITHOUT ROWID;
+CREATE TABLE 'states_text_data'(id INTEGER PRIMARY KEY, block BLOB);
+CREATE TABLE 'states_text_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
+CREATE TABLE 'states_text_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
 CREATE TABLE steps ( id INTEGER PRIMARY KEY AUTOINCREMENT, namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, t INTEGER NOT NULL, pre INTEGER NOT NULL REFERENCES states(id), action TEXT NOT NULL, post INTEGER NOT NULL REFERENCES states(id), reward REAL NOT NULL, return_to_go REAL NOT NULL, failure TEXT NOT NULL, diagnosis TEXT NOT NULL, keys TEXT NOT NULL, why TEXT NOT NULL, attempt INTEGER REFERENCES attempts(id), folded INTEGER NOT NULL DEFAULT 0, witness INTEGER NOT NULL DEFAULT 0, offer INTEGER, checksum INTEGER);
-CREATE VIRTUAL TABLE testimony_text_1 USING fts5(text, content='', tokenize='porter unicode61');
-CREATE TABLE 'testimony_text_1_config'(k PRIMARY KEY, v) WITHOUT ROWID;
-CREATE TABLE 'testimony_text_1_data'(id INTEGER PRIMARY KEY, block BLOB);
-CREATE TABLE 'testimony_text_1_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
-CREATE TABLE 'testimony_text_1_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
+CREATE VIRTUAL TABLE testimony_text USING fts5(text, content='', tokenize='porter unicode61');
+CREATE TABLE 'testimony_text_config'(k PRIMARY KEY, v) WITHOUT ROWID;
+CREATE TABLE 'testimony_text_data'(id INTEGER PRIMARY KEY, block BLOB);
+CREATE TABLE 'testimony_text_docsize'(id INTEGER PRIMARY KEY, sz BLOB);
+CREATE TABLE 'testimony_text_idx'(segid, term, pgno, PRIMARY KEY(segid, term)) WITHOUT ROWID;
 CREATE TABLE trajectories ( id TEXT NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id), recorded_at TEXT NOT NULL, task TEXT NOT NULL, success INTEGER, score REAL NOT NULL, total_reward REAL NOT NULL, arm TEXT NOT NULL, seed INTEGER NOT NULL, ending TEXT NOT NULL, n_steps INTEGER NOT NULL, meta TEXT NOT NULL, writer TEXT NOT NULL DEFAULT '', trust TEXT NOT NULL DEFAULT 'trusted', checksum INTEGER, PRIMARY KEY (namespace, id));
 CREATE TABLE usages ( id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), item_id TEXT NOT NULL, trajectory_id TEXT NOT NULL, t INTEGER NOT NULL, mode TEXT NOT NULL, arm TEXT NOT NULL, outcome REAL, control_outcome REAL, checksum INTEGER);
 CREATE TABLE vectors ( kind TEXT NOT NULL, ref INTEGER NOT NULL, namespace INTEGER NOT NULL REFERENCES namespaces(id), vector BLOB NOT NULL, PRIMARY KEY (kind, ref));

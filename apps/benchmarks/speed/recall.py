@@ -145,7 +145,7 @@ class Parts:
     def search_terms(self, terms: Mapping[str, str]) -> None:
         """Run one full-text query over states and one over items, and rank every row that matches."""
         for kind, query in terms.items():
-            table = f"{kind}_text_1"
+            table = f"{kind}_text"
             if query:
                 self._fetch(f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?", (query, DEPTH))
 

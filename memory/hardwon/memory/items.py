@@ -21,7 +21,7 @@ from .situations.keys import parse_action, words
 from .situations.scripts import index_text
 from .storage.checksums import seal
 from .storage.clock import now
-from .storage.episodes import dumps, log_change, plain
+from .storage.episodes import dumps, first_row, log_change, plain
 from .validation import check_item
 
 _EDITABLE = frozenset(field.name for field in fields(Item)) - {"id", "kind", "status", "version", "writer"}
@@ -260,12 +260,11 @@ def _write_text(connection: Connection, namespace: int, number: int, previous: I
     if previous is not None and (previous.text, previous.status) == (item.text, item.status):
         return
     if previous is not None:
-        # a table name cannot be a parameter; `namespace` is an integer that this package assigned
-        connection.execute(f"DELETE FROM items_text_{namespace} WHERE rowid = ?", (number,))
+        connection.execute("DELETE FROM items_text WHERE rowid = ?", (first_row(namespace) + number,))
         connection.execute("DELETE FROM vectors WHERE kind = 'items' AND ref = ?", (number,))
     if item.status == "active":
-        text = index_text(plain(item.text))
-        connection.execute(f"INSERT INTO items_text_{namespace}(rowid, text) VALUES (?, ?)", (number, text))
+        row = first_row(namespace) + number, index_text(plain(item.text))
+        connection.execute("INSERT INTO items_text(rowid, text) VALUES (?, ?)", row)
 
 
 def read_item(connection: Connection, namespace: int, item_id: str) -> Item | None:

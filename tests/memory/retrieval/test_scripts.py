@@ -62,7 +62,7 @@ def forget_scripts(path, version):
     """Make a library look like one of an older version: without words beside the texts, with vectors of other words."""
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = ? WHERE name = 'keys'", (str(version),))
-        connection.execute("UPDATE items_text_1 SET text = substr(text, 1, instr(text, char(10, 31)) - 1)")
+        connection.execute("UPDATE items_text SET text = substr(text, 1, instr(text, char(10, 31)) - 1)")
         connection.execute("UPDATE vectors SET vector = zeroblob(length(vector))")
     connection.close()
 

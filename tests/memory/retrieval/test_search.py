@@ -195,13 +195,13 @@ def test_of_texts_with_all_the_words_the_one_that_says_little_else_comes_first()
 
 
 def test_short_text_about_the_words_comes_before_a_long_one_that_mentions_more_of_them(library, episode):
-    """The order is that of BM25 and cosine, not of the share of words alone, which the similarity shows."""
+    """The order is that of weights, lengths and cosine, not of the share of words alone, which the similarity shows."""
     rest = " ".join(f"The guide describes room {name} of the museum." for name in ("amber", "beige", "coral", "denim"))
     library.record(episode("leave", see=f"{rest} A cello stood in the hall of the concert house. {rest}"))
     library.record(episode("listen", see="Ben plays the cello. His cello is old."))
     library.record(episode("wait", see="A concert in the open."))
     hits = library.search("cello concert")
-    assert [hit.what.action for hit in hits][:2] == ["listen", "wait"]
+    assert {hit.what.action for hit in hits[:2]} == {"listen", "wait"}
     assert hits[0].similarity < max(hit.similarity for hit in hits)
 
 

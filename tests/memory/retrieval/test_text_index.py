@@ -1,16 +1,21 @@
+from itertools import count
+
 import pytest
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.retrieval.text_index import CONSIDERED, FEW, MORE_TERMS, QUERY_TERMS, RANKED, WINDOW, TextIndex
+from hardwon.memory.storage.episodes import first_row
 
 
 @pytest.fixture
 def shown(library):
     """Makes a text index over items that say these things."""
+    numbers = count(first_row(1) + 1)
 
     def make(*texts):
         with library._store.transaction() as connection:
-            connection.executemany("INSERT INTO items_text_1(text) VALUES (?)", [(text,) for text in texts])
+            rows = [(next(numbers), text) for text in texts]
+            connection.executemany("INSERT INTO items_text(rowid, text) VALUES (?, ?)", rows)
         return TextIndex(library._store.rows, "items", 1)
 
     return make
@@ -65,11 +70,11 @@ def test_where_all_words_are_common_the_newest_rows_are_ranked(shown):
     index = shown(*["door", "window", "door"] * WINDOW, *["door window"] * 2)
     query = index.choose("door window", {})
     assert query.words == ("window", "door")
-    assert query.since == 3 * 2 + 2
+    assert query.since == first_row(1) + 3 * 2 + 2
     both = [3 * WINDOW + 2, 3 * WINDOW + 1]
     assert index.search("door window", 2, {}) == both
     assert index.search("door window", 3 * WINDOW, {})[2:5] == [3 * WINDOW - n for n in (1, 4, 7)]
-    assert min(index.search("door window", 3 * WINDOW, {})) == query.since
+    assert min(index.search("door window", 3 * WINDOW, {})) == 3 * 2 + 2
 
 
 def test_many_rows_are_ranked_by_the_words_that_they_have(shown):
@@ -102,8 +107,8 @@ def test_a_row_taken_away_is_not_found_once_it_is_told(shown, library):
     index = shown(*["door window"] * (WINDOW + 1))
     assert index.search("door window", 1, {}) == [WINDOW + 1]
     with library._store.transaction() as connection:
-        connection.execute("DELETE FROM items_text_1 WHERE rowid = ?", (WINDOW + 1,))
-        connection.execute("INSERT INTO items_text_1(rowid, text) VALUES (?, 'lamp')", (WINDOW + 1,))
+        connection.execute("DELETE FROM items_text WHERE rowid = ?", (first_row(1) + WINDOW + 1,))
+        connection.execute("INSERT INTO items_text(rowid, text) VALUES (?, 'lamp')", (first_row(1) + WINDOW + 1,))
     index.forget()
     assert index.search("door window", 1, {}) == [WINDOW]
 

@@ -259,7 +259,8 @@ def older(path, library):
             (number,),
         )
         connection.execute(
-            f"INSERT INTO items_text_{number}(rowid, text) SELECT rowid, text FROM new.items_text_{number}"
+            f"INSERT INTO items_text_{number}(rowid, text) SELECT rowid & {2**40 - 1}, text FROM new.items_text "
+            f"WHERE rowid >> 40 = {number}"
         )
     for table in ("namespaces", "trajectories", "states", "keys", "steps", "items", "usages", "words", "changes"):
         columns = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})"))

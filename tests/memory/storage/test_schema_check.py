@@ -64,7 +64,7 @@ CHANGES = {
     "json_each": ["CREATE TABLE json_each (value)"],
     "words": ["DROP TABLE words", "CREATE VIRTUAL TABLE words USING fts5(namespace, word, episodes)"],
     "opinions": ["DROP TABLE opinions", "CREATE TABLE opinions (namespace, item_id, writer, episode, moved)"],
-    "states_text_1": ["DROP TABLE states_text_1", "CREATE VIEW states_text_1 AS SELECT '' AS text"],
+    "states_text": ["DROP TABLE states_text", "CREATE VIEW states_text AS SELECT '' AS text"],
     "langgraph_values": ["CREATE TABLE langgraph_values (id)"],
 }
 

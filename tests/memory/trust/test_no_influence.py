@@ -314,14 +314,15 @@ def test_an_older_file_is_separated_when_it_is_opened(tmp_path):
         library.index()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE vectors SET kind = 'states' WHERE kind = 'testimony'")
-        connection.execute(
-            "INSERT INTO states_text_1(rowid, text) SELECT id, observation || char(10) || feedback FROM states "
-            "WHERE untrusted = 1"
-        )
         connection.execute("UPDATE words SET episodes = episodes + 60")
-        connection.execute("DROP TABLE testimony_text_1")
         connection.execute("UPDATE items SET fresh = 90")
     downgrade(path, 15)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "INSERT INTO states_text_1(rowid, text) SELECT id, observation || char(10) || feedback FROM states "
+            "WHERE id NOT IN (SELECT id FROM states_text_1_docsize)"
+        )
+        connection.execute("DROP TABLE testimony_text_1")
     with ExperienceLibrary.open(path) as library:
         assert describe(library.recall(asked, k=5)) == before
         assert ends_with_testimony(library.recall(asked, k=40))

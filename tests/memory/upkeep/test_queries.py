@@ -6,6 +6,7 @@ import pytest
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import ConfigError, NotALibrary
 from hardwon.memory.retrieval.clusters import centroid
+from hardwon.memory.storage.episodes import first_row
 
 
 @pytest.fixture
@@ -24,6 +25,7 @@ def harm(library, *statements):
         library._filed().connection.execute(statement)
 
 
+ROW = first_row(1) + 1
 FIRST = "trajectory_id = (SELECT min(id) FROM trajectories)"
 OTHER_COUNTS = "1 with wrong counts"
 GHOST = "INSERT INTO attempts VALUES (9, 1, 'ghost', 'haunt', 1, 1, 0.0, '{}', 1, 0.0, 1, 1)"
@@ -32,16 +34,24 @@ GHOST = "INSERT INTO attempts VALUES (9, 1, 'ghost', 'haunt', 1, 1, 0.0, '{}', 1
 @pytest.mark.parametrize(
     ("statement", "where", "what"),
     [
-        ("DELETE FROM items_text_1 WHERE rowid = 1", "items text index", "1 missing, 0 too many"),
-        ("INSERT INTO items_text_1(rowid, text) VALUES (9, 'ghost')", "items text index", "0 missing, 1 too many"),
-        ("INSERT INTO states_text_1(rowid, text) VALUES (99, 'ghost')", "states text index", "0 missing, 1 too many"),
-        ("DELETE FROM states_text_1_docsize WHERE id = 1", "states text index", "1 missing, 0 too many"),
+        (f"DELETE FROM items_text WHERE rowid = {ROW}", "items text index", "1 missing, 0 too many"),
+        (
+            f"INSERT INTO items_text(rowid, text) VALUES ({ROW + 8}, 'ghost')",
+            "items text index",
+            "0 missing, 1 too many",
+        ),
+        (
+            f"INSERT INTO states_text(rowid, text) VALUES ({ROW + 98}, 'ghost')",
+            "states text index",
+            "0 missing, 1 too many",
+        ),
+        (f"DELETE FROM states_text_docsize WHERE id = {ROW}", "states text index", "1 missing, 0 too many"),
         ("INSERT INTO vectors VALUES ('states', 99, 1, x'00')", "states vectors", "1 without a row"),
         ("INSERT INTO vectors VALUES ('items', 99, 1, x'00')", "items vectors", "1 without a row"),
         ("UPDATE words SET episodes = 7 WHERE word = 'kettle'", "words", "counts differ from the episodes"),
         ("DELETE FROM words WHERE word = 'kettle'", "words", "counts differ from the episodes"),
         ("INSERT INTO words VALUES (1, 'ghost', 1)", "words", "counts differ from the episodes"),
-        ("UPDATE items_text_1 SET text = 'ghost'", "items text index", "1 with the wrong text"),
+        ("UPDATE items_text SET text = 'ghost'", "items text index", "1 with the wrong text"),
         ("UPDATE attempts SET n = 9 WHERE id = 1", "attempts", OTHER_COUNTS),
         ("UPDATE attempts SET live = 0 WHERE id = 1", "attempts", OTHER_COUNTS),
         ("UPDATE attempts SET returns = 7 WHERE id = 1", "attempts", OTHER_COUNTS),
@@ -117,7 +127,7 @@ def test_every_namespace_answers_for_itself(path, taught):
     with ExperienceLibrary.open(path, namespace="other") as other:
         other.add(Item("insight", "mirrors shine"))
         other.index()
-        harm(taught, "DELETE FROM items_text_1")
+        harm(taught, "DELETE FROM items_text WHERE rowid >> 40 = 1")
         assert other.verify() == []
         assert taught.repair()
         assert other._store.rows("SELECT namespace FROM vectors WHERE kind = 'items'") == [(2,)]

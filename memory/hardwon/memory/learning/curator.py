@@ -7,6 +7,9 @@ are put in quarantine: stored and visible, but neither recalled nor enforced. A 
 when the library's own experience supports the same item.
 """
 
+import json
+import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from sqlite3 import Connection
@@ -19,6 +22,7 @@ from hardwon.memory.items import check_conditions, identify, read_item
 from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Item
 from hardwon.memory.situations.keys import content_words, parse_action, words
+from hardwon.memory.storage.episodes import first_row, last_row
 from hardwon.memory.trust.instructions import instruction_in
 
 from .guardrail_index import GuardrailIndex
@@ -71,6 +75,12 @@ _NEGATIONS = frozenset(["not", "never", "no", "don't", "dont", "avoid", "cannot"
 _NEAR = 8
 """Number of similar items that a candidate is compared with."""
 _QUERY_WORDS = 6
+_RANKED = 500
+"""Number of rows with a word that are compared, the newest ones."""
+_WITH_WORD = (
+    "SELECT rowid FROM items_text WHERE items_text MATCH ? AND rowid BETWEEN ? AND ? "
+    f"ORDER BY rowid DESC LIMIT {_RANKED}"
+)
 
 
 class Gate(Protocol):
@@ -329,13 +339,21 @@ class Curator:
         chosen = sorted(statement, key=lambda word: (-len(word), word))[:_QUERY_WORDS]
         if not chosen or item.condition is not None or item.writer == "rules":
             return []
-        table = f"items_text_{self.namespace}"
         rows = self.connection.execute(
-            f"SELECT record FROM items WHERE status = 'active' AND kind = ? AND number IN "
-            f"(SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT {_NEAR}) ORDER BY number",
-            (item.kind, " OR ".join(f'"{word}"' for word in chosen)),
+            "SELECT record FROM items WHERE status = 'active' AND kind = ? AND number IN "
+            "(SELECT value FROM json_each(?)) ORDER BY number",
+            (item.kind, json.dumps(self._find_by_words(chosen))),
         )
         return [items.item_of(row[0]) for row in rows]
+
+    def _find_by_words(self, chosen: Sequence[str]) -> list[int]:
+        """Return the numbers of the items with the most of these words; words that few items contain weigh more."""
+        first, weights = first_row(self.namespace), defaultdict[int, float](float)
+        for word in chosen:
+            rows = self.connection.execute(_WITH_WORD, (f'"{word}"', first, last_row(self.namespace))).fetchall()
+            for (row,) in rows:
+                weights[row - first] += math.log1p(_RANKED / len(rows))
+        return sorted(weights, key=lambda number: (-weights[number], number))[:_NEAR]
 
     def _held(self, kind: str, status: str) -> int:
         """Return the number of items with this kind and status."""

@@ -27,7 +27,7 @@ How = Literal["hybrid", "dense", "text"]
 RRF = 60.0
 """Rank constant of the fusion; a larger value gives more weight to lower ranks."""
 MEANING = 0.5
-"""Weight of the cosine relative to the normalized BM25 score when matches are ordered."""
+"""Weight of the cosine relative to the normalized score of the words when matches are ordered."""
 DEPTH = 24
 """Number of matches taken from each index before they are merged."""
 DEEPER = 8

@@ -276,7 +276,7 @@ class ConsultedLibrary(ABC):
         Args:
             text: Search text.
             k: Maximum number of hits.
-            how: "dense" (vectors), "text" (BM25) or "hybrid" (both, fused).
+            how: "dense" (vectors), "text" (words) or "hybrid" (both, fused).
 
         Returns:
             Hits, best first.

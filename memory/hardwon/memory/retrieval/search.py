@@ -16,7 +16,7 @@ import numpy as np
 from hardwon.memory.errors import LibraryReadOnly, LibraryUnwritable
 from hardwon.memory.storage.cache_files import Saved, Sidecar, due
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import dumps, plain
+from hardwon.memory.storage.episodes import dumps, first_row, plain
 from hardwon.memory.storage.freshness import Version
 
 from .embedders import Embedder, Vectors, refuse_other
@@ -45,7 +45,7 @@ _TEXTS: Mapping[Kind, str] = {
     "states": "observation || char(10) || feedback",
     "testimony": "observation || char(10) || feedback",
     "items": "coalesce((SELECT substr(text, 1, instr(text || char(10, 31), char(10, 31)) - 1) "
-    "FROM items_text_{} WHERE rowid = number), '')",  # without the words that `index_text` puts beside it
+    "FROM items_text WHERE rowid = {} + number), '')",  # without the words that `index_text` puts beside it
 }
 _REFS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ? AND ref > ? AND ref <= ? ORDER BY ref"
 _VECTORS = _REFS.replace("SELECT ref", "SELECT ref, vector") + " LIMIT ?"
@@ -249,7 +249,7 @@ class Search:
         table, ref = _ROWS[kind]
         query = (
             # The unary plus disables the namespace index, which would sort the whole namespace.
-            f"SELECT {ref}, {_TEXTS[kind].format(self.namespace)} FROM {table} "
+            f"SELECT {ref}, {_TEXTS[kind].format(first_row(self.namespace))} FROM {table} "
             f"WHERE +{table}.namespace = ? AND {ref} > ? AND {ref} <= ? {_LIVE[kind]} AND NOT EXISTS "
             f"(SELECT 1 FROM vectors WHERE kind = ? AND vectors.ref = {ref} AND length(vector) = ?) "
             f"ORDER BY {ref} LIMIT ?"
@@ -269,7 +269,7 @@ class Search:
         """
         table, ref = _ROWS[kind]
         read = (
-            f"SELECT {ref}, {_TEXTS[kind].format(self.namespace)} FROM {table} "
+            f"SELECT {ref}, {_TEXTS[kind].format(first_row(self.namespace))} FROM {table} "
             f"WHERE {ref} IN (SELECT value FROM json_each(?)) {_LIVE[kind]}"
         )
         try:

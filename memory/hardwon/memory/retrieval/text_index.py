@@ -1,12 +1,13 @@
-"""Search by words in one FTS5 table: choose which words of a text to look up, and how many rows to rank.
+"""Search by words in one namespace of an FTS5 table: choose which words to look up, and how many rows to rank.
 
 FTS5 ranks every row that contains one of the words, about 1 us per row. Four common words of a large library would cost
 as much as reading it. Therefore the rarest words are chosen by their number of rows, and words with too many rows are
-left out if rarer ones suffice. If the chosen words have many rows, these are ranked by the weights of their words. If
-even the rarest word has many rows, only the newest ones are ranked. A few thousand short texts, which need no such
-choices, are ranked by `StemIndex` in memory.
+left out if rarer ones suffice. Rows are ranked by the weights of their words; if there are few, long rows count less.
+If even the rarest word has many rows, only the newest ones are ranked. FTS5's own rank is of no use here: it counts the
+rows of all namespaces. A few thousand short texts, which need no such choices, are ranked by `StemIndex` in memory.
 """
 
+import json
 import math
 import re
 import sqlite3
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from hardwon.memory.situations.keys import content_words, words
 from hardwon.memory.situations.scripts import index_text
+from hardwon.memory.storage.episodes import first_row, last_row
 
 Rows = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 """Runs an SQL query with parameters and returns its rows."""
@@ -35,7 +37,10 @@ WINDOW = 500
 RANKED = 2000
 """Approximate number of rows ranked in total."""
 FEW = 600
-"""Approximate number of rows up to which BM25 is computed (0.4 ms); word weights take a seventh of the time."""
+"""Approximate number of rows up to which their lengths count, because reading these takes longer than ranking."""
+LENGTH = 0.375
+"""How much less a row counts because of its length, relative to the mean length. BM25 with k1 = 1.2 and b = 0.5 does so
+if every word occurs once."""
 MOST_WORDS = 64
 """Number of words of a query that are looked up."""
 LONGEST_WORD = 200
@@ -76,16 +81,17 @@ class TextMatch(NamedTuple):
     share: float
     """Share of the weight of the query's words that this row contains."""
     score: float
-    """Its BM25 relative to the best row's."""
+    """The weight of its words relative to the best row's; see `TextIndex.search`."""
 
 
 class TextIndex:
-    """Word search over one FTS5 table."""
+    """Word search over the rows of one namespace in an FTS5 table."""
 
     def __init__(self, rows: Rows, kind: str, namespace: int) -> None:
         self._rows = rows
-        self._table = f"{kind}_text_{namespace}"
-        self._with_word = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ?"
+        self._table = f"{kind}_text"
+        self._first, self._last = first_row(namespace), last_row(namespace)
+        self._with_word = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ? AND rowid BETWEEN ? AND ?"
         self._reaches: dict[str, WordFrequency] = {}
         self._listed: dict[str, tuple[int, NDArray[np.int64]]] = {}
         self._ids = array("q")
@@ -101,16 +107,30 @@ class TextIndex:
             terms: Largest number of words to look up; see `choose`.
         """
         query = self.choose(text, frequencies, terms)
-        return [ref for ref, _ in self._find(query, k)]
+        return [row - self._first for row, _ in self._find(query, k)]
 
     def _find(self, query: Query, k: int) -> list[tuple[int, float]]:
-        """Return (id, score) pairs, the best first; the score is BM25 or, for many rows, a sum of word weights."""
+        """Return the k best rows with their scores; of equal rows, the newer one comes first."""
         if not query.words:
             return []
-        if query.since or query.rows > FEW:
-            return self._heaviest(query, k)
-        ranked = f"SELECT rowid, -rank FROM {self._table} WHERE {self._table} MATCH ? ORDER BY rank, rowid LIMIT ?"
-        return [(row[0], row[1]) for row in self._rows(ranked, (" OR ".join(map(_quote, query.words)), k))]
+        row_lists = [self._rows_with(word, query.since) for word in query.words]
+        rows, at = np.unique(np.concatenate(row_lists), return_inverse=True)
+        scores = np.bincount(at, np.repeat(query.weights, [len(listed) for listed in row_lists]))
+        if not query.since and query.rows <= FEW:
+            lengths = self._read_lengths(rows)
+            scores = scores / (1.0 + LENGTH * lengths / max(1.0, lengths.mean()))
+        # Slices, not indices: with fewer than k rows, the smallest score becomes the bound.
+        top = np.flatnonzero(scores >= np.sort(scores)[-k:][:1])
+        # A stable sort, reversed: of rows with equal scores, the larger id comes first.
+        best = top[np.argsort(scores[top], kind="stable")[::-1][:k]]
+        return list(zip(rows[best].tolist(), scores[best].tolist(), strict=True))
+
+    def _read_lengths(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the number of words of each row; 0 for one that was deleted meanwhile."""
+        read = f"SELECT id, sz FROM {self._table}_docsize WHERE id IN (SELECT value FROM json_each(?))"
+        listed = rows.tolist()
+        lengths = {row: _decode(size) for row, size in self._rows(read, (json.dumps(listed),))}
+        return np.array([lengths.get(row, 0) for row in listed], dtype=np.float64)
 
     def scored(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[TextMatch]:
         """Return the rows that `search` finds, with their coverage and score, the best first.
@@ -121,18 +141,18 @@ class TextIndex:
         query = self.choose(text, frequencies, terms)
         matches = self._find(query, k)
         best = matches[0][1] if matches else 0.0
-        shares = self._coverage(query, [ref for ref, _ in matches])
+        shares = self._coverage(query, [row for row, _ in matches])
         return [
-            TextMatch(ref, share, score / best if best > 0 else 1.0)
-            for (ref, score), share in zip(matches, shares, strict=True)
+            TextMatch(row - self._first, share, score / best if best > 0 else 1.0)
+            for (row, score), share in zip(matches, shares, strict=True)
         ]
 
-    def _coverage(self, query: Query, refs: Sequence[int]) -> list[float]:
+    def _coverage(self, query: Query, ids: Sequence[int]) -> list[float]:
         """Return the coverage of each row, in [0, 1]."""
-        if not refs:
+        if not ids:
             return []
-        wanted = np.asarray(refs, dtype=np.int64)
-        sums = np.zeros(len(refs))
+        wanted = np.asarray(ids, dtype=np.int64)
+        sums = np.zeros(len(ids))
         for word, weight in zip(query.words, query.weights, strict=True):
             rows = self._rows_with(
                 word, query.since
@@ -172,17 +192,6 @@ class TextIndex:
         missing = sum(not reach.rows for reach in reaches.values()) * math.log1p(len(self._ids))
         return Query(tuple(chosen), weights, since, load, missing)
 
-    def _heaviest(self, query: Query, k: int) -> list[tuple[int, float]]:
-        """Return the k rows with the largest sum of word weights; of equal rows, the newer one comes first."""
-        row_lists = [self._rows_with(word, query.since) for word in query.words]
-        refs, at = np.unique(np.concatenate(row_lists), return_inverse=True)
-        sums = np.bincount(at, np.repeat(query.weights, [len(rows) for rows in row_lists]))
-        # Slices, not indices: with fewer than k rows, the smallest sum becomes the bound.
-        top = np.flatnonzero(sums >= np.sort(sums)[-k:][:1])
-        # A stable sort, reversed: of rows with equal weight, the larger id comes first.
-        best = top[np.argsort(sums[top], kind="stable")[::-1][:k]]
-        return list(zip(refs[best].tolist(), sums[best].tolist(), strict=True))
-
     def _rows_with(self, word: str, since: int) -> NDArray[np.int64]:
         """Return the ids of the newest RANKED rows from `since` on that contain a word, ascending."""
         start, rows = self._listed.get(word, (math.inf, None))
@@ -199,15 +208,16 @@ class TextIndex:
 
         SQLite returns them as one text, because creating a Python integer per row takes three times as long.
         """
-        newest = f"{self._with_word} AND rowid >= ? ORDER BY rowid DESC LIMIT ?"
-        ((listed,),) = self._rows(f"SELECT group_concat(rowid) FROM ({newest})", (_quote(word), since, RANKED))
+        newest = f"{self._with_word} ORDER BY rowid DESC LIMIT ?"
+        limits = max(since, self._first), self._last, RANKED
+        ((listed,),) = self._rows(f"SELECT group_concat(rowid) FROM ({newest})", (_quote(word), *limits))
         return np.sort(np.fromstring(listed or "", dtype=np.int64, sep=","))
 
     def _read_ids(self) -> None:
         """Read the ids of the rows that were added, as one text, which is faster than a Python integer per row."""
-        last = self._ids[-1] if self._ids else -1
-        added = f"SELECT id FROM {self._table}_docsize WHERE id > ? ORDER BY id"
-        ((listed,),) = self._rows(f"SELECT group_concat(id) FROM ({added})", (last,))
+        newest = self._ids[-1] if self._ids else self._first
+        added = f"SELECT id FROM {self._table}_docsize WHERE id > ? AND id <= ? ORDER BY id"
+        ((listed,),) = self._rows(f"SELECT group_concat(id) FROM ({added})", (newest, self._last))
         self._ids.frombytes(np.fromstring(listed or "", dtype=np.int64, sep=",").tobytes())
 
     def _count_from(self, since: int) -> int:
@@ -222,8 +232,9 @@ class TextIndex:
     def _follow(self) -> None:
         """Drop cached counts if rows were added."""
         # FTS5 keeps a row per document in this table, keyed by id: the maximum costs one lookup.
-        ((newest,),) = self._rows(f"SELECT coalesce(max(id), 0) FROM {self._table}_docsize", ())
-        if newest != (self._ids[-1] if self._ids else 0):
+        greatest = f"SELECT max(id) FROM {self._table}_docsize WHERE id BETWEEN ? AND ?"
+        ((newest,),) = self._rows(greatest, (self._first, self._last))
+        if newest != (self._ids[-1] if self._ids else None):
             self._forget_words()
             self._read_ids()
 
@@ -247,7 +258,7 @@ class TextIndex:
         if reach is None:
             newest = f"{self._with_word} ORDER BY rowid DESC LIMIT ?"
             counted = f"SELECT count(*), min(rowid) FROM ({newest})"
-            ((rows, since),) = self._rows(counted, (_quote(word), WINDOW))
+            ((rows, since),) = self._rows(counted, (_quote(word), self._first, self._last, WINDOW))
             if rows == WINDOW:
                 reach = WordFrequency(rows * (len(self._ids) + 1) / self._count_from(since), since)
             else:
@@ -266,6 +277,14 @@ def _quote(word: str) -> str:
 def _short(words_found: Iterable[str]) -> set[str]:
     """Return the words that can be looked up."""
     return {word for word in words_found if len(word) <= LONGEST_WORD}
+
+
+def _decode(size: bytes) -> int:
+    """Return the number of words that FTS5 stores with a row, seven bits per byte."""
+    number = 0
+    for byte in size:
+        number = number << 7 | byte & 0x7F
+    return number
 
 
 def _select_words(text: str, frequencies: Mapping[str, int]) -> list[str]:

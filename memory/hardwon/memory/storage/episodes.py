@@ -23,7 +23,7 @@ from .checksums import compute_checksum, normalize_real, seal
 from .clock import now
 from .counted import add_words, find_counted_writers, is_counted, is_outnumbered, recount_words
 from .database import Store
-from .migrations import create_text_indexes, untrusted_digest
+from .migrations import untrusted_digest
 from .offers import read_offers, write_offers
 from .rollups import Attempts, split_segments, write_segments
 from .worlds import place_episodes, renew as renew_worlds
@@ -72,10 +72,9 @@ codecs.register_error(_ESCAPE_TWICE, _escape_twice)
 
 
 def namespace_id(connection: Connection, name: str) -> int:
-    """Return the id of a namespace, creating it and its text indexes if needed."""
+    """Return the id of a namespace, creating it if needed."""
     connection.execute(_NEW_NAMESPACE, (name,))
     (number,) = connection.execute("SELECT id FROM namespaces WHERE name = ?", (name,)).fetchone()
-    create_text_indexes(connection, number)
     return int(number)
 
 
@@ -332,21 +331,21 @@ def _write_states(
     ids = _find_states(connection, namespace, digests)
     # Ids are assigned here rather than by SQLite, because a row's checksum includes its id.
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM states").fetchone()
-    rows, texts = [], []
+    rows, texts, base = [], [], first_row(namespace)
     for state, content, digest in zip(states, contents, digests, strict=True):
         # An equal state earlier in this batch is found too, because its digest was just added.
         if digest not in ids:
             ids[digest] = newest = newest + 1
             row = (newest, namespace, digest, *content)
             rows.append((*row, compute_checksum(row), int(untrusted)))
-            texts.append((newest, index_text(plain(state_text(state)))))
+            texts.append((base + newest, index_text(plain(state_text(state)))))
     connection.executemany(
         f"INSERT INTO states(id, namespace, digest, {_STATE}, checksum, untrusted) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
     index = "testimony" if untrusted else "states"
-    connection.executemany(f"INSERT INTO {index}_text_{namespace}(rowid, text) VALUES (?, ?)", texts)
+    connection.executemany(f"INSERT INTO {index}_text(rowid, text) VALUES (?, ?)", texts)
     return [ids[digest] for digest in digests]
 
 
@@ -372,6 +371,23 @@ def _encode_state(state: State) -> tuple[str, ...]:
 def _encode_texts(texts: Iterable[str]) -> str:
     """Return the same JSON as `dumps` for a list of texts, three times as fast."""
     return plain(f"[{','.join(map(encode_basestring, texts))}]")
+
+
+ROW_BITS = 40
+"""Bits of a row id of a text index below the number of the namespace: ids up to 10^12, in up to 8 million namespaces.
+
+All namespaces share the text indexes. Their rows are ranges, and FTS5 looks up a word in one range without reading the
+others."""
+
+
+def first_row(namespace: int) -> int:
+    """Return the row id of id 0 of a namespace in the text indexes. The row id of another id is larger by this id."""
+    return namespace << ROW_BITS
+
+
+def last_row(namespace: int) -> int:
+    """Return the largest row id of a namespace in the text indexes."""
+    return (namespace + 1 << ROW_BITS) - 1
 
 
 def state_text(state: State) -> str:

@@ -169,15 +169,37 @@ def m017_settlements(connection: Connection) -> None:
         connection.execute(statement)
 
 
+def m018_shared_text_indexes(connection: Connection) -> None:
+    """Replace the three text indexes of every namespace with three for all, so that the schema does not grow."""
+    for kind in ("states", "testimony"):
+        connection.execute(f"CREATE VIRTUAL TABLE {kind}_text USING fts5(text, content='', {_TOKENIZE})")
+    connection.execute(f"CREATE VIRTUAL TABLE items_text USING fts5(text, {_TOKENIZE})")
+    for untrusted, kind in enumerate(("states", "testimony")):
+        connection.execute(
+            f"INSERT INTO {kind}_text(rowid, text) SELECT (namespace << 40) + id, observation || char(10) || feedback "
+            "FROM states WHERE untrusted = ?",
+            (untrusted,),
+        )
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL%'")}
+    for (namespace,) in connection.execute("SELECT id FROM namespaces ORDER BY id").fetchall():
+        if (items := f"items_text_{namespace}") in tables:
+            base = namespace << 40
+            connection.execute(f"INSERT INTO items_text(rowid, text) SELECT {base} + rowid, text FROM {items}")
+        for kind in ("states", "testimony", "items"):
+            connection.execute(f"DROP TABLE IF EXISTS {kind}_text_{namespace}")
+
+
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
     *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers, m011_checksums),
     *(m012_item_worlds, m013_opinions, m014_ratings, m015_proposals, m016_untrusted_states),
-    m017_settlements,
+    *(m017_settlements, m018_shared_text_indexes),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
-SCHEMA_DIGEST = "0da2a0198d3aafead5a4975a238e4e8e771a02d9228daca402069836c01a47e7"
+SCHEMA_DIGEST = "60f025e46490aad682035d531547a91f94a54c2ea86a79fd009e05fd5b574330"
 """Hash of the schema of a file of this version; see `schema_check`. A test prints the new one."""
+
+_TOKENIZE = "tokenize='porter unicode61'"
 
 _INITIAL = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -365,12 +387,10 @@ CREATE TABLE IF NOT EXISTS langgraph_vectors (
 
 
 def create_text_indexes(connection: Connection, namespace: int) -> None:
-    """Create the text indexes of a namespace that do not exist yet."""
-    # Without content, FTS5 keeps no copy of the text but cannot delete single rows: see `rebuild_states_text`.
+    """Create the text indexes of a namespace that do not exist yet, as before they were shared."""
     for kind, storage in (("states", ", content=''"), ("testimony", ", content=''"), ("items", "")):
         connection.execute(
-            f"CREATE VIRTUAL TABLE IF NOT EXISTS {kind}_text_{namespace:d} "
-            f"USING fts5(text{storage}, tokenize='porter unicode61')"
+            f"CREATE VIRTUAL TABLE IF NOT EXISTS {kind}_text_{namespace:d} USING fts5(text{storage}, {_TOKENIZE})"
         )
 
 

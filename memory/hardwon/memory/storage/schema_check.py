@@ -19,8 +19,10 @@ from hardwon.memory.errors import LibraryDamaged
 from .migrations import MIGRATIONS, SCHEMA_DIGEST, SCHEMA_VERSION, VALUE_TABLES, create_text_indexes
 
 _READ = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master"
+SHARED_TEXTS = 18
+"""The first schema whose text indexes are shared by all namespaces."""
 _TEXT_INDEX = re.compile(r"\b(states|testimony|items)_text_\d+")
-"""Names of the text indexes, of which every namespace has its own."""
+"""Names of the text indexes of older schemas, of which every namespace has its own."""
 _LISTED = 3
 
 
@@ -105,7 +107,8 @@ def compute_schema(version: int) -> tuple[Schema, Schema]:
         for migration in MIGRATIONS[:version]:
             migration(connection)
         required = read_schema(connection)
-        create_text_indexes(connection, 1)
+        if version < SHARED_TEXTS:
+            create_text_indexes(connection, 1)
         connection.executescript(VALUE_TABLES)
         connection.execute("ANALYZE")  # statistics of tables, which users may compute
         return required, read_schema(connection)

@@ -29,7 +29,7 @@ from hardwon.memory.storage.counted import (
     renew_writers,
 )
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import plain, state_text, witness_of
+from hardwon.memory.storage.episodes import first_row, last_row, plain, state_text, witness_of
 from hardwon.memory.values import saved_tables
 
 from .damage import UNREADABLE
@@ -106,7 +106,9 @@ def _compare_text_index(kind: search.Kind) -> "Comparison":
     def compare(store: Store, namespace: int) -> str:
         wanted = _read_live(store, namespace, kind)
         # FTS5 has one row per document in its _docsize table, even if it does not store the text itself.
-        held = {row[0] for row in store.rows(f"SELECT id FROM {kind}_text_{namespace}_docsize")}
+        first = first_row(namespace)
+        ids = f"SELECT id - ? FROM {kind}_text_docsize WHERE id BETWEEN ? AND ?"
+        held = {row[0] for row in store.rows(ids, (first, first, last_row(namespace)))}
         if wanted != held:
             return f"{len(wanted - held)} missing, {len(held - wanted)} too many"
         wrong = _count_wrong_texts(store, namespace) if kind == "items" else 0
@@ -225,9 +227,9 @@ def _describe_wrong_vectors(store: Store, namespace: int, kind: str, without: se
 def _count_wrong_texts(store: Store, namespace: int) -> int:
     """Return how many active items are indexed with a text that is not theirs."""
     rows = store.rows(
-        f"SELECT record, text FROM items JOIN items_text_{namespace} AS indexed ON indexed.rowid = number "
+        "SELECT record, text FROM items JOIN items_text AS indexed ON indexed.rowid = number + ? "
         "WHERE namespace = ? AND status = 'active'",
-        (namespace,),
+        (first_row(namespace), namespace),
     )
     return sum(index_text(plain(item_of(record).text)) != text for record, text in rows)
 
@@ -334,26 +336,33 @@ def _clear_failures(connection: Connection, store: Store, namespace: int) -> Non
     connection.execute("UPDATE inbox SET failed = NULL WHERE namespace = ?", (namespace,))
 
 
-def rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
-    """Rebuild the text indexes of all states, leaving no trace of earlier entries."""
-    for untrusted, kind in enumerate(("states", "testimony")):
-        table = f"{kind}_text_{namespace}"
+def rebuild_states_text(connection: Connection, store: Store) -> None:
+    """Rebuild the text indexes of the states of all namespaces, leaving no trace of earlier entries.
+
+    Without content, FTS5 keeps no copy of a text, but cannot delete single rows either.
+    """
+    states = "SELECT ? + id, observation, feedback FROM states WHERE namespace = ? AND untrusted = ?"
+    for untrusted, table in enumerate(("states_text", "testimony_text")):
         connection.execute(f"INSERT INTO {table}({table}) VALUES ('delete-all')")
-        rows = store.rows(
-            "SELECT id, observation, feedback FROM states WHERE namespace = ? AND untrusted = ?", (namespace, untrusted)
-        )
-        states = ((ref, State(text, feedback=feedback, signature="-")) for ref, text, feedback in rows)
-        texts = ((ref, index_text(plain(state_text(state)))) for ref, state in states)
-        connection.executemany(f"INSERT INTO {table}(rowid, text) VALUES (?, ?)", texts)
+        for (namespace,) in store.rows("SELECT id FROM namespaces"):
+            rows = store.rows(states, (first_row(namespace), namespace, untrusted))
+            pairs = ((ref, State(text, feedback=feedback, signature="-")) for ref, text, feedback in rows)
+            texts = ((ref, index_text(plain(state_text(state)))) for ref, state in pairs)
+            connection.executemany(f"INSERT INTO {table}(rowid, text) VALUES (?, ?)", texts)
+
+
+def _rebuild_states_text(connection: Connection, store: Store, namespace: int) -> None:
+    rebuild_states_text(connection, store)
 
 
 def _rebuild_items_text(connection: Connection, store: Store, namespace: int) -> None:
     """Rebuild the text index of items, and delete their vectors, which may stem from wrong texts."""
-    connection.execute(f"DELETE FROM items_text_{namespace}")
+    first = first_row(namespace)
+    connection.execute("DELETE FROM items_text WHERE rowid BETWEEN ? AND ?", (first, last_row(namespace)))
     rows = store.rows("SELECT number, record FROM items WHERE namespace = ? AND status = 'active'", (namespace,))
     connection.executemany(
-        f"INSERT INTO items_text_{namespace}(rowid, text) VALUES (?, ?)",
-        [(number, index_text(plain(item_of(record).text))) for number, record in rows],
+        "INSERT INTO items_text(rowid, text) VALUES (?, ?)",
+        [(first + number, index_text(plain(item_of(record).text))) for number, record in rows],
     )
     connection.execute("DELETE FROM vectors WHERE namespace = ? AND kind = 'items'", (namespace,))
 
@@ -411,8 +420,8 @@ Rebuilder = Callable[[Connection, Store, int], None]
 _REBUILDERS: dict[str, Rebuilder] = {
     "inbox": _clear_failures,
     "checksums": _seal_missing,
-    "states text index": rebuild_states_text,
-    "testimony text index": rebuild_states_text,
+    "states text index": _rebuild_states_text,
+    "testimony text index": _rebuild_states_text,
     "items text index": _rebuild_items_text,
     "states vectors": _drop_vectors("states"),
     "testimony vectors": _drop_vectors("testimony"),

@@ -28,7 +28,6 @@ _CHUNK = 1024
 """Steps processed together."""
 _DERIVED = ("words", "worlds", "attempts", "item places")
 """Other structures derived from words and templates."""
-_TEXT_INDEXES = ("states text index", "items text index")
 _SAME_IN_ASCII = 7
 """Version of the keys that differ from the current ones only for texts that are not ASCII."""
 _NOT_ASCII = "{} GLOB '*[^' || char(1) || '-' || char(127) || ']*'"
@@ -53,6 +52,7 @@ def rekey(store: Store) -> int:
         is_same = _read_version(store) == _SAME_IN_ASCII and not _has_other_texts(store)
         count = 0 if is_same else sum(_rekey_namespace(connection, store, namespace) for namespace in namespaces)
         if not is_same:
+            integrity.rebuild_states_text(connection, store)  # of all namespaces at once
             _drop_other_vectors(connection, store)
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('keys', ?)", (str(KEYS_VERSION),))
     if count:
@@ -87,8 +87,7 @@ def _drop_other_vectors(connection: Connection, store: Store) -> None:
 
 
 def _rekey_namespace(connection: Connection, store: Store, namespace: int) -> int:
-    for where in _TEXT_INDEXES:
-        integrity.rebuild(connection, store, namespace, where)
+    integrity.rebuild(connection, store, namespace, "items text index")
     if not store.rows("SELECT 1 FROM steps WHERE namespace = ? LIMIT 1", (namespace,)):
         return 0
     # Word counts first: the new keys depend on them.

@@ -9,13 +9,12 @@ from sqlite3 import Connection
 
 from hardwon.memory import items as catalogue
 from hardwon.memory.errors import LibraryDamaged
-from hardwon.memory.retrieval.search import KINDS
 from hardwon.memory.storage import rollups, worlds
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.clock import now
 from hardwon.memory.storage.counted import extract_words, find_counted_writers, is_counted, recount_words
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.episodes import dumps, witness_of
+from hardwon.memory.storage.episodes import dumps, first_row, last_row, witness_of
 from hardwon.memory.upkeep.damage import UNREADABLE
 from hardwon.memory.upkeep.integrity import rebuild_states_text
 from hardwon.memory.upkeep.queries import trajectory
@@ -106,7 +105,7 @@ class Deletion:
             self._rows.delete("langgraph_values", f"id {LISTED}", json.dumps(chosen.values))
         self._items.revise(chosen.items, steps, extract_tokens(texts))
         # FTS5 keeps words of deleted rows in its segments until they are merged; a rebuild drops them now.
-        self._run(f"INSERT INTO items_text_{self._namespace}(items_text_{self._namespace}) VALUES ('rebuild')")
+        self._run("INSERT INTO items_text(items_text) VALUES ('rebuild')")
 
     def _withdraw_opinions(self, opinions: Collection[tuple[str, str, str]]) -> None:
         """Delete feedback, and take back the score that it moved."""
@@ -165,7 +164,7 @@ class Deletion:
         self._rows.delete("states", f"id {LISTED}", unreferenced)
         self._rows.delete("vectors", f"kind IN ('states', 'testimony') AND ref {LISTED}", unreferenced)
         self._delete_unused_keys(keys)
-        rebuild_states_text(self._rows.connection, self._rows.store, namespace)
+        rebuild_states_text(self._rows.connection, self._rows.store)
         rollups.rebuild(self._rows.connection, self._rows.store, namespace)
         worlds.renew(self._rows.connection, namespace)
         return texts, steps
@@ -252,7 +251,7 @@ class Deletion:
         if self._rows.read_columns("langgraph_values"):
             values = "value IN (SELECT id FROM langgraph_values WHERE namespace = ?)"
             self._rows.delete("langgraph_vectors", values, name)
-        # By column, not by name: tables of later migrations are covered too. FTS5 tables are dropped below.
+        # By column, not by name: tables of later migrations are covered too. The text indexes are rebuilt below.
         tables = self._rows.read_ids(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
         )
@@ -262,8 +261,9 @@ class Deletion:
             if kind is not None and table != "receipts":
                 mark = name if kind == "TEXT" else namespace
                 self._rows.delete(table, "namespace = ?", mark, label=labels.get(table, ""))
-        for kind in KINDS:
-            self._run(f"DROP TABLE IF EXISTS {kind}_text_{namespace}")
+        rebuild_states_text(self._rows.connection, self._rows.store)
+        self._run("DELETE FROM items_text WHERE rowid BETWEEN ? AND ?", (first_row(namespace), last_row(namespace)))
+        self._run("INSERT INTO items_text(items_text) VALUES ('rebuild')")
         self._delete_unused_keys(keys)
         self._run("DELETE FROM namespaces WHERE id = ?", (namespace,))
 

@@ -9,7 +9,7 @@ from hardwon.memory.errors import LibraryDamaged
 from hardwon.memory.learning.consolidation import Consolidator
 from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import Item, Trajectory
-from hardwon.memory.storage.episodes import log_change
+from hardwon.memory.storage.episodes import first_row, log_change
 from hardwon.memory.upkeep.damage import UNREADABLE
 from hardwon.memory.upkeep.queries import trajectory
 from hardwon.memory.values.saved_tables import rebuild_values
@@ -106,7 +106,7 @@ class ItemRevision:
         """Delete an item with its index entries, usages, scores and history."""
         namespace = self._namespace
         (number,) = self._rows.read_ids("SELECT number FROM items WHERE namespace = ? AND id = ?", namespace, item.id)
-        self._run(f"DELETE FROM items_text_{namespace} WHERE rowid = ?", (number,))
+        self._run("DELETE FROM items_text WHERE rowid = ?", (first_row(namespace) + number,))
         self._rows.delete("item_places", "number = ?", number)
         self._rows.delete("vectors", "kind = 'items' AND ref = ?", number)
         self._rows.delete("usages", "namespace = ? AND item_id = ?", namespace, item.id)
