@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from tests.memory.privacy.fresh_set import NORMAL, fresh
 from tests.memory.privacy.normal_set import normal
 from tests.memory.privacy.secrets_set import Half, Planted, planted
 
@@ -47,6 +48,18 @@ def test_few_normal_lines_are_changed(half):
     print(f"\n{half}: {len(changed)} of {len(lines)} normal lines changed: {changed}")
     assert len(lines) >= 150
     assert len(changed) < MOST_CHANGED * len(lines)
+
+
+def test_most_kinds_of_a_fresh_set_are_found():
+    """Files of systems, arguments of tools, and pairs of an id and a secret."""
+    all_ = [one for seed in SEEDS for one in fresh(seed)]
+    missed = {one.kind for one in all_ if not is_gone(one)}
+    print(f"\nfresh: {sum(map(is_gone, all_))} of {len(all_)} lines; missed: {', '.join(sorted(missed)) or 'none'}")
+    assert len({one.kind for one in all_}) >= 100
+    assert missed <= {"gcp private key id"}  # an id
+    assert [line for line in NORMAL if redact(line) != line] == []
+    assert all(redact(redact(one.line)) == redact(one.line) for one in all_)
+    assert all(may_hold_secrets(one.line) for one in all_ if is_gone(one))
 
 
 @pytest.mark.parametrize("half", HALVES)

@@ -26,6 +26,7 @@ from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 from .secret_fields import PINS, is_pin, is_typed, kind_of, may_hold_fields, redact_fields
 from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
 from .secret_phrases import is_mixed, may_hold_phrases, redact_phrases, unmix
+from .secret_places import may_hold_places, redact_beside_ids, redact_places
 from .secret_values import find_named, find_neighbors
 
 SHORTEST = 6
@@ -204,6 +205,7 @@ def may_hold_secrets(text: str) -> bool:
         or _may_hold_cards(raw)
         or may_hold_forms(lowered, raw)
         or may_hold_phrases(lowered)
+        or may_hold_places(lowered)
         or is_masked(text)
         or is_mixed(text)
         or "\\\\u" in text  # unpaired surrogate in JSON: `redact` escapes it in the record, too
@@ -234,10 +236,13 @@ def _once_plain(text: str) -> str:
     raw = text.encode("ascii", "replace")
     if _begins_a_token(raw) or b"-us" in raw:
         redacted = _KEY.sub("[redacted:api_key]", _JWT.sub("[redacted:jwt]", redacted))
+        redacted = redact_beside_ids(redacted)
         redacted = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", redacted)))
     if _may_hold_cards(raw):
         redacted = _replaced(redacted, _CARD, _card)
     redacted = redact_forms(redacted, lowered, raw)
+    if may_hold_places(lowered):
+        redacted = redact_places(redacted, lowered)
     return redact_phrases(redacted, lowered) if may_hold_phrases(lowered) else redacted
 
 

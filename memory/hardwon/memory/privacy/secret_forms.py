@@ -64,7 +64,7 @@ _OF_COMMANDS = (
     make_form("redis-cli", rf"\bredis-cli\s(?:{_PROGRAM}\s)?-a\s{{1,3}}{VALUE}"),
     make_form(
         " -u, --user,proxy-user, --auth, -a ",
-        rf"\s(?:-u|--user|--proxy-user|-a|--auth)[ =]\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:{VALUE}",
+        rf"\s(?:-u|--user|--proxy-user|-a|--auth)[ =]\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:(?!\w{{0,20}}:?//){VALUE}",
     ),
     make_form("pass:", rf"\bpass:{VALUE}"),
     make_form("/p:,/pass:,/password:", rf"\s/p(?:ass(?:word)?)?:{VALUE}"),

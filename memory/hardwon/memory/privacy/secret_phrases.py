@@ -105,7 +105,7 @@ _OF_COMMANDS = (
     make_form("htpasswd", rf"\bhtpasswd\s+-\w{{0,5}}b\w{{0,5}}\s+(?:-\w+\s+)?\S{{1,200}}\s+\S{{1,80}}\s+{VALUE}"),
     make_form(" -u", rf"\s-U\s{{0,3}}[\"']?[^\s%\"']{{1,80}}%{VALUE}"),
     make_form("ftp", rf"\bl?ftp{_PROGRAM}\s-u\s{{0,3}}[^\s,]{{1,80}},{VALUE}"),
-    make_form(" -u", rf"\s-u[\"']?[^\s:\"'-][^\s:\"']{{0,80}}:{VALUE}"),
+    make_form(" -u", rf"\s-u[\"']?[^\s:\"'-][^\s:\"']{{0,80}}:(?!\w{{0,20}}:?//){VALUE}"),
     make_form("-auth ", rf"\s-auth\s{{1,3}}[^\s:]{{1,80}}:{VALUE}"),
     make_form("sudo -s,password-stdin", rf"\becho\s+{VALUE}\s?\|\s?[^|\n]{{0,80}}(?:sudo\s-S|--password-stdin)"),
     make_form("net user", rf"\bnet\s+user\s+\S{{1,80}}\s+{VALUE}"),
