@@ -51,6 +51,7 @@ from .stored_values import StoredValues
 from .trust.intake import has_keys, received, with_keys
 from .upkeep import forgetting, integrity, jsonl
 from .upkeep.damage import names_damage
+from .upkeep.forgetting.replacement import replace_episodes
 from .upkeep.maintenance import MaintainedLibrary
 from .upkeep.rekeying import rekey
 from .upkeep.setup import agree_on_embedder, namespace_number, reembed as reembed
@@ -538,7 +539,11 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
                 # redact here: unlike `record`, `write_alone` stores an episode as it is
                 self._inbox.write_alone(connection, redact_trajectory(trajectory), at)
 
-            return jsonl.Import(connection, self._store, self._number, self.record, write, trust).read(path)
+            def update(versions: Sequence[tuple[Trajectory, Sequence[str]]]) -> None:
+                clean = [(redact_trajectory(episode), refs) for episode, refs in versions]
+                replace_episodes(self._store, connection, self._inbox, clean)
+
+            return jsonl.Import(connection, self._store, self._number, self.record, write, update, trust).read(path)
 
     # -- transactions and caches ------------------------------------------------------------------
 

@@ -312,7 +312,8 @@ def test_nonsense_is_read_or_refused_in_our_words(tmp_path_factory, value):
 def test_the_command_counts_what_it_imports(hardwon_json, path, file):
     source = file({"messages": TALK})
     told = hardwon_json("memory", "import", path, source)
-    assert told == {"format": "openai", "library": str(path), "episodes": 1, "new": 1, "requests": 1, "steps": 2}
+    counts = {"episodes": 1, "new": 1, "updated": 0, "known": 0, "requests": 1, "steps": 2}
+    assert told == {"format": "openai", "library": str(path), **counts}
     assert hardwon_json("memory", "import", path, source)["new"] == 0
 
 

@@ -334,3 +334,31 @@ def test_times_of_other_programs_are_stored_in_one_form(tmp_path, library, at):
     path.write_text(json.dumps({"episode": episode}) + "\n", encoding="utf-8")
     library.import_jsonl(path)
     assert library.trajectories()[0]["recorded_at"] == "2026-01-01T10:00:00+00:00"
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_an_episode_that_was_graded_later_gets_its_outcome(tmp_path, episode, after):
+    with ExperienceLibrary.open(tmp_path / "a.db") as library, ExperienceLibrary.open(tmp_path / "b.db") as other:
+        ref = library.record(replace(episode(), success=None, score=0.0))
+        library.export_jsonl(tmp_path / "before.jsonl")
+        other.import_jsonl(tmp_path / "before.jsonl")
+        library.grade(ref, success=after, why="seen", grader="ada")
+        library.export_jsonl(tmp_path / "after.jsonl")
+        assert other.import_jsonl(tmp_path / "after.jsonl") == 2
+        assert other.trajectory(ref).success is after
+        assert [grade.grader for grade in other.grades(ref)] == ["ada"]
+        assert other.verify() == []
+        assert other.import_jsonl(tmp_path / "after.jsonl") == other.import_jsonl(tmp_path / "before.jsonl") == 0
+        assert other.trajectory(ref).success is after
+
+
+def test_an_episode_that_grew_is_updated(tmp_path, episode):
+    whole = replace(episode(), steps=episode().steps[:1] * 2)
+    with ExperienceLibrary.open(tmp_path / "a.db") as library, ExperienceLibrary.open(tmp_path / "b.db") as other:
+        library.record(replace(whole, id="e-1"))
+        library.export_jsonl(tmp_path / "whole.jsonl")
+        other.record(replace(whole, id="e-1", steps=whole.steps[:1]))
+        assert other.import_jsonl(tmp_path / "whole.jsonl") == 1
+        assert [step.action for step in other.trajectory("e-1").steps] == [step.action for step in whole.steps]
+        assert other.verify() == []
+        assert other.import_jsonl(tmp_path / "whole.jsonl", trust="untrusted") == 0

@@ -385,7 +385,10 @@ def _count_new(path: Path, namespace: str, source: Path, source_format: Any, log
         exists = path.exists() and namespace in file_queries.list_namespaces(path)
     with opened(path, namespace) if exists else ExperienceLibrary.open(":memory:") as library:
         counted: dict[str, Any] = dict(importers.count(library, source, source_format, logged))
-    return counted, f"{counted['new']} of {counted['episodes']} episodes in {source} are new. Nothing was written."
+    words = f"{counted['new']} of {counted['episodes']} episodes in {source} are new"
+    if counted.get("updated"):
+        words += f", and {counted['updated']} have grown"
+    return counted, f"{words}. Nothing was written."
 
 
 def _import_log(
@@ -403,11 +406,11 @@ def _import_log(
     from hardwon.memory import ExperienceLibrary
 
     new: list[str] = []
+    updated: list[str] = []
     with ExperienceLibrary.open(path, namespace=namespace) as library:
-        # Counted before the write, while the new episodes are still new.
-        counted: dict[str, Any] = dict(importers.count(library, source, source_format, logged))
+        counted: dict[str, Any] = dict(importers.measure(logged))
         with _show_file_progress(source, "writing") as advance:
-            importers.write(
+            counted["new"] = importers.write(
                 library,
                 logged,
                 source=source_format,
@@ -415,8 +418,13 @@ def _import_log(
                 writer=f"import:{source.name}",
                 on_progress=advance,
                 on_recorded=new.append,
+                on_updated=updated.append,
             )
-        words = f"{counted['new']} new episodes of {counted['episodes']} from {source} ({source_format})."
+        counted |= {"updated": len(updated), "known": len(logged) - len(new) - len(updated)}
+        words = (
+            f"{counted['new']} new episodes of {counted['episodes']} from {source} ({source_format}); "
+            f"{counted['updated']} updated, {counted['known']} known."
+        )
         if extractor is not None:
             failures: list[str] = []
             counted["lessons"] = read_all(new, extractor, library, on_failure=failures.append)

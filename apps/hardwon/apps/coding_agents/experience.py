@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hardwon.apps.importers.filing import episode_id
+from hardwon.apps.importers.codex import refer_to_call
+from hardwon.apps.importers.comparison import episode_id
 from hardwon.apps.importers.messages import plain_messages
-from hardwon.apps.importers.spool import LoggedEpisode
 from hardwon.apps.shared.common import is_address, parse_library
 from hardwon.memory import ExperienceLibrary, Reasons, Verdict
 from hardwon.runtime.environments.calls import Call, clip
@@ -152,22 +152,36 @@ def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namesp
         log_failure(ValueError(f"{path.name} is not recorded: its session reported calls and no request"))
         return ""
     if options.agent == "codex":
-        uuid = ""  # the requests of a rollout have no ids
+        uuid = ""  # the requests of a rollout have no ids, but their calls have
         mark_failures_from_rollout(entries, prompt)
     else:
         uuid = complete_from_transcript(entries, prompt)
     run = build_run(library, entries, hides_results=options.trust == "own")
-    session, task = str(prompt.get("session", "")), str(prompt.get("text", ""))
     # Ids that are the same at every attempt, so that two recorders at once write one episode; if possible, the
     # id that an import of the transcript gives the same request.
-    ref = LoggedEpisode(f"{session} {uuid}", ((task, ()),)) if uuid else None
+    ref = uuid or refer_to_call(next((entry["id"] for entry in entries if entry.get("id")), ""))
+    own = f"hook-{path.stem}"
+    row = find_known(library, [ref, f"{prompt.get('session', '')} {uuid}"], options.agent) if ref else None
+    if row and row["n_steps"] >= len(run.episode.steps):
+        return str(row["id"])
     is_cut = any(entry.get("kind") == "interrupt" for entry in entries)
     success = run.episode.judge("unfinished" if is_cut else "completed")
-    return record_run(
+    episode = record_run(
         run, success=success, environment=options.agent, writer=f"hook:{options.agent}",
         trust=to_trust(options.trust), meta={"cwd": prompt.get("cwd", "")},
-        episode=episode_id(ref, options.agent) if ref else f"hook-{path.stem}",
+        episode=episode_id(ref, options.agent) if ref and not row else own,
     )  # fmt: skip
+    if not (row and episode):
+        return episode
+    # An import has read the transcript before the turn was over.
+    library.replace_many([(library.trajectory(own), [row["id"], own])])
+    return str(row["id"])
+
+
+def find_known(library: ExperienceLibrary, refs: Sequence[str], agent: str) -> dict[str, Any] | None:
+    """Return the row of a turn that an import has recorded, by what it may be called there."""
+    rows = library.find_episodes([episode_id(ref, agent) for ref in refs])
+    return next(iter(rows.values()), None)
 
 
 def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> str:

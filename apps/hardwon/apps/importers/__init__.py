@@ -8,8 +8,8 @@ in memory. The id of an episode is a digest of its identifying content, so impor
 of `hardwon memory export` are only recognized here; the library reads them itself.
 """
 
-from .filing import count as count, episodes as episodes, write as write
+from .filing import count as count, episodes as episodes, measure as measure, write as write
 from .reading import FORMATS as FORMATS, Format as Format, read as read
 from .spool import LoggedEpisode as LoggedEpisode
 
-__all__ = ["FORMATS", "Format", "LoggedEpisode", "count", "episodes", "read", "write"]
+__all__ = ["FORMATS", "Format", "LoggedEpisode", "count", "episodes", "measure", "read", "write"]

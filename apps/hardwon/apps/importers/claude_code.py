@@ -2,7 +2,7 @@
 
 Lines of type `user` and `assistant` contain a message in Anthropic's format; summaries, snapshots and progress lines
 are skipped. A sidechain, the conversation of a subagent, is a separate conversation. Each user request is an episode,
-identified by the id of its message, so a session that was resumed in another file adds only its new part.
+identified by the id of its message alone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from hardwon.apps.shared.remarks import drop_remarks
 from hardwon.runtime.integrations.tool_episode import iter_calls
 
-from .messages import Message, plain_messages
+from .messages import plain_messages
 from .spool import LoggedEpisode, Spool
 
 KINDS = (
@@ -49,12 +49,18 @@ def _drop_remarks(message: Mapping[str, Any]) -> Any:
 
 
 class Transcripts:
-    """Reader of transcript lines, from one session or several."""
+    """Reader of transcript lines, from one session or several.
+
+    A line belongs to the request from which it descends, whatever session wrote it: a session that was resumed or
+    forked writes the lines of before once more, under its own id.
+    """
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._parts: dict[str, str] = {}
-        """The conversation of every line, by the id of the line; a sidechain belongs to that of its parent."""
+        self._requests: dict[str, str] = {}
+        """The request of every line, by the id of the line."""
+        self._last: dict[str, str] = {}
+        """The newest request of a session or a sidechain."""
         self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
@@ -65,53 +71,54 @@ class Transcripts:
         """
         if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
             raise ValueError("not a line of a transcript: it has no type")
-        part, uuid = self._find_conversation(value), value.get("uuid")
-        if isinstance(uuid, str):
-            if uuid in self._parts:  # a resumed session repeats the earlier lines
-                return
-            # Lines of every type, because a sidechain may start at any of them.
-            self._parts[uuid] = part
-        if value["type"] not in ("user", "assistant"):
+        uuid, parent = value.get("uuid"), self._requests.get(str(value.get("parentUuid")))
+        if isinstance(uuid, str) and uuid in self._requests:  # a resumed session repeats the earlier lines
             return
+        lane = _find_lane(value)
+        request = parent or self._last.get(lane) or f"{lane}\0"
+        if value["type"] in ("user", "assistant"):
+            request = self._add_message(place, value, lane, request)
+        if isinstance(uuid, str):
+            # Lines of every type, because a sidechain may start at any of them.
+            self._requests[uuid] = request
+
+    def _add_message(self, place: str, value: Mapping[str, Any], lane: str, request: str) -> str:
+        """Add the messages of a line, and return the request to which the lines after it belong."""
         message = value.get("message")
         if not isinstance(message, Mapping):
             raise ValueError(f"a line of type {value['type']} without a message")
         # Text that the program inserted under the role `user`.
         hidden = bool(value.get("isMeta") or value.get("isCompactSummary") or value.get("isVisibleInTranscriptOnly"))
-        messages = list(plain_messages({"role": value["type"], **message, "content": _drop_remarks(message)}))
-        self._spool.put(part, place, [uuid or place, hidden, messages], at=value.get("timestamp"))
-
-    def _find_conversation(self, value: Mapping[str, Any]) -> str:
-        session = str(value.get("sessionId") or "")
-        if not value.get("isSidechain"):
-            return session
-        agent = value.get("agentId")
-        parent = self._parts.get(str(value.get("parentUuid")))
-        if agent:
-            return f"{session}/{agent}"
-        return parent if parent and "/" in parent else f"{session}/{value.get('uuid')}"
+        ref = value["uuid"] if isinstance(value.get("uuid"), str) else f"{lane} {place}"
+        for plain in plain_messages({"role": value["type"], **message, "content": _drop_remarks(message)}):
+            if plain["role"] == "user":
+                if hidden or not _is_request(plain["text"]):
+                    continue
+                request = self._last[lane] = ref
+            self._last.setdefault(lane, request)
+            self._spool.put(request, place, [ref, lane, plain], at=value.get("timestamp"))
+        return request
 
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield an episode for each request that led to tool calls."""
-        for part in self._spool.parts():
-            ref, task, replies = "", "", list[Message]()
-            for _, (uuid, hidden, messages) in self._spool.values(part):
-                for message in messages:
-                    if message["role"] == "user":
-                        if hidden or not _is_request(message["text"]):
-                            continue
-                        yield from self._build_episode(part, ref, task, replies)
-                        ref, task, replies = uuid, message["text"], []
-                    else:
-                        ref = ref or uuid
-                        replies.append(message)
-            yield from self._build_episode(part, ref, task, replies)
+        for request in self._spool.parts():
+            lines = [line for _, line in self._spool.values(request)]
+            # Without a request, a session was cut at its beginning; its first line identifies it.
+            ref = lines[0][0] if request.endswith("\0") else request
+            task = next((message["text"] for _, _, message in lines if message["role"] == "user"), "")
+            replies = [message for _, _, message in lines if message["role"] != "user"]
+            calls = tuple(iter_calls(replies))
+            self.unanswered += sum(len(message["calls"]) for message in replies) - len(calls)
+            if calls:
+                lanes = dict.fromkeys(lane for _, lane, _ in lines)
+                aliases = tuple(f"{lane} {ref}" for lane in lanes)
+                yield LoggedEpisode(ref, ((task, calls),), meta={"trace": lines[0][1]}, aliases=aliases)
 
-    def _build_episode(self, part: str, ref: str, task: str, replies: list[Message]) -> Iterator[LoggedEpisode]:
-        calls = tuple(iter_calls(replies))
-        self.unanswered += sum(len(message["calls"]) for message in replies) - len(calls)
-        if calls:
-            yield LoggedEpisode(f"{part} {ref}", ((task, calls),), meta={"trace": part})
+
+def _find_lane(value: Mapping[str, Any]) -> str:
+    """Return the session of a line, and the subagent in it."""
+    session, agent = str(value.get("sessionId") or ""), value.get("agentId")
+    return f"{session}/{agent or 'sidechain'}" if value.get("isSidechain") else session
 
 
 def _is_request(text: str) -> bool:

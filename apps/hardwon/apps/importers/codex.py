@@ -16,6 +16,8 @@ from .messages import Message, plain_messages
 from .spool import LoggedEpisode, Spool
 
 TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
+UNIQUE_CHARS = 16
+"""Length from which the id of a call is taken to be random."""
 _INSERTED = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md", "<INSTRUCTIONS>")
 """Beginnings of user messages that no person wrote."""
 
@@ -74,9 +76,20 @@ class Rollouts:
 
     def _build_episode(self, session: str, number: int, task: str, replies: list[Message]) -> Iterator[LoggedEpisode]:
         calls = tuple(iter_calls(replies))
-        self.unanswered += sum(len(message["calls"]) for message in replies) - len(calls)
+        all_calls = [call for message in replies for call in message["calls"]]
+        self.unanswered += len(all_calls) - len(calls)
         if calls:
-            yield LoggedEpisode(f"{session} {number}", ((task, calls),), meta={"trace": session})
+            ref, older = refer_to_call(all_calls[0]["id"]), f"{session} {number}"
+            aliases = (older,) if ref else ()
+            yield LoggedEpisode(ref or older, ((task, calls),), meta={"trace": session}, aliases=aliases)
+
+
+def refer_to_call(call_id: Any) -> str:
+    """Return the reference of a request whose first call has an id; empty if the id is too short to be unique.
+
+    A session that was resumed or forked repeats the requests under another id of its own; those of their calls stay.
+    """
+    return f"call {call_id}" if isinstance(call_id, str) and len(call_id) >= UNIQUE_CHARS else ""
 
 
 def _make_request(text: str) -> Message:

@@ -13,7 +13,7 @@ from typing import Any
 from hardwon.runtime.integrations.tool_episode import iter_calls
 
 from .messages import Message, conversation, form_of, is_messages, plain_messages
-from .spool import LoggedEpisode, Request, Spool
+from .spool import LoggedEpisode, Spool
 
 Outcome = tuple[bool, float]
 """Success, and a score in [0, 1]."""
@@ -101,8 +101,9 @@ class Conversations:
         run = [trial, episode.score]
         if run not in runs:
             runs.append(run)
-        number = runs.index(run)
-        return replace(episode, ref=f"{episode.ref} {number + 1}") if number else episode
+        if number := runs.index(run):
+            return replace(episode, ref=f"{episode.ref} {number + 1}", aliases=())
+        return replace(episode, meta={"trial": trial}) if trial else episode
 
     def _read(self, part: str) -> tuple[list[Message], Any, str]:
         ((_, (messages, outcome, trial)),) = self._spool.values(part)
@@ -120,30 +121,32 @@ class Conversations:
     def _build_episodes(self, messages: list[Message], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
         total = sum(len(message["calls"]) for message in messages)
         requests = list(split_requests(messages))
-        self.unanswered += total - sum(len(calls) for _, (_, calls) in requests)
-        yield from log_episodes(requests, outcome)
+        self.unanswered += total - sum(len(request.calls) for request in requests)
+        if outcome is None:
+            yield from requests
+        elif requests:
+            # The requests may have been recorded one by one, before there was an outcome.
+            aliases = tuple(ref for request in requests for ref in (request.ref, *request.aliases))
+            whole = tuple(part for request in requests for part in request.requests)
+            last = requests[-1].ref
+            yield LoggedEpisode(last, whole, *outcome, aliases=tuple(ref for ref in aliases if ref != last))
 
 
-def log_episodes(requests: Sequence[tuple[str, Request]], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
-    """Yield one episode for all requests if there is an outcome, else one episode per request."""
-    if outcome is None:
-        for ref, request in requests:
-            yield LoggedEpisode(ref, (request,))
-    elif requests:
-        yield LoggedEpisode(requests[-1][0], tuple(request for _, request in requests), *outcome)
+def split_requests(messages: Sequence[Message]) -> Iterator[LoggedEpisode]:
+    """Yield an episode for every request that has answered calls.
 
-
-def split_requests(messages: Sequence[Message]) -> Iterator[tuple[str, Request]]:
-    """Yield a digest and the calls of every request that has answered calls.
-
-    The digest covers the conversation up to the end of the request.
+    Its reference is a digest of the conversation up to the end of the request. Those up to earlier answers of the
+    request are its aliases: a log that ended there has them.
     """
     starts = [n for n, message in enumerate(messages) if message["role"] == "user"] or [-1]
     digests = list(digest_beginnings(messages))
     for start, end in zip(starts, [*starts[1:], len(messages)], strict=True):
         calls = tuple(iter_calls(messages[start + 1 : end]))
         if calls:
-            yield digests[end - 1].hex(), (messages[start]["text"] if start >= 0 else "", calls)
+            first = next(n for n in range(start + 1, end) if messages[n]["role"] == "tool" or n == end - 1)
+            aliases = tuple(digest.hex() for digest in digests[first : end - 1])
+            task = messages[start]["text"] if start >= 0 else ""
+            yield LoggedEpisode(digests[end - 1].hex(), ((task, calls),), aliases=aliases)
 
 
 def digest_beginnings(messages: Iterable[Message]) -> Iterator[bytes]:

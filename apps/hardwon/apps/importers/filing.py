@@ -1,6 +1,6 @@
 """Convert logged episodes to episodes of a library, with diagnoses and keys, and record them."""
 
-import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
@@ -13,15 +13,13 @@ from hardwon.memory.records import Trust
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS, ToolEpisode, extract_text
 
+from .comparison import MAX_CALLS as MAX_CALLS, compare, digest_content, episode_id
 from .source import Progress
 from .spool import LoggedEpisode, Spool
 
 BATCH = 200
 """Number of episodes per transaction."""
-MAX_CALLS = 2000
-"""Largest number of calls of an episode; the last ones are kept."""
 _DEPTH = 8
-_CONVERSATIONS = ("openai", "anthropic", "responses")
 
 
 def episodes(
@@ -54,19 +52,11 @@ def episodes(
             episode.replay([_clean_call(call) for call in calls])
         success = not episode.broken if entry.success is None else entry.success
         ending = "success" if success else "done"
-        meta = {"environment": source, "policy": "import", **entry.meta}
+        meta = {"environment": source, "policy": "import", "log": digest_content(entry), **entry.meta}
         if entry.score is not None:
             meta["discount"] = 1.0
         named = {"arm": "import", "ending": ending, "meta": meta, "writer": writer, "trust": trust}
-        yield episode.trajectory(success, entry.score, id=episode_id(entry, source), **named)
-
-
-def episode_id(entry: LoggedEpisode, source: str) -> str:
-    """Return the id of an episode: a digest, so that no file can claim the id of another program's episode."""
-    # The three chat formats share one prefix: the same conversation has the same id in each.
-    form = "messages" if source in _CONVERSATIONS else source
-    digest = hashlib.blake2b(f"{form}\0{entry.ref}".encode(errors="replace"), digest_size=12)
-    return f"im-{digest.hexdigest()}"
+        yield episode.trajectory(success, entry.score, id=episode_id(entry.ref, source), **named)
 
 
 def _keep_last_calls(entry: LoggedEpisode) -> Iterator[tuple[str, tuple[Call, ...]]]:
@@ -108,8 +98,9 @@ def write(
     writer: str = "import",
     on_progress: Progress | None = None,
     on_recorded: Callable[[str], None] | None = None,
+    on_updated: Callable[[str], None] | None = None,
 ) -> int:
-    """Record the new episodes, a few hundred per transaction.
+    """Record the new episodes, a few hundred per transaction, and update those of which the file has a later version.
 
     Args:
         library: The library to write.
@@ -119,24 +110,40 @@ def write(
         writer: Name of the writer to record.
         on_progress: Called with the number of finished episodes and the total.
         on_recorded: Called with the id of each new episode, after it is written.
+        on_updated: Called with the id of each episode of which the file has a later version, after it is written.
 
     Returns:
         The number of new episodes.
     """
-    new = done = 0
+    done = recorded = 0
     total, waiting = len(logged), iter(logged)
+    settings: Any = {"source": source, "trust": trust, "writer": writer}
+
+    def convert(entry: LoggedEpisode) -> Iterator[Trajectory]:
+        return episodes(library, [entry], **settings)
+
     while batch := list(islice(waiting, BATCH)):
         # Checked before the conversion, so that repeating an import costs only lookups.
-        missing = [entry for entry in batch if not is_known(library, entry, source)]
-        ids = library.record_many(episodes(library, missing, source=source, trust=trust, writer=writer))
-        new += len(ids)
-        if on_recorded is not None:
-            for ref in ids:
-                on_recorded(ref)
-        done += len(batch)
+        new, updated = compare(library, batch, convert, source=source, trust=trust)
+        ids = library.record_many(episodes(library, new, **settings))
+        if updated:
+            versions = episodes(library, [entry for entry, _ in updated], **settings)
+            library.replace_many(list(zip(versions, (refs for _, refs in updated), strict=True)))
+        for report, refs in ((on_recorded, ids), (on_updated, [refs[0] for _, refs in updated])):
+            for ref in refs:
+                if report is not None:
+                    report(ref)
+        recorded, done = recorded + len(ids), done + len(batch)
         if on_progress is not None:
             on_progress(done, total)
-    return new
+    return recorded
+
+
+def measure(logged: Spool) -> dict[str, int]:
+    """Return the numbers of episodes, requests and steps of a file."""
+    sizes = [(len(entry.requests), min(MAX_CALLS, len(entry.calls))) for entry in logged]
+    requests, steps = (sum(column) for column in zip(*sizes, strict=True)) if sizes else (0, 0)
+    return {"episodes": len(sizes), "requests": requests, "steps": steps}
 
 
 def count(library: ExperienceLibrary, path: Path, format_name: str, logged: Spool) -> dict[str, int]:
@@ -152,32 +159,28 @@ def count(library: ExperienceLibrary, path: Path, format_name: str, logged: Spoo
         ConfigError: An export of a library cannot be imported; the message names the line.
     """
     if format_name != "hardwon":
-        new = steps = requests = 0
-        for entry in logged:
-            new += not is_known(library, entry, format_name)
-            steps += min(MAX_CALLS, len(entry.calls))
-            requests += len(entry.requests)
-        return {"episodes": len(logged), "new": new, "requests": requests, "steps": steps}
+        counts = Counter[str](new=0, updated=0, known=0)
+        waiting = iter(logged)
+
+        def convert(entry: LoggedEpisode) -> Iterator[Trajectory]:
+            return episodes(library, [entry], source=format_name)
+
+        while batch := list(islice(waiting, BATCH)):
+            new, updated = compare(library, batch, convert, source=format_name, trust="trusted")
+            counts.update(new=len(new), updated=len(updated), known=len(batch) - len(new) - len(updated))
+        return {**measure(logged), **counts}
     # Import into memory: the file is checked exactly as a real import would check it.
     with ExperienceLibrary.open(":memory:") as trial:
         trial.import_jsonl(path)
         refs = [row["id"] for row in trial.trajectories()]
         items = [item.id for item in trial.items(status=None)]
         steps = trial.stats()["steps"]
-    new = sum(_find_record(library.trajectory, ref) is None for ref in refs)
+    missing = len(refs) - len(library.find_episodes(refs))
     new_items = sum(_find_record(library.get, ref) is None for ref in items)
-    return {"episodes": len(refs), "new": new, "steps": steps, "items": len(items), "new_items": new_items}
+    return {"episodes": len(refs), "new": missing, "steps": steps, "items": len(items), "new_items": new_items}
 
 
-def is_known(library: ExperienceLibrary, entry: LoggedEpisode, source: str) -> bool:
-    """Return whether an episode was imported before, by this version or by one that used its reference as its id."""
-    if _find_record(library.trajectory, episode_id(entry, source)) is not None:
-        return True
-    older = _find_record(library.trajectory, entry.ref)
-    return isinstance(older, Trajectory) and older.arm == "import"
-
-
-def _find_record(get: Callable[[str], Trajectory | Item], ref: str) -> Trajectory | Item | None:
+def _find_record(get: Callable[[str], Item], ref: str) -> Item | None:
     try:
         record = get(extract_text(ref))
     except UnknownName:

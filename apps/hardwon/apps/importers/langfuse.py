@@ -158,7 +158,7 @@ def _parse_messages(row: Row) -> list[Message]:
 def _requests_of_messages(observations: Sequence[Row]) -> list[tuple[str, tuple[Call, ...]]]:
     """Return the calls in the longest conversation of the generations, each of which repeats the one before."""
     longest = max(map(_parse_messages, observations), key=len, default=[])
-    return [request for _, request in split_requests(longest)]
+    return [episode.requests[0] for episode in split_requests(longest)]
 
 
 def _find_outcome(rows: Sequence[Row], root: Row) -> Outcome | None:

@@ -5,8 +5,10 @@ The input is OTLP JSON (`resourceSpans`), or a span per line, as the SDK exporte
 the messages of the model's spans are read instead (`gen_ai.input.messages`, `gen_ai.output.messages`).
 """
 
+import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hardwon.runtime.environments.calls import Call
@@ -71,7 +73,8 @@ class Spans:
                 requests = [(_find_request(spans), tuple(map(_build_call, tools)))]
             if requests:
                 success, score = _find_outcome(spans) or (None, None)
-                yield LoggedEpisode(trace, tuple(requests), success, score, {"trace": trace})
+                aliases = tuple({span["raw"] for span in spans} - {trace, ""})
+                yield LoggedEpisode(trace, tuple(requests), success, score, {"trace": trace}, aliases)
 
 
 # ---- normalization of spans
@@ -92,7 +95,15 @@ def _spans_in(value: Span) -> Iterator[Span]:
 def _get_trace_id(span: Span) -> str:
     context = span.get("context")
     inner = context if isinstance(context, Mapping) else span
-    return str(inner.get("traceId") or inner.get("trace_id") or "")
+    return _normalize_id(str(inner.get("traceId") or inner.get("trace_id") or ""))
+
+
+def _normalize_id(text: str) -> str:
+    """Return an id as exporters write it in OTLP: the SDK puts 0x before it, and protobuf's own JSON is base64."""
+    if len(text) == 24 and text.endswith("=="):
+        with suppress(ValueError):
+            return base64.b64decode(text, validate=True).hex()
+    return text.lower().removeprefix("0x")
 
 
 def _read_span(span: Span) -> dict[str, Any]:
@@ -105,7 +116,8 @@ def _read_span(span: Span) -> dict[str, Any]:
     events = [event for event in span.get("events") or () if isinstance(event, Mapping)]
     return {
         "trace": _get_trace_id(span),
-        "id": str(context.get("spanId") or context.get("span_id") or ""),
+        "raw": str(context.get("traceId") or context.get("trace_id") or ""),
+        "id": _normalize_id(str(context.get("spanId") or context.get("span_id") or "")),
         "parent": str(span.get("parentSpanId") or span.get("parent_id") or span.get("parent_span_id") or ""),
         "name": str(span.get("name") or ""),
         "start": span.get("startTimeUnixNano") or span.get("start_time_unix_nano") or span.get("start_time"),
@@ -187,7 +199,7 @@ def _requests_of_messages(spans: Sequence[Span]) -> list[tuple[str, tuple[Call, 
     # Every model call repeats the conversation so far.
     conversations = [_parse_messages(span) for span in spans]
     longest = max(conversations, key=len, default=[])
-    return [request for _, request in split_requests(longest)]
+    return [episode.requests[0] for episode in split_requests(longest)]
 
 
 def _parse_messages(span: Span) -> list[Message]:

@@ -48,7 +48,7 @@ class RunReader:
             }
             at = run.get("start_time") or str(run.get("dotted_order") or "").rpartition(".")[2].partition("Z")[0]
             self._spool.put(
-                str(run.get("trace_id") or run["id"]), place, {**run, **plain, "child_runs": None},
+                str(run.get("trace_id") or run["id"]).lower(), place, {**run, **plain, "child_runs": None},
                 ref=str(run["id"]), at=at,
             )  # fmt: skip
 
@@ -84,7 +84,7 @@ def _read_trace(trace: str, runs: Sequence[Run]) -> Iterator[LoggedEpisode]:
     tools = [run for run in runs if run.get("run_type") == "tool"]
     success, score = outcome_of(root) or (None, None)
     meta = {"trace": trace}
-    requests = [request for _, request in split_requests(_find_messages(root))]
+    requests = [episode.requests[0] for episode in split_requests(_find_messages(root))]
     if requests:  # the root repeats the messages of earlier traces
         task, calls = requests[-1]
         yield LoggedEpisode(trace, ((task, _mark_failed(calls, tools)),), success, score, meta)

@@ -20,6 +20,7 @@ CREATE TABLE raw(
     data TEXT NOT NULL);
 CREATE INDEX raw_by_part ON raw(part, seq);
 CREATE TABLE begun(digest BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE aliases(id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE logged(seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, data TEXT NOT NULL);
 """
 
@@ -38,6 +39,8 @@ class LoggedEpisode:
     """None if the file has no outcome; then the episode fails if its last errors were not resolved."""
     score: float | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    """What identified the episode in an earlier version of hardwon, or when the file was shorter."""
 
     @property
     def task(self) -> str:
@@ -104,21 +107,23 @@ class Spool:
         return self._db.execute("SELECT 1 FROM begun WHERE digest = ?", (digest,)).fetchone() is not None
 
     def keep(self, episode: LoggedEpisode) -> None:
-        """Store an episode; a later one with the same reference replaces it."""
+        """Store an episode; it replaces one with the same reference, and those whose references are its aliases."""
         calls = [[task, [[c.name, c.arguments, c.result, c.error] for c in calls]] for task, calls in episode.requests]
-        data = json.dumps([calls, episode.success, episode.score, dict(episode.meta)])
+        data = json.dumps([calls, episode.success, episode.score, dict(episode.meta), episode.aliases])
+        self._db.executemany("INSERT OR IGNORE INTO aliases VALUES (?)", ((extract_text(a),) for a in episode.aliases))
         # REPLACE deletes the old row and assigns a new `seq`: a replaced episode moves to the end.
         self._db.execute("INSERT OR REPLACE INTO logged(id, data) VALUES (?, ?)", (extract_text(episode.ref), data))
 
     def __iter__(self) -> Iterator[LoggedEpisode]:
-        for ref, data in self._db.execute("SELECT id, data FROM logged ORDER BY seq"):
-            requests, success, score, meta = json.loads(data)
-            yield LoggedEpisode(ref, _parse_requests(requests), success, score, meta)
+        for ref, data in self._db.execute(f"SELECT id, data {_KEPT} ORDER BY seq"):
+            requests, success, score, meta, aliases = json.loads(data)
+            yield LoggedEpisode(ref, _parse_requests(requests), success, score, meta, tuple(aliases))
 
     def __len__(self) -> int:
-        return int(self._db.execute("SELECT count(*) FROM logged").fetchone()[0])
+        return int(self._db.execute(f"SELECT count(*) {_KEPT}").fetchone()[0])
 
 
+_KEPT = "FROM logged WHERE id NOT IN (SELECT id FROM aliases)"
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 

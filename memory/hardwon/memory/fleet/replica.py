@@ -25,6 +25,7 @@ from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.upkeep import forgetting, jsonl
+from hardwon.memory.upkeep.forgetting.replacement import Version, replace_episodes
 from hardwon.memory.upkeep.queries import trajectory
 from hardwon.memory.upkeep.setup import namespace_number
 from hardwon.memory.upkeep.write_buffer import BROKEN, DISCOUNT, PUT, WriteBuffer
@@ -272,6 +273,7 @@ class Replica:
 
     def _apply_import(self, connection: Connection, values: Any, position: int) -> None:
         self.load_lines(connection, *values)
+        self._start_anew()  # it may have replaced episodes by later versions
 
     def load_lines(self, connection: Connection, trust: Trust, lines: Sequence[str]) -> int:
         """Write the records of an exported file that do not exist yet; return the number of new lines."""
@@ -282,7 +284,11 @@ class Replica:
         def record(episode: Trajectory) -> str:
             raise ValueError(f"the episode {episode.id} has no time of recording")
 
-        loading = jsonl.Import(connection, self._store, self._namespace, record, write, trust)
+        def update(versions: Sequence[Version]) -> None:
+            clean = [(redact_trajectory(episode), refs) for episode, refs in versions]
+            replace_episodes(self._store, connection, self._buffer, clean)
+
+        loading = jsonl.Import(connection, self._store, self._namespace, record, write, update, trust)
         try:
             return loading.read_lines(lines, "the import")
         finally:

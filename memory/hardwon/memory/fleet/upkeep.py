@@ -2,7 +2,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,15 @@ from hardwon.memory.grading.grades import Grade
 from hardwon.memory.grading.regrading import Regrading, pack_grade, unpack_grade
 from hardwon.memory.library import ExperienceLibrary
 from hardwon.memory.records import Problem, Trajectory, Trust
-from hardwon.memory.upkeep import forgetting, integrity
+from hardwon.memory.storage.clock import now
+from hardwon.memory.storage.episodes import dumps
+from hardwon.memory.upkeep import forgetting, integrity, jsonl
 from hardwon.memory.upkeep.forgetting import ForgetReceipt
+from hardwon.memory.upkeep.forgetting.replacement import Version
 from hardwon.memory.upkeep.write_buffer import DISCOUNT
 
 from . import snapshots
-from .entries import pack
+from .entries import locate_steps, pack
 from .follower import Follower
 from .log import Log
 from .outbox import Outbox
@@ -192,6 +195,21 @@ class TendedReplica(ExperienceLibrary):
             if count:
                 values = [trust, lines]
         return count
+
+    def _write_versions(self, versions: Sequence[Version]) -> None:
+        """Append later versions of episodes to the log as lines of an export, which every replica applies.
+
+        Without a right to forget, an episode of which a version became part stays beside it.
+        """
+        self._check_writable()
+        steps = sorted({ref for new, _ in versions for step in new.steps for ref in step.why.similar or ()})
+        places = locate_steps(self._store, self._number, steps)
+        lines = [
+            dumps(jsonl.encode_line(replace(new, id=refs[0]), self._log.read_clock() or now(), places))
+            for new, refs in versions
+        ]
+        with self._lock, self._appending("import", lambda: ["trusted", lines]):
+            pass
 
     def repair(self) -> list[Problem]:
         """Fill the replica again from the log if `verify` reports problems.

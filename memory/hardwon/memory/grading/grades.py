@@ -178,8 +178,13 @@ def log_grade(connection: Connection, namespace: int, grade: Grade, first: First
         "recorded": [first.success, first.score, first.reward, first.ending],
     }
     log_change(connection, namespace, "grade", grade.episode, "graded", detail)
+    note_change(connection)
+    ((at,),) = connection.execute("SELECT at FROM changes ORDER BY seq DESC LIMIT 1")
+    return replace(grade, at=at)
+
+
+def note_change(connection: Connection) -> None:
+    """Make every process read its caches again, because recorded experience changed."""
     connection.execute(
         "INSERT INTO meta VALUES (?, '1') ON CONFLICT(name) DO UPDATE SET value = CAST(value AS INTEGER) + 1", (GRADES,)
     )
-    ((at,),) = connection.execute("SELECT at FROM changes ORDER BY seq DESC LIMIT 1")
-    return replace(grade, at=at)

@@ -55,7 +55,7 @@ class Regrading:
         first = read_first_outcome(self._store, self._namespace, episode)
         graded = self._build(grade, episode, first)
         if (graded.success, graded.score) != (episode.success, episode.score):
-            self._change(episode, graded)
+            self.change(episode, graded)
         return log_grade(self._connection, self._namespace, grade, first)
 
     @staticmethod
@@ -74,7 +74,7 @@ class Regrading:
             ending = "success" if grade.success else "failed" if ending in ("", "success") else ending
         return replace(episode, success=grade.success, score=grade.score, steps=steps, ending=ending)
 
-    def _change(self, old: Trajectory, new: Trajectory) -> None:
+    def change(self, old: Trajectory, new: Trajectory) -> None:
         """Write the new outcome and everything that depends on it."""
         returns = new.learned_returns(self._discount)
         new = replace(

@@ -160,6 +160,11 @@ class TendedLibrary(ABC):
         """
         return queries.trajectories(self._filed(), self._number, limit, offset)
 
+    def find_episodes(self, ids: Collection[str]) -> dict[str, dict[str, Any]]:
+        """Return the rows of those of some episodes that are recorded, by id; see `trajectories`."""
+        check_texts("episode ids", tuple(ids))
+        return queries.find_episodes(self._filed(), self._number, ids)
+
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """Return an episode with its steps.
 

@@ -7,7 +7,7 @@ other library rebuilds it. Files of older versions, which contain only episodes 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from hardwon.memory.validation import check_episode, check_item, check_no_secret
 
 from . import queries
 from .damage import UNREADABLE, make_damage_error
+from .forgetting.replacement import Version
 from .text_files import open_text
 
 _USAGE_COLUMNS = ("item_id", "trajectory_id", "t", "mode", "arm", "outcome", "control_outcome")
@@ -76,6 +77,11 @@ def export_jsonl(store: Store, namespace: int, path: str | Path, damage: list[st
     return count
 
 
+def encode_line(episode: Trajectory, recorded_at: str, places: Mapping[int, Place]) -> dict[str, Any]:
+    """Return the line of an episode."""
+    return {"episode": {**_encode_episode(episode, places), "recorded_at": recorded_at}}
+
+
 def _iterate_lines(store: Store, namespace: int, damage: list[str] | None) -> Iterator[dict[str, Any]]:
     places: dict[int, Place] = {}
     episodes = store.rows("SELECT id, recorded_at FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,))
@@ -85,7 +91,7 @@ def _iterate_lines(store: Store, namespace: int, damage: list[str] | None) -> It
             if damage is not None:
                 check_episode(episode)
             # An episode refers only to steps of earlier episodes, which are in `places` already.
-            yield {"episode": {**_encode_episode(episode, places), "recorded_at": recorded_at}}
+            yield encode_line(episode, recorded_at, places)
             places.update({step.id: (ref, step.t) for step in episode.steps if step.id is not None})
     rows = store.rows(
         f"SELECT id, record, {', '.join(_ITEM_COLUMNS)} FROM items WHERE namespace = ? ORDER BY number", (namespace,)
@@ -158,8 +164,10 @@ def _locate_steps(refs: Iterable[int], places: Mapping[int, Place]) -> list[Plac
     return [places[ref] for ref in refs if ref in places]
 
 
-Write = Callable[[Trajectory, str], None]
+Write = Callable[[Trajectory, str], object]
 """Stores an episode with its time of recording. Its usages follow in later lines."""
+Update = Callable[[Sequence[Version]], None]
+"""Replaces episodes by later versions."""
 
 
 class Import:
@@ -172,6 +180,7 @@ class Import:
         namespace: int,
         record: Callable[[Trajectory], str],
         write: Write,
+        update: Update,
         trust: Trust = "trusted",
     ) -> None:
         self._connection = connection
@@ -179,11 +188,15 @@ class Import:
         self._namespace = namespace
         self._record = record
         self._write = write
+        self._update = update
         self._trust = trust
         self._clock = 0
         """Number of episodes read from the file, relative to which the ages of items are stated."""
         self._ids: dict[Place, int] = {}
         self._new_episodes: set[str] = set()
+        self._later: dict[str, Trajectory] = {}
+        """Later versions of episodes that are here, by id."""
+        self._later_grades: list[dict[str, Any]] = []
         self._restored: dict[str, int] = {}
         """New items, with the change-log entry of their import. Their own history, if any, replaces the entry."""
         self._readers: Mapping[str, Callable[[dict[str, Any]], bool]] = {
@@ -219,6 +232,10 @@ class Import:
                 count += self._readers[kind](value)
             except (ArithmeticError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
                 raise ConfigError(f"{path}, line {number}: not an episode or item of hardwon ({error!r}).") from error
+        if self._later:
+            self._update([(episode, [ref]) for ref, episode in self._later.items()])
+        for value in self._later_grades:
+            self._log_grade(value)
         return count
 
     def _read_episode(self, value: dict[str, Any]) -> bool:
@@ -232,9 +249,13 @@ class Import:
         if self._trust == "untrusted":
             # Excluded episodes are stored for reference but nothing is learned from them.
             episode = replace(episode, success=None, writer="import", trust="untrusted")
-        is_new = not self._connection.execute(
-            "SELECT 1 FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, ref)
+        row = self._connection.execute(
+            "SELECT n_steps, success FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, ref)
         ).fetchone()
+        is_new = row is None
+        is_later = row is not None and self._trust == "trusted" and _is_later(episode, *row)
+        if is_later:
+            self._later[ref] = episode
         if is_new and recorded_at is None and self._trust == "trusted":
             self._record(episode)  # a file of an older version has no usage lines, so derive usages from the steps
         elif is_new:
@@ -245,7 +266,7 @@ class Import:
         )
         # Also for an episode that exists already: later lines may refer to its steps.
         self._ids.update({(ref, t): step for t, step in rows})
-        return is_new
+        return is_new or is_later
 
     def _read_step(self, value: dict[str, Any]) -> Step:
         diagnosis, why = value["diagnosis"], dict(value.get("why", {}))
@@ -321,16 +342,28 @@ class Import:
         return True
 
     def _read_grade(self, value: dict[str, Any]) -> bool:
-        """Add a grade to the history of a new episode, which has its outcome already."""
+        """Add a grade to the history of a new episode or a later version, which has its outcome already."""
+        if self._trust == "trusted" and value["ref"] in self._later:
+            self._later_grades.append(value)  # the version is written last
+            return True
         if self._trust == "untrusted" or value["ref"] not in self._new_episodes:
             return False
+        self._log_grade(value)
+        return True
+
+    def _log_grade(self, value: dict[str, Any]) -> None:
         detail = redact_values(value["detail"])
         at = normalize_time(value["at"])
         log_change(self._connection, self._namespace, "grade", value["ref"], "graded", detail, at=at)
-        return True
 
     def _resolve_steps(self, places: Iterable[Any]) -> list[int]:
         return [self._ids[ref, t] for ref, t in places if (ref, t) in self._ids]
+
+
+def _is_later(episode: Trajectory, steps: int, success: int | None) -> bool:
+    """Return whether a file has a later version of an episode that has so many steps and this outcome."""
+    is_decided = success is None and episode.success is not None
+    return len(episode.steps) > steps or (len(episode.steps) == steps and is_decided)
 
 
 def _read_lines(path: str | Path) -> Iterator[str]:

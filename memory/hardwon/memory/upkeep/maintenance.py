@@ -1,7 +1,7 @@
 """Maintenance of a library: forgetting, checks and repairs, export and import. `library` records and recalls."""
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +16,13 @@ from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.retrieval.search import KINDS, Search
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.freshness import Freshness
+from hardwon.memory.validation import check_episodes
 
 from . import forgetting, integrity, jsonl, queries
 from .administration import TendedLibrary
 from .digest import compute_digest
-from .write_buffer import DISCOUNT, WriteBuffer
+from .forgetting.replacement import Version, replace_episodes
+from .write_buffer import DISCOUNT, WriteBuffer, redact_and_pack
 
 
 class MaintainedLibrary(TendedLibrary):
@@ -90,6 +92,34 @@ class MaintainedLibrary(TendedLibrary):
         with self._lock:
             grade, episode = self._prepare_grade(episode_id, request)
             return self._teach(self._write_grade(grade, episode), episode, trust)
+
+    def replace_many(self, versions: Iterable[tuple[Trajectory, Sequence[str]]]) -> None:
+        """Replace recorded episodes by later versions of them, all or none.
+
+        An episode keeps its id, its grades, and what it says of the items that it was shown. Without a grade, its
+        outcome is that of the new version.
+
+        Args:
+            versions: Each new version, with the ids of the recorded episodes that it replaces. The first one stays.
+
+        Raises:
+            UnknownName: An episode is not recorded.
+            ConfigError: A version cannot be stored. Nothing is replaced.
+        """
+        versions = list(versions)
+        with self._lock:
+            episodes = self._with_keys(check_episodes(new for new, _ in versions))
+            clean = [redact_and_pack(episode)[0] for episode in episodes]
+            refs = [list(replaced) for _, replaced in versions]
+            self._write_versions(list(zip(clean, refs, strict=True)))
+
+    def _write_versions(self, versions: Sequence[Version]) -> None:
+        """Write new versions of episodes in a transaction."""
+        try:
+            with self._transaction() as connection:
+                replace_episodes(self._store, connection, self._inbox, versions)
+        finally:
+            self._freshness.discard()  # even if it fails halfway, the next read must look again
 
     def _prepare_grade(self, episode_id: str, request: GradeRequest) -> tuple[Grade, Trajectory]:
         """Return a grade and its episode, with the keys of the steps if it begins to count."""

@@ -141,28 +141,29 @@ def usages(store: Store, namespace: int, item_id: str) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+_EPISODE = "id, recorded_at, task, success, score, total_reward, arm, seed, ending, n_steps, writer, trust, meta"
+
+
 def trajectories(store: Store, namespace: int, limit: int | None, offset: int) -> list[dict[str, Any]]:
     """Return rows about episodes without their steps, newest first."""
-    names = (
-        "id",
-        "recorded_at",
-        "task",
-        "success",
-        "score",
-        "total_reward",
-        "arm",
-        "seed",
-        "ending",
-        "n_steps",
-        "writer",
-        "trust",
-        "meta",
-    )
     rows = store.rows(
-        f"SELECT {', '.join(names)} FROM trajectories WHERE namespace = ? ORDER BY rowid DESC LIMIT ? OFFSET ?",
+        f"SELECT {_EPISODE} FROM trajectories WHERE namespace = ? ORDER BY rowid DESC LIMIT ? OFFSET ?",
         (namespace, -1 if limit is None else limit, offset),
     )
-    return [{**dict(zip(names, row, strict=True)), "meta": json.loads(row[-1])} for row in rows]
+    return list(map(_build_row, rows))
+
+
+def find_episodes(store: Store, namespace: int, ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the rows of those of some episodes that are recorded, by id."""
+    rows = store.rows(
+        f"SELECT {_EPISODE} FROM trajectories WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))",
+        (namespace, json.dumps(list(ids))),
+    )
+    return {row[0]: _build_row(row) for row in rows}
+
+
+def _build_row(row: Sequence[Any]) -> dict[str, Any]:
+    return {**dict(zip(_EPISODE.split(", "), row, strict=True)), "meta": json.loads(row[-1])}
 
 
 def trajectory_id(store: Store, namespace: int, ref: str) -> str:

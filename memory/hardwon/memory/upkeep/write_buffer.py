@@ -74,6 +74,11 @@ class WriteBuffer:
         self.on_filed: Callable[[Sequence[Trajectory]], None] = lambda episodes: None
         """Callback that receives episodes as they were stored."""
 
+    @property
+    def namespace(self) -> int:
+        """Return the number of the namespace."""
+        return self._namespace
+
     def put(self, episodes: Iterable[Trajectory]) -> list[str]:
         """Write episodes in one transaction that is durable on return.
 
@@ -274,16 +279,17 @@ class WriteBuffer:
             raise
         return stored
 
-    def write_alone(self, connection: Connection, episode: Trajectory, at: str) -> None:
-        """Store one episode without updating item scores; for imports.
+    def write_alone(self, connection: Connection, episode: Trajectory, at: str) -> Trajectory:
+        """Store one episode without updating item scores, and return it with the ids of its steps; for imports.
 
         Raises:
             ConfigError: The episode cannot be stored.
         """
         check_episode(episode)
         batch = Batch(connection, self._namespace, self._key_ids, DISCOUNT)
-        batch.add(episode, at)
+        stored = batch.add(episode, at)
         batch.write()
+        return stored
 
     def start_anew(self, namespace: int) -> None:
         """Clear all caches and switch to a namespace, after experience was forgotten."""

@@ -125,8 +125,22 @@ class Deletion:
             score = round(min(1.0, max(0.0, item.score - change)), 4)
             catalogue.write(self._rows.connection, self._namespace, replace(item, score=score), "recomputed")
 
-    def _delete_episodes(self, refs: Collection[str]) -> tuple[list[str], set[int]]:
-        """Delete episodes and everything counted from them; return their texts and the ids of their steps."""
+    def clear(self, replaced: Collection[str], merged: Collection[str]) -> None:
+        """Delete episodes that are about to be written again.
+
+        Args:
+            replaced: Ids of episodes whose grades and usages of items stay.
+            merged: Ids of episodes that become part of one of those.
+        """
+        self._run("DELETE FROM proposals WHERE namespace = ?", (self._namespace,))
+        self._delete_episodes(merged)
+        self._delete_episodes(replaced, keeps_uses=True)
+
+    def _delete_episodes(self, refs: Collection[str], *, keeps_uses: bool = False) -> tuple[list[str], set[int]]:
+        """Delete episodes and everything counted from them; return their texts and the ids of their steps.
+
+        With `keeps_uses`, the grades, the usages of items and their credit stay.
+        """
         if not refs:
             return [], set()
         listed, namespace = json.dumps(list(refs)), self._namespace
@@ -137,13 +151,14 @@ class Deletion:
             )
         )
         # Before the usages are deleted, because it counts them.
-        self._subtract_uses(listed)
-        for table in ("steps", "segments", "usages", "settlements"):
+        if not keeps_uses:
+            self._subtract_uses(listed)
+        for table in ("steps", "segments", *(() if keeps_uses else ("usages", "settlements"))):
             self._rows.delete(table, f"namespace = ? AND trajectory_id {LISTED}", namespace, listed)
         self._rows.delete("trajectories", f"namespace = ? AND id {LISTED}", namespace, listed, label="episodes")
         self._rows.delete(
-            "changes", f"namespace = ? AND what IN ('trajectory', 'grade') AND ref {LISTED}", namespace, listed,
-            label="history",
+            "changes", f"namespace = ? AND what IN ('trajectory', ?) AND ref {LISTED}", namespace,
+            "" if keeps_uses else "grade", listed, label="history",
         )  # fmt: skip
         self._rows.connection.executemany(
             "UPDATE words SET episodes = episodes - ? WHERE namespace = ? AND word = ?",

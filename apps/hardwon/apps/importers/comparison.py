@@ -1,0 +1,127 @@
+"""Compare the episodes of a file with those of a library: which are new, which have grown, and which are known.
+
+An id is that of a request, whatever file it comes from; see `LoggedEpisode.ref`. A known id is not known content: a
+file that was imported while its program still wrote it has a shorter version.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hardwon.memory import ExperienceLibrary, Trajectory
+from hardwon.memory.privacy.redaction import redact
+from hardwon.memory.records import Trust
+from hardwon.runtime.integrations.tool_episode import REFUSED, extract_text
+
+from .spool import LoggedEpisode
+
+CONVERSATIONS = ("openai", "anthropic", "responses")
+MAX_CALLS = 2000
+"""Largest number of calls of an episode; the last ones are kept."""
+
+Row = Mapping[str, Any]
+"""An episode of the library without its steps; see `ExperienceLibrary.trajectories`."""
+
+
+def episode_id(ref: str, source: str) -> str:
+    """Return the id of an episode: a digest, so that no file can claim the id of another program's episode."""
+    # The three chat formats share one prefix: the same conversation has the same id in each.
+    form = "messages" if source in CONVERSATIONS else source
+    digest = hashlib.blake2b(f"{form}\0{ref}".encode(errors="replace"), digest_size=12)
+    return f"im-{digest.hexdigest()}"
+
+
+Convert = Callable[[LoggedEpisode], Iterable[Trajectory]]
+"""Converts an episode of a file to one of a library."""
+
+
+def digest_content(entry: LoggedEpisode) -> str:
+    """Return a digest of what a file has of an episode, by which a repeated import recognizes it."""
+    calls = [[call.name, call.arguments, call.result, call.error] for call in entry.calls]
+    text = json.dumps([entry.task, calls, entry.success, entry.score], default=str)
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def compare(
+    library: ExperienceLibrary, entries: Sequence[LoggedEpisode], convert: Convert, *, source: str, trust: Trust
+) -> tuple[list[LoggedEpisode], list[tuple[LoggedEpisode, list[str]]]]:
+    """Return the episodes that a library lacks, and the later versions of those that it has.
+
+    Args:
+        library: The library.
+        entries: Episodes of a file.
+        convert: Converts one of them.
+        source: Format of the file.
+        trust: Whether the text of the file is trusted. An untrusted file changes no trusted episode.
+
+    Returns:
+        The new episodes, and later versions with the ids of the recorded episodes that each of them replaces.
+    """
+    names = {entry.ref: list(_list_ids(entry, source)) for entry in entries}
+    rows = library.find_episodes({extract_text(name) for choices in names.values() for name in choices})
+    new: list[LoggedEpisode] = []
+    updated: list[tuple[LoggedEpisode, list[str]]] = []
+    replaced_ids: set[str] = set()
+    for entry in entries:
+        choices = [rows[name] for name in names[entry.ref] if name in rows and name not in replaced_ids]
+        # The ids of earlier versions of hardwon were the references themselves.
+        matches = [row for row in choices if row["id"].startswith("im-") or row["arm"] == "import"]
+        if source in CONVERSATIONS:
+            matches = [row for row in matches if _continues(library, row, entry, source)]
+        if not matches:
+            new.append(entry)
+        elif _is_later(library, entry, matches, convert, trust):
+            refs = [row["id"] for row in matches]
+            replaced_ids.update(refs)
+            updated.append((entry, refs))
+    return new, updated
+
+
+def _list_ids(entry: LoggedEpisode, source: str) -> Iterator[str]:
+    """Yield the ids that an episode may have in a library."""
+    for ref in (entry.ref, *entry.aliases):
+        yield episode_id(ref, source)
+    yield entry.ref
+
+
+def _continues(library: ExperienceLibrary, row: Row, entry: LoggedEpisode, source: str) -> bool:
+    """Return whether an episode of the library is a part of a conversation, or the conversation a part of it.
+
+    Two conversations may begin alike and then part.
+    """
+    if row["id"] == episode_id(entry.ref, source):
+        return True
+    recorded = [step.action for step in library.trajectory(row["id"]).steps]
+    logged = [redact(call.text) for call in entry.calls]
+    short, long = sorted((recorded, logged), key=len)
+    return any(long[at : at + len(short)] == short for at in range(len(long) - len(short) + 1))
+
+
+def _is_later(
+    library: ExperienceLibrary, entry: LoggedEpisode, rows: Sequence[Row], convert: Convert, trust: Trust
+) -> bool:
+    """Return whether a file has a later version of an episode than the library."""
+    if trust == "untrusted" and any(row["trust"] == "trusted" for row in rows):
+        return False
+    calls = sum(not call.result.startswith(REFUSED) for call in entry.calls[-MAX_CALLS:])
+    most = max(row["n_steps"] for row in rows)
+    if calls != most or len(rows) > 1:
+        return bool(calls >= most)
+    (row,) = rows
+    meta = row["meta"]
+    is_other_trial = meta.get("trial") != entry.meta.get("trial")
+    if row["arm"] != "import" or is_other_trial or meta.get("log") == digest_content(entry):
+        return False
+    if entry.success is None and ("log" not in meta or "discount" in meta):  # an outcome that a log states stays
+        return False
+    episode = next(iter(convert(entry)), None)
+    return episode is not None and episode.success is not None and _differs(library, row, episode)
+
+
+def _differs(library: ExperienceLibrary, row: Row, episode: Trajectory) -> bool:
+    """Return whether an episode ended otherwise than in the library, or other calls of it failed."""
+    if (row["success"], row["score"]) != (episode.success, episode.score) and not library.grades(row["id"]):
+        return True
+    sides = library.trajectory(row["id"]).steps, episode.steps
+    return any(step.diagnosis.success != other.diagnosis.success for step, other in zip(*sides, strict=False))

@@ -1,0 +1,267 @@
+"""A request is known in whatever file it comes, and a file that grew updates the episodes that it has grown."""
+
+import json
+import uuid
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hardwon.apps import importers
+from hardwon.apps.importers.comparison import episode_id
+from hardwon.memory import ExperienceLibrary
+
+# ---- makers: a log of some calls of one request, as a file of each format
+
+
+def claude(n, *, session="s-1", finished=True, first=0, sidechain=False, request="u"):
+    def line(ref, parent, role, content):
+        fields = {"isSidechain": True, "agentId": "a"} if sidechain else {}
+        message = {"role": role, "content": content}
+        return {"type": role, "uuid": ref, "parentUuid": parent, "sessionId": session, "message": message, **fields}
+
+    lines, parent = [line(f"{request}-ask", None, "user", "Fix the tests.")], f"{request}-ask"
+    for at in range(n):
+        call = {"type": "tool_use", "id": f"{request}-{at}", "name": "Bash", "input": {"command": f"make {at}"}}
+        answer = {
+            "type": "tool_result",
+            "tool_use_id": f"{request}-{at}",
+            "content": f"result {at}",
+            "is_error": at == 1,
+        }
+        lines.append(line(f"{request}-c{at}", parent, "assistant", [call]))
+        lines.append(line(f"{request}-r{at}", f"{request}-c{at}", "user", [answer]))
+        parent = f"{request}-r{at}"
+    done = [line(f"{request}-end", parent, "assistant", [{"type": "text", "text": "Done."}])] if finished else []
+    return [*lines, *done]
+
+
+def codex(n, *, session="s-1", finished=True):
+    def line(kind, **payload):
+        return {"timestamp": "2026-04-12T09:40:02Z", "type": kind, "payload": payload}
+
+    lines = [line("session_meta", id=session), line("event_msg", type="user_message", message="Fix the tests.")]
+    for at in range(n):
+        ref, arguments = f"call_0123456789abcdef{at}", json.dumps({"command": ["make", str(at)]})
+        lines.append(line("response_item", type="function_call", name="shell", arguments=arguments, call_id=ref))
+        output = f"Exit code: {2 * (at == 1)}\nOutput:\nresult {at}"
+        lines.append(line("response_item", type="function_call_output", call_id=ref, output=output))
+    return lines
+
+
+def openai(n, *, finished=True, **_):
+    talk: list[Any] = [{"role": "user", "content": "Fix the tests."}]
+    for at in range(n):
+        function = {"name": "run", "arguments": json.dumps({"command": f"make {at}"})}
+        talk.append({"role": "assistant", "tool_calls": [{"id": f"c-{at}", "function": function}]})
+        text = f"Error: result {at}" if at == 1 else f"result {at}"
+        talk.append({"role": "tool", "tool_call_id": f"c-{at}", "content": text})
+    return [{"messages": [*talk, *([{"role": "assistant", "content": "Done."}] if finished else [])]}]
+
+
+def langsmith(n, *, project="p-1", **_):
+    root = {"id": "T-1", "trace_id": "T-1", "session_id": project, "run_type": "chain", "inputs": {"input": "Fix it."}}
+    return [root] + [
+        {
+            "id": f"r-{at}", "trace_id": "T-1", "parent_run_id": "T-1", "run_type": "tool", "name": "run",
+            "session_id": project, "start_time": f"2026-01-01T00:00:0{at}", "inputs": {"command": f"make {at}"},
+            "outputs": {"output": f"result {at}"}, "error": "failed" if at == 1 else None,
+        }
+        for at in range(n)
+    ]  # fmt: skip
+
+
+def langfuse(n, *, project="p-1", **_):
+    root = {"id": "o", "trace_id": "t-1", "type": "AGENT", "name": "a", "input": "Fix it.", "project_id": project}
+    return [root] + [
+        {
+            "id": f"o-{at}", "trace_id": "t-1", "parent_observation_id": "o", "type": "TOOL", "name": "run",
+            "start_time": f"2026-01-01T00:00:0{at}", "input": json.dumps({"command": f"make {at}"}),
+            "output": f"result {at}", "level": "ERROR" if at == 1 else "DEFAULT",
+        }
+        for at in range(n)
+    ]  # fmt: skip
+
+
+def otel(n, *, prefix="", **_):
+    def span(ref, parent, at, **attributes):
+        context = {"trace_id": f"{prefix}5b8efff798038103d269b633813fc60c", "span_id": f"{prefix}{ref}"}
+        start = f"2026-01-01T00:00:0{at}Z"
+        return {"name": "x", "context": context, "parent_id": parent, "start_time": start, "attributes": attributes}
+
+    def call(at):
+        names = {"gen_ai.tool.name": "run", "gen_ai.tool.call.arguments": json.dumps({"command": f"make {at}"})}
+        failed = {"error.type": "failed"} if at == 1 else {}
+        return span(f"{at}", f"{prefix}a", at, **names, **failed, **{"gen_ai.tool.call.result": f"result {at}"})
+
+    return [span("a", None, 0, **{"gen_ai.agent.name": "a"}), *map(call, range(n))]
+
+
+MAKERS: list[Any] = [claude, codex, openai, langsmith, langfuse, otel]
+
+
+@pytest.fixture
+def load(tmp_path, library):
+    """Imports lines, and returns the numbers of new and updated episodes."""
+
+    def load(*lines, trust="trusted", into=library):
+        path = tmp_path / f"{uuid.uuid4().hex}.jsonl"
+        path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+        known, logged = importers.read(path)
+        updated: list[str] = []
+        new = importers.write(into, logged, source=known, trust=trust, on_updated=updated.append)
+        assert into.verify() == []
+        return new, len(updated)
+
+    return load
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_log_that_grew_updates_its_episode(load, library, make):
+    assert load(*make(2, finished=False)) == (1, 0)
+    (before,) = library.trajectories()
+    assert load(*make(4)) == (0, 1)
+    (row,) = library.trajectories()
+    assert (row["id"], row["n_steps"], row["success"]) == (before["id"], 4, 1)
+    assert load(*make(4)) == load(*make(2, finished=False)) == (0, 0)
+    assert library.trajectories() == [row]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_untrusted_file_changes_no_trusted_episode(load, library, make):
+    load(*make(2, finished=False))
+    assert load(*make(4), trust="untrusted") == (0, 0)
+    assert [row["n_steps"] for row in library.trajectories()] == [2]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_grade_of_a_person_stays(load, library, make):
+    load(*make(2, finished=False))
+    (row,) = library.trajectories()
+    library.grade(row["id"], success=False, why="it broke the build", grader="ada")
+    load(*make(4))
+    assert [(row["n_steps"], row["success"]) for row in library.trajectories()] == [(4, 0)]
+
+
+OTHERS = {
+    "session": (claude(4), claude(4, session="s-2")),
+    "side chain": (claude(4), claude(4, session="s-2", sidechain=True)),
+    "resumed codex": (codex(4), codex(4, session="s-2")),
+    "project": (langsmith(4), langsmith(4, project="p-2")),
+    "case of an id": (langsmith(4), json.loads(json.dumps(langsmith(4)).replace("T-1", "t-1"))),
+    "one array": (langsmith(4), [langsmith(4)]),
+    "batches": (otel(4), otel(4, prefix="0x")),
+    "order": (langfuse(4), langfuse(4)[::-1]),
+    "repeated rows": (langfuse(4), langfuse(4) * 2),
+    "repeated runs": (langsmith(4), langsmith(4) * 2),
+    "repeated spans": (otel(4), otel(4) * 2),
+    "repeated lines": (claude(4), claude(4) + claude(4, session="s-2")),
+}
+
+
+@pytest.mark.parametrize(("first", "second"), OTHERS.values(), ids=OTHERS)
+def test_a_known_request_is_known_in_every_file(load, library, first, second):
+    assert load(*first) == (1, 0)
+    assert load(*second) == (0, 0)
+    assert [row["n_steps"] for row in library.trajectories()] == [4]
+
+
+@pytest.mark.parametrize("make", [langsmith, langfuse, otel])
+def test_repeated_parts_of_a_trace_count_once(load, library, make):
+    load(*make(2), *make(4))
+    assert [row["n_steps"] for row in library.trajectories()] == [4]
+
+
+def test_a_resumed_session_adds_only_its_new_requests(load, library):
+    load(*claude(3))
+    again = claude(3, session="s-2") + [
+        {**line, "parentUuid": line["parentUuid"] or "u-end"} for line in claude(2, session="s-2", request="v")
+    ]
+    assert load(*again) == (1, 0)
+    assert sorted(row["n_steps"] for row in library.trajectories()) == [2, 3]
+
+
+def test_a_turn_that_goes_on_in_a_resumed_session_is_one_episode(load, library):
+    load(*claude(2, finished=False), *claude(4, session="s-2"))
+    assert [row["n_steps"] for row in library.trajectories()] == [4]
+
+
+def test_forks_of_one_request_do_not_mix(load, library):
+    """Two sessions go on from the same line, at the same time."""
+    one, other = claude(2, request="v"), claude(2, request="w", session="s-2")
+    lines = [
+        {**line, "parentUuid": line["parentUuid"] or "u-end"} for pair in zip(one, other, strict=True) for line in pair
+    ]
+    assert load(*claude(2), *lines) == (3, 0)
+    assert [row["n_steps"] for row in library.trajectories()] == [2, 2, 2]
+
+
+def test_two_versions_that_an_earlier_version_kept_become_one(load, library):
+    """Before, the id of a conversation that grew was another one."""
+    load(*openai(2, finished=False))
+    (row,) = library.trajectories()
+    with ExperienceLibrary.open(":memory:") as other:
+        load(*openai(4), into=other)
+        (late,) = [other.trajectory(one["id"]) for one in other.trajectories()]
+    library.record(late)
+    assert len(library.trajectories()) == 2
+    assert load(*openai(4)) == (0, 1)
+    (row,) = library.trajectories()
+    assert row["n_steps"] == 4
+
+
+def test_the_ids_of_earlier_versions_are_known(load, library):
+    load(*claude(4))
+    (row,) = library.trajectories()
+    old = library.trajectory(row["id"])
+    with ExperienceLibrary.open(":memory:") as other:
+        other.record(replace(old, id=episode_id("s-1 u-ask", "claude-code")))
+        assert load(*claude(4), into=other) == (0, 0)
+
+
+def test_conversations_that_begin_alike_are_two(load, library):
+    def talk(*names):
+        lines: list[Any] = [{"role": "user", "content": "Fix the tests."}]
+        for n, name in enumerate(names):
+            lines.append({"role": "assistant", "tool_calls": [{"id": f"{n}", "function": {"name": name}}]})
+            lines.append({"role": "tool", "tool_call_id": f"{n}", "content": "ok"})
+        return lines
+
+    done = {"role": "assistant", "content": "Done."}
+    load({"messages": talk("look")})
+    assert load({"messages": [*talk("look", "take"), done]}) == (0, 1)
+    assert load({"messages": [*talk("look", "drop"), done]}) == (1, 0)
+    assert load({"messages": [*talk("look"), done]}) in ((0, 0), (1, 0))
+    assert sorted(row["n_steps"] for row in library.trajectories())[-2:] == [2, 2]
+
+
+def test_an_outcome_that_comes_later_counts(load, library):
+    load(*openai(3))
+    assert load({**openai(3)[0], "reward": 0.0}) == (0, 1)
+    assert load(*openai(3)) == (0, 0)
+    assert [(row["n_steps"], row["success"]) for row in library.trajectories()] == [(3, 0)]
+    root, *calls = langsmith(3)
+    load(root, *calls)
+    graded = {**root, "feedback_stats": {"correctness": {"avg": 0.0}}}
+    assert load(graded, *calls) == (0, 1)
+    assert load(graded, *calls) == load(root, *calls) == (0, 0)
+    assert library.trajectories()[0]["success"] == 0
+
+
+def test_a_run_that_was_pending_counts_when_it_is_over(load, library):
+    root, *calls = langsmith(1)
+    pending = {**calls[0], "outputs": None, "error": None}
+    load(root, pending)
+    assert load(root, {**pending, "error": "no such target"}) == (0, 1)
+    (row,) = library.trajectories()
+    assert not library.trajectory(row["id"]).steps[0].diagnosis.success
+    assert load(root, {**pending, "error": "no such target"}) == (0, 0)
+
+
+def test_requests_that_get_one_outcome_become_one_episode(load, library):
+    first, second = openai(2)[0]["messages"], openai(3)[0]["messages"]
+    second = [{**second[0], "content": "Now the lint."}, *second[1:]]
+    load({"messages": [*first, *second]})
+    assert len(library.trajectories()) == 2
+    assert load({"messages": [*first, *second], "reward": 1.0}) == (0, 1)
+    assert [row["n_steps"] for row in library.trajectories()] == [5]

@@ -1,0 +1,124 @@
+"""Later versions of recorded episodes."""
+
+import sqlite3
+from dataclasses import replace
+
+import pytest
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.errors import UnknownName
+
+
+def make(calls, success: bool | None, ref="e-1", task="refund the order", **fields):
+    def state(n):
+        return State(f"Request: {task}. {n} calls so far", task=task, feedback=f"result {n}")
+
+    steps = tuple(
+        Step(state(n), call, state(n + 1), Diagnosis(True, Failure.NONE), float(bool(success)) * (n == len(calls) - 1))
+        for n, call in enumerate(calls)
+    )
+    return Trajectory(task, steps, success, float(bool(success)), id=ref, ending="", **fields)
+
+
+SHORT, LONG = ["look()", "find()"], ["look()", "find()", "take()", "refund()"]
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "library.db"
+    with ExperienceLibrary.open(path) as library:
+        library.record_many([make(["look()", "leave()"], n % 2 == 0, f"o-{n}", f"task {n}") for n in range(6)])
+        library.record(make(SHORT, False))
+    return path
+
+
+@pytest.mark.parametrize("before", [False, True, None])
+@pytest.mark.parametrize("after", [False, True, None])
+def test_a_version_is_as_if_it_had_been_recorded(tmp_path, before, after):
+    with ExperienceLibrary.open(tmp_path / "a.db") as library, ExperienceLibrary.open(tmp_path / "b.db") as other:
+        for n in range(3):
+            for each in (library, other):
+                each.record(make(["look()", "leave()"], n > 0, f"o-{n}", f"task {n}"))
+        library.record(make(SHORT, before))
+        library.replace_many([(make(LONG, after), ["e-1"])])
+        other.record(make(LONG, after))
+        episode, expected = library.trajectory("e-1"), other.trajectory("e-1")
+        assert (episode.success, episode.score, episode.ending) == (after, expected.score, expected.ending)
+        assert [(s.action, s.reward, s.return_to_go) for s in episode.steps] == [
+            (s.action, s.reward, s.return_to_go) for s in expected.steps
+        ]
+        assert library.verify() == []
+        assert {s.pattern: (s.n, s.mean_return) for s in library.summaries()} == {
+            s.pattern: (s.n, s.mean_return) for s in other.summaries()
+        }
+        assert library.episodes == other.episodes
+        assert len(library.trajectories()) == 4
+
+
+def test_several_versions_become_one(path):
+    with ExperienceLibrary.open(path) as library:
+        library.record(make(LONG[:3], False, "e-2"))
+        library.replace_many([(make(LONG, True), ["e-1", "e-2"])])
+        assert len(library.trajectories()) == 7
+        assert len(library.trajectory("e-1").steps) == 4
+        with pytest.raises(UnknownName):
+            library.trajectory("e-2")
+        assert library.verify() == []
+
+
+@pytest.mark.parametrize("graded", ["e-1", "e-2"])
+def test_the_grade_of_a_person_stays(path, graded):
+    with ExperienceLibrary.open(path) as library:
+        library.record(make(LONG[:3], False, "e-2"))
+        library.grade(graded, success=True, why="she got her money", grader="ada")
+        library.replace_many([(make(LONG, False), ["e-1", "e-2"])])
+        episode = library.trajectory("e-1")
+        assert (episode.success, episode.steps[-1].reward, len(episode.steps)) == (True, 1.0, 4)
+        assert [grade.grader for grade in library.grades("e-1")] == ["ada"]
+        assert library.verify() == []
+        library.grade("e-1", success=False)
+        assert library.trajectory("e-1").success is False
+
+
+def test_items_rest_on_the_new_steps(path):
+    with ExperienceLibrary.open(path) as library:
+        steps = [step.id or 0 for step in library.trajectory("e-1").steps]
+        item = (
+            library.add(Item("insight", "find before you take", source="person", provenance=tuple(steps))).item_id or ""
+        )
+        library.replace_many([(make(LONG, True), ["e-1"])])
+        new = [step.id for step in library.trajectory("e-1").steps]
+        assert library.get(item).provenance == tuple(new[:2])
+        assert library.verify() == []
+
+
+def test_reasons_of_the_same_calls_stay(path):
+    shown = make(SHORT, True, "e-3")
+    with ExperienceLibrary.open(path) as library:
+        item = library.add(Item("insight", "find before you take", source="person")).item_id or ""
+        steps = tuple(replace(step, why={"recalled": [item]}) for step in shown.steps)
+        library.record(replace(shown, steps=steps))
+        score = library.get(item).score
+        library.replace_many([(make(LONG, True, "e-3"), ["e-3"])])
+        assert [usage["trajectory_id"] for usage in library.usages(item)] == ["e-3"] * len(library.usages(item))
+        assert library.get(item).score == score
+        assert [step.why.recalled for step in library.trajectory("e-3").steps] == [(item,), (item,), None, None]
+        assert library.verify() == []
+
+
+def test_a_version_that_cannot_be_written_changes_nothing(path, monkeypatch):
+    with ExperienceLibrary.open(path) as library:
+        monkeypatch.setattr(library._inbox, "write_alone", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            library.replace_many([(make(LONG, True), ["e-1"])])
+        assert len(library.trajectory("e-1").steps) == 2
+        assert library.verify() == []
+
+
+def test_other_processes_see_the_new_version(path):
+    with ExperienceLibrary.open(path) as library, ExperienceLibrary.open(path) as other:
+        state = library.trajectory("e-1").steps[0].pre
+        other.recall(state)
+        library.replace_many([(make(LONG, True), ["e-1"])])
+        assert len(other.trajectory("e-1").steps) == 4
+        assert sqlite3.connect(path).execute("SELECT count(*) FROM trajectories").fetchone() == (7,)
