@@ -5,7 +5,6 @@ fails or is slow, the call passes through without experience, and a line is logg
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,10 +15,8 @@ from typing import Any, TypeVar
 
 import httpx
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
-from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -30,7 +27,9 @@ from .address import PathRefused, join_path
 from .chat import ChatCompletions
 from .conversations import ConversationLog, ModelCall, ProxySettings
 from .dialect import Dialect
-from .exchange import Exchange, ResponseFailed, error_body, forward_headers, return_headers
+from .exchange import Exchange, ResponseFailed, Unreadable, error_body
+from .forwarding import ClientGone, Headers, Relay, await_client, forward_headers, relay, return_headers
+from .json_text import JsonObject
 from .library_access import LibraryAccess
 from .responses import Responses
 from .token_file import TokenFile
@@ -167,7 +166,7 @@ class LocalOnly:
         if not is_for_loopback(scope) or is_foreign(scope):
             text = "this proxy accepts only programs on this machine; call it at 127.0.0.1"
             return JSONResponse(error_body(text, "forbidden"), 403)
-        if Headers(scope=scope).get("upgrade", "").lower() == "websocket":  # no library for WebSockets is installed
+        if Request(scope).headers.get("upgrade", "").lower() == "websocket":  # no library for WebSockets is installed
             return _refuse_upgrade()
         try:
             url = join_path(self._upstream, scope["raw_path"], scope["query_string"])
@@ -221,59 +220,83 @@ class Proxy:
     async def _answer(self, request: Request, dialect: Dialect) -> Response:
         data = await request.body()
         try:
-            body = json.loads(data)
-        except (ValueError, RecursionError):
-            body = None
-        if not isinstance(body, dict):
-            return await self._forward(request, data)
-        body = dialect.prepare(body)
-        turn = None
+            read = JsonObject(data.decode("utf-8", "surrogatepass"))
+        except ValueError:
+            read = None
+        is_block = self.settings.mode == "block"
+        if read is None:
+            return refuse_unread("it is no JSON object in UTF-8") if is_block else await self._forward(request, data)
+        body, turn = dialect.prepare(read.value), None
         if dialect.is_conversation(body):
             begin = partial(_begin_turn, self.log, dialect)
-            turn = await self.worker.try_call("recall", begin, body, undo=self.log.cancel_turn)
-        exchange = Exchange(self, dialect, request.state.url, forward_headers(request.headers), body, turn)
+            begun = await self.worker.try_call("recall", begin, body, undo=partial(_cancel_turn, self.log))
+            if isinstance(begun, str):
+                logger.warning("a request is not understood: %s", begun)
+                if is_block:
+                    return refuse_unread(begun)
+            else:
+                turn = begun
+        elif is_block and dialect.can_call(body):
+            return refuse_unread("it asks for several answers, for `functions` or for an answer in the background")
+        headers = forward_headers(request.headers.raw, is_read=True)
+        exchange = Exchange(self, dialect, request.state.url, headers, read, body, turn)
         try:
-            response = await exchange.send()
-        except httpx.HTTPError as error:
-            exchange.cancel()
-            return explain_failure(error)
-        headers = return_headers(response.headers)
-        if turn is not None:
-            headers["x-hardwon-episode"] = turn.conversation.episode
-        if response.is_success and "text/event-stream" in response.headers.get("content-type", ""):
-            return StreamingResponse(exchange.stream(response), response.status_code, headers)
-        try:
-            status, data = await exchange.read(response)
+            return await await_client(request, exchange.answer())
+        except ClientGone:
+            exchange.leave()
+            return Response(status_code=499)
         except (httpx.HTTPError, ResponseFailed) as error:
             exchange.cancel()
             return explain_failure(error)
-        return Response(data, status, headers)
 
     async def pass_through(self, request: Request) -> Response:
         """Forward any other request unchanged."""
         return await self._forward(request, await request.body())
 
     async def _forward(self, request: Request, data: bytes) -> Response:
-        headers = forward_headers(request.headers)
-        if encoding := request.headers.get("content-encoding"):
-            headers["content-encoding"] = encoding  # the data go on as they came
-        sent = self.client.build_request(request.method, request.state.url, headers=headers, content=data)
+        headers = forward_headers(request.headers.raw, is_read=False)
         try:
-            response = await self.client.send(sent, stream=True)
+            sent = self.send(request.method, request.state.url, headers, data)
+            response = await await_client(request, sent)
+        except ClientGone:
+            return Response(status_code=499)
         except httpx.HTTPError as error:
             return explain_failure(error)
-        return StreamingResponse(
-            response.aiter_bytes(), response.status_code, return_headers(response.headers),
-            background=BackgroundTask(response.aclose),
-        )  # fmt: skip
+        return Relay(relay(response), response.status_code, return_headers(response, is_whole=True))
+
+    async def send(self, method: str, url: httpx.URL, headers: Headers, data: bytes) -> httpx.Response:
+        """Send a request, and return the response before its body is read."""
+        # Not `build_request`, which would add headers of its own, and cookies of other clients.
+        extensions = {"timeout": self.client.timeout.as_dict()}
+        request = httpx.Request(method, url, headers=headers, content=data, extensions=extensions)
+        return await self.client.send(request, stream=True)
 
 
-def _begin_turn(log: ConversationLog, dialect: Dialect, body: Mapping[str, Any]) -> ModelCall:
-    return log.begin_turn(dialect.read_request(body))
+def _begin_turn(log: ConversationLog, dialect: Dialect, body: Mapping[str, Any]) -> ModelCall | str:
+    """Return the call of the model, or why its request is not understood."""
+    try:
+        request = dialect.read_request(body)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return log.begin_turn(request)
+
+
+def _cancel_turn(log: ConversationLog, turn: ModelCall | str) -> None:
+    if not isinstance(turn, str):
+        log.cancel_turn(turn)
+
+
+def refuse_unread(why: str) -> Response:
+    """Return the response to a request whose answer no guardrail could rule on."""
+    text = f"--guardrails block cannot follow this request: {why}; send it in another form, or use --guardrails warn"
+    return JSONResponse(error_body(text, "unreadable_request"), 400)
 
 
 def explain_failure(error: Exception) -> Response:
     """Return the response for an upstream server that does not answer, in OpenAI's form."""
+    if isinstance(error, Unreadable):
+        logger.warning("%s", error)
+        return JSONResponse(error_body(str(error), "unreadable_call"), 502)
     late = isinstance(error, httpx.TimeoutException)
     logger.warning("the upstream server failed: %s: %s", type(error).__name__, error)
     text = f"the upstream server {'did not answer in time' if late else 'cannot be reached'} ({error!r:.200})"

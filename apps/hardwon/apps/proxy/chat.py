@@ -3,16 +3,18 @@
 A stream is assembled to the same form as a whole response, while its bytes go on to the client.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hardwon.apps.importers.messages import plain_messages
+from hardwon.runtime.integrations.tool_episode import extract_text
 from hardwon.runtime.integrations.tool_run import append_warning
 
 from .conversations import ModelCall, ModelRequest
-from .dialect import Answer
-from .events import format_event, is_end_mark
+from .dialect import Answer, explain_unreadable
+from .events import format_event, is_end_mark, parse_event
+from .json_text import load
+from .streams.completion import CompletionBuilder, has_calls, iter_deltas, list_parts
 
 
 class ChatCompletions:
@@ -32,10 +34,14 @@ class ChatCompletions:
         is_list = isinstance(messages, list) and bool(messages) and all(isinstance(entry, dict) for entry in messages)
         return is_list and body.get("n") in (None, 1) and "functions" not in body
 
+    def can_call(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request names tools."""
+        return bool(body.get("tools") or body.get("functions"))
+
     def read_request(self, body: Mapping[str, Any]) -> ModelRequest:
         """Return the messages of a request."""
         messages = tuple(plain for message in body["messages"] for plain in plain_messages(message))
-        return ModelRequest(messages, str(body.get("model") or ""))
+        return ModelRequest(messages, extract_text(body.get("model")))
 
     def add_experience(self, body: Mapping[str, Any], turn: ModelCall, place: str) -> dict[str, Any]:
         """Return the request with warnings below the answers of tools, and with the hint."""
@@ -48,17 +54,20 @@ class ChatCompletions:
 
     def add_refusals(self, body: Mapping[str, Any], answer: Answer, texts: Sequence[str]) -> dict[str, Any]:
         """Return a request that continues with the last response and answers to its calls."""
-        answers = [
-            {"role": "tool", "tool_call_id": call["id"], "content": text}
-            for call, text in zip(answer.calls, texts, strict=True)
+        message = answer.value["choices"][0]["message"]
+        own = [call.get("id") for call in message.get("tool_calls") or ()]
+        answers: list[dict[str, Any]] = [
+            {"role": "tool", "tool_call_id": name, "content": text} for name, text in zip(own, texts, strict=False)
         ]
-        return {**body, "messages": [*body["messages"], dict(_get_message(answer.value)), *answers]}
+        if message.get("function_call"):  # the API's old form
+            answers.append({"role": "function", "name": message["function_call"]["name"], "content": texts[-1]})
+        return {**body, "messages": [*body["messages"], dict(message), *answers]}
 
     def parse(self, data: bytes) -> Answer | None:
         """Return a completion with a message, or None if the body has another form."""
         try:
-            return _read_completion(json.loads(data))
-        except (ValueError, RecursionError):
+            return _read_completion(load(data))
+        except ValueError:
             return None
 
     def end(self, answer: Answer, text: str) -> Answer:
@@ -86,17 +95,19 @@ class ChatReader:
         self._before = ""
         """Text that the client has of responses whose calls were refused."""
         self._continues: bool | None = None
-        self._has_end = False
+        self._has_end = self._is_within = False
 
     def begin(self) -> None:
         """Begin with a response."""
         self._continues = self._continues is not None
         self._before += self._builder.text
-        self._builder, self.held, self._has_end = CompletionBuilder(), [], False
+        self._builder, self.held, self._has_end, self._is_within = CompletionBuilder(), [], False, False
 
     def add(self, event: bytes, chunk: Any, *, holds: bool) -> list[bytes]:
         """Add a chunk, and return the events to pass on now."""
-        self._builder.add(chunk)
+        self._is_within = self._is_within and chunk is None
+        self._builder.add(chunk, index=None if holds else 0)
+        self._is_within = self._is_within or _is_plain(chunk)
         self._has_end = self._has_end or is_end_mark(event)
         if self._continues:
             event = drop_role(event, chunk)
@@ -112,8 +123,8 @@ class ChatReader:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether the answer has begun, and neither its end nor an error came."""
-        return self._builder.is_unfinished and not (self._has_end or self._builder.has_error)
+        """Return whether the last chunk is a plain one, while an answer has no end, and no error came."""
+        return self._is_within and self._builder.is_unfinished and not (self._has_end or self._builder.has_error)
 
     def read_response(self) -> Answer | None:
         """Return the current response."""
@@ -122,6 +133,19 @@ class ChatReader:
     def read_answer(self) -> Answer | None:
         """Return the answer that the client sees."""
         return _read_completion(self._builder.build(before=self._before))
+
+    def release(self) -> list[bytes]:
+        """Return the events held; calls that clients may tell apart in another way get new numbers and no parts."""
+        if not self._builder.is_ambiguous:
+            return self.held
+        calls: list[Any] = [{"index": at, **call} for at, call in enumerate(self._builder.calls)]
+        released = []
+        for event in self.held:
+            chunk = parse_event(event)
+            if has_calls(chunk) and any(delta.get("tool_calls") for delta in _iter_all_deltas(chunk)):
+                event, calls = format_event(_replace_calls(chunk, calls)), []
+            released.append(event)
+        return released
 
     def end(self, text: str) -> list[bytes]:
         """Return the events that end the stream with a text in the place of the calls held."""
@@ -134,17 +158,54 @@ class ChatReader:
         return [format_event(chunk), b"data: [DONE]\n\n"]
 
 
-def _get_message(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    message: Mapping[str, Any] = value["choices"][0]["message"]
-    return message
+def _is_plain(chunk: Any) -> bool:
+    """Return whether a chunk has parts of answers in a form that tells whether they end."""
+    choices = list_parts(chunk.get("choices")) if isinstance(chunk, Mapping) else []
+    return bool(choices) and all(
+        isinstance(choice.get("delta"), Mapping) and isinstance(choice.get("finish_reason") or None, str | None)
+        for choice in choices
+    )
+
+
+def drop_role(event: bytes, chunk: Any) -> bytes:
+    """Return an event of a response that continues another one: clients join the deltas, and the role came already."""
+    if not any("role" in delta for delta in _iter_all_deltas(chunk)):
+        return event
+    kept = [
+        {**choice, "delta": {name: part for name, part in (choice.get("delta") or {}).items() if name != "role"}}
+        for choice in chunk["choices"]
+    ]
+    return format_event({**chunk, "choices": kept})
+
+
+def _iter_all_deltas(chunk: Any) -> Iterator[Mapping[str, Any]]:
+    choices = list_parts(chunk.get("choices")) if isinstance(chunk, Mapping) else []
+    return (delta for choice in choices for delta in iter_deltas(choice))
+
+
+def _replace_calls(chunk: Mapping[str, Any], calls: list[Any]) -> dict[str, Any]:
+    """Return a chunk with other calls, of which the first choice gets all."""
+    choices: list[Any] = []
+    for choice in chunk["choices"]:
+        delta = {name: part for given in iter_deltas(choice) for name, part in given.items() if name != "tool_calls"}
+        rest = {name: part for name, part in choice.items() if name != "message"}
+        choices.append({**rest, "delta": delta if choices or not calls else {**delta, "tool_calls": calls}})
+    return {**chunk, "choices": choices}
 
 
 def _read_completion(value: Any) -> Answer | None:
-    """Return a completion as an answer, or None if it has no message."""
+    """Return a completion as an answer, or None if it has no message, or calls that do not stand in the message."""
     try:
-        choice = value["choices"][0]
-        plain = tuple(plain_messages({"content": None, **choice["message"], "role": "assistant"}))
-    except (LookupError, TypeError, ValueError, AttributeError):
+        choice, *alternatives = list_parts(value["choices"])
+        message = {"content": None, **choice["message"], "role": "assistant"}
+        plain = tuple(plain_messages(message))
+        plain_calls, calls = [call for part in plain for call in part["calls"]], list_parts(message.get("tool_calls"))
+        if len(plain_calls) < len(calls) or any(has_calls({"choices": [other]}) for other in alternatives):
+            return None
+        for call, given in zip(plain_calls, calls, strict=False):
+            arguments = {} if "custom" in given else (given.get("function") or given).get("arguments")
+            call["unreadable"] = explain_unreadable(call["name"], arguments)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     return Answer(value, plain, str(choice.get("finish_reason") or "stop"))
 
@@ -161,111 +222,3 @@ def _add_to_system(messages: list[Any], hint: str) -> list[Any]:
             parts = [*content, {"type": "text", "text": hint}] if isinstance(content, list) else f"{content}\n\n{hint}"
             return [*messages[:at], {**message, "content": parts}, *messages[at + 1 :]]
     return [{"role": "system", "content": hint}, *messages]
-
-
-class CompletionBuilder:
-    """Assembles the chunks of a stream to a response with one choice."""
-
-    def __init__(self) -> None:
-        self._fields: dict[str, Any] = {}
-        self._message: dict[str, Any] = {"role": "assistant", "content": None}
-        self._calls: dict[int, dict[str, Any]] = {}
-        self._logprobs: list[Any] = []
-        self._token_ids: list[int] = []
-        self.finish_reason: str | None = None
-        self.has_choice = False
-        self._has_ended: dict[int, bool] = {}
-        """Whether each choice that has begun has ended, by index; a request with `n` has several."""
-
-    def add(self, chunk: Any) -> None:
-        """Add a chunk; what is not a chunk of the first choice is ignored."""
-        if not isinstance(chunk, Mapping):
-            return
-        for name in ("id", "model", "usage", "prompt_token_ids", "error"):
-            if chunk.get(name) is not None:
-                self._fields[name] = chunk[name]
-        for choice in chunk.get("choices") or ():
-            at = choice.get("index", 0)
-            self._has_ended[at] = self._has_ended.get(at, False) or bool(choice.get("finish_reason"))
-            if at == 0:
-                self.has_choice = True
-                self._add_choice(choice)
-
-    def _add_choice(self, choice: Mapping[str, Any]) -> None:
-        delta = choice.get("delta") or choice.get("message") or {}
-        for name in ("content", "refusal", "reasoning_content"):
-            if isinstance(delta.get(name), str):
-                self._message[name] = (self._message.get(name) or "") + delta[name]
-        for at, part in enumerate(delta.get("tool_calls") or ()):
-            self._add_call(part, at)
-        self._logprobs += (choice.get("logprobs") or {}).get("content") or ()
-        self._token_ids += choice.get("token_ids") or ()
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
-
-    def _add_call(self, part: Mapping[str, Any], at: int) -> None:
-        call = self._calls.setdefault(int(part.get("index", at)), {"function": {"name": "", "arguments": ""}})
-        function = part.get("function") or {}
-        call["id"] = part.get("id") or call.get("id")
-        call["type"] = part.get("type") or call.get("type") or "function"
-        # Some servers repeat the whole name in every chunk; none splits it.
-        call["function"]["name"] = function.get("name") or call["function"]["name"]
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            call["function"]["arguments"] += arguments
-        elif arguments is not None:
-            call["function"]["arguments"] = arguments
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Return whether a choice has begun and not ended."""
-        return not all(self._has_ended.values())
-
-    @property
-    def has_error(self) -> bool:
-        """Return whether the server wrote an error into the stream."""
-        return "error" in self._fields
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        return self._message["content"] or ""
-
-    def end(self, text: str) -> None:
-        """Put a text in the place of the calls."""
-        self._message["content"] = self.text + text
-        self._calls, self.finish_reason = {}, "stop"
-
-    def build(self, *, before: str = "") -> dict[str, Any]:
-        """Return the response so far, in the form of one that was not streamed, with a text before its own."""
-        message = dict(self._message)
-        if before:
-            message["content"] = before + self.text
-        if self._calls:
-            message["tool_calls"] = [self._calls[at] for at in sorted(self._calls)]
-        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": self.finish_reason}
-        if self._logprobs:
-            choice["logprobs"] = {"content": self._logprobs}
-        if self._token_ids:
-            choice["token_ids"] = self._token_ids
-        return {**self._fields, "choices": [choice]}
-
-
-def has_calls(chunk: Any) -> bool:
-    """Return whether a chunk has a part of a tool call, or ends a response that has one."""
-    choices = chunk.get("choices") or () if isinstance(chunk, Mapping) else ()
-    return any(
-        (choice.get("delta") or {}).get("tool_calls") or choice.get("finish_reason") == "tool_calls"
-        for choice in choices
-    )
-
-
-def drop_role(event: bytes, chunk: Any) -> bytes:
-    """Return an event of a response that continues another one: clients join the deltas, and the role came already."""
-    choices = chunk.get("choices") or () if isinstance(chunk, Mapping) else ()
-    if not any("role" in (choice.get("delta") or {}) for choice in choices):
-        return event
-    kept = [
-        {**choice, "delta": {name: part for name, part in (choice.get("delta") or {}).items() if name != "role"}}
-        for choice in choices
-    ]
-    return format_event({**chunk, "choices": kept})

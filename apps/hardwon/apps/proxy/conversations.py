@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardwon.apps.importers.messages import Message
-from hardwon.memory import Trajectory
+from hardwon.memory import Trajectory, Verdict
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.integrations.own_words import RecordedTrust, to_trust
@@ -112,7 +112,8 @@ class ConversationLog:
             ValueError: The beginning of the conversation is on the server, and this process has not seen it.
             HardwonError: The library cannot be used.
         """
-        messages = (*self._find_beginning(request), *request.messages)
+        beginning = self._find_beginning(request)
+        messages = (*(beginning or ()), *request.messages)
         task, after = split_at_request(messages)
         at = len(messages) - len(after) - 1
         # Some frameworks send results as messages of the user; such a message is no request of a person.
@@ -120,6 +121,7 @@ class ConversationLog:
             task = next(message["text"] for message in messages if message["role"] == "user")
         conversation = self._take(messages, len(after)) or self._begin(task, after)
         run = conversation.run
+        run.learn = run.learn and beginning is not None
         with run.lock:
             self._add_answers(run, after)
             run.read_messages(after)
@@ -139,6 +141,9 @@ class ConversationLog:
             return []
         rulings = []
         for call in calls:
+            if self._settings.mode == "block" and call["unreadable"]:
+                rulings.append(Ruling(Verdict(False, call["unreadable"]), runs=False))
+                continue
             ruling = run.rule_on(call)
             if self._settings.mode == "warn" and not ruling.runs:
                 # The call was streamed to the client already, so it gets a warning below its answer.
@@ -153,7 +158,9 @@ class ConversationLog:
         run, answers = turn.conversation.run, []
         for call, ruling in zip(calls, rulings, strict=True):
             text = "Not run, because another call beside it was refused. Call it again if you still need it."
-            if not ruling.runs:
+            if call["unreadable"]:
+                text = f"Not run: {call['unreadable']}. Call it again with a name and a JSON object."
+            elif not ruling.runs:
                 text = run.add_refusal(call, ruling)
             answers.append(text)
         return answers
@@ -211,13 +218,18 @@ class ConversationLog:
         for conversation in waiting:
             self._abandon(conversation)
 
-    def _find_beginning(self, request: ModelRequest) -> tuple[Message, ...]:
-        """Return the messages that the server keeps and the request does not repeat."""
+    def _find_beginning(self, request: ModelRequest) -> tuple[Message, ...] | None:
+        """Return the messages that the server keeps and the request does not repeat.
+
+        In `block` mode a conversation of which this process has not seen the beginning gets no episode, but rulings.
+        """
         if not request.kept_as:
             return ()
         with self._lock:
             messages = self._kept.get(request.kept_as, ())
         if not messages and not any(message["role"] == "user" for message in request.messages):
+            if self._settings.mode == "block":
+                return None
             raise ValueError(f"{request.kept_as[:40]!r} names a conversation whose beginning this proxy has not seen")
         return messages
 

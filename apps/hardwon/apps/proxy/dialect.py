@@ -3,6 +3,7 @@
 A dialect reads requests and responses as plain messages, and writes experience and refusals in the form of its API.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,14 +28,51 @@ class Answer:
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The calls that the client has to run, with id, name and args."""
-        answered = {message["answers"] for message in self.messages if message["role"] == "tool"}
+        """The calls that the client has to run, with id, name, args, and why they cannot be read, or an empty text."""
+        answered = [message["answers"] for message in self.messages if message["role"] == "tool"]
         return [
-            {"id": call["id"], "name": call["name"], "args": call["arguments"]}
+            {
+                "id": as_id(call["id"]),
+                "name": call["name"],
+                "args": call["arguments"],
+                "unreadable": call.get("unreadable", ""),
+            }
             for message in self.messages
             for call in message["calls"]
             if call["id"] not in answered
         ]
+
+
+def as_id(value: Any) -> str | None:
+    """Return the id of a call; servers may write another value than a text."""
+    return value if isinstance(value, str | None) else json.dumps(value)
+
+
+def explain_unreadable(name: Any, arguments: Any) -> str:
+    """Return why nobody can say what a call does; empty if it is clear."""
+    if not name or not isinstance(name, str):
+        return "it names no tool"
+    return "" if read_arguments(arguments) is not None else "its arguments are no JSON object"
+
+
+def read_arguments(arguments: Any) -> dict[str, Any] | None:
+    """Return the arguments of a call, or None if readers may understand them differently."""
+    if isinstance(arguments, Mapping):
+        return dict(arguments)
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        return {}
+    try:
+        value = json.loads(arguments, object_pairs_hook=_read_object) if isinstance(arguments, str) else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a name stands twice")
+    return value
 
 
 class StreamReader(Protocol):
@@ -54,6 +92,9 @@ class StreamReader(Protocol):
             event: The bytes of the event.
             chunk: Its value.
             holds: Whether calls wait in `held`.
+
+        Raises:
+            ValueError: A part that may have a call has an unknown format.
         """
         ...
 
@@ -64,7 +105,7 @@ class StreamReader(Protocol):
 
     @property
     def is_cut(self) -> bool:
-        """Return whether the events so far begin an answer and do not end it, not even with an error."""
+        """Return whether the last event stands within an answer, and none ended it, not even with an error."""
         ...
 
     def read_response(self) -> Answer | None:
@@ -73,6 +114,10 @@ class StreamReader(Protocol):
 
     def read_answer(self) -> Answer | None:
         """Return the answer that the client sees: it includes the parts passed on before a refusal."""
+        ...
+
+    def release(self) -> list[bytes]:
+        """Return the events held, in which every reader finds the calls on which the guardrails have ruled."""
         ...
 
     def end(self, text: str) -> list[bytes]:
@@ -89,6 +134,10 @@ class Dialect(Protocol):
 
     def is_conversation(self, body: Mapping[str, Any]) -> bool:
         """Return whether a request can use experience."""
+        ...
+
+    def can_call(self, body: Mapping[str, Any]) -> bool:
+        """Return whether the response to a request may have calls of tools."""
         ...
 
     def read_request(self, body: Mapping[str, Any]) -> ModelRequest:

@@ -1,33 +1,57 @@
 """Read and write streams of server-sent events."""
 
 import json
-from collections.abc import AsyncIterator
+import re
 from typing import Any
 
-Event = tuple[bytes, Any]
-"""The bytes of one server-sent event, and its JSON value; None if it has none."""
+from .json_text import load
+
+_BLANK_LINE = re.compile(rb"\n\r?\n|\r\r\n?")
 
 
-async def iter_events(chunks: AsyncIterator[bytes]) -> AsyncIterator[Event]:
-    """Yield the events of a stream as soon as each is complete.
+class EventBuffer:
+    """Collects the bytes of a stream, and cuts them into events and lines."""
 
-    The last event may lack its blank line, which is added. Half an event, of a server that died, is left out: a client
-    would read the next event as a part of it.
-    """
-    waiting = b""
-    async for chunk in chunks:
-        waiting += chunk
-        while (end := _find_end(waiting)) is not None:
-            event, waiting = waiting[:end], waiting[end:]
-            yield event, parse_event(event)
-    if (value := parse_event(waiting)) is not None or is_end_mark(waiting):
-        yield waiting.rstrip() + b"\n\n", value
+    def __init__(self) -> None:
+        self._event = bytearray()
+        """The bytes since the last complete event."""
+        self._line = bytearray()
+        """The bytes since the last complete line, which wait."""
 
+    def split(self, data: bytes) -> list[bytes]:
+        """Add bytes, and return the events that are complete."""
+        searched = max(len(self._event) - 3, 0)
+        self._event += data
+        events, at = [], 0
+        for match in _BLANK_LINE.finditer(self._event, searched):
+            events.append(bytes(self._event[at : match.end()]))
+            at = match.end()
+        del self._event[:at]
+        return events
 
-def _find_end(data: bytes) -> int | None:
-    """Return the end of the first event, after its blank line; None if it is not complete."""
-    ends = [at + len(mark) for mark in (b"\n\n", b"\r\n\r\n", b"\r\r") if (at := data.find(mark)) >= 0]
-    return min(ends, default=None)
+    def take_lines(self, data: bytes) -> bytes:
+        """Add bytes, and return the lines that are complete: the server may die within a line."""
+        at = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        lines = bytes(self._line) + data[:at] if at else b""
+        if at:
+            self._line.clear()
+        self._line += data[at:]
+        return lines
+
+    @property
+    def event(self) -> bytes:
+        """The last event, whose blank line is missing."""
+        return bytes(self._event)
+
+    @property
+    def line(self) -> bytes:
+        """The last line, whose end is missing."""
+        return bytes(self._line)
+
+    def begin_event(self) -> bytes:
+        """Return what ends the lines head of an event that never got its own end, so that another event can follow."""
+        head = self.event[: len(self._event) - len(self._line)]
+        return b"\n" if has_data(head) else b""
 
 
 def is_end_mark(event: bytes) -> bool:
@@ -35,11 +59,16 @@ def is_end_mark(event: bytes) -> bool:
     return event.strip() == b"data: [DONE]"
 
 
+def has_data(event: bytes) -> bool:
+    """Return whether an event has data, and is not a comment."""
+    return any(line.startswith(b"data:") for line in event.splitlines())
+
+
 def parse_event(event: bytes) -> Any:
-    """Return the JSON value of an event, or None for comments and the end mark."""
+    """Return the JSON value of an event, or None for comments, the end mark and everything else."""
     lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
     try:
-        return json.loads(b"\n".join(lines)) if lines else None
+        return load(b"\n".join(lines)) if lines else None
     except ValueError:  # "[DONE]"
         return None
 
@@ -47,4 +76,4 @@ def parse_event(event: bytes) -> Any:
 def format_event(value: Any, name: str = "") -> bytes:
     """Return a value as a server-sent event, with a name if its API names events."""
     head = f"event: {name}\n".encode() if name else b""
-    return head + b"data: " + json.dumps(value, ensure_ascii=False).encode() + b"\n\n"
+    return head + b"data: " + json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass") + b"\n\n"

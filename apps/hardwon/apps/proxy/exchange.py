@@ -1,22 +1,27 @@
 """One call of a model: the request with experience, and the response on its way to the client.
 
-In `block` mode the parts of tool calls in a stream wait until the guardrails have ruled on them; text goes on at once.
-If a call is refused, the model is called again with the refusal, within the same response to the client.
+The client gets the bytes of the server, and the bookkeeping reads a copy, so that nothing odd in them costs the client
+its answer. Only in `block` mode the parts of tool calls wait until the guardrails have ruled on them. If a call is
+refused, the model is called again with the refusal, within the same response to the client.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import httpx
+from starlette.responses import Response
 
 from hardwon.runtime.loop.enforcement import Ruling
 
 from .conversations import ModelCall
 from .dialect import Answer, Dialect
-from .events import format_event, is_end_mark, iter_events
+from .events import format_event
+from .forwarding import Headers, Relay, relay, return_headers
+from .json_text import JsonObject, load
+from .stream_copy import StreamCopy, try_read
 
 if TYPE_CHECKING:
     from .app import Proxy
@@ -25,11 +30,6 @@ logger = logging.getLogger("hardwon.proxy")
 
 MOST_RETRIES = 8
 """Most model calls that refusals can cause within one response."""
-_HOP = frozenset({
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-    "upgrade", "host", "content-length", "accept-encoding", "content-encoding",
-})  # fmt: skip
-"""Headers of one connection or of one encoding, which the other side must not see."""
 _REJECTED = (400, 413, 422)
 """Statuses of servers that do not accept a request, perhaps because of what the proxy added."""
 
@@ -38,20 +38,16 @@ class ResponseFailed(Exception):
     """The upstream server rejected a request that repeats a call after a refusal, or sent a part of an answer."""
 
 
+class Unreadable(ResponseFailed):
+    """A part of an answer may be a call, and the guardrails cannot rule on it."""
+
+    def __init__(self) -> None:
+        super().__init__("the answer has a part that may be a call of a tool, and the guardrails cannot read it")
+
+
 def error_body(message: str, code: str) -> dict[str, Any]:
     """Return an error in OpenAI's form."""
     return {"error": {"message": message, "type": "hardwon_proxy", "param": None, "code": code}}
-
-
-def forward_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return a client's headers for the upstream server."""
-    kept = {name: value for name, value in headers.items() if name.lower() not in _HOP}
-    return {**kept, "accept-encoding": "identity"}
-
-
-def return_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the upstream server's headers for the client."""
-    return {name: value for name, value in headers.items() if name.lower() not in _HOP}
 
 
 class Exchange:
@@ -62,15 +58,23 @@ class Exchange:
         proxy: "Proxy",
         dialect: Dialect,
         url: httpx.URL,
-        headers: Mapping[str, str],
+        headers: Headers,
+        request: JsonObject,
         body: dict[str, Any],
         turn: ModelCall | None,
     ) -> None:
         self._proxy, self._dialect, self._url, self._headers, self._turn = proxy, dialect, url, headers, turn
-        self._plain = body
-        self._body = body if turn is None else dialect.add_experience(body, turn, proxy.settings.place)
+        self._request, self._plain = request, body
+        self._body = body if turn is None else self._add_experience(body, turn)
         self._holds = turn is not None and proxy.settings.mode == "block"
         self._noted = False
+
+    def _add_experience(self, body: dict[str, Any], turn: ModelCall) -> dict[str, Any]:
+        try:
+            return self._dialect.add_experience(body, turn, self._proxy.settings.place)
+        except Exception as error:
+            logger.warning("a request has no place for experience: %s: %s", type(error).__name__, error)
+            return body
 
     async def send(self) -> httpx.Response:
         """Send the request and return the response, whose body is not read yet.
@@ -78,69 +82,130 @@ class Exchange:
         If the server rejects the request with what was added to it, it is sent again as the client wrote it.
         """
         response = await self._post(self._body)
-        if response.status_code in _REJECTED and self._body is not self._plain and self._body != self._plain:
+        if response.status_code in _REJECTED and self._body != self._plain:
             await response.aclose()
             logger.warning("the upstream server rejected a request with experience; it is sent again without")
             self._body = self._plain
             response = await self._post(self._body)
         return response
 
-    async def _post(self, body: Mapping[str, Any]) -> httpx.Response:
-        client = self._proxy.client
-        return await client.send(client.build_request("POST", self._url, headers=self._headers, json=body), stream=True)
+    async def _post(self, body: dict[str, Any]) -> httpx.Response:
+        return await self._proxy.send("POST", self._url, self._headers, self._request.encode(body))
 
-    async def read(self, response: httpx.Response) -> tuple[int, bytes]:
-        """Return status and body of a response that is not a stream.
+    async def answer(self) -> Response:
+        """Return the response for the client.
 
         Raises:
-            ResponseFailed: The server rejected a repeated call.
+            httpx.HTTPError: The server does not answer.
+            ResponseFailed: The server rejected a repeated call, or the guardrails cannot read its answer.
         """
+        response = await self.send()
+        kind = response.headers.get("content-type", "")
+        if response.is_success and "text/event-stream" in kind and (self._holds or not _is_encoded(response)):
+            headers = [*return_headers(response, is_whole=False), *self._name_episode()]
+            source = self._rule(response) if self._holds else self._follow(response)
+            return Relay(source, response.status_code, headers)
+        if not response.is_success or self._turn is None or not (self._holds or "json" in kind or not kind):
+            self.cancel()
+            return Relay(
+                relay(response), response.status_code, [*return_headers(response, is_whole=True), *self._name_episode()]
+            )
+        return await self._read(response)
+
+    def _name_episode(self) -> Headers:
+        if self._turn is None:
+            return []
+        return [(b"x-hardwon-episode", self._turn.conversation.episode.encode())]
+
+    async def _read(self, response: httpx.Response) -> Response:
+        """Return a response that is not a stream."""
         for attempt in range(MOST_RETRIES + 1):
             try:
-                data = await response.aread()
+                raw = b"".join([part async for part in response.aiter_raw()])
             finally:
                 await response.aclose()
-            answer = self._dialect.parse(data) if response.is_success else None
-            if self._turn is None or answer is None:
+            data = _decode(response, raw)
+            answer = try_read(self._dialect.parse, data)
+            if answer is None:
+                if self._holds and may_call(data):
+                    raise Unreadable
                 self.cancel()
-                return response.status_code, data
-            rulings = await self._rule_on(answer) if attempt < MOST_RETRIES else []
-            if ending := find_ending(rulings):
+                break
+            rulings = await self._rule_on(answer, attempt)
+            if ending := find_ending(rulings, attempt):
                 answer = self._dialect.end(answer, ending)
-                data = json.dumps(answer.value).encode()
+                raw = json.dumps(answer.value).encode()
+                response.headers.pop("content-encoding", None)
             elif not all(ruling.runs for ruling in rulings):
                 response = await self._repeat(answer, rulings)
                 continue
             await self._note(answer)
             self._end(answer)
-            return response.status_code, data
-        raise AssertionError("the last attempt returns")
+            break
+        headers = [
+            (name, value) for name, value in return_headers(response, is_whole=True) if name != b"content-length"
+        ]
+        final = Response(raw, response.status_code)
+        final.raw_headers = [*headers, (b"content-length", str(len(raw)).encode()), *self._name_episode()]
+        return final
 
-    async def stream(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """Yield a streamed response, event by event."""
+    async def _follow(self, response: httpx.Response) -> AsyncGenerator[bytes]:
+        """Yield a stream byte for byte, and read a copy."""
+        copy, is_whole = StreamCopy(self._dialect.open_reader()), False
+        try:
+            async for data in response.aiter_raw():
+                copy.add(data)
+                if copy.is_over and not self._noted:
+                    await self._note(copy.read_answer())
+                if passed := copy.buffer.take_lines(data):
+                    yield passed
+            copy.finish()
+            if copy.is_cut:
+                raise ResponseFailed("the stream ended before the answer did")
+            answer = copy.read_answer() if copy.is_over else None
+            await self._note(answer)
+            is_whole = answer is not None
+            if rest := copy.buffer.line:
+                yield rest
+            if answer is not None:
+                self._end(answer)
+        except (httpx.HTTPError, ResponseFailed) as error:
+            is_whole = False
+            yield copy.buffer.begin_event() + explain_break(error)
+        except (GeneratorExit, asyncio.CancelledError):
+            self.leave()
+            raise
+        finally:
+            if not is_whole:
+                self.cancel()
+            await response.aclose()
+
+    async def _rule(self, response: httpx.Response) -> AsyncGenerator[bytes]:
+        """Yield a stream event by event, without the calls that the guardrails refuse."""
         reader, is_whole = self._dialect.open_reader(), False
         try:
             for attempt in range(MOST_RETRIES + 1):
-                reader.begin()
-                is_empty = True
-                async for event, chunk in iter_events(response.aiter_bytes()):
-                    is_empty = is_empty and chunk is None and not is_end_mark(event)
-                    events = reader.add(event, chunk, holds=self._holds)
-                    if reader.is_over and not reader.held:
-                        await self._note(reader.read_answer())
-                    for passed in events:
+                copy = StreamCopy(reader, holds=True)
+                async for data in response.aiter_bytes():
+                    for passed in copy.add(data):
                         yield passed
+                for passed in copy.finish():
+                    yield passed
                 await response.aclose()
-                if is_empty or reader.is_cut:
+                if copy.is_cut:
                     raise ResponseFailed("the stream ended before the answer did")
-                current, held = reader.read_response() if reader.is_over else None, reader.held
-                rulings = await self._rule_on(current) if current and attempt < MOST_RETRIES else []
-                if ending := find_ending(rulings):
+                answer = copy.read_response() if copy.is_over or reader.held else None
+                if copy.has_failed or (reader.held and answer is None):
+                    raise Unreadable
+                rulings = await self._rule_on(answer, attempt) if answer else []
+                if ending := find_ending(rulings, attempt):
                     held = reader.end(ending)
-                elif current and held and not all(ruling.runs for ruling in rulings):
-                    response = await self._repeat(current, rulings)
+                elif answer and not all(ruling.runs for ruling in rulings):
+                    response = await self._repeat(answer, rulings)
                     continue
-                answer = reader.read_answer() if current else None
+                else:
+                    held = reader.release()
+                answer = copy.read_answer() if answer else None
                 is_whole = answer is not None
                 await self._note(answer)
                 for event in held:
@@ -149,23 +214,30 @@ class Exchange:
                     self._end(answer)
                 return
         except (httpx.HTTPError, ResponseFailed) as error:
-            logger.warning("the upstream server broke off a stream: %s: %s", type(error).__name__, error)
             is_whole = False
-            yield format_event(error_body(f"the upstream server broke off its answer ({error!r:.200})", "broken"))
+            yield explain_break(error)
+        except (GeneratorExit, asyncio.CancelledError):
+            self.leave()
+            raise
         finally:
             if not is_whole:
                 self.cancel()
-            # A client that went away cancels this generator, and the connection must still be given back.
-            await asyncio.shield(response.aclose())
+            await response.aclose()
 
     def cancel(self) -> None:
         """Let the conversation continue from before this request."""
         if self._turn is not None and not self._noted:
             self._proxy.log.cancel_turn(self._turn)
 
-    async def _rule_on(self, answer: Answer) -> list[Ruling]:
+    def leave(self) -> None:
+        """Note that the client went away before the end of the answer."""
+        self.cancel()
+
+    async def _rule_on(self, answer: Answer, attempt: int = 0) -> list[Ruling]:
         if self._turn is None or self._proxy.settings.mode is None or not answer.calls:
             return []
+        if self._holds and attempt == MOST_RETRIES and any(call["unreadable"] for call in answer.calls):
+            raise Unreadable
         log, worker = self._proxy.log, self._proxy.worker
         return await worker.try_call("a guardrail check", log.rule_on, self._turn, answer.calls) or []
 
@@ -207,9 +279,45 @@ class Exchange:
             worker.submit("recording tokens", self._proxy.tokens.add, episode, self._body, answer.value)
 
 
-def find_ending(rulings: Sequence[Ruling]) -> str:
+def explain_break(error: Exception) -> bytes:
+    """Return the event that tells a client of a stream that has no end."""
+    logger.warning("a stream was broken off: %s: %s", type(error).__name__, error)
+    if isinstance(error, Unreadable):
+        return format_event(error_body(str(error), "unreadable_call"))
+    return format_event(error_body(f"the upstream server broke off its answer ({error!r:.200})", "broken"))
+
+
+def may_call(data: bytes) -> bool:
+    """Return whether an answer that has an unknown format mentions calls."""
+    try:
+        return b"_call" in data or "_call" in json.dumps(load(data))
+    except (ValueError, RecursionError):
+        return True
+
+
+def find_ending(rulings: Sequence[Ruling], attempt: int) -> str:
     """Return the last message of a run whose model insists on forbidden calls; empty if the run goes on."""
-    over = next((ruling for ruling in rulings if ruling.over), None)
-    if over is None or any(ruling.runs for ruling in rulings):
+    refused = [ruling for ruling in rulings if not ruling.runs]
+    over = next((ruling for ruling in refused if ruling.over), None)
+    if over is None and attempt == MOST_RETRIES and refused:
+        over = refused[0]
+    elif len(refused) < len(rulings):
+        over = None
+    if over is None:
         return ""
     return f"This run ends here: {over.verdict.cause or 'a guardrail'} forbids every call that the model insists on."
+
+
+def _is_encoded(response: httpx.Response) -> bool:
+    return bool(response.headers.get("content-encoding", "identity") != "identity")
+
+
+def _decode(response: httpx.Response, raw: bytes) -> bytes:
+    """Return the plain bytes of a body; servers may compress what they were asked not to."""
+    if not _is_encoded(response):
+        return raw
+    headers = {"content-encoding": response.headers["content-encoding"]}
+    try:
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(raw)).read()
+    except httpx.DecodingError:
+        return raw

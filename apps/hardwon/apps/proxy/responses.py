@@ -4,16 +4,18 @@ The server can keep a conversation. A request then names `previous_response_id` 
 only. A hint in the input would stay in such a conversation, so it goes into the instructions of this request.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hardwon.apps.importers.messages import RESPONSES_ANSWERS, Message, plain_messages
+from hardwon.runtime.integrations.tool_episode import extract_text
 from hardwon.runtime.integrations.tool_run import append_warning
 
 from .conversations import ModelCall, ModelRequest
-from .dialect import Answer
-from .response_reader import Aliases, ResponseReader
+from .dialect import Answer, as_id, explain_unreadable
+from .json_text import load
+from .streams.response_reader import Aliases, ResponseReader
+from .streams.stream_items import is_client_call, list_items
 
 
 class Responses:
@@ -40,12 +42,19 @@ class Responses:
             return isinstance(given, str)
         return all(isinstance(item, dict) and item.get("type") != "compaction_trigger" for item in given)
 
+    def can_call(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a request names tools, or may continue one that does, and asks for more than a summary."""
+        given = body.get("input")
+        last = given[-1] if isinstance(given, list) and given else None
+        is_summary = isinstance(last, Mapping) and last.get("type") == "compaction_trigger"
+        return bool(body.get("tools") or body.get("prompt")) and not is_summary
+
     def read_request(self, body: Mapping[str, Any]) -> ModelRequest:
         """Return the messages of a request."""
         kept_as = body.get("previous_response_id") or _read_conversation(body)
         return ModelRequest(
             read_items(_list_input(body)),
-            str(body.get("model") or ""),
+            extract_text(body.get("model")),
             str(kept_as or ""),
             # The API keeps responses by default.
             body.get("store") is not False or bool(_read_conversation(body)),
@@ -67,9 +76,11 @@ class Responses:
 
     def add_refusals(self, body: Mapping[str, Any], answer: Answer, texts: Sequence[str]) -> dict[str, Any]:
         """Return a request that continues with the last response and answers to its calls."""
-        by_id = {call["id"]: text for call, text in zip(answer.calls, texts, strict=True)}
+        waiting = [(call["id"], text) for call, text in zip(answer.calls, texts, strict=True)]
         output = answer.value["output"]
-        refusals = [_refuse(item, by_id[call_id]) for item in output if (call_id := _get_call_id(item)) in by_id]
+        refusals = [
+            _refuse(item, waiting.pop(0)[1]) for item in output if waiting and _get_call_id(item) == waiting[0][0]
+        ]
         if _read_conversation(body):  # the response is in the conversation already
             return {**body, "input": refusals}
         kept = [item for item in output if body.get("store") is not False or _is_self_contained(item)]
@@ -78,8 +89,8 @@ class Responses:
     def parse(self, data: bytes) -> Answer | None:
         """Return a response that has come to its end, or None if the body is something else."""
         try:
-            return read_response(json.loads(data))
-        except (ValueError, RecursionError):
+            return read_response(load(data))
+        except ValueError:
             return None
 
     def end(self, answer: Answer, text: str) -> Answer:
@@ -101,8 +112,17 @@ def read_items(items: Iterable[Any]) -> tuple[Message, ...]:
     Raises:
         ValueError: A message has an unknown format.
     """
-    kept = [item for item in items if "role" in item or _is_exchange_with_tool(item)]
-    return tuple(message for item in kept for message in plain_messages(item))
+    messages: list[Message] = []
+    for item in items:
+        if "role" not in item and not _is_exchange_with_tool(item):
+            continue
+        plain = list(plain_messages(item))
+        if is_client_call(item):
+            arguments = item.get("arguments") if item["type"] == "function_call" else {}
+            for call in plain[0]["calls"]:
+                call["unreadable"] = explain_unreadable(call["name"], arguments)
+        messages += plain
+    return tuple(messages)
 
 
 def _is_exchange_with_tool(item: Mapping[str, Any]) -> bool:
@@ -113,13 +133,14 @@ def _is_exchange_with_tool(item: Mapping[str, Any]) -> bool:
 def read_response(value: Any) -> Answer | None:
     """Return a response as an answer, or None if it failed, is still in progress, or has another form."""
     try:
-        messages = read_items(value["output"])
+        messages = read_items(list_items(value["output"]))
         status, name, conversation = value["status"], value["id"], _read_conversation(value)
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None
     if status not in ("completed", "incomplete"):
         return None
-    why = (value.get("incomplete_details") or {}).get("reason") or "incomplete"
+    details = value.get("incomplete_details")
+    why = (details.get("reason") if isinstance(details, Mapping) else "") or "incomplete"
     kept_as = tuple(str(entry) for entry in (name, conversation) if entry)
     return Answer(value, messages, "stop" if status == "completed" else str(why), kept_as)
 
@@ -143,13 +164,14 @@ def _read_conversation(value: Mapping[str, Any]) -> str:
     return str(conversation.get("id") or "") if isinstance(conversation, Mapping) else str(conversation or "")
 
 
-def _get_call_id(item: Mapping[str, Any]) -> Any:
-    return (item.get("call_id") or item.get("id")) if str(item.get("type")).endswith("_call") else None
+def _get_call_id(item: Mapping[str, Any]) -> str | None:
+    call_id = (item.get("call_id") or item.get("id")) if str(item.get("type")).endswith("_call") else None
+    return as_id(call_id)
 
 
 def _is_self_contained(item: Mapping[str, Any]) -> bool:
     """Return whether a server that keeps nothing accepts an item; it knows reasoning only with its content."""
-    return item.get("type") != "reasoning" or bool(item.get("encrypted_content"))
+    return item.get("type") != "reasoning" or bool(item.get("encrypted_content") or item.get("content"))
 
 
 def _refuse(item: Mapping[str, Any], text: str) -> dict[str, Any]:

@@ -245,10 +245,10 @@ def judge_answer(content: Any, status: Any = None) -> str:
 def normalize_call(call: Any) -> dict[str, Any]:
     """Return a tool call as a dictionary with id, name and arguments.
 
-    Accepts OpenAI's `{"function": {"name", "arguments": "{...}"}}`, LangChain's `{"name", "args"}`, and calls
-    with `input`.
+    Accepts OpenAI's `{"function": {"name", "arguments": "{...}"}}` and `{"custom": {"name", "input"}}`, LangChain's
+    `{"name", "args"}`, and calls with `input`.
     """
-    inner = call.get("function") or call
+    inner = call.get("function") or call.get("custom") or call
     arguments: Any = next((inner[key] for key in ("args", "arguments", "input") if inner.get(key) is not None), {})
     if isinstance(arguments, str):
         try:

@@ -8,14 +8,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .dialect import Answer
-from .events import format_event
+from ..dialect import Answer
+from ..events import format_event
+from .stream_items import StreamedItems, is_client_call, list_items
 
 _BEGINNINGS = ("response.created", "response.queued", "response.in_progress")
-_ENDS = ("response.completed", "response.incomplete", "response.failed")
-_CLIENT_CALLS = ("function_call", "custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call")
-"""Types of items that the client runs."""
-
+_ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
 _MOST_ALIASES = 4096
 
@@ -53,11 +51,13 @@ class ResponseReader:
         self._carried: list[Any] = []
         """Items that the client has of responses whose calls were refused."""
         self._sequence = 0
-        self._items: dict[int, Any] = {}
+        self._items = StreamedItems()
         self._held_from: int | None = None
-        """Index of the first item whose events are held."""
+        """Number of the first item whose events are held."""
         self._has_call = self._continues = self._has_error = False
         self._begun = False
+        self._last = ""
+        """Type of the last event."""
         self._response: dict[str, Any] = {}
         """The response as its last event describes it."""
 
@@ -66,22 +66,20 @@ class ResponseReader:
         if self._begun:
             self._carried += self._list_passed()
             self._continues = True
-        self._begun, self._has_call, self._held_from = True, False, None
-        self._items, self._response, self.held = {}, {}, []
+        self._begun, self._has_call, self._held_from, self._last = True, False, None, ""
+        self._items, self._response, self.held = StreamedItems(), {}, []
 
     def add(self, event: bytes, chunk: Any, *, holds: bool) -> list[bytes]:
         """Add an event, and return the events to pass on now."""
         if not isinstance(chunk, Mapping):
             return self._pass_on(event)
-        kind = chunk.get("type")
-        at = chunk.get("output_index", 0)
+        self._last = kind = chunk["type"] if isinstance(chunk.get("type"), str) else ""
         self._has_error = self._has_error or kind == "error"
-        if kind in (*_BEGINNINGS, *_ENDS):
-            self._response = dict(chunk.get("response") or {})
+        if kind in (*_BEGINNINGS, *_ENDS) and isinstance(chunk.get("response"), Mapping):
+            self._response = dict(chunk["response"])
             self._first_id = self._first_id or str(self._response.get("id") or "")
-        elif kind in ("response.output_item.added", "response.output_item.done"):
-            self._items[at] = chunk.get("item") or {}
-        before = self._decide(kind, at) if holds else []
+        number = self._items.add(kind, chunk)
+        before = self._decide(kind, number) if holds else []
         event = self._rewrite(event, chunk)
         return [*before, *self._pass_on(event)] if event else before
 
@@ -91,33 +89,32 @@ class ResponseReader:
         self.held.append(event)
         return []
 
-    def _decide(self, kind: Any, at: int) -> list[bytes]:
+    def _decide(self, kind: str, number: int | None) -> list[bytes]:
         """Begin to hold events, or return the held ones if no call follows the reasoning."""
-        if kind == "response.output_item.added":
-            item_type = self._items[at].get("type")
-            if item_type in _CLIENT_CALLS:
-                self._has_call = True
-            if self._has_call or item_type == "reasoning":
-                self._held_from = at if self._held_from is None else self._held_from
-                return []
-        elif kind not in _ENDS:
+        item = None if number is None else self._items.list_all()[number]
+        output = self._response.get("output") if kind in _ENDS else None
+        if is_client_call(item) or any(is_client_call(entry) for entry in list_items(output)):
+            self._has_call = True
+        if self._has_call or (number is not None and isinstance(item, Mapping) and item.get("type") == "reasoning"):
+            at = len(self._items.list_all()) if number is None else number
+            self._held_from = at if self._held_from is None else self._held_from
             return []
-        if self._has_call:
+        if kind != "response.output_item.added" and kind not in _ENDS:
             return []
         events, self.held, self._held_from = self.held, [], None
         return events
 
     def _rewrite(self, event: bytes, chunk: Mapping[str, Any]) -> bytes:
         """Return an event as part of the first stream, or nothing if it repeats the beginning of a response."""
-        number = chunk.get("sequence_number", 0)
+        number = chunk.get("sequence_number")
         if not self._continues:
-            self._sequence = max(self._sequence, number)
+            self._sequence = max(self._sequence, number if isinstance(number, int) else 0)
             return event
         if chunk.get("type") in _BEGINNINGS:
             return b""
         self._sequence += 1
         value = {**chunk, "sequence_number": self._sequence}
-        if "output_index" in chunk:
+        if isinstance(chunk.get("output_index"), int):
             value["output_index"] = chunk["output_index"] + len(self._carried)
         if chunk.get("type") in _ENDS:
             output = [*self._carried, *self._build()["output"]]
@@ -126,8 +123,7 @@ class ResponseReader:
 
     def _list_passed(self) -> list[Any]:
         """Return the items of the current response that the client has."""
-        ends = self._held_from
-        return [self._items[at] for at in sorted(self._items) if ends is None or at < ends]
+        return self._items.list_all()[: self._held_from]
 
     @property
     def is_over(self) -> bool:
@@ -136,13 +132,15 @@ class ResponseReader:
 
     @property
     def is_cut(self) -> bool:
-        """Return whether the answer has begun, and neither its end nor an error came."""
-        return self._response.get("status") in ("queued", "in_progress") and not self._has_error
+        """Return whether the last event is one within an answer, and none ended it, not even with an error."""
+        within = self._last.startswith("response.") and self._last not in _ENDS
+        return within and self._response.get("status") in ("queued", "in_progress") and not self._has_error
 
     def _build(self) -> dict[str, Any]:
-        # Some servers leave the output out of the last event.
-        output = self._response.get("output") or [self._items[at] for at in sorted(self._items)]
-        return {**self._response, "output": output}
+        # Some servers leave the output out of the last event, or calls that they streamed.
+        output = list_items(self._response.get("output"))
+        kept = self._items.list_calls_beside(output) if output else self._items.list_all()
+        return {**self._response, "output": [*output, *kept]}
 
     def read_response(self) -> Answer | None:
         """Return the current response."""
@@ -154,6 +152,10 @@ class ResponseReader:
         if self._continues:
             self._aliases.add(self._first_id, str(value.get("id") or ""))
         return self._read({**value, "output": [*self._carried, *value["output"]]})
+
+    def release(self) -> list[bytes]:
+        """Return the events held."""
+        return self.held
 
     def end(self, text: str) -> list[bytes]:
         """Return the events that end the stream with a text in the place of the calls held."""

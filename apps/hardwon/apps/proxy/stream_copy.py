@@ -1,0 +1,84 @@
+"""Read a copy of a stream, of which nothing reaches the client but what waits for a ruling."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from .dialect import Answer, StreamReader
+from .events import EventBuffer, has_data, is_end_mark, parse_event
+
+logger = logging.getLogger("hardwon.proxy")
+
+
+class StreamCopy:
+    """The events of one response, as far as a reader understands them."""
+
+    def __init__(self, reader: StreamReader, *, holds: bool = False) -> None:
+        """Read a response.
+
+        Args:
+            reader: Understands the events.
+            holds: Whether calls wait, and whatever may be one.
+        """
+        self._reader, self._holds = reader, holds
+        self.buffer = EventBuffer()
+        self._is_empty = True
+        self._is_odd = False
+        """Whether the last event was not understood."""
+        self.has_failed = False
+        """Whether any event was not understood that may have a call."""
+        reader.begin()
+
+    def add(self, data: bytes) -> list[bytes]:
+        """Add bytes, and return the events to pass on."""
+        return [passed for event in self.buffer.split(data) for passed in self._read(event)]
+
+    def finish(self) -> list[bytes]:
+        """Read the last event, which may lack its blank line, and return the events to pass on."""
+        rest = self.buffer.event
+        if not rest or (parse_event(rest) is None and not is_end_mark(rest)):
+            return []
+        return self._read(rest.rstrip() + b"\n\n")
+
+    def _read(self, event: bytes) -> list[bytes]:
+        value, is_data = parse_event(event), has_data(event)
+        self._is_empty = self._is_empty and not is_data
+        if is_data:
+            self._is_odd = value is None and not is_end_mark(event)
+        try:
+            if self._is_odd and b"_call" in event:
+                raise ValueError("it is no JSON")
+            passed = self._reader.add(event, value, holds=self._holds)
+        except Exception as error:  # whatever a server sends costs the client no answer
+            if not self.has_failed:
+                logger.warning("an event of the upstream server is not understood: %s: %s", type(error).__name__, error)
+            self.has_failed = self._is_odd = True
+            return []
+        return [] if self.has_failed else passed
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the model has finished its answer."""
+        return self._reader.is_over
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether the stream ended before the answer did."""
+        return self._is_empty or (self._reader.is_cut and not self._is_odd)
+
+    def read_response(self) -> Answer | None:
+        """Return the current response, or None if it is not understood."""
+        return try_read(self._reader.read_response)
+
+    def read_answer(self) -> Answer | None:
+        """Return the answer that the client sees, or None if it is not understood."""
+        return try_read(self._reader.read_answer)
+
+
+def try_read(read: Callable[..., Answer | None], *args: Any) -> Answer | None:
+    """Return an answer, or None after a log line if it is not understood."""
+    try:
+        return read(*args)
+    except Exception as error:
+        logger.warning("an answer of the upstream server is not understood: %s: %s", type(error).__name__, error)
+        return None

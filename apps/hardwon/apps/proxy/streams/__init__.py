@@ -1,0 +1,1 @@
+"""Assemble the streams of the APIs: completions of chunks, and responses of events."""
