@@ -58,6 +58,7 @@ def test_runs_that_were_left_are_recorded_once_with_an_unknown_outcome(path, fol
         recorded = library.trajectory("e-1")
     assert (recorded.success, recorded.score, recorded.ending) == (None, 0.0, "abandoned")
     assert [(step.t, step.action) for step in recorded.steps] == [(0, "open drawer"), (1, "look")]
+    assert [(step.pre, step.post) for step in recorded.steps] == [(step.pre, step.post) for step in whole.steps]
     assert not folder.exists()
 
 
@@ -138,6 +139,19 @@ def test_a_run_that_goes_on_after_a_pause_keeps_its_steps(path, folder, episode)
         run.add(replace(whole, steps=whole.steps[1:]))
     with ExperienceLibrary.open(path) as library:
         assert len(library.trajectory("e-1").steps) == 2
+
+
+def test_a_run_that_goes_on_in_another_process_begins_its_file_anew(path, folder, episode):
+    whole = replace(episode("open drawer", "look"), id="e-1")
+    with ExperienceLibrary.open(path) as library:
+        run = library.open_run("e-1")
+        run.add(replace(whole, steps=whole.steps[:1]))
+        run.pause()
+    with ExperienceLibrary.open(path) as library:
+        add_steps(library.open_run("e-1"), whole)
+    with ExperienceLibrary.open(path) as library:
+        assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer", "look"]
+    assert list(folder.glob("*")) == []
 
 
 def test_secrets_are_not_on_the_disk_and_nobody_else_reads_the_files(path, folder, episode):

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.privacy.private_files import FILE_MODE, FOLDER_MODE
-from hardwon.memory.privacy.redaction import may_hold_secrets, redact_trajectory
-from hardwon.memory.records import Trajectory
+from hardwon.memory.privacy.redaction import redact_trajectory
+from hardwon.memory.records import State, Step, Trajectory
 from hardwon.memory.upkeep.write_buffer import BROKEN, pack_episode, unpack_episode
 
 ABANDONED = "abandoned"
@@ -33,6 +33,8 @@ ABANDONED = "abandoned"
 PAUSED_S = 7 * 24 * 3600.0
 """Seconds after which a run that waits for a person counts as abandoned."""
 _PAUSED = "paused"
+_FOLLOWS = "="
+"""Begins the line of a step whose state before is the state after the step of the last line."""
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -101,18 +103,24 @@ class OpenRun:
         self._digest = hashlib.blake2b(episode.encode(errors="replace"), digest_size=12).hexdigest()
         self.file: Path | None = None
         """The file, once there is a step."""
+        self._post: State | None = None
+        """The state after the last step."""
+        self._is_paused = False
 
     def add(self, episode: Trajectory) -> None:
         """Append a step: the episode as it is known now, with this step alone."""
         if self._folder is None:
             return
+        (step,) = episode.steps
+        follows, self._post = step.pre == self._post, step.post
+        if follows:  # written before, with the last step
+            step = replace(step, pre=step.post)
         try:
-            text = pack_episode(replace(episode, success=None, score=0.0, ending=ABANDONED))
-            if may_hold_secrets(text):
-                text = pack_episode(redact_trajectory(unpack_episode(text, "")))
+            part = replace(episode, steps=(step,), success=None, score=0.0, ending=ABANDONED)
+            text = pack_episode(redact_trajectory(part))
             if self.file is None:
                 self.file = self._begin(self._folder)
-            _append(self.file, text)
+            _append(self.file, f"{_FOLLOWS if follows else ''}{text}")
         except (OSError, *BROKEN) as error:
             logger.warning("a step of episode %s is not on the disk yet: %s", self._episode, error)
 
@@ -121,7 +129,7 @@ class OpenRun:
         if self._folder is not None and self.file is not None:
             with suppress(OSError):
                 self.file.rename(self._paused(self._folder))
-            self.file = None
+            self.file, self._is_paused = None, True
 
     def close(self) -> None:
         """Remove the file: the episode is recorded, or nobody wants it."""
@@ -132,10 +140,11 @@ class OpenRun:
         self._on_close()
 
     def _begin(self, folder: Path) -> Path:
-        file = folder / f"{_LOCKS.take(folder)}.{self._digest}.jsonl"
-        try:
-            self._paused(folder).rename(file)
-        except FileNotFoundError:
+        file, paused = folder / f"{_LOCKS.take(folder)}.{self._digest}.jsonl", self._paused(folder)
+        if self._is_paused and paused.exists():
+            paused.rename(file)
+        else:  # a process that continues the run of another one begins anew, with all steps
+            paused.unlink(missing_ok=True)
             _append(file, json.dumps({"namespace": self._namespace, "episode": self._episode}))
         return file
 
@@ -167,12 +176,15 @@ def _record_file(file: Path, record: Callable[[Trajectory], object]) -> None:
 def _read_run(file: Path) -> Trajectory | None:
     """Return the episode of a run, or None if it has no step; a line that was cut by a kill is skipped."""
     head, *lines = file.read_text(encoding="utf-8", errors="replace").splitlines() or [""]
-    parts = []
+    steps: list[Step] = []
+    part: Trajectory | None = None
     for line in lines:
         with suppress(*BROKEN):
-            parts.append(unpack_episode(line, str(json.loads(head)["episode"])))
-    steps = tuple(replace(step, t=t) for t, step in enumerate(step for part in parts for step in part.steps))
-    return replace(parts[-1], steps=steps) if steps else None
+            part = unpack_episode(line.removeprefix(_FOLLOWS), str(json.loads(head)["episode"]))
+            (step,) = part.steps
+            pre = steps[-1].post if line.startswith(_FOLLOWS) and steps else step.pre
+            steps.append(replace(step, pre=pre, t=len(steps)))
+    return replace(part, steps=tuple(steps)) if part is not None else None
 
 
 class _Locked:

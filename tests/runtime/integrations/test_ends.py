@@ -71,8 +71,13 @@ def stop_at_the_limit_in_a_loop(library, desk):
 
 
 def fail_in_the_model(library, desk):
-    with pytest.raises(RuntimeError, match="the provider is down"):
-        looping(library, desk, raises_at=3, error=RuntimeError("the provider is down")).invoke(REQUEST)
+    with pytest.raises(RuntimeError, match="the prompt is too long"):
+        looping(library, desk, raises_at=3, error=RuntimeError("the prompt is too long")).invoke(REQUEST)
+
+
+def lose_the_model(library, desk):
+    with pytest.raises(ConnectionError):
+        looping(library, desk, raises_at=3, error=ConnectionError("connection refused")).invoke(REQUEST)
 
 
 def interrupt_from_the_keyboard(library, desk):
@@ -148,9 +153,10 @@ def exceed_a_time_limit(library, desk):
 ENDS = {
     stop_at_the_limit: (False, "step_limit"),
     stop_at_the_limit_in_a_loop: (False, "step_limit"),
-    fail_in_the_model: (None, "RuntimeError"),
+    fail_in_the_model: (False, "RuntimeError"),
+    lose_the_model: (None, "ConnectionError"),
     interrupt_from_the_keyboard: (None, "KeyboardInterrupt"),
-    fail_in_another_middleware: (None, "ValueError"),
+    fail_in_another_middleware: (False, "ValueError"),
     leave_a_stream: (None, "GeneratorExit"),
     leave_an_async_stream: (None, "GeneratorExit"),
     cancel_a_task: (None, "CancelledError"),
@@ -260,10 +266,10 @@ def test_a_run_that_failed_and_is_resumed_stays_one_episode(tmp_path, desk):
                 if script[-1].tool_calls:
                     with pytest.raises(RuntimeError):  # the script is at its end
                         agent.invoke(REQUEST, config)
-                    assert [row["success"] for row in library.trajectories()] == [None]
+                    assert [bool(row["success"]) for row in library.trajectories()] == [False]
                 else:
                     agent.invoke(None, config)
-                    assert [row["success"] for row in library.trajectories()] == [True]
+                    assert [bool(row["success"]) for row in library.trajectories()] == [True]
                     assert [step.action for step in last(library).steps] == ["book(table=7)", "book(table=8)"]
 
 

@@ -47,7 +47,7 @@ from langgraph.runtime import Runtime
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm
-from hardwon.runtime.interfaces.endings import Ending, read_ending
+from hardwon.runtime.interfaces.endings import Ending, read_ending, read_error
 from hardwon.runtime.llm.chat_model import name_of
 from hardwon.runtime.llm.extractor import as_extractor
 from hardwon.runtime.llm.prompts import call_text
@@ -368,10 +368,11 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             run.is_paused = True
             run.pause()
             return
-        if run.has_raised or isinstance(error, GraphRecursionError):
-            success, ending = False, "tool_error" if run.has_raised else "step_limit"
-        else:  # what stopped the run shows nothing about its calls
-            success, ending = None, type(error).__name__
+        limit = "step_limit" if isinstance(error, GraphRecursionError) else type(error).__name__
+        ending = "tool_error" if run.has_raised else limit
+        # A model that cannot be reached shows nothing about the calls.
+        is_cut = is_outage(error) and not run.has_raised
+        success = None if is_cut else run.episode.judge(read_error(error) or "failed")
         work = partial(self._run_safely, lambda: self._record(name, success, ending=ending))
         if not _is_in_event_loop():
             work()
@@ -391,8 +392,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         if run is None:
             return request
         with run.lock:
-            _, after = split_at_request([normalize_message(message) for message in request.messages])
-            state = run.read_messages(after)
+            state = run.follow(request.messages)
             run.model, run.has_raised, run.has_answer = name_of(request.model), False, False
             hint = run.find_hint(state) if self._arm.has_memory else None
         text = format_hint(hint)

@@ -27,7 +27,10 @@ _UNFINISHED = frozenset([
 _REASONS = ("finish_reason", "stop_reason", "done_reason", "finishreason", "stopreason", "native_finish_reason")
 """Fields with the reason for which a model stopped, of which only a few words mean that it was finished."""
 _FLAGS = ("truncated", "interrupted", "aborted", "cancelled", "canceled", "incomplete", "__interrupt__")
-_INTERRUPTS = re.compile(r"\A\W*(?:\w+\.)*(?:GraphInterrupt|NodeInterrupt|CancelledError|KeyboardInterrupt)\b")
+_INTERRUPTS = re.compile(
+    r"\A\W*(?:\w+\.)*"
+    r"(?:GraphInterrupt|NodeInterrupt|CancelledError|KeyboardInterrupt|GeneratorExit|SystemExit)\b"
+)
 """An error by which a framework stops a run that is to go on, or that somebody stopped."""
 _LIMIT = re.compile(
     r"\A(?:Model call limits exceeded: |(?:'.{1,200}' tool|Tool) call limit reached: |Agent stopped due to |"
