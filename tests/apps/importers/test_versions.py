@@ -46,7 +46,8 @@ def codex(n, *, session="s-1", finished=True):
         lines.append(line("response_item", type="function_call", name="shell", arguments=arguments, call_id=ref))
         output = f"Exit code: {2 * (at == 1)}\nOutput:\nresult {at}"
         lines.append(line("response_item", type="function_call_output", call_id=ref, output=output))
-    return lines
+    done = line("response_item", type="message", role="assistant", content=[{"type": "output_text", "text": "Done."}])
+    return [*lines, done] if finished else lines
 
 
 def openai(n, *, finished=True, **_):

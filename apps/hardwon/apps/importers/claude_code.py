@@ -10,6 +10,7 @@ from typing import Any
 
 from hardwon.apps.shared.remarks import drop_remarks
 from hardwon.runtime.integrations.tool_episode import iter_calls
+from hardwon.runtime.interfaces.endings import read_ending
 
 from .messages import plain_messages
 from .spool import LoggedEpisode, Spool
@@ -112,7 +113,9 @@ class Transcripts:
             if calls:
                 lanes = dict.fromkeys(lane for _, lane, _ in lines)
                 aliases = tuple(f"{lane} {ref}" for lane in lanes)
-                yield LoggedEpisode(ref, ((task, calls),), meta={"trace": lines[0][1]}, aliases=aliases)
+                yield LoggedEpisode(
+                    ref, ((task, calls),), meta={"trace": lines[0][1]}, aliases=aliases, ending=read_ending(replies)
+                )
 
 
 def _find_lane(value: Mapping[str, Any]) -> str:

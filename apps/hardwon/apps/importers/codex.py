@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hardwon.runtime.integrations.tool_episode import iter_calls
+from hardwon.runtime.interfaces.endings import read_ending
 
 from .messages import Message, plain_messages
 from .spool import LoggedEpisode, Spool
@@ -81,7 +82,9 @@ class Rollouts:
         if calls:
             ref, older = refer_to_call(all_calls[0]["id"]), f"{session} {number}"
             aliases = (older,) if ref else ()
-            yield LoggedEpisode(ref or older, ((task, calls),), meta={"trace": session}, aliases=aliases)
+            yield LoggedEpisode(
+                ref or older, ((task, calls),), meta={"trace": session}, aliases=aliases, ending=read_ending(replies)
+            )
 
 
 def refer_to_call(call_id: Any) -> str:

@@ -39,7 +39,7 @@ Convert = Callable[[LoggedEpisode], Iterable[Trajectory]]
 def digest_content(entry: LoggedEpisode) -> str:
     """Return a digest of what a file has of an episode, by which a repeated import recognizes it."""
     calls = [[call.name, call.arguments, call.result, call.error] for call in entry.calls]
-    text = json.dumps([entry.task, calls, entry.success, entry.score], default=str)
+    text = json.dumps([entry.task, calls, entry.success, entry.score, entry.ending], default=str)
     return hashlib.blake2b(text.encode(errors="replace"), digest_size=8).hexdigest()
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from hardwon.runtime.integrations.tool_episode import iter_calls
+from hardwon.runtime.interfaces.endings import read_ending, read_error
 
 from .messages import Message, conversation, form_of, is_messages, plain_messages
 from .spool import LoggedEpisode, Spool
@@ -146,7 +147,8 @@ def split_requests(messages: Sequence[Message]) -> Iterator[LoggedEpisode]:
             first = next(n for n in range(start + 1, end) if messages[n]["role"] == "tool" or n == end - 1)
             aliases = tuple(digest.hex() for digest in digests[first : end - 1])
             task = messages[start]["text"] if start >= 0 else ""
-            yield LoggedEpisode(digests[end - 1].hex(), ((task, calls),), aliases=aliases)
+            ending = read_ending(messages[start + 1 : end])
+            yield LoggedEpisode(digests[end - 1].hex(), ((task, calls),), aliases=aliases, ending=ending)
 
 
 def digest_beginnings(messages: Iterable[Message]) -> Iterator[bytes]:
@@ -167,7 +169,7 @@ def trial_of(value: Any) -> str:
 
 
 def outcome_of(value: Any) -> Outcome | None:
-    """Return the outcome that a record has under one of the usual names; an error counts as a failure."""
+    """Return the outcome that a record has under one of the usual names; an error that is no interrupt is a failure."""
     if not isinstance(value, Mapping):
         return None
     for source in (value, value.get("metadata"), value.get("extra"), value.get("feedback_stats")):
@@ -181,4 +183,4 @@ def outcome_of(value: Any) -> Outcome | None:
             if isinstance(outcome, int | float):
                 score = min(1.0, max(0.0, float(outcome)))
                 return score >= 1.0, score
-    return (False, 0.0) if value.get("error") else None
+    return (False, 0.0) if read_error(value.get("error")) == "failed" else None

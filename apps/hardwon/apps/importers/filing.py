@@ -50,7 +50,7 @@ def episodes(
         for task, calls in requests:
             episode.begin_request(extract_text(task))
             episode.replay([_clean_call(call) for call in calls])
-        success = not episode.broken if entry.success is None else entry.success
+        success = episode.judge(entry.ending) if entry.success is None else entry.success
         ending = "success" if success else "done"
         meta = {"environment": source, "policy": "import", "log": digest_content(entry), **entry.meta}
         if entry.score is not None:

@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from hardwon.runtime.environments.calls import Call
-from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call
+from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call, normalize_message
+from hardwon.runtime.interfaces.endings import Ending, find_cut, read_ending, read_error
 from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import Outcome, split_requests
@@ -92,7 +93,8 @@ class LangfuseReader:
             requests = requests or _requests_of_messages(observations)
             if requests:
                 success, score = _find_outcome(rows, root) or (None, None)
-                yield LoggedEpisode(trace, tuple(requests), success, score, {"trace": trace})
+                ending = _find_ending(root, observations)
+                yield LoggedEpisode(trace, tuple(requests), success, score, {"trace": trace}, ending=ending)
 
 
 def _with_plain_names(row: Mapping[str, Any]) -> Row:
@@ -173,4 +175,21 @@ def _find_outcome(rows: Sequence[Row], root: Row) -> Outcome | None:
         if isinstance(value, int | float) and row.get("data_type") in ("NUMERIC", "BOOLEAN"):
             score = min(1.0, max(0.0, float(value)))
             return score >= 1.0, score
-    return (False, 0.0) if str(root.get("level") or "").upper() == "ERROR" else None
+    return (False, 0.0) if _read_level(root) == "failed" else None
+
+
+def _read_level(row: Row) -> Ending | None:
+    """Return how an observation ended by its level; LangChain's handler reports an interrupt as an error, too."""
+    return read_error(row.get("status_message") or "error") if str(row.get("level") or "").upper() == "ERROR" else None
+
+
+def _find_ending(root: Row, observations: Sequence[Row]) -> Ending:
+    """Return how a trace ended: by its root, or by the last answer of its model."""
+    if ("end_time" in root and root["end_time"] is None) or find_cut(_parse(root.get("output"))):
+        return "unfinished"
+    last = next((row for row in reversed(observations) if row["type"] == "GENERATION"), {})
+    output = _parse(last.get("output"))
+    if isinstance(output, Mapping) and {"content", "role"} & {*output}:
+        answer = normalize_message({"role": "assistant", **output})
+        return _read_level(root) or read_ending([answer])
+    return _read_level(root) or ("unfinished" if find_cut(output) else "completed")

@@ -44,12 +44,16 @@ def conversation(value: Any) -> list[Message]:
     # A proxy's log separates request and response; other logs have both in one object.
     request = _unwrap_body(value.get("request") or value)
     messages = next((request[name] for name in CONVERSATIONS if _is_conversation(request.get(name))), None)
-    answers = list(_find_answers(_unwrap_body(value.get("response") or value)))
+    response = _unwrap_body(value.get("response") or value)
+    answers = list(_find_answers(response))
     if messages is None and not answers:
         raise ValueError("there are no messages: give them under `messages`, or `input` and `output`")
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    return [plain for message in (*(messages or ()), *answers) for plain in plain_messages(message)]
+    plain = [entry for message in (*(messages or ()), *answers) for entry in plain_messages(message)]
+    if plain and (cut := find_cut(value) or find_cut(response)):
+        plain[-1]["unfinished"] = cut
+    return plain
 
 
 def _unwrap_body(value: Any) -> Mapping[str, Any]:
@@ -67,7 +71,7 @@ def _find_answers(answer: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the answers of a model: a choice, output items, or a message."""
     choices = answer.get("choices")
     if isinstance(choices, list) and choices:
-        yield choices[0]["message"]
+        yield {"finish_reason": choices[0].get("finish_reason"), **choices[0]["message"]}
     if isinstance(answer.get("output"), list):
         yield from answer["output"]
     if answer.get("role") == "assistant" and "content" in answer:

@@ -13,6 +13,7 @@ from typing import Any
 
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text, normalize_call
+from hardwon.runtime.interfaces.endings import Ending, read_error, read_word
 from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import Outcome, split_requests
@@ -74,7 +75,9 @@ class Spans:
             if requests:
                 success, score = _find_outcome(spans) or (None, None)
                 aliases = tuple({span["raw"] for span in spans} - {trace, ""})
-                yield LoggedEpisode(trace, tuple(requests), success, score, {"trace": trace}, aliases)
+                yield LoggedEpisode(
+                    trace, tuple(requests), success, score, {"trace": trace}, aliases, _find_ending(spans)
+                )
 
 
 # ---- normalization of spans
@@ -261,4 +264,13 @@ def _find_outcome(spans: Sequence[Span]) -> Outcome | None:
         if str(label).lower() in (*_PASS, *_FAIL):
             return (won := str(label).lower() in _PASS), float(won)
     agents = [span for span in spans if span["attributes"].get("gen_ai.operation.name") == _AGENT or not span["parent"]]
-    return (False, 0.0) if any(span["failed"] for span in agents) else None
+    return (False, 0.0) if any(read_error(_format_error(span)) == "failed" for span in agents) else None
+
+
+def _find_ending(spans: Sequence[Span]) -> Ending:
+    """Return how a trace ended: by an error of its agent, or by the reason for which its model stopped last."""
+    if any(read_error(_format_error(span)) for span in spans if not span["parent"]):
+        return "unfinished"
+    reasons = [reason for span in spans if (reason := span["attributes"].get("gen_ai.response.finish_reasons"))]
+    last = _as_list(reasons[-1]) if reasons else []
+    return read_word(last[0], is_reason=True) or "completed" if last else "completed"

@@ -11,6 +11,7 @@ from typing import Any
 
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text, normalize_message
+from hardwon.runtime.interfaces.endings import Ending, find_cut, read_error, read_word
 from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import outcome_of, split_requests
@@ -84,13 +85,24 @@ def _read_trace(trace: str, runs: Sequence[Run]) -> Iterator[LoggedEpisode]:
     tools = [run for run in runs if run.get("run_type") == "tool"]
     success, score = outcome_of(root) or (None, None)
     meta = {"trace": trace}
-    requests = [episode.requests[0] for episode in split_requests(_find_messages(root))]
-    if requests:  # the root repeats the messages of earlier traces
-        task, calls = requests[-1]
-        yield LoggedEpisode(trace, ((task, _mark_failed(calls, tools)),), success, score, meta)
+    logged, ending = list(split_requests(_find_messages(root))), find_run_ending(root)
+    if logged:  # the root repeats the messages of earlier traces
+        ((task, calls),) = logged[-1].requests
+        ending = ending if ending != "completed" else logged[-1].ending
+        yield LoggedEpisode(trace, ((task, _mark_failed(calls, tools)),), success, score, meta, ending=ending)
     elif tools:
         calls = tuple(map(_build_call, tools))
-        yield LoggedEpisode(trace, ((find_request(root.get("inputs")), calls),), success, score, meta)
+        task = find_request(root.get("inputs"))
+        yield LoggedEpisode(trace, ((task, calls),), success, score, meta, ending=ending)
+
+
+def find_run_ending(run: Run) -> Ending:
+    """Return how a run ended: one that has begun and has no end still waits, or was broken off."""
+    is_open = "end_time" in run and run["end_time"] is None and run.get("start_time") is not None
+    if is_open or find_cut(run.get("outputs")) or find_cut({"status": run.get("status")}):
+        is_failed = read_word(run.get("status")) == "failed" and read_error(run.get("error") or "error") == "failed"
+        return "failed" if is_failed else "unfinished"
+    return read_error(run.get("error")) or "completed"
 
 
 def _find_messages(run: Run) -> list[Message]:

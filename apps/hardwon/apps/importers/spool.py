@@ -13,6 +13,7 @@ from hardwon.memory.storage.clock import parse_time
 from hardwon.memory.upkeep.file_queries import open_scratch
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text
+from hardwon.runtime.interfaces.endings import Ending
 
 _SCHEMA = """
 CREATE TABLE raw(
@@ -36,11 +37,13 @@ class LoggedEpisode:
     """Identifies the episode among files of its format: the id of a trace or message, or a digest."""
     requests: tuple[Request, ...]
     success: bool | None = None
-    """None if the file has no outcome; then the episode fails if its last errors were not resolved."""
+    """None if the file has no outcome; then the end of the run and its last errors decide."""
     score: float | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     """What identified the episode in an earlier version of hardwon, or when the file was shorter."""
+    ending: Ending = "completed"
+    """How the run ended, which decides if the file has no outcome."""
 
     @property
     def task(self) -> str:
@@ -109,15 +112,15 @@ class Spool:
     def keep(self, episode: LoggedEpisode) -> None:
         """Store an episode; it replaces one with the same reference, and those whose references are its aliases."""
         calls = [[task, [[c.name, c.arguments, c.result, c.error] for c in calls]] for task, calls in episode.requests]
-        data = json.dumps([calls, episode.success, episode.score, dict(episode.meta), episode.aliases])
+        data = json.dumps([calls, episode.success, episode.score, dict(episode.meta), episode.aliases, episode.ending])
         self._db.executemany("INSERT OR IGNORE INTO aliases VALUES (?)", ((extract_text(a),) for a in episode.aliases))
         # REPLACE deletes the old row and assigns a new `seq`: a replaced episode moves to the end.
         self._db.execute("INSERT OR REPLACE INTO logged(id, data) VALUES (?, ?)", (extract_text(episode.ref), data))
 
     def __iter__(self) -> Iterator[LoggedEpisode]:
         for ref, data in self._db.execute(f"SELECT id, data {_KEPT} ORDER BY seq"):
-            requests, success, score, meta, aliases = json.loads(data)
-            yield LoggedEpisode(ref, _parse_requests(requests), success, score, meta, tuple(aliases))
+            requests, success, score, meta, aliases, ending = json.loads(data)
+            yield LoggedEpisode(ref, _parse_requests(requests), success, score, meta, tuple(aliases), ending)
 
     def __len__(self) -> int:
         return int(self._db.execute(f"SELECT count(*) {_KEPT}").fetchone()[0])

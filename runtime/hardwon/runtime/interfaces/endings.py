@@ -85,7 +85,7 @@ def find_cut(record: Any) -> str:
         flag = next((name for name in _FLAGS if named.get(name) not in (None, False, "", [], ())), "")
         if details or flag:
             return str(details or flag)
-    return _find_cut_content(record)
+    return "interrupted" if read_error(record.get("error")) == "unfinished" else _find_cut_content(record)
 
 
 def _find_cut_content(record: Mapping[str, Any]) -> str:
