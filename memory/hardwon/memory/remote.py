@@ -9,9 +9,9 @@ need the file itself, such as `repair` and `restore`, raise an error. The HTTP c
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from .bank import Bank, Entry
 from .errors import ConfigError, LibraryError, UnknownName
@@ -43,7 +43,9 @@ from .situations.episode_map import EpisodeMap, Trail
 from .values.effects import Effect
 from .values.prospects import Prospects
 from .values.repertoire import Repertoire
-from .wire import PAGE, Wire, part, plain, read
+from .wire import PAGE, Wire, make_answer_error, part, plain, read
+
+T = TypeVar("T")
 
 
 class RemoteLibrary(ExperienceLibrary):
@@ -78,8 +80,8 @@ class RemoteLibrary(ExperienceLibrary):
         except BaseException:
             self._wire.close()
             raise
-        self._read_only = bool(about["read_only"])
-        self._evolves = "write" in about.get("rights", ["write"])
+        self._read_only = read(bool, about["read_only"])
+        self._evolves = "write" in read(list[str], about.get("rights", ["write"]))
         self._embedder_name, self._fingerprint = str(about["embedder"]), str(about["fingerprint"])
 
     def _about(self) -> dict[str, Any]:
@@ -125,7 +127,7 @@ class RemoteLibrary(ExperienceLibrary):
     @property
     def episodes(self) -> int:
         """Return the number of episodes in this namespace, without excluded ones."""
-        return int(self._wire.get("about")["episodes"])
+        return read(int, self._wire.get("about")["episodes"])
 
     def count_practice(self, state: State, actions: Iterable[str] = ()) -> int:
         """Return the number of episodes in this namespace: the server does not say which are of one environment."""
@@ -135,7 +137,7 @@ class RemoteLibrary(ExperienceLibrary):
     def revision(self) -> tuple[int, int]:
         """Return the number of episodes, and a number that changes when recorded ones are graded or forgotten."""
         description = self._wire.get("about")
-        return int(description["episodes"]), int(description["edition"])
+        return read(int, description["episodes"]), read(int, description["edition"])
 
     @property
     def embedder(self) -> Any:
@@ -156,8 +158,8 @@ class RemoteLibrary(ExperienceLibrary):
         episodes = [
             trajectory if trajectory.id else replace(trajectory, id=uuid.uuid4().hex) for trajectory in trajectories
         ]
-        answer = self._wire.send("POST", "episodes", {"episodes": plain(list[Trajectory], episodes)}, again=True)
-        return [str(ref) for ref in answer["ids"]]
+        answer = self._wire.send("POST", "episodes", {"episodes": plain(list[Trajectory], episodes)})
+        return self._check_count(read(list[str], answer["ids"]), episodes)
 
     def receive(self, trajectories: Iterable[Trajectory], *, writer: str, trust: Trust) -> list[str]:
         """Record episodes as `record_many` does.
@@ -173,7 +175,14 @@ class RemoteLibrary(ExperienceLibrary):
 
     def add_many(self, items: Iterable[Item]) -> list[Admission]:
         """Propose several items to the curator, in one transaction."""
-        return self._admissions("items", {"items": plain(list[Item], list(items))})
+        proposals = list(items)
+        return self._check_count(self._admissions("items", {"items": plain(list[Item], proposals)}), proposals)
+
+    def _check_count(self, results: list[T], sent: Sequence[Any]) -> list[T]:
+        """Return the results of a write if there is one for each record."""
+        if len(results) != len(sent):
+            raise make_answer_error(f"has {len(results)} results for {len(sent)} records")
+        return results
 
     def apply(
         self, operations: Sequence[Operation], trajectory: Trajectory, seen_ids: Sequence[str]
@@ -238,10 +247,10 @@ class RemoteLibrary(ExperienceLibrary):
             UnknownName: The item or the episode does not exist.
         """
         body = {"helped": helped, "episode": episode}
-        answer = self._wire.answer("POST", f"items/{part(item_id)}/feedback", json=body)
-        if answer.status_code == 204:
+        answer = self._wire.send("POST", f"items/{part(item_id)}/feedback", body)
+        if not answer.has_content:
             return Item("insight", "not readable with this token", id=item_id)
-        return read(Item, answer.json())
+        return read(Item, answer)
 
     def grade(
         self,
@@ -266,8 +275,7 @@ class RemoteLibrary(ExperienceLibrary):
             "success": success, "score": score, "unknown": unknown, "why": why, "lesson": lesson, "instead": instead,
             "step": step, "grader": grader,
         }  # fmt: skip
-        # The same grade twice changes nothing, so it may be sent again.
-        return read(Grade, self._wire.send("POST", f"episodes/{part(episode_id)}/grade", body, again=True))
+        return read(Grade, self._wire.send("POST", f"episodes/{part(episode_id)}/grade", body))
 
     def grades(self, episode_id: str) -> list[Grade]:
         """Return the grades of an episode, oldest first; see `ExperienceLibrary.grades`."""
@@ -334,7 +342,7 @@ class RemoteLibrary(ExperienceLibrary):
         Without `keep`, the server writes nothing and grants no trial. See `ExperienceLibrary.enforce`.
         """
         query = {"state": asdict(state), "action": action, "again": again, "about_to_run": keep}
-        return read(Verdict, self._wire.ask("check", query))
+        return read(Verdict, self._wire.send("POST", "check", query))
 
     def settle_trial(self, item_ids: Iterable[str], worked: bool) -> None:
         """Do nothing: the server grants no trial that is not recorded."""
@@ -375,11 +383,12 @@ class RemoteLibrary(ExperienceLibrary):
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """Return the keys under which a step with this action in this state is filed."""
-        return tuple(self._wire.ask("keys", {"state": asdict(state), "action": action, "counts": counts})["keys"])
+        query = {"state": asdict(state), "action": action, "counts": counts}
+        return tuple(read(list[str], self._wire.ask("keys", query)["keys"]))
 
     def context(self, state: State, action: str) -> str:
         """Return the words around the arguments of an action in a state."""
-        return str(self._wire.ask("context", {"state": asdict(state), "action": action})["context"])
+        return read(str, self._wire.ask("context", {"state": asdict(state), "action": action})["context"])
 
     def search(self, text: str, k: int = 10, *, how: Literal["hybrid", "dense", "text"] = "hybrid") -> list[Hit]:
         """Search items and steps by text; see `ExperienceLibrary.search`."""
@@ -401,11 +410,11 @@ class RemoteLibrary(ExperienceLibrary):
 
     def history(self, item_id: str) -> list[dict[str, Any]]:
         """Return every change of an item, oldest first."""
-        return list(self._wire.get(f"items/{part(item_id)}/history")["rows"])
+        return read(list[dict[str, Any]], self._wire.get(f"items/{part(item_id)}/history")["rows"])
 
     def usages(self, item_id: str) -> list[dict[str, Any]]:
         """Return the usages of an item, with arm and outcome."""
-        return list(self._wire.get(f"items/{part(item_id)}/usages")["rows"])
+        return read(list[dict[str, Any]], self._wire.get(f"items/{part(item_id)}/usages")["rows"])
 
     def effects(self, item_id: str) -> list[Effect]:
         """Return the measured effect of an item in each world; see `ExperienceLibrary.effects`."""
@@ -413,7 +422,7 @@ class RemoteLibrary(ExperienceLibrary):
 
     def usefulness(self, item_id: str) -> dict[str, Any]:
         """Return the effect of showing an item versus withholding it at random, with a 95 % interval."""
-        return dict(self._wire.get(f"items/{part(item_id)}/usefulness"))
+        return read(dict[str, Any], self._wire.get(f"items/{part(item_id)}/usefulness"))
 
     def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Return rows about episodes, newest first, without their steps."""
@@ -437,7 +446,7 @@ class RemoteLibrary(ExperienceLibrary):
 
     def evidence(self, summary_id: int, failure: str | None = None) -> list[int]:
         """Return the ids of the steps behind a count of a summary."""
-        return list(self._wire.get(f"summaries/{summary_id}/evidence", failure=failure)["steps"])
+        return read(list[int], self._wire.get(f"summaries/{summary_id}/evidence", failure=failure)["steps"])
 
     def segments(self, trajectory_id: str) -> list[Segment]:
         """Return the segments of an episode between its rewards."""
@@ -457,7 +466,7 @@ class RemoteLibrary(ExperienceLibrary):
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write items and episodes to a JSONL file, and return the number of lines."""
-        content = self._wire.answer("GET", "export").content
+        content = self._wire.request("GET", "export").content
         try:
             Path(path).write_bytes(content)
         except OSError as error:
@@ -472,13 +481,18 @@ class RemoteLibrary(ExperienceLibrary):
             content = Path(path).read_bytes()
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}. Give the path of an exported file.") from error
-        # safe to repeat: lines that an earlier attempt imported are not new
-        answer = self._wire.answer("POST", "import", {"trust": trust}, content=content, again=True)
-        return int(answer.json()["lines"])
+        answer = self._wire.answer("POST", "import", {"trust": trust}, content=content)
+        return read(int, answer["lines"])
 
     def close(self) -> None:
         """Close the connections. Closing twice is allowed."""
         self._wire.close()
+
+
+@dataclass(frozen=True)
+class _Pull:
+    entry: int
+    reader: str
 
 
 class RemoteBank(Bank):
@@ -490,7 +504,7 @@ class RemoteBank(Bank):
 
     def put(self, team: str, key: str, value: str) -> int:
         """Share a value under a short key, and return the id of the entry, or 0 if the server held it back."""
-        return int(self._request("POST", "entries", {"team": team, "key": key, "value": value})["id"] or 0)
+        return read(int, self._request("POST", "entries", {"team": team, "key": key, "value": value})["id"] or 0)
 
     def entries(self, after: int = 0) -> list[Entry]:
         """Return the entries after the given id without their values, oldest first."""
@@ -498,11 +512,12 @@ class RemoteBank(Bank):
 
     def pull(self, entry: int, reader: str) -> str:
         """Return the value of an entry, and log the pull."""
-        return str(self._request("POST", "pull", {"entry": entry, "reader": reader})["value"])
+        return read(str, self._request("POST", "pull", {"entry": entry, "reader": reader})["value"])
 
     def pulls(self, *, own: bool = False) -> list[tuple[int, str]]:
         """Return (entry, reader) of every logged pull of other teams' entries or, with `own`, of own entries."""
-        return [(int(pull["entry"]), str(pull["reader"])) for pull in self._request("GET", "pulls", own=own)["pulls"]]
+        rows = read(list[_Pull], self._request("GET", "pulls", own=own)["pulls"])
+        return [(row.entry, row.reader) for row in rows]
 
     def promote(self, item: Item, episode: str) -> Admission:
         """Propose an item to the library with the evidence of a successful episode; see `Bank.promote`."""
@@ -510,14 +525,13 @@ class RemoteBank(Bank):
 
     def drop(self) -> None:
         """Delete all entries of the task, with their pulls."""
-        self._wire.answer("DELETE", "bank/entries", {"task": self.task}, again=True)
+        self._wire.answer("DELETE", "bank/entries", {"task": self.task})
 
     def _request(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: Any) -> Any:
         """Send a request about this bank, and return the JSON answer."""
-        content = {} if body is None else {"json": body}
+        content: dict[str, Any] = {} if body is None else {"json": body}
         query = {"task": self.task, **query}
-        # a repeated POST would add a second entry or log a second pull
-        return self._wire.answer(method, f"bank/{path}", query, again=method == "GET", **content).json()
+        return self._wire.answer(method, f"bank/{path}", query, **content)
 
 
 class _NotServed(LibraryError, AttributeError):

@@ -3,10 +3,17 @@
 The calls themselves are in `remote`. httpx is imported when a `Wire` is created.
 """
 
+import json
+import threading
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, cast
+from math import isfinite
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 from . import errors
@@ -19,7 +26,15 @@ TRIES = 4
 WAIT_S = 0.2
 """Seconds before the second attempt. The wait doubles before each further one."""
 TIMEOUT_S = 60.0
-"""Seconds until a request times out."""
+"""Seconds without a byte until a request times out."""
+TOTAL_S = 300.0
+"""Seconds until a call gives up, with all its attempts and however slowly an answer arrives."""
+MOST_WAIT_S = 10.0
+"""Longest wait in seconds that a server can request between two attempts."""
+MOST_BYTES = 2**30
+"""Largest answer in bytes."""
+KEY = "Idempotency-Key"
+"""Header of a write. A server that has answered a key before returns that answer and writes nothing."""
 PAGE = 1000
 """Rows per request."""
 
@@ -35,6 +50,7 @@ class Wire:
         self.url, self.token = url.rstrip("/"), token
         self._namespace = namespace
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers["Accept-Encoding"] = "identity"  # a small compressed answer may stand for gigabytes
         try:
             self._http = httpx.Client(base_url=f"{self.url}/v1", headers=headers, timeout=TIMEOUT_S)
         except (ValueError, httpx.InvalidURL) as error:
@@ -47,68 +63,112 @@ class Wire:
         rows: list[Any] = []
         while limit is None or len(rows) < limit:
             size = PAGE if limit is None else min(PAGE, limit - len(rows))
-            page = self.get(path, limit=size, offset=offset + len(rows), **(filters or {}))[name]
-            rows += page
+            page = read(list[Any], self.get(path, limit=size, offset=offset + len(rows), **(filters or {}))[name])
+            rows += page[:size]
             if len(page) < size:
                 break
         return rows
 
     def get(self, path: str, **query: Any) -> Any:
         """Return the JSON at a path."""
-        return self.answer("GET", path, query, again=True).json()
+        return self.answer("GET", path, query)
 
     def ask(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Post a query that changes nothing on the server, with retries, and return the JSON answer."""
-        return self.send("POST", path, body, again=True)
+        """Post a query that changes nothing on the server, and return the JSON answer."""
+        return self.answer("POST", path, has_key=False, json=body)
 
-    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None, *, again: bool = False) -> Any:
-        """Send a JSON body, and return the JSON answer.
-
-        Set `again` only if the server can process the request twice without harm.
-        """
-        return self.answer(method, path, json=body, again=again).json()
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a JSON body, and return the JSON answer."""
+        return self.answer(method, path, json=body)
 
     def answer(
-        self, method: str, path: str, query: Mapping[str, Any] | None = None, *, again: bool = False, **body: Any
+        self, method: str, path: str, query: Mapping[str, Any] | None = None, *, has_key: bool = True, **body: Any
     ) -> Any:
-        """Send a request with retries, and return the server's response.
+        """Send a request with retries, and return the JSON object of the server's answer."""
+        answer = self.request(method, path, query, has_key=has_key, **body)
+        if answer.status == 204:
+            empty = Fields()
+            empty.has_content = False
+            return empty
+        if answer.kind == "application/json":
+            with suppress(ValueError, RecursionError):
+                values = json.loads(answer.content)
+                if isinstance(values, dict):
+                    return Fields(values)
+        raise self._foreign(answer)
+
+    def request(
+        self, method: str, path: str, query: Mapping[str, Any] | None = None, *, has_key: bool = True, **body: Any
+    ) -> "Answer":
+        """Send a request with retries, and return the server's answer.
+
+        Every attempt of a write has the same key, so that one whose answer was lost is not carried out twice.
 
         Args:
             method: HTTP method.
             path: Path below /v1.
             query: Query parameters; None values are left out.
-            again: The request is idempotent, so it may be repeated after an error in transit.
+            has_key: Send a key, for a write.
             **body: Body of the request, as arguments of httpx.
 
         Raises:
-            LibraryUnreachable: The server does not answer.
+            LibraryUnreachable: The server does not answer in time.
+            LibraryError: The answer is not one of a hardwon server.
             HardwonError: The error that the server reported.
         """
         import httpx
 
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        parameters = {"namespace": self._namespace, **given}
+        body |= {"params": {"namespace": self._namespace, **given}}
+        if has_key and method != "GET":
+            body["headers"] = {KEY: uuid.uuid4().hex}
+        _url.set(self.url)
+        end = time.monotonic() + TOTAL_S
         for left in reversed(range(TRIES)):
             wait_s = WAIT_S * 2 ** (TRIES - 1 - left)
             try:
-                answer = self._http.request(method, path, params=parameters, **body)
-            except httpx.ConnectError as error:  # nothing was sent: any request may be repeated
-                if not left:
+                answer = _run_until(end, lambda: self._exchange(method, path, body))
+            except (httpx.TransportError, TimeoutError) as error:
+                if not left or time.monotonic() + wait_s > end:
                     raise self._unreachable(error) from error
-            except httpx.TransportError as error:  # the server may have processed the request
-                if not again or not left:
-                    raise self._unreachable(error) from error
+            except httpx.HTTPError as error:
+                raise self._unreachable(error) from error
             except ValueError as error:  # of the JSON encoder, before anything was sent
                 raise ConfigError(f"a value cannot be sent to {self.url} ({error}). Use finite numbers.") from error
             else:
-                if answer.status_code == 429 and left:  # rate limit, not processed: any request may be repeated
-                    wait_s = max(wait_s, float(answer.headers.get("retry-after", 1)))
-                elif answer.status_code < 400:
-                    return answer
-                else:
-                    raise self._error(answer)
+                if answer.status != 429 or not left:  # rate limit
+                    return self._accept(answer)
+                wait_s = max(wait_s, _parse_wait(answer.retry_after))
             time.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
+
+    def _exchange(self, method: str, path: str, options: Mapping[str, Any]) -> "Answer":
+        """Send a request once, and return the answer."""
+        import httpx
+
+        with self._http.stream(method, path, **options) as answer:
+            chunks, size = [], 0
+            for chunk in answer.iter_raw():
+                size += len(chunk)
+                if size > MOST_BYTES:
+                    raise httpx.DecodingError(f"the answer has more than {MOST_BYTES:,} bytes")
+                chunks.append(chunk)
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if "content-encoding" in answer.headers:
+            kind = "compressed"
+        return Answer(answer.status_code, kind, b"".join(chunks), answer.headers.get("retry-after", ""))
+
+    def _accept(self, answer: "Answer") -> "Answer":
+        if 200 <= answer.status < 300:
+            return answer
+        raise self._error(answer)
+
+    def _foreign(self, answer: "Answer") -> LibraryError:
+        """Return the error for an answer that no hardwon server gives."""
+        return LibraryError(
+            f"{self.url} answered {answer.status} with {len(answer.content)} bytes of {answer.kind or 'no type'}, and "
+            "is not a hardwon server. Check the address."
+        )
 
     def _unreachable(self, error: Exception) -> LibraryUnreachable:
         """Return the error for a server that does not answer."""
@@ -116,24 +176,65 @@ class Wire:
             f"{self.url} does not answer ({error or type(error).__name__}). Start it with: hardwon serve LIBRARY"
         )
 
-    def _error(self, answer: Any) -> HardwonError:
+    def _error(self, answer: "Answer") -> HardwonError:
         """Return the error that the server reported, as an instance of its own class."""
         try:
-            body = answer.json()
+            body = json.loads(answer.content)
             detail, name = str(body["detail"]), str(body["error"])
-        except (ValueError, LookupError, TypeError):
-            return LibraryError(
-                f"{self.url} answered {answer.status_code} and is not a hardwon server. Check the address."
-            )
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return self._foreign(answer)
         # only classes of this package: the name comes from the network
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, HardwonError):
             return kind(detail)
-        return LibraryError(f"{self.url} answered {answer.status_code}: {detail}")
+        return LibraryError(f"{self.url} answered {answer.status}: {detail}")
 
     def close(self) -> None:
         """Close the connections. Closing twice is allowed."""
         self._http.close()
+
+
+class Answer(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    kind: str
+    """Type of the content, without parameters."""
+    content: bytes
+    retry_after: str = ""
+
+
+def _run_until(end: float, call: Callable[[], T]) -> T:
+    """Return the result of a call in a thread, or raise TimeoutError at a time of the monotonic clock.
+
+    The time-outs of a socket begin anew with each byte, so a server that sends them slowly could hold up a caller.
+    """
+    outcome: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(max(0.0, end - time.monotonic()))
+    if failure:
+        raise failure[0]
+    if not outcome:
+        raise TimeoutError(f"no whole answer within {TOTAL_S:.0f} s")
+    return outcome[0]
+
+
+def _parse_wait(text: str) -> float:
+    """Return the seconds of a Retry-After header, within bounds; 1 if it is a date or no number."""
+    try:
+        wait_s = float(text)
+    except ValueError:
+        return 1.0
+    return min(max(wait_s, 0.0), MOST_WAIT_S) if isfinite(wait_s) else MOST_WAIT_S
 
 
 def part(ref: str) -> str:
@@ -156,9 +257,40 @@ def _adapter(kind: Any) -> Any:
     return TypeAdapter(kind)
 
 
+_url: ContextVar[str] = ContextVar("_url", default="the server")
+"""Address of the server that answered last, for messages about its answer."""
+
+
+def make_answer_error(what: str) -> LibraryError:
+    """Return the error for an answer of another shape than that of hardwon."""
+    return LibraryError(f"the answer of {_url.get()} {what}. Update hardwon on both machines, or check the address.")
+
+
+class Fields(dict[str, Any]):
+    """An answer, whose missing fields are named."""
+
+    has_content = True
+
+    def __missing__(self, name: str) -> Any:
+        raise make_answer_error(f"has no {name!r}")
+
+
 def read(kind: type[T], value: Any) -> T:
-    """Return a record from JSON values."""
-    return cast(T, _adapter(cast(Any, kind)).validate_python(value))
+    """Return a record from JSON values of an answer.
+
+    Raises:
+        LibraryError: The values do not make such a record.
+    """
+    from pydantic import ValidationError
+
+    name = getattr(kind, "__name__", str(kind))
+    # A record whose fields all have defaults could be made of any object.
+    if is_dataclass(kind) and isinstance(value, Mapping) and value.keys().isdisjoint(f.name for f in fields(kind)):
+        raise make_answer_error(f"is not a valid {name:.60}")
+    try:
+        return cast(T, _adapter(cast(Any, kind)).validate_python(value))
+    except (ValidationError, ConfigError, RecursionError) as error:
+        raise make_answer_error(f"is not a valid {name:.60} ({error!s:.160})") from error
 
 
 def plain(kind: Any, value: Any) -> Any:

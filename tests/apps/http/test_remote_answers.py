@@ -1,0 +1,209 @@
+"""A server that answers wrongly, slowly or not at all: every call ends with an error that names it."""
+
+import gzip
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+
+import pytest
+from starlette.testclient import TestClient
+
+from hardwon.apps.http.app import create_app
+from hardwon.memory import Item, State, Step, Trajectory, wire
+from hardwon.memory.errors import HardwonError
+from hardwon.memory.records import Diagnosis
+from hardwon.memory.remote import RemoteLibrary
+
+ABOUT = (
+    b'{"read_only": false, "rights": ["read", "write"], "embedder": "e", "fingerprint": "f", "episodes": 1, '
+    b'"edition": 1}'
+)
+DEEP = b"[" * 200_000 + b"]" * 200_000
+
+
+def http(status, content, **headers):
+    lines = [f"HTTP/1.1 {status} X", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, f"Content-Length: {len(content)}", "Connection: close", "", ""]).encode() + content
+
+
+ANSWERS = {
+    "html": http(200, b"<html>Log in</html>", Content_Type="text/html"),
+    "redirect": http(307, b'{"ids": ["x"]}', Location="http://127.0.0.1:9/", Content_Type="application/json"),
+    "empty": http(200, b"", Content_Type="application/json"),
+    "no content": b"HTTP/1.1 204 X\r\nConnection: close\r\n\r\n",
+    "no type": http(200, b"{}"),
+    "no fields": http(200, b"{}", **{"Content_Type": "application/json"}),
+    "other fields": http(200, b'{"message": "hello"}', Content_Type="application/json"),
+    "null fields": http(
+        200,
+        b'{"ids": null, "admissions": null, "items": null, "rows": null, "id": null, "problems": null, '
+        b'"steps": null, "hits": null, "episodes": null, "keys": null}',
+        Content_Type="application/json",
+    ),
+    "a list": http(200, b"[1]", Content_Type="application/json"),
+    "null": http(200, b"null", Content_Type="application/json"),
+    "deep": http(200, DEEP, Content_Type="application/json"),
+    "deep error": http(500, DEEP, Content_Type="application/json"),
+    "torn json": http(200, b'{"ids": [', Content_Type="application/json"),
+    "no text": http(200, b"\xff\xfe{}", Content_Type="application/json"),
+    "cut": http(200, ABOUT, Content_Type="application/json")[:-20],
+    "gzip": http(200, gzip.compress(b" " * 10_000_000), Content_Type="application/json", Content_Encoding="gzip"),
+    "huge": http(200, b" " * 300_000, Content_Type="application/json"),
+    "reset": b"",
+    "no http": b"SSH-2.0-OpenSSH_9.2\r\n",
+    **{
+        f"wait {text}": http(429, b'{"detail": "d", "error": "LibraryError"}', Retry_After=text)
+        for text in ("Wed, 21 Oct 2099 07:28:00 GMT", "1e9", "-5", "nan", "inf", "")
+    },
+}
+STATE = State("a room")
+EPISODE = Trajectory("t", (Step(STATE, "go", STATE, Diagnosis(True)),), True, id="e")
+VERBS = {
+    "record": lambda library: library.record(EPISODE),
+    "add": lambda library: library.add(Item("insight", "t")),
+    "feedback": lambda library: library.feedback("i", True),
+    "grade": lambda library: library.grade("e", success=True),
+    "pin": lambda library: library.pin("i"),
+    "undo": lambda library: library.undo("i"),
+    "update": lambda library: library.update("i", title="t"),
+    "evolve": lambda library: library.evolve(),
+    "put": lambda library: library.bank("t").put("a", "b", "c"),
+    "recall": lambda library: library.recall(STATE),
+    "check": lambda library: library.check(STATE, "go"),
+    "items": lambda library: library.items(),
+    "get": lambda library: library.get("i"),
+    "history": lambda library: library.history("i"),
+    "trajectories": lambda library: library.trajectories(),
+    "trajectory": lambda library: library.trajectory("e"),
+    "steps": lambda library: library.steps([1]),
+    "search": lambda library: library.search("a"),
+    "verify": lambda library: library.verify(),
+    "episodes": lambda library: library.episodes,
+    "keys": lambda library: library.keys(STATE, "go"),
+}
+
+
+PERMITTED = {("no content", "feedback"), ("null fields", "put")}
+"""A token that may not read gets no item, and a bank that holds an entry back gives no id."""
+
+
+@contextmanager
+def misbehaving(answer):
+    """Serve one answer to every request but the first, which describes the namespace; yield the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        count = 0
+
+        def log_message(self, *args):
+            pass
+
+        def handle_one_request(self):
+            self.close_connection = True
+            while self.rfile.readline() not in (b"\r\n", b""):
+                pass
+            Handler.count += 1
+            first = http(200, ABOUT, Content_Type="application/json")
+            content = first if Handler.count == 1 else answer
+            for part in content if isinstance(content, list) else [content]:
+                self.wfile.write(part)
+                if isinstance(content, list) and stop.wait(0.02):
+                    return
+
+    stop = threading.Event()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        stop.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    for name, value in {"WAIT_S": 0.0, "MOST_WAIT_S": 0.01, "MOST_BYTES": 250_000, "TOTAL_S": 20.0}.items():
+        monkeypatch.setattr(wire, name, value)
+    monkeypatch.setattr(wire, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: slept.append(s)))
+    slept.clear()
+
+
+slept: list[float] = []
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_a_wrong_answer_is_an_error_that_names_the_server(name):
+    with misbehaving(ANSWERS[name]) as url, RemoteLibrary(url) as library:
+        for verb, call in VERBS.items():
+            if (name, verb) in PERMITTED:
+                continue
+            with pytest.raises(HardwonError) as raised:
+                call(library)
+            assert url in str(raised.value) or name.startswith("wait"), verb
+    assert max(slept, default=0) <= 1
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_a_slow_answer_ends_in_time(part, monkeypatch):
+    monkeypatch.setattr(wire, "TOTAL_S", 0.15)
+    content = http(200, ABOUT * 50, Content_Type="application/json")
+    start = 20 if part == "head" else len(content) - 2_000
+    slow = [content[:start], *(content[at : at + 1] for at in range(start, len(content)))]
+    with misbehaving(slow) as url, RemoteLibrary(url) as library:
+        for call in (VERBS["record"], VERBS["items"]):
+            with pytest.raises(HardwonError, match=f"{url} does not answer"):
+                call(library)
+
+
+def test_a_write_whose_answer_was_lost_is_done_once(tmp_path):
+    """The second attempt with the same key gets the first answer; another key or another caller does not."""
+    with TestClient(create_app(tmp_path / "a.db", trust="trusted"), base_url="http://127.0.0.1:8420") as client:
+        body = {"team": "a", "key": "k", "value": "v"}
+
+        def put(key):
+            return client.post("/v1/bank/entries?task=t", json=body, headers={"Idempotency-Key": key})
+
+        first, second, other = put("1"), put("1"), put("2")
+        assert first.status_code < 300
+        assert (first.json(), first.status_code) == (second.json(), second.status_code)
+        assert other.json()["id"] != first.json()["id"]
+        assert len(client.get("/v1/bank/entries?task=t").json()["entries"]) == 2
+
+
+def test_a_client_tries_again_with_the_same_key(tmp_path, monkeypatch):
+    """The first answer to each write is lost on the way."""
+    import httpx
+
+    app = create_app(tmp_path / "a.db", trust="trusted")
+    with TestClient(app, base_url="http://127.0.0.1:8420") as server:
+        lost: set[str] = set()
+
+        def handle(request):
+            headers = {name: value for name, value in request.headers.items() if name != "host"}
+            answer = server.request(
+                request.method, str(request.url.raw_path.decode()), content=request.content, headers=headers
+            )
+            key = request.headers.get("idempotency-key", "")
+            if key and key not in lost:
+                lost.add(key)
+                raise httpx.ReadError("lost")
+            return httpx.Response(answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content))
+
+        monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lambda self, request: handle(request))
+        with RemoteLibrary("http://127.0.0.1:8420") as library:
+            bank = library.bank("t")
+            bank.put("a", "k", "v")
+            admission = library.add(Item("insight", "a title"))
+            assert admission.status == "added"
+            assert admission.item_id
+            library.update(admission.item_id, title="another title")
+            library.update(admission.item_id, title="a third title")
+            assert library.undo(admission.item_id).title == "another title"
+            assert len(bank.entries()) == 1
+            assert len(library.items()) == 1
+        assert len(lost) >= 5
