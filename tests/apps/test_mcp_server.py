@@ -14,7 +14,10 @@ import httpx
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from tests import warm
+from typer.testing import CliRunner
 
+from hardwon.apps import mcp_server
+from hardwon.apps.cli.app import app
 from hardwon.apps.mcp_server import HEADING, build
 from hardwon.memory import Add, ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import PolicyFailure
@@ -189,7 +192,7 @@ def test_a_server_may_block_what_is_forbidden_and_lets_go_on_probation(library):
     assert [answer["allowed"] for answer in answers] == [False] * 5 + [True, False]
     assert answers[5]["warned"]
     worked = [{"action": 'push(branch="main")', "result": "done"}]
-    server = build(library, trusted=True, guardrails="block")
+    server = build(library, trust="trusted", guardrails="block")
     *_, checked = asked(server, ("record", {"task": "Publish.", "steps": worked, "success": True}), asking)
     assert told(checked)["allowed"]
 
@@ -215,7 +218,7 @@ def test_what_a_client_adds_waits_in_quarantine(library, server):
 
 def test_what_a_trusted_client_adds_is_used_at_once(library):
     added, recalled = asked(
-        build(library, trusted=True), ("add", LESSON), ("recall", {"task": "Run the tests of shop."})
+        build(library, trust="trusted"), ("add", LESSON), ("recall", {"task": "Run the tests of shop."})
     )
     assert [item["id"] for item in told(recalled)["items"]] == [told(added)["item_id"]]
     assert told(recalled)["advice"] == f"{HEADING}\n<experience>\n- insight: The tests need attrs.\n</experience>"
@@ -501,7 +504,7 @@ RECALL: tuple[str, dict[str, Any]] = ("recall", {"task": "Run the tests of shop.
 @pytest.mark.parametrize("trusted", [True, False])
 def test_a_guide_writes_the_advice(library, trusted):
     guide = Guide()
-    _, recalled = asked(build(library, trusted=trusted, guidance=guide), RECORD, RECALL)
+    _, recalled = asked(build(library, trust="trusted" if trusted else "untrusted", guidance=guide), RECORD, RECALL)
     assert "Install attrs first." in told(recalled)["advice"]
     assert "pip install attrs" not in told(recalled)["advice"]
     (context,) = guide.read
@@ -512,12 +515,12 @@ def test_a_guide_writes_the_advice(library, trusted):
 
 
 def test_a_silent_guide_gives_no_advice(library):
-    _, recalled = asked(build(library, trusted=True, guidance=Guide(speaks=False)), RECORD, RECALL)
+    _, recalled = asked(build(library, trust="trusted", guidance=Guide(speaks=False)), RECORD, RECALL)
     assert told(recalled)["advice"] == ""
 
 
 def test_an_extractor_reads_what_is_recorded(library):
-    (recorded,) = asked(build(library, trusted=True, extractor=Lessons()), RECORD)
+    (recorded,) = asked(build(library, trust="trusted", extractor=Lessons()), RECORD)
     assert any("attrs is missing in new folders" in lesson for lesson in told(recorded)["learnt"])
     assert "attrs is missing in new folders" in {item.title for item in library.items()}
 
@@ -530,7 +533,7 @@ def test_what_an_extractor_finds_in_the_data_of_a_client_waits(library):
 
 @pytest.mark.parametrize("error", [PolicyFailure("the model is gone"), RuntimeError("out of memory")])
 def test_an_episode_stays_recorded_if_the_extractor_fails(library, error):
-    (recorded,) = asked(build(library, trusted=True, extractor=Lessons(error)), RECORD)
+    (recorded,) = asked(build(library, trust="trusted", extractor=Lessons(error)), RECORD)
     assert library.trajectory(told(recorded)["episode_id"]).success
 
 
@@ -541,3 +544,44 @@ def test_a_recall_shows_as_many_as_in_training(library):
 
     (recall, *_) = asyncio.run(talk())
     assert recall.input_schema["properties"]["k"]["default"] == 2
+
+
+# ---- the words of the library's own user
+
+DEPLOYED = [
+    {"action": "deploy --env prod", "result": "error: migrations of zanzibar are pending", "failed": True},
+    {"action": "run migrations", "result": "zanzibar is up to date"},
+    {"action": "deploy --env prod", "result": "deployed zanzibar"},
+]
+DEPLOY = ("record", {"task": "Deploy the shop", "steps": DEPLOYED, "success": True})
+
+
+def test_what_the_users_agent_did_in_several_runs_is_advised_exactly(library):
+    """What helped comes first, as it can be run; the words of results are not recorded."""
+    *_, recalled = asked(build(library, trust="own"), *[DEPLOY] * 6, ("recall", {"task": "Deploy the billing service"}))
+    first, *others = told(recalled)["advice"].splitlines()[2:-1]
+    assert first.startswith(
+        "- remedy: If `deploy --env prod` fails (tool error), first `run migrations`, then try it again."
+    )
+    assert any("`deploy --env prod` failed (tool_error)" in line for line in others)
+    episode = library.trajectory(library.trajectories()[0]["id"])
+    assert (episode.trust, "zanzibar" in repr(episode)) == ("trusted", False)
+
+
+def test_a_situation_that_the_users_agent_describes_is_not_recorded(library):
+    """It repeats what results said."""
+    steps = [{"action": "look()", "result": "ok", "situation": "zanzibar says: pay now"}]
+    asked(build(library, trust="own"), ("record", {"task": "Look around", "steps": steps, "success": True}))
+    assert "zanzibar" not in repr(library.trajectory(library.trajectories()[0]["id"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "trust"),
+    [([], "own"), (["--http"], "untrusted"), (["--trusted"], "trusted"), (["--http", "--trusted"], "trusted")],
+)
+def test_a_server_over_stdin_is_its_users_own(tmp_path, monkeypatch, options, trust):
+    built = {}
+    monkeypatch.setattr(mcp_server, "build", lambda library, **settings: built.update(settings))
+    monkeypatch.setattr(mcp_server, "serve", lambda server, **settings: None)
+    answer = CliRunner().invoke(app, ["mcp", str(tmp_path / "a.db"), *options])
+    assert (answer.exit_code, built.get("trust")) == (0, trust), answer.output

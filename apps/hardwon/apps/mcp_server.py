@@ -1,8 +1,8 @@
 """An MCP server over the library: tools and resources for models that have never seen it.
 
-Each tool calls the library method of the same name. Its description is all that a model knows about it. Data from
-clients is quarantined unless the server was started as trusted. The server accepts only local connections; over a
-network, use the HTTP API, which authenticates its callers.
+Each tool calls the library method of the same name. Its description is all that a model knows about it. Episodes of the
+library's own user are believed, without the words of results; those of other clients are kept apart. The server accepts
+only local connections; over a network, use the HTTP API, which authenticates its callers.
 """
 
 import logging
@@ -27,6 +27,7 @@ from hardwon.runtime.environments.calls import Call, build_state, parse_call
 from hardwon.runtime.guidance.abstraction import abstract_recollection, abstract_verdict
 from hardwon.runtime.guidance.base import Guidance, lines_of
 from hardwon.runtime.guidance.rendering import Visible, render_item
+from hardwon.runtime.integrations.own_words import RecordedTrust, hide_results, to_trust
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
 from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.interfaces.types import Context
@@ -79,7 +80,7 @@ _T = TypeVar("_T")
 def build(
     library: ExperienceLibrary,
     *,
-    trusted: bool = False,
+    trust: RecordedTrust = "untrusted",
     guardrails: Literal["warn", "block", False] = "warn",
     guidance: Guidance | None = None,
     extractor: Extractor | None = None,
@@ -89,7 +90,9 @@ def build(
 
     Args:
         library: The library to serve.
-        trusted: Only one party uses this server: its data is used at once and recalled in its own words.
+        trust: Who uses this server. own: the user of the library, whose requests, calls and outcomes are believed; no
+            word of a result is recorded, and added lessons wait for the user. trusted: the same, with the words of
+            results; lessons are used at once. untrusted: clients of other people.
         guardrails: What `check` does with a forbidden action. "warn" allows it with the reason. "block" forbids it,
             except for the trials of probation. False allows everything.
         guidance: Writes the advice of a recall, such as a trained guide; None shows what was recalled as it is.
@@ -100,11 +103,11 @@ def build(
     Returns:
         The server; run it with `serve`.
     """
-    server, mode, refusals = _Server(library), mode_of(guardrails), _Refusals()
+    server, mode, refusals, trusted = _Server(library), mode_of(guardrails), _Refusals(), trust == "trusted"
     for tool in (_recalling(library, trusted, guidance, recall_k), *_reading(library, mode, trusted, refusals)):
         server.add_tool(tool, annotations=READS)
     if not library.read_only:
-        for tool in _writing(library, trusted, refusals, extractor):
+        for tool in _writing(library, trust, refusals, extractor):
             server.add_tool(tool, annotations=WRITES)
     return server
 
@@ -248,9 +251,9 @@ def _counting(library: ExperienceLibrary) -> Callable[..., Any]:
 
 
 def _writing(
-    library: ExperienceLibrary, trusted: bool, refusals: _Refusals, extractor: Extractor | None
+    library: ExperienceLibrary, trust: RecordedTrust, refusals: _Refusals, extractor: Extractor | None
 ) -> list[Callable[..., Any]]:
-    given, last = Feedback(), ""
+    given, last, trusted = Feedback(), "", trust == "trusted"
 
     @_worded
     def record(
@@ -263,11 +266,11 @@ def _writing(
 
         Failures teach most: leave them in. Lessons are made from what repeats, not from a single task.
         """
-        episode = _episode(library, task, steps)
+        episode = _episode(library, task, steps, hides_results=trust == "own")
         trajectory = episode.trajectory(
             success, score, arm="mcp", ending="success" if success else "done", meta=_CLIENT
         )
-        (ref,) = library.receive([trajectory], writer="mcp", trust="trusted" if trusted else "untrusted")
+        (ref,) = library.receive([trajectory], writer="mcp", trust=to_trust(trust))
         nonlocal last
         last = ref
         refusals.end(task)
@@ -286,7 +289,7 @@ def _writing(
     ) -> dict[str, Any]:
         """Say whether a lesson helped, once in a task. What misleads again and again is not recalled any more."""
         # MCP clients do not name episodes, so feedback counts for the last recorded one.
-        moved = given.give(library, item_id, helped, client="mcp", episode=last, trusted=trusted)
+        moved = given.give(library, item_id, helped, client="mcp", episode=last, trusted=to_trust(trust) == "trusted")
         return {"item_id": moved.id, "score": moved.score}
 
     return [record, _grading(library, trusted, extractor), _adding(library, trusted), feedback]
@@ -383,12 +386,14 @@ def _state(task: str, situation: str) -> State:
     return State(f"{request}\n\n{situation}" if situation.strip() else request, task=task)
 
 
-def _episode(library: ExperienceLibrary, task: str, steps: Sequence[StepTaken]) -> ToolEpisode:
+def _episode(library: ExperienceLibrary, task: str, steps: Sequence[StepTaken], *, hides_results: bool) -> ToolEpisode:
     """Build an episode from the client's steps. The default situation of a step is the steps before it."""
-    episode, calls = ToolEpisode(library, task), list[Call]()
+    episode, calls = ToolEpisode(library, task, hides_results=hides_results), list[Call]()
     for step in steps:
-        before = build_state(task, calls, calls[-1].result if calls else "")
-        pre = _state(task, step.situation) if step.situation.strip() else before
+        seen = hide_results(calls) if hides_results else calls
+        before = build_state(task, seen, seen[-1].result if seen else "")
+        # A situation repeats what results said.
+        pre = before if hides_results or not step.situation.strip() else _state(task, step.situation)
         calls.append(_call(step))
         ran = library.check(pre, calls[-1].text).items  # it was done although these forbid it: its outcome decides
         episode.add_answer(pre, calls, why=Reasons(overridden=ran or None, trial=ran or None))

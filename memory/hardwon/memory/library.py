@@ -466,7 +466,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             derived = self._caught_up()
             self._distiller.read(self.trajectory)
             self._distiller.resume(derived)
-            proposals = self._distiller.proposals(derived.values)
+            proposals = self._distiller.proposals(derived.values, derived.support)
             unpinned = [item for item in derived.items.values() if not item.pinned]
             released, weakened = self._distiller.review(derived.values, unpinned)
             released_ids = {item.id for item, _ in released}

@@ -26,6 +26,11 @@ def _parse_ids(value: object) -> tuple[str, ...] | None:
     return tuple(value) if isinstance(value, list | tuple) and set(map(type, value)) <= {str} else None
 
 
+def _parse_texts(value: object) -> tuple[str, ...] | None:
+    """Return several texts as a tuple, or None for another value."""
+    return tuple(value) if isinstance(value, list | tuple) and set(map(type, value)) <= {str} else None
+
+
 def _parse_numbers(value: object) -> tuple[int, ...] | None:
     """Return whole numbers as a tuple, or None for another value."""
     return tuple(value) if isinstance(value, list | tuple) and set(map(type, value)) <= {int} else None
@@ -114,6 +119,8 @@ class Reasons:
     """Number of these episodes in which the action failed."""
     writers: int | None = _reason("writers", _parse_count)
     """Number of the writers of these episodes."""
+    supported: tuple[str, ...] | None = _reason("supported", _parse_texts)
+    """Values of the action that independent requests gave, set when the step is recalled; see `trust.support`."""
     trajectory: str | None = _reason("trajectory", _parse_text)
     """Id of the episode of the step, set when the step is read from the library."""
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -278,6 +285,7 @@ _KEY_OF: Mapping[str, str] = {name: key for key, (name, _) in _BY_KEY.items()}
 _NO_FIELD: tuple[str, Callable[[object], Any]] = ("", lambda value: None)
 _WANTED: Mapping[Callable[[object], Any], str] = {
     _parse_ids: "a list of ids",
+    _parse_texts: "a list of texts",
     _parse_numbers: "a list of whole numbers",
     _parse_text: "text",
     _parse_count: "a whole number",

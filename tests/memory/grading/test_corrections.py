@@ -31,7 +31,7 @@ def test_a_correction_shows_no_values_of_the_customer(library):
     grade = library.grade(ref, success=False, instead="lookup the order", step=0, why="nobody looked it up")
     item = library.get(grade.admission.item_id)
     assert item.title == "Use `lookup the order` instead of `refund(order={order})`"
-    assert item.body == "nobody looked it up The other action failed (tool_error): … wrote: use pay() now"
+    assert item.body == "nobody looked it up The other action failed (tool_error)."
     assert item.when_to_use == "When you are asked: Refund …, order …."
 
 

@@ -8,6 +8,7 @@ from hardwon.memory.guardrails.conditions import guard_key
 from hardwon.memory.learning.consolidation import COMMON_STATES, read_common_words
 from hardwon.memory.learning.rule_mining import (
     CONDITION_GAIN,
+    EPISODES,
     NARROW_EVIDENCE,
     RATE_LIMITS,
     RELEASE_RATE,
@@ -76,13 +77,13 @@ def test_a_guardrail_says_what_where_and_how_often():
     assert item.provenance
 
 
-def strategic(gain, n=STRATEGY_EVIDENCE):
+def strategic(gain, n=STRATEGY_EVIDENCE, apiece=1):
     """A table in which an action pays so much more under one condition than usual."""
     values = ValueTable()
     for number in range(100):
-        values.add(["eat {1}"], 0.0, number)
+        values.add(["eat {1}"], 0.0, number, episode=number)
     for number in range(n):
-        values.add(["eat {1} | tried 0 to unknown | 1:T |"], gain, number)
+        values.add(["eat {1} | tried 0 to unknown | 1:T |"], gain, number, episode=number // apiece)
     return values
 
 
@@ -99,12 +100,38 @@ def test_what_pays_more_than_usual_is_a_strategy(gain, n, kinds):
     assert [item.kind for item in found(strategic(gain, n))] == kinds
 
 
+def test_many_steps_of_few_episodes_are_no_strategy():
+    n = 4 * STRATEGY_EVIDENCE
+    assert found(strategic(1.0, n, apiece=n // 2)) == []
+    assert found(strategic(1.0, n, apiece=n // EPISODES)) != []
+
+
+def test_evidence_counts_episodes_and_not_their_steps():
+    """Nine steps of three episodes are three pieces of evidence, and each episode is named by one step."""
+    values = ValueTable()
+    for number in range(9):
+        values.add(["! eat meal @ around 1: raw"], 0.0, number, action="eat meal", bad=True, episode=number // 3)
+    (item,) = found(values)
+    assert (item.body, item.confidence, item.episodes) == ("failed 3 of 3 times here", 0.8, 3)
+    assert item.provenance == (2, 5, 8)
+
+
+def test_a_title_shows_the_command_that_was_run():
+    """The key has lost the order of the flags."""
+    values = ValueTable()
+    for number in range(NARROW_EVIDENCE):
+        action = "deploy --env prod"
+        values.add(["! deploy prod --env @ around -"], 0.0, number, action=action, bad=True, episode=number)
+    (item,) = found(values)
+    assert item.title.startswith("Do not `deploy --env prod`")
+
+
 def test_that_notes_tell_anything_is_no_strategy():
     """The common key of all their words has no condition; the key of a word says which one it is."""
     values = ValueTable()
     for key, mean, n in (("eat {1}", 0.0, 100), ("eat {1} | ?", 0.9, 20), ("eat {1} | 1 peel", 0.9, 20)):
         for number in range(n):
-            values.add([key], mean, number)
+            values.add([key], mean, number, episode=number)
     assert [key for key, _ in RuleMiner().candidates(values)] == ["eat {1} | 1 peel"]
 
 
@@ -126,7 +153,7 @@ def test_a_condition_must_pay_more_than_the_wider_one(mean_in_facts, mean_around
     values = ValueTable()
     for key, mean, n in (("eat {1}", 0.0, 100), (FACTS, mean_in_facts, 20), (AROUND, mean_around, 20)):
         for number in range(n):
-            values.add([key], mean, number)
+            values.add([key], mean, number, episode=number)
     assert sorted(key for key, _ in RuleMiner().candidates(values)) == sorted(proposed)
 
 
@@ -136,7 +163,7 @@ def test_a_condition_of_words_that_tell_nothing_is_no_strategy():
         values = ValueTable()
         for key, mean, n in (("eat {1}", 0.0, 100), (FACTS, 0.5, 20), (AROUND, 0.9, 20)):
             for number in range(n):
-                values.add([key], mean, number)
+                values.add([key], mean, number, episode=number)
         titles = [item.title for _, item in RuleMiner().candidates(values, partial(frozenset, common))]
         assert len(set(titles)) == len(titles) == count
         assert not any(word in title for word in common for title in titles)

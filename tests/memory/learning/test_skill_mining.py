@@ -16,6 +16,7 @@ from hardwon.memory.learning.skill_mining import (
     repairs,
     without_circles,
 )
+from hardwon.memory.situations.actions import bind
 
 FINE, FAILED = Diagnosis(True), Diagnosis(False, Failure.PRECONDITION)
 
@@ -253,3 +254,46 @@ def test_a_title_follows_its_newest_evidence(library):
     library.evolve()
     (skill,) = library.items(["skill"])
     assert skill.title == "To earn a reward, `open X`, then `take coin from X`"
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "deploy --env prod",
+        "git push --force origin feature-x",
+        'git commit -m "fix the bug" --amend',
+        "curl -X POST -d '{\"a\": 1}' https://x.y/z",
+        'Bash(command="python -m pytest tests/a.py -k \\"x and y\\"")',
+        'echo "a  b"  > out.txt',
+        "A=1 B=2 make build",
+        'refund(order="A-17", to="gift_card")',
+        'f(a={"b": "c d"}, e=[1, 2])',
+        "put Dirty Dress in basket",
+        "click[Buy Now]",
+        '{"name": "search", "args": {"q": "red shoes"}}',
+        "发布 --环境 prod",
+    ],
+)
+def test_a_step_that_was_always_the_same_is_the_action_that_was_run(action):
+    """A template has lost the order of its flags, and its quotes."""
+    assert generalise([[action], [action]]) == (action,)
+
+
+@pytest.mark.parametrize(
+    ("runs", "steps"),
+    [
+        ((["deploy --env prod api"], ["deploy --env prod web"]), ("deploy --env prod {1}",)),
+        (
+            (['refund(order="A-17", to="gift_card")'], ['refund(order="B-9", to="gift_card")']),
+            ('refund(order={1}, to="gift_card")',),
+        ),
+        (
+            (["git checkout -b one", "git push -u origin one"], ["git checkout -b two", "git push -u origin two"]),
+            ("git checkout -b {1}", "git push -u origin {1}"),
+        ),
+    ],
+)
+def test_what_varies_is_a_hole_in_its_place(runs, steps):
+    assert generalise(runs) == steps
+    for run in runs:
+        assert all(bind(step, action) is not None for step, action in zip(steps, run, strict=True))

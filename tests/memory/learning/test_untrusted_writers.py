@@ -115,7 +115,7 @@ def run_command(library, number):
 @pytest.mark.parametrize(
     ("trust", "title"),
     [
-        ("trusted", "Do not `Bash(command=pytest)`"),
+        ("trusted", 'Do not `Bash(command="pytest")`'),
         ("untrusted", "Do not `Bash(command={command})` with the values that failed before; other values may work"),
     ],
 )

@@ -101,9 +101,9 @@ def test_a_mean_over_few_steps_is_exact():
 def test_failures_are_counted_apart():
     """Bad steps are evidence for guardrails; those that lost the task weigh more."""
     cell = Cell()
-    cell.add(0.0, 1)
-    cell.add(-1.0, 2, bad=True)
-    cell.add(-1.0, 3, bad=True, lost=True)
+    cell.add(0.0, 1, episode=1)
+    cell.add(-1.0, 2, bad=True, episode=1)
+    cell.add(-1.0, 3, bad=True, lost=True, episode=2)
     assert (cell.n, cell.bad, cell.lost, cell.bad_steps) == (3, 2, 1, [2, 3])
 
 
@@ -111,8 +111,15 @@ def test_few_steps_are_kept_as_evidence():
     """A key keeps the newest step ids only."""
     cell = Cell()
     for step in range(3 * SAMPLES):
-        cell.add(0.0, step, bad=True)
+        cell.add(0.0, step, bad=True, episode=step)
     assert cell.steps == cell.bad_steps == list(range(2 * SAMPLES, 3 * SAMPLES))
+
+
+def test_bad_steps_of_one_episode_are_one_piece_of_evidence():
+    cell = Cell()
+    for step, episode in enumerate((7, 7, 7, 8, 8, 9)):
+        cell.add(0.0, step, bad=True, episode=episode)
+    assert (cell.bad, cell.bad_episodes, cell.bad_steps) == (6, 3, [2, 4, 5])
 
 
 def test_a_rebuilt_table_equals_the_grown_one(path, library, episode):

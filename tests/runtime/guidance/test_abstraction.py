@@ -28,8 +28,8 @@ def test_an_item_about_another_request_keeps_its_form_alone():
 
 def test_an_item_about_the_present_keeps_its_words():
     item = abstract_item(mined("8123"), HERE)
-    assert (item.title, item.body) == ("`refund(order=8123)` pays", "It pays 4 times.")
-    assert (item.forbids, item.when_to_use) == ("refund(order=8123)", "Marigold asks")
+    assert (item.title, item.body) == ("Do not `refund(order=8123)` in such a situation.", "")
+    assert (item.forbids, item.when_to_use) == ("refund(order=8123)", "")
 
 
 def test_only_a_guardrail_needs_a_condition_and_forbids():
@@ -119,7 +119,7 @@ def test_a_step_of_others_says_in_how_many_episodes_it_worked(why, failure, outc
         (take("refund(order='order 77001')", reward=1.0), "refund(order={order}): rewarded"),
         (
             take("write(to='all staff', text='we meet at noon today')", reward=1.0),
-            "write(to=all staff, text={text}): rewarded",
+            "write(to='all staff', text={text}): rewarded",
         ),
         (take("move soap 2 to shelf 1", failure=Failure.NO_EFFECT), "move soap to shelf: failed (no_effect)"),
     ],

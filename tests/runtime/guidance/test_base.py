@@ -5,7 +5,6 @@ import pytest
 from hardwon.memory import Diagnosis, Failure, Item, Recollection, State, Step
 from hardwon.memory.records import Hit
 from hardwon.runtime.guidance.base import RetrievalGuidance, WarmUpGuidance, find_occasion
-from hardwon.runtime.guidance.rendering import Visible, render_failure
 from hardwon.runtime.interfaces.types import Context
 
 HALL = State("You are in the hall. There is a door.")
@@ -129,18 +128,6 @@ def test_without_a_trainer_episodes_are_counted(library, episode):
         seen.append(guidance.is_warm)
         library.record(episode())
     assert seen == [False, False, True]
-
-
-def test_the_answer_to_a_failure_is_told_without_the_values_of_its_request():
-    """The environment's own words stay; names, numbers, addresses and what the request said become holes."""
-    seen = State("Please refund the peanut order of Grace Hopper.", task="refund peanut order")
-    answer = "ToolException: 'peanut' of Grace is no order, see grace@example.org; write it as 2027-05-31"
-    step = Step(seen, "refund(order=peanut)", seen, Diagnosis(False, Failure.TOOL_ERROR, evidence=answer))
-    told = render_failure(answer, step, Visible(State("An order.")))
-    assert told == "ToolException: {value} of {value} is no order, see {value}; write it as ####-##-##"
-    assert "peanut" in render_failure(answer, step, Visible(State("A peanut order.")))
-    assert render_failure(answer, step, Visible(None, everything=True)) == answer
-    assert render_failure("Grace Hopper, Elm Road 7", step, Visible(None)) == ""
 
 
 @pytest.mark.parametrize(

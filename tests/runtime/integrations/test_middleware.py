@@ -152,7 +152,7 @@ def test_a_mistake_made_again_and_again_becomes_a_guardrail(library, desk):
 
 def test_a_run_is_an_episode_in_the_form_of_the_tool_environment(library, desk):
     """What was learnt behind one door serves behind the others."""
-    ran(library, desk, call("book", table=6), AIMessage("Done."))
+    ran(library, desk, call("book", table=6), AIMessage("Done."), trust="trusted")
     episode = last(library)
     (step,) = episode.steps
     assert (episode.task, episode.success, episode.score, episode.ending) == ("Book a table.", True, 1.0, "success")
@@ -162,6 +162,14 @@ def test_a_run_is_an_episode_in_the_form_of_the_tool_environment(library, desk):
     assert step.keys
     assert episode.meta["environment"] == "langchain"
     assert episode.meta["policy"] == "Model"
+
+
+def test_by_default_no_word_of_a_result_is_recorded(library, desk):
+    ran(library, desk, call("book", table=6), call("book", "2", table=4), AIMessage("Done."))
+    episode = last(library)
+    assert "is yours" not in repr(episode)
+    assert [step.action for step in episode.steps] == ["book(table=6)", "book(table=4)"]
+    assert [step.diagnosis.success for step in episode.steps] == [True, False]
 
 
 def test_an_error_that_was_left_as_it_was_is_no_success(library, desk):
@@ -208,7 +216,7 @@ def test_a_call_with_wrong_arguments_is_a_failed_step(library, desk):
 def test_what_a_tool_raises_passes_through_and_is_kept(library, desk):
     """It ends the run, so that nobody would come to record it afterwards."""
     with pytest.raises(RuntimeError, match="the desk is on fire"):
-        ran(library, desk, call("book", table=6), call("book", "2", table=5))
+        ran(library, desk, call("book", table=6), call("book", "2", table=5), trust="trusted")
     episode = last(library)
     assert (episode.success, episode.ending, len(episode.steps)) == (False, "tool_error", 2)
     assert episode.steps[1].diagnosis.failure is Failure.TOOL_ERROR
@@ -228,7 +236,7 @@ def test_a_tool_that_changes_the_state_itself_is_a_step_too(library):
         """Keep a note."""
         return Command(update={"messages": [ToolMessage(f"kept {text}", tool_call_id=tool_call_id)]})
 
-    ran(library, SimpleNamespace(tools=[note]), call("note", text="tea"), AIMessage("Done."))
+    ran(library, SimpleNamespace(tools=[note]), call("note", text="tea"), AIMessage("Done."), trust="trusted")
     assert last(library).steps[0].post.feedback == "kept tea"
 
 
@@ -279,7 +287,9 @@ def test_a_run_interrupted_for_a_person_goes_on_in_another_process(library, desk
 def test_asynchronous_agents_get_the_same(library, desk):
     library.add(GUARD)
     chat = model(call("book", table=7), call("book", "2", table=8), AIMessage("Done."))
-    agent = create_agent(chat, desk.tools, middleware=[ExperienceMiddleware(library, guardrails="block")])
+    agent = create_agent(
+        chat, desk.tools, middleware=[ExperienceMiddleware(library, guardrails="block", trust="trusted")]
+    )
     out = asyncio.run(agent.ainvoke({"messages": [("user", "Book a table.")]}))
     assert desk.booked == [8]
     assert out["messages"][2].status == "error"
@@ -341,6 +351,8 @@ def test_settings_that_cannot_work_are_refused():
             ExperienceMiddleware(library, namespace=str)
         with pytest.raises(ConfigError, match="place is 'front'"):
             ExperienceMiddleware(library, place="front")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="trust is 'mine'"):
+            ExperienceMiddleware(library, trust="mine")  # type: ignore[arg-type]
 
 
 def test_the_runtime_is_imported_without_langchain_and_mcp():

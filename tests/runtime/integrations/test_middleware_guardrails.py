@@ -195,7 +195,7 @@ def test_a_command_that_fails_forbids_no_other_program(library, mode):
 def test_a_call_that_is_forbidden_runs_with_a_warning_by_default(library, desk):
     """The warning stands below the answer, and is no part of what is remembered of it."""
     guard = library.add(GUARD).item_id
-    told = ran(library, desk, *BOOKS_SEVEN)
+    told = ran(library, desk, *BOOKS_SEVEN, trust="trusted")
     assert desk.booked == [7]
     assert told.messages[2].text.startswith("table 7 is yours\n\nExperience warns of this call: seven is always taken.")
     (step,) = last(library).steps
@@ -306,13 +306,13 @@ def test_in_warn_the_person_is_shown_what_experience_warns_of(library, desk):
 def test_a_persons_rejection_is_a_failed_step_with_its_reason_and_teaches(library, desk):
     """Rejected in four runs, it is warned of in the fifth."""
     for _ in range(4):
-        told = reviewed(library, desk, call("book", table=9), AIMessage("Pity."), decide=REJECT)
+        told = reviewed(library, desk, call("book", table=9), AIMessage("Pity."), decide=REJECT, trust="trusted")
         (step,) = last(library).steps
         assert (step.action, step.diagnosis.failure) == ("book(table=9)", Failure.REJECTED)
         assert "table 9 is by the door" in step.diagnosis.evidence
         assert not last(library).success
     assert desk.booked == []
-    told = reviewed(library, desk, call("book", table=9), AIMessage("Pity."), decide=REJECT)
+    told = reviewed(library, desk, call("book", table=9), AIMessage("Pity."), decide=REJECT, trust="trusted")
     assert "Experience warns of this call" in told.shown[0]
 
 

@@ -21,7 +21,9 @@ def mcp(
     read_only: Annotated[bool, typer.Option("--read-only", help="Disable the tools that write.")] = False,
     trusted: Annotated[
         bool,
-        typer.Option("--trusted", help="You are the only user: use added items at once, and recall their full text."),
+        typer.Option(
+            "--trusted", help="You are the only user: record results, use added items at once, and recall full text."
+        ),
     ] = False,
     guardrails: Annotated[
         str, typer.Option(help="Answer of `check` for an action that failed repeatedly: warn, block or off.")
@@ -54,8 +56,10 @@ def mcp(
     keeps = is_address(path) and not read_only  # a client of MCP does not repeat a call when the server is up again
     with ExperienceLibrary.open(path, namespace=namespace, read_only=read_only, outbox=keeps) as library:
         mode: Any = False if guardrails == "off" else guardrails
+        # A client starts the server over stdin for its own user; over HTTP, it may be any program on this machine.
+        trust: Any = "trusted" if trusted else "untrusted" if http else "own"
         server = mcp_server.build(
-            library, trusted=trusted, guardrails=mode, guidance=trained.guidance, extractor=reader,
+            library, trust=trust, guardrails=mode, guidance=trained.guidance, extractor=reader,
             recall_k=trained.recall_k,
         )  # fmt: skip
         mcp_server.serve(server, http=http, host=host, port=port, say=tell)

@@ -43,7 +43,7 @@ def _build_correction(grade: Grade, episode: Trajectory) -> Item:
         return Item("strategy", f"For this task, use `{action}`", grade.lesson or grade.why, _describe_task(episode))
     wrong = describe_action(step.action, is_trusted=not is_untrusted(episode)) if step.action != action else ""
     title = f"Use `{action}` instead of `{wrong}`" if wrong else f"Use `{action}` here"
-    body = " ".join(filter(None, (grade.lesson or grade.why, _describe_failure(step.diagnosis, episode))))
+    body = " ".join(filter(None, (grade.lesson or grade.why, _describe_failure(step.diagnosis))))
     return Item(
         "strategy",
         title[:LONGEST_TITLE],
@@ -64,12 +64,9 @@ def _find_step(grade: Grade, episode: Trajectory) -> int | None:
     return failed[-1] if failed else len(episode.steps) - 1
 
 
-def _describe_failure(diagnosis: Diagnosis, episode: Trajectory) -> str:
-    """Return how the other action failed. The text of an untrusted episode would become one of a person."""
-    if diagnosis.failure is Failure.NONE:
-        return ""
-    evidence = "" if is_untrusted(episode) else _quote(mask_values(diagnosis.evidence, episode))
-    return f"The other action failed ({diagnosis.failure.value}){f': {evidence}' if evidence else '.'}"
+def _describe_failure(diagnosis: Diagnosis) -> str:
+    """Return how the other action failed, without its message: the text of a result would become one of a person."""
+    return "" if diagnosis.failure is Failure.NONE else f"The other action failed ({diagnosis.failure.value})."
 
 
 def _describe_task(episode: Trajectory) -> str:

@@ -20,6 +20,7 @@ from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.situations.keys import vocabulary
 from hardwon.memory.storage.counted import ALONE, COUNTED_STATES, find_counted_writers
 from hardwon.memory.storage.database import Store
+from hardwon.memory.trust.support import Support
 from hardwon.memory.values.value_table import ValueTable
 
 from .curator import Curator
@@ -132,14 +133,15 @@ class Consolidator:
         changed = self._evolution.take_changes()
         save_proposals(connection, self._namespace, self._heard, changed, derived.last_step)
 
-    def proposals(self, values: ValueTable) -> list[Proposal]:
+    def proposals(self, values: ValueTable, support: Support) -> list[Proposal]:
         """Return all candidates."""
         if self._heard == ALONE:
             return self._collect(values, self._generalize)
-        return [
-            *self._collect(values, _keep_unchanged),
-            *self._voices.proposals(),
-        ]
+
+        def limit_words(item: Item, pattern: str) -> Item:
+            return item if support.vouches_for(item) else replace(item, episodes=0)
+
+        return [*self._collect(values, limit_words), *self._voices.proposals()]
 
     def _collect(self, values: ValueTable, worded: Callable[[Item, str], Item | None]) -> list[Proposal]:
         """Return the candidates of both miners; see `collect_proposals`."""
@@ -270,11 +272,6 @@ def collect_proposals(
         if (reworded := worded(item, "")) is not None:
             proposals.append((reworded, partial(induction.mark_submitted, candidate), _nothing))
     return proposals
-
-
-def _keep_unchanged(item: Item, pattern: str) -> Item:
-    """Return the item unchanged."""
-    return item
 
 
 def admit_within_limits(curator: Curator, proposals: Iterable[Proposal]) -> list[Admission]:

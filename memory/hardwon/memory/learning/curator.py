@@ -501,6 +501,7 @@ def _merge(stored: Item, new: Item) -> Item:
         body=(new.body or stored.body) if same_writer or not stored.body else stored.body,
         score=stored.score if same_writer else max(stored.score, new.score),
         confidence=new.confidence if same_writer else max(stored.confidence, new.confidence),
+        episodes=new.episodes if same_writer else max(stored.episodes, new.episodes),
         version=stored.version + 1,
     )
     if not same_writer:

@@ -40,7 +40,8 @@ NARROW_RATE = 0.95
 LOST_SHARE = 0.5
 """Share of failures that lost the task from which an open pattern needs no more evidence than a named one."""
 EPISODES = 3
-"""Distinct episodes with failures that a guardrail or a warning needs, so that one bad run forbids nothing."""
+"""Distinct episodes that an item needs: of a guardrail or a warning those with failures, so that one bad run forbids
+nothing."""
 LOSING_EPISODES = 2
 """The same if most of the failures lost the task."""
 WEIGHT = 1.5
@@ -187,21 +188,23 @@ def _build_failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None
     if cell.streak >= evidence and cell.bad >= rate * cell.n and outweighs:
         kind: Kind = "guardrail"
         # The id is derived from the wording of earlier versions, so existing items keep their ids.
-        title, legacy = guardrail_title(pattern, {operator: operand}), f"do not `{pattern}`"
+        title, legacy = guardrail_title(pattern, {operator: operand}, cell.bad_action), f"do not `{pattern}`"
     elif cell.n >= WARNING_EVIDENCE and cell.bad >= WARNING_RATE * cell.n:
         kind = "warning"
-        title, legacy = warning_title(pattern, {operator: operand}), f"`{pattern}` mostly fails"
+        title, legacy = warning_title(pattern, {operator: operand}, cell.bad_action), f"`{pattern}` mostly fails"
     else:
         return None
+    failed = cell.episodes * cell.bad / cell.n  # an episode is one piece of evidence, however many steps it has
     legacy_title = f"{legacy} when {condition_words({operator: operand}, pattern)}" if operand else legacy
     return Item(
         kind,
         title,
-        f"failed {cell.bad} of {cell.n} times {_WHERE.get(operator, 'here')}",
+        f"failed {round(failed)} of {cell.episodes} times {_WHERE.get(operator, 'here')}",
         condition={operator: operand},
         forbids=pattern,
         provenance=tuple(cell.bad_steps),
-        confidence=round((cell.bad + 1) / (cell.n + 2), 3),
+        episodes=cell.bad_episodes,
+        confidence=round((failed + 1) / (cell.episodes + 2), 3),
         source="experience",
         writer="rules",
         id=identify(Item(kind, legacy_title, condition={operator: operand}, forbids=pattern)),
@@ -247,7 +250,8 @@ def _build_strategy(
     if key.endswith(TOLD):  # that notes tell anything at all is no advice; each of their words has a key of its own
         return None
     pattern, _, condition = key.partition(" | ")
-    average = values.cell(pattern) if condition and cell.n >= STRATEGY_EVIDENCE else None
+    is_enough = cell.n >= STRATEGY_EVIDENCE and cell.episodes >= EPISODES
+    average = values.cell(pattern) if condition and is_enough else None
     if average is None or cell.mean < average.mean + STRATEGY_GAIN:
         return None
     wider = _list_wider(key)
@@ -262,11 +266,12 @@ def _build_strategy(
     return Item(
         "strategy",
         title,
-        f"brought {cell.mean:.2f} on average, in {cell.n} steps; `{fill_holes(pattern)}` at any time brought "
-        f"{average.mean:.2f}, in {average.n} steps",
+        f"brought {cell.mean:.2f} on average, in {cell.episodes} episodes; `{fill_holes(pattern)}` at any time brought "
+        f"{average.mean:.2f}, in {average.episodes} episodes",
         provenance=tuple(cell.steps),
+        episodes=cell.episodes,
         score=round(min(1.0, max(0.0, 0.5 + cell.mean - average.mean)), 3),
-        confidence=round(cell.n / (cell.n + 4), 3),
+        confidence=round(cell.episodes / (cell.episodes + 4), 3),
         source="experience",
         writer="rules",
         id=strategy_id(key),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Failure, Item, State, Step, Trajectory
-from hardwon.memory.situations.actions import fill, parse_action
+from hardwon.memory.situations.actions import bind, fill, parse_action, put_values
 from hardwon.memory.situations.titles import fill_holes, remedy_title, skill_title
 from hardwon.memory.storage.episodes import dumps
 
@@ -50,14 +50,18 @@ class Candidate:
     """All runs of one shape."""
 
     n: int = 0
+    """Number of their episodes, which `episodes` limits."""
     runs: list[Run] = field(default_factory=list)
     proposed: int = 0
+    last: str = ""
+    """The episode of the last run; episodes are read whole, one after another."""
     episodes: set[str] = field(default_factory=set)
     """Up to MAX_RUNS episodes of the runs; a single episode justifies nothing."""
 
     def add(self, run: Run, episode: str) -> None:
         """Add a run, and drop the oldest beyond MAX_RUNS."""
-        self.n += 1
+        self.n += episode != self.last
+        self.last = episode
         if len(self.episodes) < MAX_RUNS:
             self.episodes.add(episode)
         self.runs.append(run)
@@ -207,12 +211,17 @@ def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     patterns = []
     for column in zip(*runs, strict=True):
         parsed = [parse_action(action) for action in column]
-        arguments = []
+        arguments, changed = [], {}
         for values in zip(*(action.slots for action in parsed), strict=True):
             # The same tuple of values gets the same hole, which keeps arguments linked across steps.
             same = all(value == values[0] for value in values)
             arguments.append(values[0] if same else holes.setdefault(values, f"{{{len(holes) + 1}}}"))
-        patterns.append(fill(parsed[0].template, arguments))
+            if not same:
+                changed[values[-1]] = arguments[-1]
+        # In the words of an action, because its template has lost the order of its flags and its quotes.
+        pattern = put_values(column[-1], changed)
+        is_one = pattern and all(bind(pattern, action) is not None for action in column)
+        patterns.append(pattern if is_one else fill(parsed[0].template, arguments))
     return tuple(patterns)
 
 
@@ -291,6 +300,7 @@ def _common_fields(runs: Sequence[Run], n: int, kind: str, shape: Sequence[str])
         "signatures": tuple(dict.fromkeys(run.before.signature for run in runs)),
         "locations": tuple(places),
         "provenance": tuple(dict.fromkeys(ref for run in runs for ref in run.ids)),
+        "episodes": n,
         "confidence": round(0.95 - 0.6 / n, 3),
         "source": "experience",
         "writer": "rules",

@@ -55,6 +55,8 @@ class Item:
     """Words of a small vocabulary: verbs, object classes, failures."""
     provenance: tuple[int, ...] = ()
     """Ids of the steps that support the item."""
+    episodes: int = 0
+    """Number of independent episodes that support the words of a rule-made item; 0 if its words may not be shown."""
     score: float = 0.5
     """Utility in [0, 1]: 0.5 is neutral, 1 turns failures into successes, 0 turns successes into failures."""
     confidence: float = 0.5

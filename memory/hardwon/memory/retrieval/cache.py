@@ -22,6 +22,7 @@ from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.worlds import Worlds
 from hardwon.memory.trust import testimony
+from hardwon.memory.trust.support import Support
 from hardwon.memory.values.choices import REREAD, Choices, read_choices, weight_of
 from hardwon.memory.values.effects import Effect, Effects
 from hardwon.memory.values.filed_repertoire import FiledRepertoires
@@ -89,6 +90,7 @@ class NamespaceCache:
         self.numbers: dict[int, str] = {}
         self.surroundings = Surroundings(store, lambda: self.structural)
         self._guard: Guard | None = None
+        self._remedies: list[Item] | None = None
         self.bound: dict[tuple[str, frozenset[int] | None, frozenset[str]], tuple[Hit, ...]] = {}
         """By cluster and applicable worlds: items found by search, so that the next visit needs no search."""
 
@@ -122,6 +124,7 @@ class NamespaceCache:
         """By task: steps of similar tasks and their values."""
 
         self.tasks = Tasks(store, namespace)
+        self.support = Support(store, namespace)
 
     def catch_up(self) -> frozenset[str]:
         """Read what was written since the last call, and return the kinds of changes."""
@@ -152,6 +155,7 @@ class NamespaceCache:
             self._effects.unread = True
             self._repertoires.mark_unread()
             self._outcomes.unread = True
+            self.support.unread = True
             for book in self._outlooks.values():
                 book.unread = True
             self.reached.clear()
@@ -406,8 +410,16 @@ class NamespaceCache:
             self._choices[number] = (world.won, choices)
         return choices.blend(estimates, situation, actions, weight) if choices.steps else estimates
 
+    @property
+    def remedies(self) -> Sequence[Item]:
+        """Return the active remedies that have steps."""
+        if self._remedies is None:
+            self._remedies = [item for item in self.items.values() if item.kind == "remedy" and item.steps]
+        return self._remedies
+
     def _read_items(self, after: int) -> None:
         """Read the active items that changed after this number of a change, or all of them if it is 0."""
+        self._remedies = None
         self.bound.clear()  # new items may fit clusters that were already searched
         if not after:
             self._read_all_items()
@@ -464,6 +476,7 @@ class NamespaceCache:
             for ref, item in updated.items():
                 self._guard.exchange(self.items.get(ref), item)
         self.items.update(updated)
+        self._remedies = None
         for cluster, hits in self.bound.items():
             if any(hit.what.id in updated for hit in hits):
                 self.bound[cluster] = tuple(_replace_item(hit, updated) for hit in hits)

@@ -7,11 +7,13 @@ tokens. If nothing is similar enough, recall returns nothing. `candidates` has t
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal
 
 from hardwon.memory.guardrails.conditions import forbids, holds
 from hardwon.memory.records import Hit, Item, Kind, Recollection, Step
+from hardwon.memory.situations.actions import is_of
 from hardwon.memory.situations.keys import Attempt, words
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_best_steps, read_brief_steps
@@ -64,6 +66,8 @@ def recall_by_step(
     items, masked = _rank_items(query, derived, request, attempts)
     steps, filled = _rank_steps(query, derived, store)
     steps = _add_testimony(query, derived, store, steps)
+    if not actions and (request.kinds is None or "remedy" in request.kinds):
+        items = chain(_find_remedies(derived, steps, masked), items)
     chosen_items, chosen, tokens = within_budget(_distinct(items, k), steps, request.budget_tokens)
     if not (chosen_items or chosen or guardrails or estimates):
         return Recollection(masked=masked)
@@ -94,11 +98,24 @@ def _rank_items(
     return [hit for hit, is_masked in flagged if not is_masked], left_out
 
 
+def _find_remedies(derived: NamespaceCache, steps: Iterable[Hit], masked: Sequence[str]) -> Iterator[Hit]:
+    """Yield the remedies of calls that failed in similar situations, so that the agent need not fail first.
+
+    With admissible actions, the planner repairs a plan when a step of it fails.
+    """
+    failed = [hit.what for hit in steps if isinstance(hit.what, Step) and not hit.what.diagnosis.success]
+    for item in derived.remedies if failed else ():
+        is_good = item.score >= RECALL_FLOOR or item.pinned
+        if is_good and item.id not in masked and any(is_of(item.steps[-1], step.action) for step in failed):
+            yield Hit(item, 1.0, "repairs a call that failed in a similar situation")
+
+
 def _rank_steps(query: Candidates, derived: NamespaceCache, store: Store) -> tuple[tuple[Hit, ...], int]:
     """Return the steps to show, and how many of them search added; cached until the library changes."""
     if query.is_question:
         hits = _iter_step_hits(store, query.states(), query.k, query.worlds)
-        return tuple(hit for hit in map(without_instructions, _first_distinct(hits, query.k)) if hit is not None), 0
+        clean = map(without_instructions, _first_distinct(hits, query.k))
+        return tuple(derived.support.limit_words(hit) for hit in clean if hit is not None), 0
     ranked = derived.ranked
     which = (query.text, query.signature, query.state.task, query.after, query.k, query.worlds)
     steps = ranked.get(which)
@@ -129,7 +146,7 @@ def _vote(query: Candidates, derived: NamespaceCache, store: Store) -> tuple[tup
         step = step_of.get(steps[at].step)
         if step is not None:  # its action reads like an instruction, or another process just deleted it
             why = reason if at < len(voters) else neighbors[at - len(voters)].why
-            hits.append(Hit(step, similarities[at], why))
+            hits.append(derived.support.limit_words(Hit(step, similarities[at], why)))
     return tuple(hits), sum(at >= len(voters) for at in chosen) if voters else 0
 
 

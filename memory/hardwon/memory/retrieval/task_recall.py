@@ -39,7 +39,9 @@ def recall_by_task(store: Store, derived: NamespaceCache, index: Search, request
         return Recollection()
     best = _order_by_previous_kind(steps, request.after)[: request.k]
     clean = (without_instructions(Hit(step, 1.0, "an episode of a similar task")) for step in best)
-    _, hits, tokens = within_budget((), [hit for hit in clean if hit is not None], request.budget_tokens)
+    _, hits, tokens = within_budget(
+        (), [derived.support.limit_words(hit) for hit in clean if hit is not None], request.budget_tokens
+    )
     situation = derived.situation(state)
     estimates = {
         action: values.estimate(situation.keys(action, counts), situation.context(action))

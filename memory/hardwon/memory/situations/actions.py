@@ -7,7 +7,7 @@ words. `bind` tests whether an action matches a pattern, and returns the values 
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,6 +24,7 @@ _BRACKETS = re.compile(r"\s*([A-Za-z_][\w.-]*+)((?:\[[^\[\]]*\]|\"[^\"]*\"|\s)+)
 _BRACKETED = re.compile(r"\[([^\[\]]*)\]|\"([^\"]*)\"")
 _NAME = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*=(?!=)\s*")
 _TOKEN = re.compile(r"(?<!\S)\"[^\"]*\"(?!\S)|(?<!\S)'[^']*'(?!\S)|\S+")
+_WORDS = re.compile(r"\w+")
 _OPENERS, _CLOSERS = "([{", ")]}"
 _PREPOSITIONS = words_of(
     """
@@ -257,6 +258,53 @@ def fill(template: str, arguments: Sequence[str]) -> str:
     # one pass over the template, so that a placeholder inside an argument is not filled again
     numbered = {f"{{{number}}}": argument for number, argument in enumerate(arguments, 1)}
     return HOLE.sub(lambda hole: numbered.get(hole[0], hole[0]), template)
+
+
+def put_values(action: str, values: Mapping[str, str]) -> str:
+    """Return an action with other values in place of its arguments, in its own order and with its other signs.
+
+    Templates order the flags of a command and drop quotes, so a filled template is not the action that can be run.
+
+    Args:
+        action: The action.
+        values: New value by argument, as `parse_action` returns it.
+
+    Returns:
+        The action; empty if an argument does not stand in it as a whole, or if a word of one would remain.
+    """
+    call = _CALL.fullmatch(action)
+    if call:
+        arguments = [_put_in_argument(text, values, call[1]) for text in _split(call[2])]
+        start, text = action[: call.start(2)], f"{','.join(arguments)}{action[call.end(2) :]}"
+    else:
+        start = action[: len(action) - len(action.lstrip().partition(" ")[2])]
+        text = _substitute(action[len(start) :], values)
+    parsed = parse_action(action)
+    kept = " ".join((parsed.template, *values.values(), *(slot for slot in parsed.slots if slot not in values)))
+    lost = {*_WORDS.findall(" ".join(values).lower())} - {*_WORDS.findall(kept.lower())}
+    is_whole = all(new in text for new in values.values())
+    return start + text if is_whole and not lost & {*_WORDS.findall(text.lower())} else ""
+
+
+def _put_in_argument(text: str, values: Mapping[str, str], tool: str) -> str:
+    """Return the text of one argument of a call with other values; an argument that is one value is replaced whole."""
+    changed = {slot: values[slot] for part in _parts(tool, text) for slot in part.slots if slot in values}
+    if not changed:
+        return text
+    substituted = _substitute(text, changed)
+    if all(new in substituted for new in changed.values()):
+        return substituted
+    name = _NAME.match(text)
+    return f"{name[0] if name else ''}{next(iter(changed.values()))}"
+
+
+def _substitute(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with other values in place of whole ones, with their quotes; names of arguments stay."""
+    for value in sorted(values, key=len, reverse=True):
+        words = r"\s+".join(map(re.escape, value.split())) or r"(?!)"
+        pattern = rf"(?<![\w{{])(?:([\"']){words}\1|{words})(?![\w}}]|\s*=)"
+        text = re.sub(pattern, values[value].replace("\\", r"\\"), text, flags=re.IGNORECASE)
+    return text
 
 
 @lru_cache(maxsize=8192)

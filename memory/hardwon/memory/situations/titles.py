@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from .actions import put_values
 from .describe import PARTS, condition_words
 from .keys import SAID, parse_action
 
@@ -87,14 +88,24 @@ def _drop_words(part: str, common: Collection[str]) -> str:
     return "; ".join(clauses)
 
 
-def guardrail_title(pattern: str, condition: Mapping[str, Any]) -> str:
-    """Return the title of a guardrail: the forbidden action and its condition."""
-    return f"Do not `{fill_holes(pattern)}`{_when(condition, pattern)}"
+def name_pattern(pattern: str, example: str) -> str:
+    """Return a pattern in the order and with the signs of an action that matches it; the pattern itself if none can."""
+    wanted, tried = parse_action(pattern), parse_action(example)
+    if _HOLE.sub("{}", wanted.template) != _HOLE.sub("{}", tried.template) or len(wanted.slots) != len(tried.slots):
+        return pattern
+    changed = {old: new for new, old in zip(wanted.slots, tried.slots, strict=True) if new != old}
+    named = put_values(example, changed) if changed else example
+    return named if named and parse_action(named).slots == wanted.slots else pattern
 
 
-def warning_title(pattern: str, condition: Mapping[str, Any]) -> str:
-    """Return the title of a warning: the action that mostly fails and its condition."""
-    return f"`{fill_holes(pattern)}` mostly fails{_when(condition, pattern)}"
+def guardrail_title(pattern: str, condition: Mapping[str, Any], example: str = "") -> str:
+    """Return the title of a guardrail: the forbidden action, in the words of an example, and its condition."""
+    return f"Do not `{fill_holes(name_pattern(pattern, example))}`{_when(condition, pattern)}"
+
+
+def warning_title(pattern: str, condition: Mapping[str, Any], example: str = "") -> str:
+    """Return the title of a warning: the action that mostly fails, in the words of an example, and its condition."""
+    return f"`{fill_holes(name_pattern(pattern, example))}` mostly fails{_when(condition, pattern)}"
 
 
 def skill_title(steps: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ SPREAD = 0.02
 """Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
-MADE = f"cells 8 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+MADE = f"cells 9 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """Identifies the parameters that cells depend on; cache files with another value are stale."""
 LEAST = 3
 """Least number of episodes with a thing's full name, and with others of its kind, before the name counts."""
@@ -57,6 +57,7 @@ class Cell:
     """Episode of the last step."""
     steps: list[int] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
+    """The last bad step of each of the newest episodes: the steps of one episode are one piece of evidence."""
     total: float = 0.0
     """Sum of the returns of all steps, also of those that the moving mean has left behind."""
     squares: float = 0.0
@@ -90,11 +91,14 @@ class Cell:
         self.streak = self.streak + 1 if bad else 0
         if bad:
             self.bad += 1
-            self.bad_episodes += not self.bad_episodes or episode != self.bad_in
+            is_new = not self.bad_episodes or episode != self.bad_in
+            self.bad_episodes += is_new
             self.bad_in = episode
             self.lost += lost
             self.several_bad |= self.bad_action not in ("", action)
             self.bad_action = action
+            if not is_new:
+                self.bad_steps.pop()
             self.bad_steps.append(step_id)
             del self.bad_steps[:-SAMPLES]
 

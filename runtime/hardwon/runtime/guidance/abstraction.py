@@ -76,7 +76,7 @@ def abstract_item(item: Item, visible: Visible) -> Item:
     if item.source != "experience":
         return item
     general = describe_item(item, visible)
-    title, body = general or (item.title, item.body)
+    title, body = (general, "") if general else (item.title, item.body)
     return replace(
         item,
         title=title,
@@ -118,5 +118,4 @@ def abstract_verdict(library: ExperienceLibrary, verdict: Verdict, state: State,
         item = library.get(verdict.item_id or verdict.items[0])
     except UnknownName:  # another process has deleted it
         return replace(verdict, cause="")
-    title, body = describe_item(item, Visible(state, actions)) or (item.title, item.body)
-    return replace(verdict, cause=body or title)
+    return replace(verdict, cause=describe_item(item, Visible(state, actions)) or item.body or item.title)

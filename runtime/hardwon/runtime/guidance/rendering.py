@@ -1,68 +1,36 @@
 """Rendering of recalled experience as lines of text, without the values of other requests.
 
 Steps that did the same are one line with their count and outcome. A value appears only if the current state or the
-admissible actions show it. Otherwise a named hole replaces it, as in `refund(order={order})`. In the error message of a
-failed step, the words of that step's own request, names, addresses and numbers become holes too, as in
-`write it as ####-##-##`. The lesson remains, and no value of another customer in the same namespace is revealed.
+admissible actions show it, or if independent requests gave it (see `memory.trust.support`). Otherwise a named hole
+replaces it, as in `refund(order={order})`. An action without holes is shown exactly as it was taken.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
 from hardwon.memory import Estimate, Item, Outcome, State, Step
-from hardwon.memory.situations.actions import fill, parse_action
+from hardwon.memory.situations.actions import fill, parse_action, put_values
 from hardwon.memory.situations.commands import looks_like_shell
 from hardwon.memory.situations.name_keys import names_all_things
-from hardwon.memory.situations.phrases import words_of
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
-from hardwon.memory.trust.instructions import LEFT_OUT, instruction_in
+from hardwon.memory.trust.instructions import instruction_in
+from hardwon.memory.trust.support import REQUESTS
 
-_ERROR_CLASS = re.compile(r"[A-Z][A-Za-z]*(?:Error|Exception|Warning):?")
 BEST, WORST = 3, 2
 """Admissible actions of which the past return is shown: the most with the highest and with the lowest."""
 LONGEST_VALUE = 3
 """Number of words of a call's value that a lesson keeps; a longer text is a message of its request."""
-LONGEST_EVIDENCE = 240
-"""Number of characters of an error message that are rendered."""
 _WORDS = re.compile(r"\w+")
 _TOKEN = re.compile(r"[^\s\"'(),=]+")
 _HOLE = re.compile(r"\{(\d+)\}")
 _NAMED_HOLE = re.compile(r"\{[^{}\s]+\}")
 """A hole with a number or with the name of a parameter."""
 _QUOTED = re.compile(r"`([^`]*)`")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _NUMBERED = re.compile(r"([^\W\d_]+(?: [^\W\d_]+)*) \d+")
 """A thing with a number, such as `apple 2`."""
 _COUNT = re.compile(r"(?<=[^\W\d_]) \d+")
-_OF_RULES = words_of(
-    """
-    a about action after again all always and any around average before blocked but by can counts do earn earned
-    earns effect error fact failed fails first flags for four gaining guardrail had has have here i if in into
-    invalid is it its led limit listed lost many mark mentioned more mostly named names near new no not note notes
-    nothing of often on once or other over pays penalty precondition prefer remedy reward s said says seen several
-    shown sight signature situation skill something somewhere stale state step steps strategy task text that the
-    then there thing this three times to told tool tried try twice two unnamed verb visited warning was whatever
-    when where wherever which with without word worked x y you your z
-    """
-)
-"""The vocabulary of items that the rules write."""
-_OF_FAILURES = _OF_RULES | words_of(
-    """
-    able access active allowed already an are argument arguments as at attribute available bad be been branch busy
-    call cancelled cannot changed check closed command connection correct could denied did directory does done
-    down empty exceeded exception exist existing exists expected expired failure field file forbidden format found
-    from full given happens illegal import impossible incorrect index input internal invalid json key known limit
-    locked login longer match method missing module must name needs network nobody none null number object off
-    only open out output parameter password path permission please possible present processed protected query
-    range reach refused rejected request required resource response result retry right running server service
-    should shut size so started stopped such supported syntax t temporarily timed timeout too type unable
-    unauthorized unavailable understand understood unexpected unknown unsupported used user valid value values was
-    were will would wrong yet
-    """
-)
-"""The common vocabulary of error messages; a sentence of only these words reveals no value."""
 
 
 class Visible:
@@ -89,33 +57,36 @@ class Visible:
         words = _WORDS.findall("\n".join(texts).lower())
         # Spaces on both ends let `shows` find whole words by a substring search.
         self._text = f" {' '.join(words)} "
-        self._words = frozenset(words)
 
     def shows(self, value: str) -> bool:
         """Return whether the present shows a value, word for word; a value without words always counts as shown."""
         words = _WORDS.findall(value.lower())
         return self._everything or not words or f" {' '.join(words)} " in self._text
 
-    def tells(self, text: str, beside: frozenset[str]) -> bool:
-        """Return whether every word of a text is shown or is among the words of `beside`."""
-        return self._everything or all(word in beside or word in self._words for word in _WORDS.findall(text.lower()))
 
-
-def generalize_action(action: str, visible: Visible) -> str:
-    """Return an action with named holes for the values that the present does not show."""
+def generalize_action(action: str, visible: Visible, supported: Collection[str] = ()) -> str:
+    """Return an action with named holes for the values that neither the present nor independent requests show."""
     parsed = parse_action(action)
-    if all(map(visible.shows, parsed.slots)) and visible.shows(_find_leftover_words(action, parsed.slots, visible)):
+    hidden = {n for n, slot in enumerate(parsed.slots) if slot not in supported and not visible.shows(slot)}
+    has_leftover = not visible.shows(_find_leftover_words(action, parsed.slots, visible))
+    if not hidden and not has_leftover:
         return action
     names = [part.name.rpartition(".")[2] for part in parsed.parts for _ in part.slots]
+    holes = {n: f"{{{names[n] if n < len(names) and names[n] else n + 1}}}" for n in hidden}
+    in_place = "" if has_leftover else put_values(action, {parsed.slots[n]: hole for n, hole in holes.items()})
+    return in_place or _HOLE.sub(
+        lambda match: holes.get(int(match[1]) - 1) or _find_slot(parsed.slots, match), parsed.template
+    )
 
-    def fill_hole(hole: re.Match[str]) -> str:
-        at = int(hole[1]) - 1
-        if at < len(parsed.slots) and visible.shows(parsed.slots[at]):
-            return parsed.slots[at]
-        name = names[at] if at < len(names) else ""
-        return f"{{{name}}}" if name else hole[0]
 
-    return _HOLE.sub(fill_hole, parsed.template)
+def _find_slot(slots: Sequence[str], hole: re.Match[str]) -> str:
+    """Return the value of a numbered hole, or the hole itself if it has none."""
+    return slots[int(hole[1]) - 1] if 0 < int(hole[1]) <= len(slots) else hole[0]
+
+
+def _put_on_line(action: str) -> str:
+    """Return an action on one line: its line breaks could otherwise look like further lines of the hint."""
+    return "\\n".join(action.strip().splitlines())
 
 
 def _find_leftover_words(action: str, slots: Sequence[str], visible: Visible) -> str:
@@ -159,10 +130,10 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
     """
     groups: dict[tuple[str, str], StepGroup] = {}
     for step in steps:
-        action = generalize_action(" ".join(step.action.split()), visible)
+        action = generalize_action(_put_on_line(step.action), visible, step.why.supported or ())
         if step.why.untrusted or instruction_in(action):  # a prompt injection in a recorded action
             continue
-        outcome, message = _describe_failure(step, visible)
+        outcome, message = _describe_failure(step)
         group = groups.setdefault((action, outcome), StepGroup(action, outcome, message, step))
         ids = list(step.why.similar or ()) if step.id is None else [step.id]
         group.n += max(1, len(ids))
@@ -256,42 +227,13 @@ def _describe_return(mean: float, situations: int) -> str:
     return f"led to a return of {mean:.2f}{'' if situations == 1 else ' on average'}"
 
 
-def _describe_failure(step: Step, visible: Visible) -> tuple[str, str]:
-    """Return how a step failed, and the general error message; empty if it succeeded."""
+def _describe_failure(step: Step) -> tuple[str, str]:
+    """Return how a step failed, and its error message; empty if it succeeded."""
     if step.diagnosis.success:
         return "", ""
-    why, evidence = step.diagnosis.failure.value, " ".join(step.diagnosis.evidence.split())
-    message = "" if evidence == LEFT_OUT else render_failure(evidence, step, visible)
+    message = " ".join(step.diagnosis.evidence.split())
     message = "" if instruction_in(message) else message
-    return f"failed ({why}): {message}".rstrip(": "), message
-
-
-def render_failure(evidence: str, step: Step, visible: Visible) -> str:
-    """Return the error message of a failed step with the request's values as holes; empty if mostly holes remain.
-
-    A word is kept if the present shows it, if it is common in error messages, or if it is the environment's own: all
-    lower or all upper case, without digits, and not in the request. Numbers keep only their format.
-    """
-    request = frozenset(_WORDS.findall(_collect_request_text(step)))
-
-    def hide_value(token: str) -> str:
-        words = _WORDS.findall(token)
-        if all(visible.tells(word, _OF_FAILURES) for word in words):
-            return token
-        if _ERROR_CLASS.fullmatch(token):
-            return token
-        if not re.search("[^\\W\\d_]", token):  # digits and signs: a date, an amount
-            return re.sub(r"\d", "#", token)
-        is_own_word = not request.intersection(word.lower() for word in words) and not re.search(r"[\d@_]", token)
-        if is_own_word and all(word.islower() or (word.isupper() and len(word) > 1) for word in words):
-            return token
-        return "{value}" + (re.search(r"[.,;:!?]*$", token) or [""])[0]
-
-    tokens = [hide_value(token) for token in evidence[:LONGEST_EVIDENCE].split()]
-    # Several values in a row become a single hole.
-    kept = [token for token, before in zip(tokens, ["", *tokens], strict=False) if token != before]
-    holes = sum(token.startswith("{value}") for token in kept)
-    return " ".join(kept) if holes <= len(kept) / 2 else ""
+    return f"failed ({step.diagnosis.failure.value}): {message}".rstrip(": "), message
 
 
 def render_lesson(step: Step, preparation: Sequence[Step] = ()) -> str:
@@ -307,7 +249,8 @@ def render_lesson(step: Step, preparation: Sequence[Step] = ()) -> str:
             the names of the parameters are kept.
     """
     action = _render_kinds(step.action)
-    outcome, _ = _describe_failure(step, _show_words(step.action))
+    # The message is left out: a single episode does not show which of its words are everybody's.
+    outcome = "" if step.diagnosis.success else f"failed ({step.diagnosis.failure.value})"
     result = outcome or (("rewarded" if step.reward > 0 else "punished") if step.reward else "")
     if not action or not result:
         return ""
@@ -366,7 +309,7 @@ def _render_untrusted(step: Step) -> str:
 
 
 def render_item(item: Item, visible: Visible) -> str:
-    """Return an item as a line: its own text, or a general form if it contains words of other requests.
+    """Return an item as a line: its own text, or a general form if too few requests support its words.
 
     The line is empty if nothing but a verb would remain of the item: without its condition, as in `put {1} in {2}`, it
     would hold for everything.
@@ -374,28 +317,17 @@ def render_item(item: Item, visible: Visible) -> str:
     general = describe_item(item, visible)
     if general and not any(_says_something(generalize_action(a, visible)) for a in _list_actions(item)):
         return ""
-    text = " ".join(general).rstrip() if general else f"{item.title}. {item.body}".rstrip()
+    text = general or f"{item.title}. {item.body}".rstrip()
     unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
     return f"- {item.kind}: {text}".rstrip() + unless
 
 
-def describe_item(item: Item, visible: Visible) -> tuple[str, str] | None:
-    """Return a general title and body for an item that contains words of other requests.
+def describe_item(item: Item, visible: Visible) -> str:
+    """Return a general sentence in place of the text of a rule-made item whose words too few requests support.
 
-    Returns:
-        The title, and the counts of its body if they reveal nothing; None if the item's own text may be shown.
+    It is empty if the item's own text may be shown.
     """
-    return _generalize_item(item, visible) if item.source == "experience" and not _is_public(item, visible) else None
-
-
-def _is_public(item: Item, visible: Visible) -> bool:
-    """Return whether a mined item contains only words of the rules, of action forms, and of the present."""
-    text = f"{item.title} {item.body}"
-    for action in _QUOTED.findall(text):
-        if generalize_action(action, visible) != action:
-            return False
-    rest = _QUOTED.sub(" ", item.title)
-    return visible.tells(rest, _OF_RULES) and visible.tells(_NUMBER.sub(" ", _QUOTED.sub(" ", item.body)), _OF_RULES)
+    return _generalize_item(item, visible) if item.source == "experience" and item.episodes < REQUESTS else ""
 
 
 def _list_actions(item: Item) -> list[str]:
@@ -414,15 +346,14 @@ def _lost_value(action: str, general: str) -> bool:
     return len(_NAMED_HOLE.findall(general)) > len(_NAMED_HOLE.findall(action))
 
 
-def _generalize_item(item: Item, visible: Visible) -> tuple[str, str]:
-    counts = item.body if visible.tells(_NUMBER.sub(" ", item.body), _OF_RULES) else ""
+def _generalize_item(item: Item, visible: Visible) -> str:
     actions = _list_actions(item)
     general = [generalize_action(action, visible) for action in actions]
     rendered = ", then ".join(f"`{action}`" for action in general)
     # A sentence about the bare form would read as a ban of the whole tool.
     failing = WITH_FAILED_VALUES if any(map(_lost_value, actions, general)) else "in such a situation"
     if item.kind == "guardrail":
-        return f"Do not {rendered} {failing}.", counts
+        return f"Do not {rendered} {failing}."
     if item.kind == "warning":
-        return f"{rendered} mostly fails {failing}.", counts
-    return f"{rendered} paid in such a situation.", counts
+        return f"{rendered} mostly fails {failing}."
+    return f"{rendered} paid in such a situation."

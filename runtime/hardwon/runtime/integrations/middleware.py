@@ -113,6 +113,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         place: Literal["message", "system"] = "message",
         recall_k: int = 5,
         seed: int = 0,
+        trust: Literal["own", "trusted"] = "own",
         extractor: "Extractor | BaseChatModel | str | None" = None,
     ) -> None:
         """Create the middleware for one library.
@@ -136,6 +137,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
                 valid. "system" appends it to the system message, for models that refuse a trailing message.
             recall_k: Number of similar steps and items to recall.
             seed: Seeds the random holdout of items, which measures what each item is worth.
+            trust: What is recorded of a run. "own" records the request, the calls and how they ended, and no word of a
+                tool's result, which anybody may have written. "trusted" records the results, too.
             extractor: Reads every finished episode and proposes lessons in words: an extractor, a chat model, or the
                 name of one, such as "openai:gpt-5". None leaves this to the library's rules.
 
@@ -148,12 +151,14 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             raise ConfigError("an in-memory library has only one namespace. Use a library file, or omit namespace.")
         if place not in ("message", "system"):
             raise ConfigError(f"place is {place!r}; use 'message' or 'system'.")
+        if trust not in ("own", "trusted"):
+            raise ConfigError(f"trust is {trust!r}; use 'own' or 'trusted'.")
         super().__init__()
         self.tools = []
         self._grader, self._arm, self._learn = grader, Arm.of(arm), learn
         self._guardrails: Mode | None = mode_of(guardrails)
         self._guidance, self._place = guidance or RetrievalGuidance(), place
-        self._recall_k, self._seed = recall_k, seed
+        self._recall_k, self._seed, self._hides_results = recall_k, seed, trust == "own"
         self._extractor = None if extractor is None else as_extractor(extractor)
         self._libraries = Namespaces(library, namespace)
         self._open: OrderedDict[str, ActiveRun] = OrderedDict()
@@ -315,7 +320,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         meta = {"environment": "langchain", "thread": thread}
         run = ActiveRun(
             library,
-            ToolEpisode(library, task),
+            ToolEpisode(library, task, hides_results=self._hides_results),
             f"{self._seed}:{task}:{library.episodes}",
             Advisor(library, self._guidance, self._learn),
             self._guardrails,

@@ -373,7 +373,7 @@ def test_a_hint_says_things_once_and_nothing_of_another_customer(library, failed
 
 def test_values_that_the_request_shows_are_said(library):
     library.record(calls(library, "Send invoice INV-7", ("send", {"invoice": "INV-7", "to": "Mia"}, "ok")))
-    assert "`send(invoice=inv-7, to={to})`" in hint(library, "Send invoice INV-7 again")
+    assert '`send(invoice="INV-7", to={to})`' in hint(library, "Send invoice INV-7 again")
 
 
 # ---- the bench

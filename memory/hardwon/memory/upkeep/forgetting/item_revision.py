@@ -10,6 +10,7 @@ from hardwon.memory.learning.consolidation import Consolidator
 from hardwon.memory.privacy.redaction import redact_item
 from hardwon.memory.records import Item, Trajectory
 from hardwon.memory.storage.episodes import first_row, log_change
+from hardwon.memory.trust.support import Support
 from hardwon.memory.upkeep.damage import UNREADABLE
 from hardwon.memory.upkeep.queries import trajectory
 from hardwon.memory.values.saved_tables import rebuild_values
@@ -88,7 +89,8 @@ class ItemRevision:
         values = rebuild_values(self._rows.store, self._namespace)
         distiller = Consolidator(self._rows.store, self._namespace)
         distiller.read(self._read_remaining)
-        proposed = (redact_item(item) for item, *_ in distiller.proposals(values))
+        support = Support(self._rows.store, self._namespace)
+        proposed = (redact_item(item) for item, *_ in distiller.proposals(values, support))
         return {item.id or catalogue.identify(item): item for item in proposed}
 
     def _read_remaining(self, ref: str) -> Trajectory:
