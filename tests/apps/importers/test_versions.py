@@ -1,7 +1,9 @@
 """A request is known in whatever file it comes, and a file that grew updates the episodes that it has grown."""
 
 import json
+import sqlite3
 import uuid
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -266,3 +268,15 @@ def test_requests_that_get_one_outcome_become_one_episode(load, library):
     assert len(library.trajectories()) == 2
     assert load({"messages": [*first, *second], "reward": 1.0}) == (0, 1)
     assert [row["n_steps"] for row in library.trajectories()] == [5]
+
+
+def test_an_import_embeds_what_it_writes(tmp_path):
+    """Closing and the first recall would have to do it, without a word."""
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(openai(4)[0]), encoding="utf-8")
+    form, logged = importers.read(path)
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        importers.write(library, logged, source=form, trust="trusted")
+        with closing(sqlite3.connect(tmp_path / "library.db")) as connection:
+            ((embedded,),) = connection.execute("SELECT count(*) FROM vectors WHERE kind = 'states'").fetchall()
+    assert embedded >= 4
