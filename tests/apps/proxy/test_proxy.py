@@ -287,9 +287,10 @@ def test_a_library_out_of_reach_is_opened_later(proxied, upstream, tmp_path, mon
     client = proxied(opener=opener)
     health = str(client.base_url).replace("/v1/", "/healthz")
     assert chat(client, [{"role": "user", "content": "Hello"}]).choices[0].message.content == "done"
-    assert httpx.get(health).json() == {"status": "ok", "library": "unavailable"}
+    why = "LibraryUnreachable: the server is down"
+    assert httpx.get(health).json() == {"status": "ok", "library": "unavailable", "recall": "off", "why": why}
     down[0] = False
-    assert httpx.get(health).json() == {"status": "ok", "library": "ok"}
+    assert httpx.get(health).json() == {"status": "ok", "library": "ok", "recall": "on"}
 
 
 def test_a_server_that_rejects_the_hint_gets_the_plain_request(proxied, upstream, library):

@@ -206,8 +206,12 @@ class Proxy:
 
     async def show_health(self, request: Request) -> Response:
         """Return whether the library can be used; the proxy itself works in either case."""
-        library = await self.worker.try_call("the health check", self._access.get)
-        return JSONResponse({"status": "ok", "library": "ok" if library is not None else "unavailable"})
+        why = await self.worker.try_call("the health check", self._access.explain_outage)
+        if why is None:
+            why = f"the library does not answer in {self.worker.patience_s:g} s; another program may hold it"
+        if not why:
+            return JSONResponse({"status": "ok", "library": "ok", "recall": "on"})
+        return JSONResponse({"status": "ok", "library": "unavailable", "recall": "off", "why": why})
 
     async def complete_chat(self, request: Request) -> Response:
         """Answer a chat completion, with experience where the request allows it."""

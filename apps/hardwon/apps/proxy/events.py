@@ -49,7 +49,7 @@ class EventBuffer:
         return bytes(self._line)
 
     def begin_event(self) -> bytes:
-        """Return what ends the lines head of an event that never got its own end, so that another event can follow."""
+        """Return what ends the lines passed of an event without an end, so that another event can follow."""
         head = self.event[: len(self._event) - len(self._line)]
         return b"\n" if has_data(head) else b""
 

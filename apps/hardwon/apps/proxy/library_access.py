@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import LibraryUnreachable, LibraryUnwritable
@@ -54,6 +55,17 @@ class LibraryAccess:
                 self._error, self._tried_at = error, time.monotonic()
                 raise
             return self._library
+
+    def explain_outage(self) -> str:
+        """Return why nothing can be recalled; empty if it can be."""
+        try:
+            library = self.get()
+            if library.path != ":memory:" and "://" not in library.path and not Path(library.path).exists():
+                return f"{library.path} is no longer there; restore it, and restart the proxy"
+            library.recall(f"health check {time.monotonic()}")  # another text each time, which no cache knows
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
 
     def close(self) -> None:
         """Close the library."""
