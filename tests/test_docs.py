@@ -65,6 +65,14 @@ def test_python_in_a_page_runs(code, tmp_path, monkeypatch):
     exec(compile(code, "page", "exec"), {"__name__": "page"})
 
 
+def test_the_agent_of_the_readme_is_recorded_and_prints_what_is_recalled(tmp_path, monkeypatch, capsys):
+    """A newcomer's first program shows that something was learned."""
+    monkeypatch.chdir(tmp_path)
+    (code,) = [code for page, code in blocks("python") if page == ROOT / "README.md" and "create_agent" in code]
+    exec(compile(code, "page", "exec"), {"__name__": "page"})
+    assert capsys.readouterr().out == '1\nrefund(order="A-1042")\n'
+
+
 @pytest.mark.parametrize("line", told("hardwon"))
 def test_command_in_a_page_exists_with_its_options(line):
     """`hardwon memory ls LIBRARY --kind guardrail`: each part is known to the command line."""

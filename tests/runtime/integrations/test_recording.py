@@ -4,6 +4,7 @@ import pytest
 
 from hardwon.memory import Failure
 from hardwon.runtime.environments.calls import Call
+from hardwon.runtime.integrations import recording
 from hardwon.runtime.integrations.recording import begin_run, record_run
 
 
@@ -91,3 +92,12 @@ def test_calls_that_a_person_rejected_are_steps_whatever_was_answered_beside_the
     assert {step.diagnosis.failure for step in run.episode.steps} == {Failure.REJECTED}
     run.add_rejections([say("assistant", calls=calls), *told])
     assert len(run.episode.steps) == 2
+
+
+@pytest.mark.parametrize("environment", ["langchain", "functions", "proxy"])
+def test_it_is_said_once_that_runs_without_a_call_are_not_recorded(library, caplog, environment):
+    recording._say_not_recorded.cache_clear()
+    for _ in range(2):
+        assert record_run(begin_run(library, "Pay Ada."), success=True, environment=environment) == ""
+    (message,) = [entry.message for entry in caplog.records if "not recorded" in entry.message]
+    assert message.startswith(f"{environment}: a run is not recorded, because it has no tool call")

@@ -1,10 +1,12 @@
 """Begin runs and record them as episodes, for integrations that carry out an agent's calls themselves."""
 
+import logging
 import random
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Trajectory
@@ -20,6 +22,8 @@ from hardwon.runtime.loop.extract import carry_out, read_episode
 
 from .tool_episode import ToolEpisode
 from .tool_run import ToolRun
+
+logger = logging.getLogger(__name__)
 
 RECENT = 50
 """Episodes among which the beginning of a run is looked for."""
@@ -93,6 +97,8 @@ def record_run(
     """
     if not run.learn or not run.episode.steps:
         run.close()
+        if run.learn:
+            _say_not_recorded(environment)
         return ""
     library, name = run.library, episode or uuid.uuid4().hex
     fields = {"environment": environment, "policy": run.model, **(meta or {})}
@@ -133,6 +139,12 @@ def find_beginning(library: ExperienceLibrary, task: str, calls: Sequence[Call],
             if [step.action for step in steps] == actions[: len(steps)]:
                 return str(row["id"])
     return ""
+
+
+@cache
+def _say_not_recorded(environment: str) -> None:
+    """Log once in a process that runs without a call are not recorded."""
+    logger.warning("%s: a run is not recorded, because it has no tool call; later ones are passed over", environment)
 
 
 def _forget_beginning(library: ExperienceLibrary, whole: Trajectory) -> None:
