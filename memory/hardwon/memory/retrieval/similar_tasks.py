@@ -15,11 +15,14 @@ from hardwon.memory.situations.scripts import index_text
 from hardwon.memory.storage.database import Store
 
 from .embedders import Vectors
+from .text_index import LONGEST_WORD
 
 CANDIDATES = 64
 """Largest number of tasks matched by words; their meaning is then compared."""
 ALL = 1024
 """Number of tasks up to which the meaning of all tasks is compared, not only of those matched by words."""
+MOST_WORDS = 1000
+"""Largest number of words of a task that are looked up. Tasks have fewer; FTS5 takes seconds for 100,000."""
 EMBEDDED = 8192
 """Largest number of cached vectors."""
 
@@ -74,7 +77,8 @@ class Tasks:
     def _by_words(self, task: str) -> dict[str, float]:
         """Return the best tasks with their BM25 scores relative to the best one, in [0, 1]."""
         assert self._words is not None
-        terms = " OR ".join(f'"{word}"' for word in sorted(content_words(task) or set(words(task))))
+        short = sorted(word for word in content_words(task) or {*words(task)} if len(word) <= LONGEST_WORD)
+        terms = " OR ".join(f'"{word}"' for word in short[:MOST_WORDS])
         if not terms:
             return {}
         # The rank of FTS5 is a negative BM25, the best match the smallest.

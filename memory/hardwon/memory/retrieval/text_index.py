@@ -7,6 +7,7 @@ If even the rarest word has many rows, only the newest ones are ranked. FTS5's o
 rows of all namespaces. A few thousand short texts, which need no such choices, are ranked by `StemIndex` in memory.
 """
 
+import heapq
 import json
 import math
 import re
@@ -289,10 +290,9 @@ def _decode(size: bytes) -> int:
 
 def _select_words(text: str, frequencies: Mapping[str, int]) -> list[str]:
     """Return the words of a text that the fewest episodes showed; unseen words come last."""
-    # The sort decides ties by the word itself, which is the last of each tuple.
+    # Ties are decided by the word itself, which is the last of each tuple.
     counts = [(word not in frequencies, frequencies.get(word, 0), word) for word in _short(content_words(text))]
-    counts.sort()
-    return [word for _, _, word in counts[:CONSIDERED]]
+    return [word for _, _, word in heapq.nsmallest(CONSIDERED, counts)]
 
 
 class StemIndex:

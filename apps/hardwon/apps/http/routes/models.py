@@ -35,7 +35,7 @@ from hardwon.memory.situations.episode_map import Trail
 from hardwon.memory.values.effects import Effect
 
 Count = Annotated[int, Field(ge=0, le=1000)]
-LONGEST_QUERY = 1_000_000
+LONGEST_QUERY = 200_000
 """Largest number of characters of a query: its time is linear in them, and the other callers wait."""
 Text = Annotated[str, Field(max_length=LONGEST_QUERY)]
 REWARD = 1e9
