@@ -23,6 +23,7 @@ from hardwon.apps.shared.reading import read_recorded
 from hardwon.memory import Admission, ExperienceLibrary, Item, Reasons, State, Verdict
 from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
 from hardwon.memory.learning.extraction import Extractor
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.runtime.environments.calls import Call, build_state, parse_call
 from hardwon.runtime.guidance.abstraction import abstract_recollection, abstract_verdict
 from hardwon.runtime.guidance.base import Guidance, lines_of
@@ -169,6 +170,10 @@ class _Refusals:
             del self._counts[key]
 
 
+QUERY_S = 5.0
+"""Seconds that a query waits for other threads and processes altogether; then it is an error."""
+
+
 def _recalling(
     library: ExperienceLibrary, trusted: bool, guidance: Guidance | None, recall_k: int
 ) -> Callable[..., Any]:
@@ -184,7 +189,8 @@ def _recalling(
         """
         state = _state(task, situation)
         # GUIDANCE counts characters; a token has about four.
-        recollection = library.recall(state, k=k, budget_tokens=2 * GUIDANCE // 4)
+        with deadline(QUERY_S):
+            recollection = library.recall(state, k=k, budget_tokens=2 * GUIDANCE // 4)
         lines = lines_of(recollection, state, everything=trusted)
         items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
         texts = [line.text for line in lines]
@@ -220,11 +226,11 @@ def _reading(
         if mode is None:
             return Checked(allowed=True, reason="", item_id="")
         state = _state(task, situation)
+        with deadline(QUERY_S):
+            verdict = (library.enforce if mode == "block" else library.check)(state, action, again=again)
         if mode == "block":
-            verdict = library.enforce(state, action, again=again)
             ruling = Ruling(verdict) if verdict.allowed else refusals.rule(library, verdict, task, action)
         else:
-            verdict = library.check(state, action, again=again)
             ruling = Ruling(verdict)
         if not trusted:  # of a trusted library, one party wrote everything
             verdict = abstract_verdict(library, verdict, state, action)

@@ -13,6 +13,7 @@
     │   ├── EmbedderMismatch                  the library's vectors come from another embedder
     │   ├── LibraryReadOnly                   a write to a library that was opened read-only
     │   ├── LibraryUnwritable                 disk full, no permission, or locked for too long
+    │   │   └── LibraryBusy (TimeoutError)    another thread or process holds a lock
     │   ├── LibraryMissing (FileNotFoundError)    the file was removed or replaced while it was open
     │   ├── LibraryDamaged (ValueError)       a stored row is corrupt
     │   ├── LibraryForbidden (PermissionError)    the token or the database role does not permit the request
@@ -122,6 +123,10 @@ class LibraryReadOnly(LibraryError):
 
 class LibraryUnwritable(LibraryError):
     """The disk is full, the file is not writable, or another process locked it for too long."""
+
+
+class LibraryBusy(LibraryUnwritable, TimeoutError):
+    """Another thread or process held a lock of the library for longer than the caller waits."""
 
 
 class LibraryMissing(LibraryError, FileNotFoundError):

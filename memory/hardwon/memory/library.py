@@ -29,6 +29,7 @@ from .learning.consolidation import Consolidator, admit_within_limits
 from .learning.curator import Curator, Gate, expire
 from .learning.guardrail_index import GuardrailIndex
 from .open_runs import OpenRun, OpenRuns
+from .privacy.deadlines import deadline
 from .privacy.private_files import OwnLock
 from .privacy.redaction import redact, redact_state, redact_trajectory
 from .records import (
@@ -55,7 +56,7 @@ from .upkeep.forgetting.replacement import replace_episodes
 from .upkeep.maintenance import MaintainedLibrary
 from .upkeep.rekeying import rekey
 from .upkeep.setup import agree_on_embedder, namespace_number, reembed as reembed
-from .upkeep.write_buffer import WriteBuffer
+from .upkeep.write_buffer import BRIEF_S, WriteBuffer
 from .validation import (
     check_episode,
     check_episodes,
@@ -238,7 +239,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         """Record the runs of processes that are gone."""
         if not self._runs.has_abandoned():
             return
-        with suppress(LibraryError):  # they wait for the next opening
+        with suppress(LibraryError), deadline(BRIEF_S):  # they wait for the next opening
             if self.read_only:
                 self.open(self._store.path, self._embedder, self.namespace).close()
             else:

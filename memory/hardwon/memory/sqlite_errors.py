@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from .errors import ConfigError, HardwonError, LibraryDamaged, LibraryError, LibraryUnwritable, NotALibrary
+from .errors import ConfigError, HardwonError, LibraryBusy, LibraryDamaged, LibraryError, LibraryUnwritable, NotALibrary
 
 INVALID_TEXT = "Could not decode to UTF-8"
 """Prefix of Python's message about text that is not valid UTF-8."""
@@ -44,9 +44,7 @@ def translate_error(error: BaseException, path: str, *, read_only: bool, busy_s:
     if message.startswith((INVALID_TEXT, "malformed JSON")):
         return LibraryDamaged(f"{path} was damaged after it was written ({message:.80}). Run: {_VERIFY}")
     if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return LibraryUnwritable(
-            f"{path} has been locked by another writer for {busy_s:.0f} s. Stop it, then try again."
-        )
+        return LibraryBusy(f"{path} has been locked by another writer for {busy_s:.3g} s. Stop it, then try again.")
     if code.startswith("SQLITE_FULL"):
         return _explain_full(path)
     if code.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):

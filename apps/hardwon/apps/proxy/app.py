@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from hardwon.apps.http.access.browsers import is_for_loopback, is_foreign
+from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S
 
 from .address import PathRefused, join_path
 from .chat import ChatCompletions
@@ -37,8 +38,6 @@ from .token_file import TokenFile
 logger = logging.getLogger("hardwon.proxy")
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
-PATIENCE_S = 5.0
-"""Seconds that a call waits for the library before it passes through without experience."""
 THREADS = 4
 CONNECT_S = 10.0
 _T = TypeVar("_T")
@@ -48,7 +47,7 @@ _T = TypeVar("_T")
 class Worker:
     """Runs blocking library calls in threads, and gives up on those that fail or take too long."""
 
-    patience_s: float = PATIENCE_S
+    patience_s: float = BEFORE_CALL_S
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "hardwon-proxy"))
     _late: set[Future[Any]] = field(default_factory=set)
     """Calls that nobody waits for any more."""
@@ -109,7 +108,7 @@ def create_proxy(
     tokens: TokenFile | None = None,
     extra_body: Mapping[str, Any] | None = None,
     timeout_s: float = 600.0,
-    patience_s: float = PATIENCE_S,
+    patience_s: float = BEFORE_CALL_S,
 ) -> Starlette:
     """Create the proxy.
 

@@ -7,7 +7,7 @@ row, up to `MOST_REFUSALS`. The waiting time is half the age of the guardrail, b
 An outage, or a trial without a recorded outcome, changes nothing.
 
 Pinned guardrails are not on probation. The counts are rows of the library, so all processes share them. If the library
-cannot be written, this process counts in memory.
+cannot be written or is locked, this process counts in memory.
 """
 
 from collections.abc import Iterable
@@ -107,7 +107,7 @@ class Probation:
             return self._admit_locally(items, by_hours)
         try:
             # Losing a refusal in a crash is harmless, so the transaction need not wait for the disk.
-            with self._store.transaction(durable=False) as connection:
+            with self._store.transaction(durable=False, wait_s=0.0) as connection:
                 # read under the write lock: two processes must not both grant the trial that is due
                 standings = {item.id: _read(connection, self._namespace, item.id) for item in items}
                 trial, updated = _decide_trial(items, standings)

@@ -12,7 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from hardwon.memory.errors import LibraryError
+from hardwon.memory.errors import LibraryBusy, LibraryError
+
+from .deadlines import seconds_left
 
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 """Modes of new files and folders: access for their user only. Existing ones keep their mode."""
@@ -46,10 +48,16 @@ class OwnLock:
 
         Raises:
             LibraryError: Another process created the lock.
+            LibraryBusy: The caller's deadline passed.
         """
         if os.getpid() != self._owner:
             check_process(self._owner, self._path)
-        return self._lock.acquire(blocking)
+        left = seconds_left() if blocking else None
+        if left is None:
+            return self._lock.acquire(blocking)
+        if not self._lock.acquire(timeout=left):
+            raise LibraryBusy(f"{self._path} is in use by another thread of this process. Try again later.")
+        return True
 
     def is_mine(self) -> bool:
         """Return whether this process created the lock."""

@@ -8,14 +8,15 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import numpy as np
 
-from hardwon.memory.errors import LibraryReadOnly, LibraryUnwritable
+from hardwon.memory.errors import LibraryBusy, LibraryReadOnly, LibraryUnwritable
+from hardwon.memory.privacy.deadlines import seconds_left
 from hardwon.memory.storage.cache_files import Saved, Sidecar, due
-from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import dumps, first_row, plain
 from hardwon.memory.storage.freshness import Version
 
@@ -29,8 +30,8 @@ indices of their own, because in a shared one they would push out trusted states
 KINDS: tuple[Kind, ...] = ("states", "testimony", "items")
 _READ = 4096
 """Vectors read per query."""
-_EMBED = 512
-"""Texts embedded and committed per batch, the most that an interruption loses."""
+_EMBED, _EMBED_BRIEFLY = 512, 32
+"""Texts embedded and committed per batch, the most that an interruption loses, without and with a deadline."""
 _ROWS: Mapping[Kind, tuple[str, str]] = {
     "states": ("states", "id"),
     "testimony": ("states", "id"),
@@ -70,12 +71,24 @@ class Search:
         self._last: dict[Kind, int] = {}
         self._version: dict[Kind, Version] = {}
         self._saved: dict[Kind, int] = {}
-        self._unsaved: dict[Kind, dict[int, Vectors]] = {kind: {} for kind in KINDS}
+        self._unsaved: dict[Kind, dict[int, tuple[str, Vectors]]] = {kind: {} for kind in KINDS}
+        """Texts with vectors that could not be written to the library yet."""
+        self._wait_s = 0.0
+        """Seconds for which the write of new vectors waits for another process; a search can do without."""
         self._lock = threading.RLock()
         self.scans = 0
         """Number of index searches so far; recall on a known cluster adds none."""
         self.on_embedded: Callable[[Kind, int], None] = lambda kind, count: None
         """Called with the kind and the number of texts that were just embedded."""
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let the write of new vectors wait for other processes inside this context."""
+        self._wait_s = BUSY_TIMEOUT_S
+        try:
+            yield
+        finally:
+            self._wait_s = 0.0
 
     def embed(self, text: str) -> Vectors:
         """Return the vector of a text, (dim,) float32."""
@@ -105,6 +118,8 @@ class Search:
     def index(self, kind: Kind, version: Version | None = None) -> VectorIndex | TrainedIndex:
         """Return the vector index, updated to a version of the library or to the current one."""
         with self._lock:
+            if self._unsaved[kind]:
+                self._write_unsaved(kind)
             index = self._indices.get(kind)
             version = version or self._store.freshness.version()
             if index is not None and self._version.get(kind) == version:
@@ -135,13 +150,15 @@ class Search:
             self._texts[kind].forget()
 
     def save(self, *, trained_only: bool = False) -> None:
-        """Write large indices to their files if they are new or the files are far behind.
+        """Write vectors that are not in the library yet, and large indices to their files if those are far behind.
 
         Args:
             trained_only: Whether to write only newly trained indices.
         """
         with self._lock:
             for kind, index in self._indices.items():
+                if self._unsaved[kind]:
+                    self._write_unsaved(kind)
                 if not isinstance(index, TrainedIndex) or not self._sidecar.writable:
                     continue
                 covered = self._saved.get(kind, 0)
@@ -216,7 +233,7 @@ class Search:
             after = rows[-1][0]
         fresh = [ref for ref in unsaved if first < ref <= newest]
         if fresh:
-            yield fresh, np.stack([unsaved[ref] for ref in fresh])
+            yield fresh, np.stack([unsaved[ref][1] for ref in fresh])
 
     def _exact(self, kind: Kind) -> Exact:
         """Return a function that reads the library's own vectors by id."""
@@ -224,7 +241,7 @@ class Search:
 
         def read(refs: Sequence[int]) -> tuple[list[int], Vectors]:
             rows = self._store.rows(_OF_REFS, (kind, dumps(refs), self.namespace, length)) if refs else []
-            rows += [(ref, unsaved[ref].tobytes()) for ref in refs if ref in unsaved]
+            rows += [(ref, unsaved[ref][1].tobytes()) for ref in refs if ref in unsaved]
             return [row[0] for row in rows], _unpack([row[1] for row in rows], self._embedder.dim)
 
         return read
@@ -255,7 +272,10 @@ class Search:
             f"ORDER BY {ref} LIMIT ?"
         )
         length = 4 * self._embedder.dim
-        while rows := self._store.rows(query, (self.namespace, after, newest, kind, length, _EMBED)):
+        batch = _EMBED if seconds_left() is None else _EMBED_BRIEFLY
+        while rows := self._store.rows(query, (self.namespace, after, newest, kind, length, batch)):
+            if seconds_left() == 0.0:
+                raise LibraryBusy(f"{self._store.path} has texts without vectors. Run: hardwon memory index")
             # Outside the transaction: embedding is slow and must not block writers.
             vectors = self._embedder.embed([text for _, text in rows])
             self._keep(kind, dict(rows), vectors)
@@ -263,31 +283,38 @@ class Search:
             after = rows[-1][0]
 
     def _keep(self, kind: Kind, texts: Mapping[int, str], vectors: Vectors) -> None:
-        """Write vectors to the library or, if it cannot be written, keep them in memory.
+        """Write vectors to the library or, if it cannot be written now, keep them in memory."""
+        self._unsaved[kind].update(zip(texts, zip(texts.values(), vectors, strict=True), strict=True))
+        self._write_unsaved(kind)
+
+    def _write_unsaved(self, kind: Kind) -> None:
+        """Write the vectors that are kept in memory, if the library can be written.
 
         Texts that another process changed or retired in the meantime are skipped.
         """
+        unsaved = self._unsaved[kind]
         table, ref = _ROWS[kind]
         read = (
             f"SELECT {ref}, {_TEXTS[kind].format(first_row(self.namespace))} FROM {table} "
             f"WHERE {ref} IN (SELECT value FROM json_each(?)) {_LIVE[kind]}"
         )
         try:
-            with self._store.transaction() as connection:
+            with self._store.transaction(wait_s=self._wait_s) as connection:
                 self._refuse_other_vectors()
                 # Inside the transaction, so that no other process can change a text after this check.
-                now = dict(self._store.rows(read, (dumps(list(texts)),)))
+                now = dict(self._store.rows(read, (dumps(list(unsaved)),)))
                 connection.executemany(
                     "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?, ?)",
                     [
                         (kind, number, self.namespace, vector.tobytes())
-                        for (number, text), vector in zip(texts.items(), vectors, strict=True)
+                        for number, (text, vector) in unsaved.items()
                         if now.get(number) == text
                     ],
                 )
         except (LibraryReadOnly, LibraryUnwritable):
-            # A reader of a read-only library searches these too; they are computed again in the next process.
-            self._unsaved[kind].update(zip(texts, vectors, strict=True))
+            # A search reads these too. A later one writes them, or the next process computes them again.
+            return
+        unsaved.clear()
 
     def _refuse_other_vectors(self) -> None:
         """Raise EmbedderMismatch if another process has re-embedded the library since it was opened."""

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hardwon.memory.errors import LibraryBusy
 from hardwon.memory.privacy.private_files import FOLDER_MODE, open_new
 
 from .database import Store
@@ -122,10 +123,13 @@ class Sidecar:
         path = self.path(name)
         if path is None or not self.writable or self._store.freshness.generation() != self._generation:
             return False  # the arrays may still contain experience that was forgotten in the meantime
+        library = read_library_id(self._store)
+        if not library:
+            return False
         seq, change = _read_last_change(self._store)
         header = {
             "format": FORMAT,
-            "library": read_library_id(self._store),
+            "library": library,
             "namespace": self._namespace,
             "made": builder,
             "generation": self._generation,
@@ -206,10 +210,11 @@ def drop_indices(store: Store) -> None:
 
 
 def read_library_id(store: Store) -> str:
-    """Return the unique id of a library, creating it if needed; empty if it has none and is read-only."""
+    """Return the unique id of a library, creating it if needed; empty if it has none and cannot be written."""
     rows = store.rows("SELECT value FROM meta WHERE name = 'id'")
     if not rows and not store.read_only:
-        with store.transaction() as connection:
+        # A cache file can wait for the next save, but no read waits for another writer.
+        with suppress(LibraryBusy), store.transaction(wait_s=0.0) as connection:
             _write_id(connection)
         # Read it again: another process may have written its id first.
         rows = store.rows("SELECT value FROM meta WHERE name = 'id'")

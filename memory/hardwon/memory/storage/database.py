@@ -24,6 +24,7 @@ from hardwon.memory.errors import (
     NewerSchema,
     NotALibrary,
 )
+from hardwon.memory.privacy.deadlines import seconds_left
 from hardwon.memory.privacy.private_files import FILE_MODE, OwnLock
 from hardwon.memory.sqlite_errors import INVALID_TEXT, TRANSLATED, translate_error
 
@@ -34,8 +35,8 @@ from .schema_check import check_schema, harden
 
 BUSY_TIMEOUT_S = 60.0
 """Seconds for which a writer waits for another writer before it gives up."""
-SOON_S = 20.0
-"""The same for a transaction that need not be durable. It is shorter because a read waits for it."""
+COPIED = 8 * 2**20
+"""Largest size in bytes of a file of which a read makes a copy in memory while another process holds the lock."""
 SHRINK_S = 20.0
 """Seconds for which erasing waits for readers of an old version of the file."""
 SHORT_LOG, LONG_LOG = 1000, 4000
@@ -173,16 +174,18 @@ class Store:
         return self._depth > 1
 
     @contextmanager
-    def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def transaction(self, durable: bool = True, wait_s: float = BUSY_TIMEOUT_S) -> Iterator[sqlite3.Connection]:
         """Commit everything inside together, or nothing. Transactions may be nested.
 
         Args:
             durable: Sync the log at the commit. Without it a power failure may undo the transaction, but only as a
                 whole and only together with all later ones.
+            wait_s: Seconds to wait for another writer. A read that stores what it computed waits for nobody.
 
         Raises:
             LibraryReadOnly: The library is open for reading only.
-            LibraryUnwritable: The file is locked, the disk is full, or a copy is being read.
+            LibraryBusy: Another process holds the lock.
+            LibraryUnwritable: The disk is full, or a copy is being read.
             LibraryMissing: The file was removed or replaced.
         """
         if self.read_only:
@@ -201,11 +204,14 @@ class Store:
                 )
             self.freshness.check_same_file()
             run = self.connection.execute
+            left = seconds_left()
+            wait_s = wait_s if left is None else min(wait_s, left)
             try:
+                if wait_s != BUSY_TIMEOUT_S:
+                    run(f"PRAGMA busy_timeout = {wait_s * 1000:.0f}")
                 # In WAL mode, NORMAL skips the fsync of a commit but keeps the order of commits.
                 if not durable:
                     run("PRAGMA synchronous = NORMAL")
-                    run(f"PRAGMA busy_timeout = {SOON_S * 1000:.0f}")
                     run(f"PRAGMA wal_autocheckpoint = {LONG_LOG}")
                 # Take the write lock now: a read transaction that upgrades later fails if another process wrote.
                 run("BEGIN IMMEDIATE")
@@ -223,11 +229,12 @@ class Store:
                     self._depth -= 1
             except TRANSLATED as error:
                 # Not `_translate_errors`: a context manager would double the time of a short transaction.
-                raise self.translate(error) from error
+                raise self.translate(error, wait_s) from error
             finally:
+                if wait_s != BUSY_TIMEOUT_S:
+                    run(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
                 if not durable:
                     run("PRAGMA synchronous = FULL")
-                    run(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
                     run(f"PRAGMA wal_autocheckpoint = {SHORT_LOG}")
 
     @contextmanager
@@ -295,6 +302,12 @@ class Store:
                 self.connection.close()
                 self.connection, self._file = self._file, None
                 self.freshness.note_switch()
+
+    def is_small(self) -> bool:
+        """Return whether a copy of the file in memory costs little."""
+        (pages,) = self.connection.execute("PRAGMA page_count").fetchone()
+        (size,) = self.connection.execute("PRAGMA page_size").fetchone()
+        return bool(pages * size <= COPIED)
 
     @property
     def copied(self) -> bool:
@@ -381,9 +394,9 @@ class Store:
         except TRANSLATED as error:
             raise self.translate(error) from error
 
-    def translate(self, error: BaseException) -> HardwonError:
+    def translate(self, error: BaseException, busy_s: float = BUSY_TIMEOUT_S) -> HardwonError:
         """Return the library error for an error of SQLite; it names the file and the next step."""
-        return translate_error(error, self.path, read_only=self.read_only, busy_s=BUSY_TIMEOUT_S)
+        return translate_error(error, self.path, read_only=self.read_only, busy_s=busy_s)
 
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:

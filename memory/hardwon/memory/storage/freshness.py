@@ -42,6 +42,8 @@ class Freshness:
         """Version up to which the caches of this process are read; None if they must be read from the beginning."""
         self.waiting: Callable[[], None] | None = None
         """Callback that files the waiting episodes before the next read; None if this process has none."""
+        self.is_behind = False
+        """Whether episodes wait that could not be filed, because another process held the lock."""
         self.on_forgotten: Callable[[], None] = _do_nothing
         """Callback for the first access after any process has forgotten experience or graded an episode."""
         self.on_switched: Callable[[], None] = _do_nothing
@@ -112,7 +114,7 @@ class Freshness:
 
     def is_current(self) -> bool:
         """Return whether nothing was written since the last catch-up."""
-        return self.read_at is not None and self.read_at == self.version()
+        return self.read_at is not None and not self.is_behind and self.read_at == self.version()
 
     def catch_up(self, file: Callable[[], None], read: Callable[[], None]) -> None:
         """Read what was written since the last call, if anything was.
@@ -122,7 +124,7 @@ class Freshness:
             read: Updates the caches, within one snapshot of the file.
         """
         version = self.version()
-        if version == self.read_at:
+        if version == self.read_at and not self.is_behind:
             return
         self.heed()
         file()
@@ -140,7 +142,7 @@ class Freshness:
         """Call `file` if episodes of this or another process may wait in the write buffer."""
         version = self.data_version()
         # The version shows only commits of other connections; `waiting` is set for episodes of this one.
-        if self._filed_at != version or self.waiting is not None:
+        if self._filed_at != version or self.waiting is not None or self.is_behind:
             self.heed()
             file()
             self._filed_at = version

@@ -304,7 +304,8 @@ def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int]
     for namespace, kind in parts:
         index = search.Search(store, namespace, embedder)
         index.on_embedded = report
-        index.index(kind)
+        with index.waiting():
+            index.index(kind)
 
 
 def rebuild_tiers(store: Store) -> None:

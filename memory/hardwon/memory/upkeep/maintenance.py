@@ -263,9 +263,10 @@ class MaintainedLibrary(TendedLibrary):
         """Embed all new texts and load all values, so that the next recall does not have to."""
         with self._lock:
             derived = self._caught_up()
-            for kind in KINDS:
-                if kind != "testimony" or derived.has_untrusted:
-                    self._search.index(kind)
+            with self._search.waiting():
+                for kind in KINDS:
+                    if kind != "testimony" or derived.has_untrusted:
+                        self._search.index(kind)
             derived.read_values()
 
     def export_jsonl(self, path: str | Path) -> int:

@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from sqlite3 import Connection, IntegrityError, InterfaceError, ProgrammingError
 from typing import Any
 
-from hardwon.memory.errors import ConfigError, LibraryUnwritable
+from hardwon.memory.errors import ConfigError, LibraryBusy, LibraryUnwritable
 from hardwon.memory.guardrails.outage import mark_outages
 from hardwon.memory.learning import item_credit
 from hardwon.memory.privacy.redaction import may_hold_secrets, redact_trajectory
@@ -28,7 +29,7 @@ from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.storage.checksums import SUMMED, compute_checksum, raw_text
 from hardwon.memory.storage.clock import fix_time, now
 from hardwon.memory.storage.counted import EpisodeClock
-from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import Batch, KeyIds, dumps, is_recorded, refuse_other_episode
 from hardwon.memory.validation import LARGEST, check_episode, check_episodes, check_size
 
@@ -38,6 +39,8 @@ FILE_AFTER = 16_000_000
 """Characters that one process buffers before it stores them itself: about 15,000 steps, which take one second."""
 KEPT = 2_000
 """Steps of the newest episodes that are cached in memory, so that storing need not decode them again."""
+BRIEF_S = 0.1
+"""Seconds for which a read waits to file episodes. Most commits of other processes take less."""
 AT_ONCE = 4_000
 """Approximate number of steps per transaction, because other writers wait for its end."""
 _WAITING = "FROM inbox WHERE namespace = ? AND failed IS NULL"
@@ -165,7 +168,8 @@ class WriteBuffer:
     def file(self) -> None:
         """Store all buffered episodes, whichever process recorded them.
 
-        If the file cannot be written, they are stored in an in-memory copy, so that reads see them.
+        If the file cannot be written, they are stored in an in-memory copy, so that reads see them. While another
+        process holds the lock of a large file, they stay in the buffer, and the next read tries again.
         """
         store = self._store
         if store.writing:  # inside a transaction, errors must reach its owner
@@ -174,28 +178,33 @@ class WriteBuffer:
         # Somebody wrote to the file, so the copy is stale and the file may be writable again.
         if store.freshness.is_copy_stale():
             store.to_file()
+        wait_s = 0.0 if store.freshness.is_behind else BRIEF_S
         # First of all: storing reads from the store, which would file again.
         store.freshness.release()
+        store.freshness.is_behind = False
         if not has_waiting(store, self._namespace):
             return
         try:
             if store.read_only:  # a second connection, which may write
                 with closing(Store(store.path)) as writer:
-                    WriteBuffer(writer, self._namespace)._file_waiting()
+                    WriteBuffer(writer, self._namespace)._file_waiting(wait_s)
             else:
-                self._file_waiting()
+                self._file_waiting(wait_s)
         except LibraryUnwritable as error:
+            if isinstance(error, LibraryBusy) and not store.is_small():
+                store.freshness.is_behind = True
+                return
             logger.info("%s Recent episodes are read from an in-memory copy.", error)
             self.forget()
-            store.to_copy(self._file_waiting)
+            store.to_copy(partial(self._file_waiting, 0.0))  # nobody else has the copy
             self.forget()
 
-    def _file_waiting(self) -> None:
+    def _file_waiting(self, wait_s: float = BUSY_TIMEOUT_S) -> None:
         """Store the buffered episodes, a few per transaction."""
         more = True
         with _pause_gc():
             while more:
-                with self._store.transaction(durable=False) as connection:
+                with self._store.transaction(durable=False, wait_s=wait_s) as connection:
                     more = self._file_some(connection)
         self._recent.clear()
         self._steps = self._size = 0

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from hardwon.memory import ExperienceLibrary, Trajectory
-from hardwon.memory.errors import CallForbidden, ConfigError
+from hardwon.memory.errors import CallForbidden, ConfigError, LibraryBusy
 from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.environments.calls import Call, clip
@@ -186,6 +186,9 @@ def _try(what: str, work: Callable[[], _T]) -> _T | None:
     """Return the result of `work`, or None after logging an error."""
     try:
         return work()
+    except LibraryBusy as error:
+        logger.warning("%s is skipped: %s", what, error)
+        return None
     except Exception:
         logger.exception("%s failed; the program continues without it", what)
         return None

@@ -22,10 +22,11 @@ from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
 from hardwon.memory import ExperienceLibrary, Grade, Trajectory
-from hardwon.memory.errors import ConfigError, MissingExtra
+from hardwon.memory.errors import ConfigError, LibraryBusy, MissingExtra
 from hardwon.memory.guardrails.outage import is_outage
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
+from hardwon.memory.privacy.deadlines import deadline
 
 try:
     from langchain.agents.middleware.types import (
@@ -65,6 +66,7 @@ from .middleware_run import (
 from .namespaces import Namespaces
 from .recording import record_run
 from .tool_episode import (
+    BEFORE_CALL_S,
     SHOWN_CHARS,
     ToolEpisode,
     extract_text,
@@ -307,6 +309,9 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             return work()
         except ConfigError:
             raise
+        except LibraryBusy as error:
+            logger.warning("the agent continues without experience here: %s", error)
+            return None
         except Exception:
             logger.exception("the experience middleware failed; the agent continues without it here")
             return None
@@ -391,6 +396,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         with self._lock:
             return self._open.get(name)
 
+    @deadline(BEFORE_CALL_S)
     def _add_hint(self, request: ModelRequest[Any]) -> ModelRequest[Any]:
         """Return the request with a hint, or unchanged if there is none."""
         run = self._find_run(request.state, request.runtime)
@@ -408,6 +414,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         blocks = request.system_message.content_blocks if request.system_message else []
         return request.override(system_message=SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}]))
 
+    @deadline(BEFORE_CALL_S)
     def _refuse_all(self, request: ModelRequest[Any], response: Any, before: list[Any]) -> list[Any] | AIMessage | None:
         """Return the messages for another model call, or the last message of the run, if all calls are refused.
 
@@ -420,6 +427,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         message = find_calls(response, request.tools)
         return None if run is None or message is None else run.rule_on_calls(response, message, before)
 
+    @deadline(BEFORE_CALL_S)
     def _refuse_if_forbidden(self, request: ToolCallRequest) -> ToolMessage | None:
         """Return the refusal of a call that guardrails forbid, or None if the call may run."""
         run = self._find_run(request.state, request.runtime)

@@ -7,10 +7,13 @@ This module diagnoses and collects steps; it neither calls tools or models nor w
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Reasons, State, Step, Trajectory, Verdict
+from hardwon.memory.errors import LibraryBusy
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.reasons import NO_REASONS
 from hardwon.runtime.environments.calls import Call, build_state, clip
 from hardwon.runtime.interfaces.diagnosis import diagnose
@@ -22,6 +25,8 @@ from hardwon.runtime.loop.enforcement import is_unfinished
 
 from .own_words import ResultHider
 
+BEFORE_CALL_S = 0.5
+"""Seconds that a call of a model or tool waits for the library altogether; then it goes on without experience."""
 SHOWN_CHARS = 2000
 """Maximum number of characters of a result that a step keeps."""
 WARNED = "Experience warns of this call:"
@@ -72,6 +77,12 @@ class ToolEpisode:
             self.working.begin(build_state(task, (), ""))
         self._request = task
 
+    def _find_keys(self, pre: State, action: str) -> tuple[str, ...]:
+        """Return the keys of a step; none if others hold the library, which then computes them when it records."""
+        with suppress(LibraryBusy), deadline(BEFORE_CALL_S):
+            return self._library.keys(pre, action, self.working.counts(pre, action))
+        return ()
+
     def state(self, calls: Sequence[Call]) -> State:
         """Return the state after these calls."""
         calls = self._hider.hide(calls) if self._hider else calls
@@ -107,7 +118,7 @@ class ToolEpisode:
         action = call.text
         if self._hider:
             action, diagnosis = self._hider.hide(calls)[-1].text, replace(diagnosis, evidence="")
-        keys = self._library.keys(pre, action, self.working.counts(pre, action))
+        keys = self._find_keys(pre, action)
         step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, Reasons.of(why))
         self.working.add(step)
         self._broken[call.name] = bool(call.error)
@@ -119,7 +130,7 @@ class ToolEpisode:
         call, post = calls[-1], self.state(calls)
         action = self._hider.hide(calls)[-1].text if self._hider else call.text
         diagnosis = Diagnosis(False, Failure.REJECTED, 0.0, True, evidence="" if self._hider else call.error)
-        keys = self._library.keys(pre, action, self.working.counts(pre, action))
+        keys = self._find_keys(pre, action)
         step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, why)
         self.working.add(step)
         self._broken[call.name] = True

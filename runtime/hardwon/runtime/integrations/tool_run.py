@@ -14,6 +14,7 @@ from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Reasons, State, Step, Trajectory, Verdict
 from hardwon.memory.open_runs import OpenRun
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.reasons import NO_REASONS
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.abstraction import abstract_verdict
@@ -25,7 +26,7 @@ from hardwon.runtime.loop.advisor import Advisor, collect_sources
 from hardwon.runtime.loop.enforcement import Mode, Ruling, rule, settle
 from hardwon.runtime.loop.nodes_advise import GUIDANCE_TOKENS
 
-from .tool_episode import REFUSED, SHOWN_CHARS, WARNED, ToolEpisode, iter_calls
+from .tool_episode import BEFORE_CALL_S, REFUSED, SHOWN_CHARS, WARNED, ToolEpisode, iter_calls
 
 HEADING = (
     "What earlier episodes suggest. It may not fit; what is seen now takes precedence. "
@@ -100,6 +101,7 @@ class ToolRun:
         self.state = self.episode.state(self.calls)
         return self.state
 
+    @deadline(BEFORE_CALL_S)
     def find_hint(self, state: State) -> Hint | None:
         """Return the hint for a state: a new one in new situations and after trouble, else the last one."""
         steps, situation = self.episode.steps, state.signature
@@ -131,6 +133,7 @@ class ToolRun:
         self.hints[situation] = hint, self.why
         return hint
 
+    @deadline(BEFORE_CALL_S)
     def rule_on(self, call: Mapping[str, Any]) -> Ruling:
         """Return the ruling on a call; it stays the same unless a person edits the call."""
         action = call_text(call["name"], call["args"])
@@ -145,6 +148,7 @@ class ToolRun:
                 cached = self.rulings[call["id"]] = action, ruling
             return cached[1]
 
+    @deadline(BEFORE_CALL_S)
     def check(self, action: str) -> Verdict:
         """Return the guardrails' verdict on an action, without values of other requests."""
         state = self.get_state()

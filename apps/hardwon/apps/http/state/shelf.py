@@ -14,10 +14,13 @@ from pathlib import Path
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, LibraryReadOnly, UnknownName
 from hardwon.memory.fleet.places import Directory
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.upkeep.damage import UNREADABLE
 from hardwon.memory.upkeep.file_queries import list_namespaces
 
+READ_S = 5.0
+"""Seconds that a read waits for other requests altogether; then it is answered with status 503."""
 OPEN = 64
 """Number of idle namespaces kept open. Each holds its derived data in memory."""
 
@@ -85,7 +88,8 @@ class Shelf:
     @contextmanager
     def reading(self, namespace: str) -> Iterator[ExperienceLibrary]:
         """Open an existing namespace. Raise UnknownName if it does not exist."""
-        yield from self._lease(namespace, make=False)
+        with deadline(READ_S):
+            yield from self._lease(namespace, make=False)
 
     @contextmanager
     def writing(self, namespace: str) -> Iterator[ExperienceLibrary]:

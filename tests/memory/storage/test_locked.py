@@ -1,0 +1,178 @@
+"""Tests of reads while another process, or another thread, holds the lock of a library."""
+
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from hardwon.memory import ExperienceLibrary, Failure, Item, State
+from hardwon.memory.errors import LibraryBusy
+from hardwon.memory.privacy.deadlines import deadline, seconds_left
+from hardwon.memory.storage import database
+
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+sys.stdin.readline()
+connection.execute("ROLLBACK")
+"""
+HERE = State("You see a copper kettle beside the stove.", task="find the spoon")
+
+
+@contextmanager
+def hold(path):
+    """Let another process hold the lock of the file until the block ends."""
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield
+        finally:
+            process.communicate("\n")
+
+
+READS = {
+    "recall": lambda library: library.recall(HERE),
+    "recall by text": lambda library: library.recall("where is the kettle?"),
+    "recall by task": lambda library: library.recall(HERE, level="task"),
+    "estimates": lambda library: library.recall(HERE, actions={"open drawer": "", "go": ""}).estimates,
+    "check": lambda library: library.check(HERE, "open drawer"),
+    "enforce": lambda library: library.enforce(HERE, "burn the house"),
+    "check_plan": lambda library: library.check_plan(HERE, ["open drawer"]),
+    "offered": lambda library: library.offered(HERE, ["insight", "warning"]),
+    "foresee": lambda library: library.foresee(HERE, ["open drawer"]),
+    "repertoire": lambda library: type(library.repertoire()),
+    "search": lambda library: library.search("kettle"),
+    "keys": lambda library: library.keys(HERE, "open drawer"),
+    "items": lambda library: library.items(),
+    "stats": lambda library: {**library.stats(), "scans": 0, "vectors": 0, "size_bytes": 0},
+    "trajectories": lambda library: library.trajectories(),
+    "episodes": lambda library: library.episodes,
+    "clusters": lambda library: library.clusters(),
+    "changes": lambda library: library.changes(),
+}
+
+
+def fill(library, episode):
+    library.record_many(
+        [episode(see=f"You see {what} beside the stove.") for what in ("a copper kettle", "a pan", "a cup")]
+    )
+    library.record(episode("burn the house", see=HERE.observation, failure=Failure.NO_EFFECT, success=False))
+    library.add(Item("insight", "A copper kettle stands beside the stove"))
+    rule = Item("guardrail", "no fire", condition={"text": "kettle"}, forbids="burn the house", confidence=0.9)
+    library.add(rule)
+
+
+@pytest.mark.timeout(50)  # a writer waits for 60 s
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("copied", [True, False], ids=["small", "large"])
+def test_no_read_waits_for_a_writer(path, episode, monkeypatch, read_only, copied):
+    """Each read is the first one after opening: texts have no vectors, and an episode waits in the buffer."""
+    waits = []
+    transaction = database.Store.transaction
+
+    def note(store, durable=True, wait_s=database.BUSY_TIMEOUT_S):
+        if not store.writing and store.path == str(path):
+            waits.append(wait_s)
+        return transaction(store, durable, wait_s)
+
+    if not copied:
+        monkeypatch.setattr(database, "COPIED", 0)
+    with ExperienceLibrary.open(path) as library:
+        fill(library, episode)
+    with ExperienceLibrary.open(path) as writer:
+        writer.record(episode(see="You see a new lamp."))
+        monkeypatch.setattr(database.Store, "transaction", note)
+        with hold(path):
+            for read in READS.values():
+                library = ExperienceLibrary.open(path, read_only=read_only)
+                read(library)
+                library.close()
+        assert waits
+        assert max(waits) <= 0.1
+
+
+@pytest.mark.timeout(50)
+def test_answers_are_the_same_while_the_library_is_locked(path, episode):
+    with ExperienceLibrary.open(path) as library:
+        fill(library, episode)
+    with ExperienceLibrary.open(path) as library:
+        before = {name: repr(read(library)) for name, read in READS.items()}
+        library._store.connection.execute("DELETE FROM vectors")
+    with ExperienceLibrary.open(path) as library, hold(path):
+        assert {name: repr(read(library)) for name, read in READS.items()} == before
+
+
+@pytest.mark.timeout(50)
+def test_what_a_locked_read_computed_is_stored_later(path, episode, monkeypatch):
+    """Vectors of a search, and episodes that could not be filed."""
+    monkeypatch.setattr(database, "COPIED", 0)
+    with ExperienceLibrary.open(path) as library:
+        fill(library, episode)
+        with hold(path):
+            found = library.search("kettle", how="dense")
+            assert found
+            assert library._store.rows("SELECT count(*) FROM vectors") == [(0,)]
+        assert library.episodes == 4
+        assert library.search("kettle", how="dense")
+        library.record(episode(see="You see a new lamp."))
+        assert library.recall("new lamp").steps
+        ((vectors,),) = library._store.rows("SELECT count(*) FROM vectors")
+        assert vectors >= len(found)
+        assert library.verify() == []
+
+
+@pytest.mark.timeout(50)
+def test_a_deadline_ends_the_wait_for_another_thread(library, episode):
+    """Such as one that evolves, imports, or waits for its turn to write."""
+    is_held, may_end = threading.Event(), threading.Event()
+
+    def work():
+        with library._lock:
+            is_held.set()
+            may_end.wait(40)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    is_held.wait(40)
+    try:
+        with deadline(0.01), pytest.raises(LibraryBusy, match="another thread"):
+            library.recall(HERE)
+    finally:
+        may_end.set()
+        thread.join()
+    with deadline(20.0):
+        library.recall(HERE)
+
+
+@pytest.mark.timeout(50)
+def test_a_deadline_ends_the_wait_of_a_write(path, library, episode):
+    with hold(path), deadline(0.01), pytest.raises(LibraryBusy, match="locked"):
+        library.record(episode())
+    library.record(episode())
+
+
+def test_the_shorter_of_two_deadlines_holds():
+    assert seconds_left() is None
+    with deadline(0.0), deadline(60.0):
+        assert seconds_left() == 0.0
+    assert seconds_left() is None
+
+
+def test_texts_without_vectors_are_not_all_embedded_before_a_deadline(library, episode, monkeypatch):
+    """What is embedded is stored, so that the next calls go on from there."""
+    library.record_many([episode(see=f"You see thing{number} and box{number}.") for number in range(80)])
+    left = iter([None, 1.0, 1.0, 0.0])
+    monkeypatch.setattr("hardwon.memory.retrieval.search.seconds_left", lambda: next(left, 0.0))
+    next(left)
+    with pytest.raises(LibraryBusy, match="hardwon memory index"):
+        library.recall("box7")
+    ((vectors,),) = library._store.rows("SELECT count(*) FROM vectors")
+    assert 0 < vectors < 80
