@@ -36,7 +36,7 @@ READ, SCANNED = 4000, 32_000
 """Number of newest steps of a namespace that are compared, and of the file that are searched for them."""
 MOST_WRITERS = 100
 """Number of trusted writers that are looked at to tell whether there are several parties."""
-KEPT = 200
+KEPT = 40
 """Number of newest steps with the same tool that are compared."""
 LONGEST = 240
 """Number of characters of a message that are shown."""
@@ -86,6 +86,10 @@ def _list_parties(store: Store, namespace: int) -> Iterator[str]:
         writer = store.rows(_NEXT_WRITER, (namespace, writer))[0][0]
 
 
+Pair = tuple[str, str]
+Pairs = tuple[Pair, ...]
+
+
 class _Use(NamedTuple):
     """One recorded use of a tool."""
 
@@ -103,6 +107,8 @@ class Support:
         self._store, self._namespace = store, namespace
         self._last = 0
         self._uses: dict[str, deque[_Use]] = {}
+        self._limits: dict[str, dict[int | None, tuple[tuple[str, ...], str]]] = {}
+        """By tool and step: the values and the message that may be shown, until the tool is used again."""
         self._has_several_parties = False
         self.unread = True
         """Whether steps were recorded since the last call."""
@@ -113,10 +119,15 @@ class Support:
         if not isinstance(step, Step) or step.why.untrusted:
             return hit
         self._read()
-        uses, diagnosis = self._uses.get(_find_head(step.action), ()), step.diagnosis
-        values = self._find_values(step.action, step.pre.task, uses)
+        head, diagnosis = _find_head(step.action), step.diagnosis
+        limits = self._limits.setdefault(head, {})
+        if step.id not in limits:
+            uses = self._uses.get(head, ())
+            has_message = diagnosis.evidence not in ("", LEFT_OUT)
+            message = self._find_message(step, uses) if has_message else ""
+            limits[step.id] = self._find_values(step.action, step.pre.task, uses), message
+        values, message = limits[step.id]
         if diagnosis.evidence:
-            message = "" if diagnosis.evidence == LEFT_OUT else self._find_message(step, uses)
             diagnosis = replace(diagnosis, evidence=message)
         why = step.why.updated(supported=values) if values else step.why
         return replace(hit, what=replace(step, diagnosis=diagnosis, why=why))
@@ -146,11 +157,16 @@ class Support:
         except sqlite3.OperationalError:  # a damaged text supports nothing; `verify` reports it
             return
         for _, action, episode, task, message in reversed(rows):
-            kept = self._uses.setdefault(_find_head(action), deque(maxlen=KEPT))
+            head = _find_head(action)
+            self._limits.pop(head, None)
+            kept = self._uses.setdefault(head, deque(maxlen=KEPT))
             kept.append(_Use(action, episode, task, " ".join((message or "").split())[:LONGEST]))
         if rows:
             self._last = rows[0][0]
-            self._has_several_parties = _has_several_parties(self._store, self._namespace)
+            several = _has_several_parties(self._store, self._namespace)
+            if several is not self._has_several_parties:
+                self._has_several_parties = several
+                self._limits.clear()
 
     def _is_supported(self, episodes: set[str], among: set[str], share: float) -> bool:
         """Return whether enough requests, of enough parties and of all similar ones, are among these."""
@@ -182,17 +198,19 @@ class Support:
     def _find_message(self, step: Step, uses: Iterable[_Use]) -> str:
         """Return the part of a step's message that enough requests got, with holes; empty if little remains."""
         text, varying = " ".join(step.diagnosis.evidence.split())[:LONGEST], _find_varying(step.pre.task, uses)
-        exact, masked = _pair(text)
-        episodes: dict[tuple[str, str], set[str]] = defaultdict(set)
+        exact, masked, distinct, all_pairs = _pair(text)
+        episodes: dict[Pair, set[str]] = defaultdict(set)
         among: set[str] = set()
         for use in uses:
-            other_exact, other_masked = _pair(use.message)
-            if use.message and 2 * len(set(masked) & set(other_masked)) >= len(set(masked)):
+            if not use.message:
+                continue
+            _, _, other_distinct, other_pairs = _pair(use.message)
+            if 2 * len(distinct & other_distinct) >= len(distinct):
                 among.add(use.episode)
-                for pair in {*exact, *masked} & {*other_exact, *other_masked}:
+                for pair in all_pairs & other_pairs:
                     episodes[pair].add(use.episode)
 
-        def find_supported(pairs: Iterable[tuple[str, str]]) -> list[bool]:
+        def find_supported(pairs: Iterable[Pair]) -> list[bool]:
             return [
                 varying.isdisjoint(pair) and self._is_supported(episodes[pair], among, SHARE_OF_MESSAGES)
                 for pair in pairs
@@ -221,11 +239,15 @@ def _find_head(action: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _pair(text: str) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """Return the pairs of neighboring tokens of a message, with its ends, as they are and with masked digits."""
+def _pair(text: str) -> tuple[Pairs, Pairs, frozenset[Pair], frozenset[Pair]]:
+    """Return the pairs of neighboring tokens of a message, with its ends, as they are and with masked digits.
+
+    The last two are the distinct masked ones, and all distinct ones.
+    """
     exact = ["", *(token.casefold() for token in _TOKEN.findall(text)), ""]
     masked = [_DIGIT.sub("#", token) for token in exact]
-    return tuple(pairwise(exact)), tuple(pairwise(masked))
+    pairs, masked_pairs = tuple(pairwise(exact)), tuple(pairwise(masked))
+    return pairs, masked_pairs, frozenset(masked_pairs), frozenset((*pairs, *masked_pairs))
 
 
 def _fill_template(text: str, exact: list[bool], masked: list[bool]) -> str:
