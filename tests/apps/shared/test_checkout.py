@@ -12,6 +12,7 @@ from hardwon.apps.shared.item_files import parse_file, read_values, render_file
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config.schema import load
+from hardwon.trainers.config.yaml_bounds import check_yaml
 
 TITLE = "Check the order before you refund it"
 ODD = [
@@ -188,7 +189,6 @@ def test_a_checkout_keeps_edits_unless_forced(library, folder, items):
         ("---\nkind: idea\ntitle: Weigh the parcel\n---\n", r"new\.md:2: .*idea"),
         ("---\nkind: strategy\ntitle: a\ntitle: b\n---\n", r"new\.md:4: 'title' stands there twice"),
         ("---\nkind: guardrail\ntitle: Do not eat\ncondition: {wrong: 1}\nforbids: eat\n---\n", r"new\.md:4: "),
-        ("---\nkind: strategy\ntitle: a\ntags: &a [x]\nsteps: *a\n---\n", r"new\.md:5: aliases"),
         ("---\nkind: strategy\ntitle: a\npinned: 1\n---\n", r"new\.md:4: pinned is 1"),
     ],
 )
@@ -412,7 +412,12 @@ DEEP = {
     "both": "[{a: " * 10_000 + "}]" * 10_000,
     "blocks": "- " * 20_000 + "x",
     "keys": "? " * 20_000 + "x",
-    "aliases": "[&a [x], *a, *a]",
+    "aliases": "[" + ", ".join(f"&a{n} [{f'*a{n - 1}, ' * 10}x]" for n in range(10)).replace("*a-1, ", "") + "]",
+    "aliases of long text": "[&a " + "x" * 1_000 + ", *a" * 1_000 + "]",
+    "merged": ", ".join(["{k: &a0 {x: 1}", *(f"k{n}: &a{n} {{<<: [{f'*a{n - 1}, ' * 10}]}}" for n in range(1, 10))])
+    + "}",
+    "aliases in each other": "[&a0 x, " + ", ".join(f"&a{n} [*a{n - 1}]" for n in range(1, 40)) + "]",
+    "itself": "&a [*a]",
 }
 
 
@@ -428,9 +433,20 @@ def test_deep_yaml_is_refused_at_once(name, monkeypatch):
         return fetch(loader)
 
     monkeypatch.setattr(yaml.SafeLoader, "fetch_more_tokens", counted)
-    with pytest.raises(ConfigError, match=r"a\.md:\d.* (levels|aliases)"):
+    with pytest.raises(ConfigError, match=r"a\.md:\d.* (levels|alias)"):
         parse_file(f"---\nid: x\nkind: insight\ntitle: t\ncondition:\n  {DEEP[name]}\n---\n", "a.md")
     assert count < 3_000  # the scanner looks 1,024 characters ahead
+
+
+def test_settings_and_items_may_repeat_a_value_by_an_alias(tmp_path):
+    """Also by merging mappings, as training configurations do."""
+    path = tmp_path / "a.yaml"
+    path.write_text("environment: {name: textworld}\nrun: &run\n  seed: &seed 7\n  groups: *seed\n  <<: {keep: 5}\n")
+    run = load(path).run
+    assert (run.seed, run.groups, run.keep) == (7, 7, 5)
+    check_yaml("[&a [x], " + "*a, " * 1_000 + "]", path)
+    item = "---\nid: x\nkind: insight\ntitle: &t same\nscope: *t\n---\n"
+    assert parse_file(item, "a.md").values["scope"] == "same"
 
 
 @pytest.mark.parametrize("name", DEEP)
@@ -438,8 +454,8 @@ def test_deep_settings_of_a_training_are_refused(name, tmp_path):
     (tmp_path / "a.yaml").write_text(
         f"run: {DEEP[name]}" if name not in ("blocks", "keys") else f"run:\n  {DEEP[name]}"
     )
-    with pytest.raises(ConfigError, match=r"levels|aliases"):
+    with pytest.raises(ConfigError, match=r"levels|alias"):
         load(tmp_path / "a.yaml")
     (tmp_path / "b.yaml").write_text("run:\n")
-    with pytest.raises(ConfigError, match=r"levels|aliases"):
+    with pytest.raises(ConfigError, match=r"levels|alias"):
         load(tmp_path / "b.yaml", [f"run.out={DEEP[name]}"])

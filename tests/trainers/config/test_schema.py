@@ -154,7 +154,8 @@ def test_seeds_name_worlds():
         ("- secret-word\n", "holds list"),
         ("run: {seed: [secret-word\n", "is not YAML in line 2"),
         ("a: b: secret-word\n", "is not YAML in line 1"),
-        ("\x00secret-word", "is not YAML"),
+        ("\x00secret-word", "is not UTF-8"),
+        ("run: \x00secret-word", "is not YAML"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_named_and_not_quoted(tmp_path, text, words):
