@@ -528,3 +528,18 @@ def test_the_plugin_has_the_hooks_of_an_installation(tmp_path):
     market = json.loads((plugin.parent / ".claude-plugin" / "marketplace.json").read_text())
     assert market["plugins"][0]["name"] == manifest["name"] == "hardwon"
     assert "hardwon" in json.loads((plugin / ".mcp.json").read_text())["mcpServers"]
+
+
+def test_a_turn_that_was_imported_before_it_was_over_gets_its_other_calls(session):
+    write_transcript(session, "Build it.")
+    session.send("UserPromptSubmit", prompt="Build it.")
+    session.send("PreToolUse", tool_name="Bash", tool_input={"command": "make"}, tool_use_id="toolu_1")
+    form, logged = reading.read(session.transcript)
+    with ExperienceLibrary.open(session.library) as library:
+        assert filing.write(library, logged, source=form) == 1
+        (row,) = library.trajectories()
+    session.calls = 1
+    session.call("Edit", {"file_path": "a.py"}, {"filePath": "a.py"})
+    session.send("Stop")
+    (episode,) = session.episodes()
+    assert (episode.id, len(episode.steps)) == (row["id"], 2)
