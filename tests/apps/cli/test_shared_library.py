@@ -141,7 +141,19 @@ def test_repair_snapshot_and_grant(shared, run, server):
 def test_an_agent_learns_into_a_shared_library(url, run, tmp_path):
     """Two runs, as on two hosts, learn into one library; each plays all its episodes."""
     for name in ("one", "two"):
-        options = ("--episodes", "3", "--eval-seeds", "100-101", "--arms", "step", "--max-steps", "5", "--json")
+        options = (
+            "--episodes",
+            "3",
+            "--eval-seeds",
+            "100-101",
+            "--seed",
+            "0",
+            "--arms",
+            "step",
+            "--max-steps",
+            "5",
+            "--json",
+        )
         run("run", "textworld", "--game", "coin", "--library", url, "--out", str(tmp_path / name), *options)
         result = json.loads((tmp_path / name / "result.json").read_text())
         assert result["library"].startswith("postgresql://")
