@@ -445,8 +445,8 @@ def test_settings_and_items_may_repeat_a_value_by_an_alias(tmp_path):
     run = load(path).run
     assert (run.seed, run.groups, run.keep) == (7, 7, 5)
     check_yaml("[&a [x], " + "*a, " * 1_000 + "]", path)
-    item = "---\nid: x\nkind: insight\ntitle: &t same\nscope: *t\n---\n"
-    assert parse_file(item, "a.md").values["scope"] == "same"
+    item = "---\nid: x\nkind: insight\ntitle: &t task\nscope: *t\n---\n"
+    assert parse_file(item, "a.md").values["scope"] == "task"
 
 
 @pytest.mark.parametrize("name", DEEP)
