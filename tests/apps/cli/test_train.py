@@ -102,7 +102,10 @@ def test_a_wrong_call_says_what_to_do(arguments, message, tmp_path, monkeypatch)
 
 
 def test_a_setting_that_does_not_exist_is_named(config):
-    assert "run.iteration: did you mean iterations?" in hardwon("train", config, "run.iteration=3", code=2).stderr
+    assert (
+        "run.iteration is no setting: did you mean iterations?"
+        in hardwon("train", config, "run.iteration=3", code=2).stderr
+    )
 
 
 def test_printed_settings_are_settings(config, tmp_path):

@@ -39,7 +39,7 @@ def with_(path, value):
         ("roles.policy.learner.betas", [0.9], "it must be a list of 2"),
         ("roles.policy.loss.kind", "ppoo", r"roles\.policy\.loss\.kind is 'ppoo': did you mean ppo\?"),
         ("roles.policy.credit.name", "gigppo", r"roles\.policy\.credit: unknown estimator 'gigppo'\. Did you mean"),
-        ("roles.policy.credit.settings", {"omega": 1.0}, r"settings\.omega: There are: none"),
+        ("roles.policy.credit.settings", {"omega": 1.0}, r"settings\.omega is no setting: There are: none"),
         ("roles", {"extractor": {}}, "roles has no policy, only extractor"),
         ("arms", {"experience": 4}, "arms has no control"),
         ("arms", {"control": 0}, r"arms\.control is 0"),

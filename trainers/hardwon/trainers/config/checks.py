@@ -361,7 +361,7 @@ def _check_arms(config: "TrainConfig") -> None:
             raise ConfigError(f"guidance.{arm} is {config.get_guidance(arm)!r}: {hint}")
     for arm in config.guidance:
         if arm not in config.arms:
-            raise ConfigError(f"guidance.{arm}: {nearest(arm, [*config.arms])} It must be one of the arms.")
+            raise ConfigError(f"guidance.{arm} is no arm: {nearest(arm, [*config.arms])} It must be one of the arms.")
     if config.get_guidance(CONTROL) != NO_MEMORY:
         raise ConfigError(f"guidance.{CONTROL} is {config.get_guidance(CONTROL)!r}; {CONTROL} is shown nothing.")
     for evaluated in config.list_evaluated_arms():

@@ -34,7 +34,7 @@ def check_schedule(schedule: Mapping[str, Any]) -> None:
     """
     for path, entries in schedule.items():
         if path not in SCHEDULED:
-            raise ConfigError(f"schedule.{path}: {nearest(path, SCHEDULED)}")
+            raise ConfigError(f"schedule.{path} is no setting: {nearest(path, SCHEDULED)}")
         is_list = isinstance(entries, Sequence) and not isinstance(entries, str)
         pairs = [tuple(entry) for entry in entries if isinstance(entry, Sequence)] if is_list else []
         numbers = all(len(pair) == 2 and all(isinstance(n, int | float) for n in pair) for pair in pairs)

@@ -314,7 +314,7 @@ def check_call(function: Callable[..., Any], settings: Mapping[str, Any], path: 
     checked: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in parameters:
-            raise ConfigError(f"{path}.{name}: {nearest(name, [*parameters])}")
+            raise ConfigError(f"{path}.{name} is no setting: {nearest(name, [*parameters])}")
         # earlier versions read every setting as a number
         is_number = isinstance(value, float) and hints[name] in (bool, int) and value.is_integer()
         checked[name] = parse_value(hints[name], hints[name](value) if is_number else value, f"{path}.{name}")
