@@ -45,7 +45,7 @@ def with_(path, value):
         ("arms", {"control": 0}, r"arms\.control is 0"),
         ("arms", {"control": 1, "librari": 1}, r"guidance\.librari is 'librari': did you mean library\?"),
         ("guidance", {"control": "library"}, "control is shown nothing"),
-        ("guidance", {"other": "none"}, r"guidance\.other: .*must be one of the arms"),
+        ("guidance", {"other": "none"}, r"guidance\.other is no arm: .*must be one of the arms"),
         ("tasks.train.seeds", "9-5", r"tasks\.train: seeds is '9-5'"),
         ("tasks.eval.seeds", "nine", r"tasks\.eval: seeds is 'nine'; write them as A-B"),
         ("model.adapter", 0, "model: adapter is 0"),
