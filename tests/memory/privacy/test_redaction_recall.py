@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from tests.memory.privacy.fresh_set import NORMAL, fresh
+from tests.memory.privacy import config_set, fresh_set
+from tests.memory.privacy.config_set import configured
+from tests.memory.privacy.fresh_set import fresh
 from tests.memory.privacy.normal_set import normal
 from tests.memory.privacy.secrets_set import Half, Planted, planted
 
@@ -50,16 +52,31 @@ def test_few_normal_lines_are_changed(half):
     assert len(changed) < MOST_CHANGED * len(lines)
 
 
-def test_most_kinds_of_a_fresh_set_are_found():
-    """Files of systems, arguments of tools, and pairs of an id and a secret."""
-    all_ = [one for seed in SEEDS for one in fresh(seed)]
+@pytest.mark.parametrize(
+    ("make", "lines", "kept"),
+    [
+        (fresh, fresh_set.NORMAL, {"gcp private key id"}),  # an id
+        (configured, config_set.NORMAL, {"putty ppk", "rsyncd", "algolia"}),  # a checksum, and values without a name
+    ],
+    ids=["fresh", "configured"],
+)
+def test_most_kinds_of_a_fresh_set_are_found(make, lines, kept):
+    """Files of systems, arguments of tools, pairs of an id and a secret, and settings of well-known products."""
+    all_ = [one for seed in SEEDS for one in make(seed)]
+    kinds = {one.kind for one in all_}
     missed = {one.kind for one in all_ if not is_gone(one)}
-    print(f"\nfresh: {sum(map(is_gone, all_))} of {len(all_)} lines; missed: {', '.join(sorted(missed)) or 'none'}")
-    assert len({one.kind for one in all_}) >= 100
-    assert missed <= {"gcp private key id"}  # an id
-    assert [line for line in NORMAL if redact(line) != line] == []
+    print(f"\n{make.__name__}: {len(kinds) - len(missed)} of {len(kinds)} kinds,", end=" ")
+    print(f"{sum(map(is_gone, all_))} of {len(all_)} lines; missed: {', '.join(sorted(missed)) or 'none'}")
+    assert len(kinds) >= 100
+    assert missed <= kept
+    assert [line for line in lines if redact(line) != line] == []
     assert all(redact(redact(one.line)) == redact(one.line) for one in all_)
     assert all(may_hold_secrets(one.line) for one in all_ if is_gone(one))
+    packed = [
+        Trajectory("x", (Step(State(one.line, signature="-"), "wait", State(""), Diagnosis(True)),), True)
+        for one in all_
+    ]
+    assert all(may_hold_secrets(pack_episode(one)) for one, line in zip(packed, all_, strict=True) if is_gone(line))
 
 
 @pytest.mark.parametrize("half", HALVES)

@@ -24,7 +24,7 @@ from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 
 from .secret_fields import PINS, is_pin, is_typed, kind_of, may_hold_fields, redact_fields
-from .secret_forms import VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
+from .secret_forms import NAMES, VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
 from .secret_phrases import is_mixed, may_hold_phrases, redact_phrases, unmix
 from .secret_places import may_hold_places, redact_beside_ids, redact_places
 from .secret_values import find_named, find_neighbors
@@ -93,12 +93,12 @@ _CARD = re.compile(
 
 _HEADER = re.compile(
     r"(?:authorization[\\\"'`]*+[ \t]*+[:=][ \t]*+[\\\"'`]*+(?P<scheme>(?:basic|bearer|digest|token|apikey)[ \t]++)?"
-    r"|\bbearer[ \t]++)(?P<value>[\w.~+/=-]{8,}+)",
+    r"|\bbearer[ \t]++)(?P<value>[\w.~+/=-]{8,}+(?::[\w.~+/=-]++)*+)",
     re.I | re.A,
 )
 _NAMES = (
-    r"passw(?:or)?d|passphrase|passcode|pwd|secret(?:[_-]?access)?(?:[_ -]?key)?|token"
-    r"|credentials?|(?:api|access|account|private|auth|encryption|signing)[_ -]?key"
+    r"passw(?:or)?d|passphrase|passcode|pwd|secret(?:[_-]?access)?(?:[_ -]?key(?:_base)?)?|token"
+    r"|credentials?|(?:api|access|account|private|auth|encryption|signing|(?:pre-?)?shared)[_ -]?key"
 )
 _NAME = rf"(?<!\[redacted:)(?P<name>{_NAMES})"
 """Names of secrets, alone or at the end of a longer name."""
@@ -108,7 +108,7 @@ _NAMED = re.compile(rf"(?<!\[redacted:)(?P<name>{_NAMES}|(?<![a-z])(?:pw|psk|pin
 _ASSIGNED, _ASSIGNED_LONG = (
     re.compile(
         rf"{_NAME}(?:[\\\"'`\]]*+[ \t]*+(?P<sign>=>|:=|==?+|:)[ \t]*+|[ \t]++is[ \t]++)"
-        rf"(?:(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`]){{1,{longest}}})"
+        rf"(?:[bn]?(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`]){{1,{longest}}})"
         rf"|(?P<escaped>\\++[\"'])(?P<within>(?:[^\\\n]|(?!(?P=escaped))\\){{1,{longest}}})"
         rf"|(?P<bare>[^\s\"'`,;&<>(){{}}\[\]\\](?:[^\s\"'`,;&<>\\\[]|\[(?!redacted:)){{0,{longest}}}))",
         re.I | re.A,
@@ -121,7 +121,8 @@ _NO_VALUE = re.compile(
     r"(?:\[redacted:|\{|<|!!|\*{3}|\$[{(]|\$\Z|\$[A-Za-z_]\w*\Z|%\(|(?:self|os|process|config|settings|env|args)[.\[]|[\w.]+\("
     r"|(?:a|an|any|are|at|bool|bytes|empty|enter|expired|false|for|in|incorrect|int|invalid|is|it|missing|must|my|no|none"
     r"|not|null|of|optional|or|please|required|secretstr|should|str|string|the|then|this|to|token|true|undefined"
-    r"|unknown|valid|with|wrong|yes|you|your|api_?key|passw(?:or)?d|pwd|secret)[.!?]?\Z)",
+    r"|unknown|valid|with|wrong|yes|you|your|api_?key|passw(?:or)?d|pwd|secret)[.!?]?\Z"
+    r"|[a-z_]{2,}+(?:\.[a-z_]++)*+\[)",
     re.I | re.A,
 )
 """Text in a value's place that is not a secret: a placeholder, a variable, a call, a type, the next word of a
@@ -130,8 +131,6 @@ _GOES_ON = re.compile(r",? [^\W\d_]+\b(?![=:])")
 """Continuation of a sentence after its first word."""
 _STRONG = re.compile(r"pass|pwd|key|pw\Z|psk\Z", re.I | re.A)
 """Names whose value is a secret in any form. A `token` may also be a coin in a game."""
-_HINTS = ["passw", "passphrase", "passcode", "pwd", "secret", "token", "credential", "key", "authorization", "bearer"]
-"""Lower-case hints. Testing them one by one is five times as fast as one pattern with all of them."""
 _LENGTHS = {"2": (16,), "3": (14, 15, 16), "4": (13, 16, 19), "5": (16, 18, 19), "6": (16, 17, 18, 19), "8": (16,)}
 """Lengths of payment card numbers by their first digit."""
 
@@ -197,7 +196,7 @@ def may_hold_secrets(text: str) -> bool:
     lowered = text.lower()
     return (
         "@" in text
-        or any([hint in lowered for hint in _HINTS])  # noqa: C419 - as in `_once_plain`
+        or any([name in lowered for name in NAMES])  # noqa: C419 - as in `_once_plain`
         or _begins_a_token(raw)
         or b"-us" in raw
         or "-----BEGIN " in text
@@ -227,7 +226,8 @@ def _once_plain(text: str) -> str:
     if "-----BEGIN " in text:
         redacted = _PRIVATE_KEY.sub("[redacted:private_key]", redacted)
     lowered = text.lower()
-    if any([hint in lowered for hint in _HINTS]):  # noqa: C419 - a generator costs more than it saves here
+    is_named = any([name in lowered for name in NAMES])  # noqa: C419 - a generator costs more than it saves here
+    if is_named:
         redacted = _assigned(_HEADER.sub(_header, redacted))
         if may_hold_fields(lowered):
             redacted = redact_fields(redacted, _is_secret)
@@ -238,12 +238,15 @@ def _once_plain(text: str) -> str:
         redacted = _KEY.sub("[redacted:api_key]", _JWT.sub("[redacted:jwt]", redacted))
         redacted = redact_beside_ids(redacted)
         redacted = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", redacted)))
-    if _may_hold_cards(raw):
+    digits = raw.translate(_DIGITS).count(b"0")
+    if digits >= CARD and _may_hold_cards(raw):
         redacted = _replaced(redacted, _CARD, _card)
     redacted = redact_forms(redacted, lowered, raw)
-    if may_hold_places(lowered):
-        redacted = redact_places(redacted, lowered)
-    return redact_phrases(redacted, lowered) if may_hold_phrases(lowered) else redacted
+    redacted = redact_places(redacted, lowered, is_named=is_named)
+    # every value in a phrase has a digit
+    return (
+        redact_phrases(redacted, lowered) if (digits or not text.isascii()) and may_hold_phrases(lowered) else redacted
+    )
 
 
 def _begins_a_token(raw: bytes) -> bool:

@@ -32,7 +32,7 @@ _OF_WORDS = (
         "passw",
         r"(?P<q>[\"'])(?P<value>[^\s\"']{8,200})(?P=q) (?:into|in|as|for) (?:the )?[\w #]{0,20}password",
     ),
-    make_form("passw", rf"[\[(] ?[\"']?#?[\w.-]{{0,20}}password[\"']?\s?,\s?{VALUE}"),
+    make_form("passw", rf"[\[(] ?[\"']?#?[\w.-]{{0,20}}password[\"']?\s?,\s?(?!\w{{1,40}}=){VALUE}"),
     make_form("pw:,pw=,pw is,pw :", rf"\bpw(?: is|\s?[:=])\s{{1,3}}{VALUE}"),
     make_form(
         "login,credential,creds",

@@ -6,7 +6,7 @@ follows the id of a key, the password after the slash of a database's user.
 
 import re
 
-from .secret_forms import VALUE, is_value, make_form, replace_forms
+from .secret_forms import VALUE, Form, has_hint, is_value, make_form, replace_forms
 
 _HASH = re.compile(
     # $6$rounds=5000$salt$hash and its relatives, with the names that crypt, PHP and Python's passlib use
@@ -21,69 +21,139 @@ _ENCODED_KEY = re.compile(r"LS0tLS1CRUdJTiB(?!Q0VSV|UFVC)[\w+/]{24,}={0,2}", re.
 _BESIDE_ID = re.compile(r"(\[redacted:api_key\][\s\"',;:/|=]{1,8})(?:[A-Za-z0-9+/]{40}|[0-9a-f]{32})(?![\w+/=])", re.A)
 """What follows the id of a key in a table, a call or an address."""
 _PROGRAM = r"[^\n|;&]{0,200}?"
-_FORMS = (
-    make_form("\"auth\"", r"\"auth\"\s?:\s?\"(?P<value>[\w+/=]{16,400})\"", "token", certain=True),
-    make_form("auth sha,auth md5", rf"\bauth\s(?:sha|md5)\s(?:\d{{3}}\s)?{VALUE}"),
-    make_form("psk \"", r"\bpsk\s\"(?P<value>[^\"\n]{6,200})\"", certain=True),
-    make_form("shared", rf"\b(?:pre-?)?shared_?-?key[\"']?\s?[:=]\s?{VALUE}"),
-    make_form("key_base", rf"\bsecret_key_base[\"']?\s?[:=]\s?{VALUE}", "api_key"),
-    make_form("base64:", r"key[\"']?\s?[:=]\s?[\"']?(?P<value>base64:[\w+/=]{20,400})", "api_key", certain=True),
-    make_form(
-        "_key',_key\"",
-        r"\b[a-z0-9_]{0,40}_(?:key|salt)[\"'],\s?(?P<q>[\"'])(?P<value>[^\s\"']{20,200})(?P=q)",
-        "api_key",
+_NAMED: dict[str, tuple[Form, ...]] = {
+    "base64:": (
+        make_form("key", r"key[\"']?\s?[:=]\s?[\"']?(?P<value>base64:[\w+/=]{20,400})", "api_key", certain=True),
     ),
-    make_form(
-        "variable",
-        r"\bvariable\s\"[\w-]{0,60}(?:password|secret|token|key)\"\s?\{[^}]{0,300}?\bdefault\s{1,20}=\s?\"(?P<value>[^\"\n]{6,200})\"",
+    "variable": (
+        make_form(
+            "default",
+            r"\bvariable\s\"[\w-]{0,60}(?:password|secret|token|key)\"\s?\{[^}]{0,300}?\bdefault\s{1,20}=\s?"
+            r"\"(?P<value>[^\"\n]{6,200})\"",
+        ),
     ),
-    make_form("requirepass,masterauth", rf"\b(?:requirepass|masterauth)\s{{1,3}}{VALUE}"),
-    make_form("secret ,password ", rf"\b(?:secret|password)\s[0578]\s{VALUE}"),
-    make_form(
-        "sqlplus,rman,expdp,impdp,sqlldr",
-        rf"\b(?:sqlplus|rman|expdp|impdp|sqlldr)\s(?:{_PROGRAM}[\s\"'])?[\w$#]{{1,40}}/(?P<value>[^\s\"'@/]{{3,100}})(?=@)",
-        certain=True,
+    "secret ": (make_form("", rf"\bsecret\s[0578]\s{VALUE}"),),
+    "password": (
+        make_form("password ", rf"\bpassword\s[0578]\s{VALUE}"),
+        make_form(
+            "<",
+            rf"password(?:</[\w:]{{1,40}})?>\s{{0,40}}<[\w:]{{1,40}}>{VALUE}(?=</)",
+        ),
     ),
-    make_form(
-        "net use",
-        rf"\bnet\s{{1,9}}use\s{{1,9}}(?:[a-z*]:?\s{{1,9}})?\\\\\S{{1,200}}\s{{1,9}}(?![/*]){VALUE}",
-        certain=True,
+}
+"""Forms with one of the names that are looked for first, by a further text that each of them contains."""
+_FORMS: dict[str, tuple[Form, ...]] = {
+    "auth": (
+        make_form('"auth","auth\\', r"\"auth\"\s?:\s?\"(?P<value>[\w+/=]{16,400})\"", "token", certain=True),
+        make_form("auth sha,auth md5", rf"\bauth\s(?:sha|md5)\s(?:\d{{3}}\s)?{VALUE}"),
+        make_form("masterauth", rf"\bmasterauth\s{{1,3}}{VALUE}"),
+        make_form("authtok", rf"authtok\s?[:=]\s?{VALUE}"),
+        make_form("auth-user-pass>", rf"<auth-user-pass>\s{{1,9}}\S{{1,100}}\s{{1,9}}{VALUE}"),
     ),
-    make_form("/rp", rf"\s/rp\s{{1,3}}{VALUE}", certain=True),
-    make_form(
-        "psexec,beeline,ipmitool,mongo,xfreerdp,cqlsh,influx",
-        rf"\b(?:psexec|beeline|ipmitool|mongo[a-z]{{0,8}}|xfreerdp|cqlsh|influx)\s{_PROGRAM}(?<=\s)-p\s{{1,3}}{VALUE}",
-        certain=True,
+    "psk": (
+        make_form('psk ",psk \\', r"\bpsk\s\"(?P<value>[^\"\n]{6,200})\"", certain=True),
+        make_form("-psk ", rf"\bwpa-psk\s(?:ascii|hex)\s\d\s{{1,3}}{VALUE}"),
     ),
-    make_form("ftp -u", rf"\bl?ftp\s-u\s{{1,3}}[^\s,]{{1,80}},{VALUE}", certain=True),
-    make_form(
-        "assword",
-        r"assword:?\s?[\"']?\s?\{?\s?send\s(?:--\s)?[\"'](?P<value>[^\s\"'\\]{3,100})",
-        certain=True,
+    "define(": (
+        make_form(
+            "_key,_salt",
+            r"\bdefine\(\s?[\"']\w{0,40}_(?:key|salt)[\"'],\s{0,9}(?P<q>[\"'])(?P<value>[^\s\"']{20,200})(?P=q)",
+            "api_key",
+        ),
     ),
-)  # fmt: skip
+    "pass": (
+        make_form("requirepass", rf"\brequirepass\s{{1,3}}{VALUE}"),
+        make_form(
+            'pass=,pass =,pass:,pass"',
+            rf"(?-i:(?<![A-Za-z])[a-z]{{1,20}}Pass|(?<![A-Za-z])(?!BY|COM)[A-Z]{{1,20}}PASS)[\"']?\s?[:=]\s?{VALUE}",
+        ),
+        make_form(
+            "quote pass,: pass ,> pass ,\npass ,\\npass ",
+            rf"(?m)^(?:[\w.-]{{0,20}}[>:] ?)?(?:quote )?(?-i:PASS) {VALUE}\s?$",
+        ),
+    ),
+    "pw": (make_form("bindpw,rootpw", rf"\b(?:bind|root)pw(?:\s?[:=]\s?|\s{{1,9}}){VALUE}"),),
+    "ftp": (
+        make_form(" -u ", rf"\bl?ftp\s-u\s{{1,3}}[^\s,]{{1,80}},{VALUE}", certain=True),
+        make_form("\nuser ,\\nuser ", rf"\nuser \S{{1,80}} {VALUE}\s?(?=\n|\Z)"),
+    ),
+    "community": (make_form("", rf"\b(?:ro|rw|snmp-server )community6?\s{{1,3}}{VALUE}"),),
+    "send": (
+        make_form(
+            "assword",
+            r"assword:?\s?[\"']?\s?\{?\s?send\s(?:--\s)?[\"'](?P<value>[^\s\"'\\]{3,100})",
+            certain=True,
+        ),
+    ),
+    "@": (
+        make_form(
+            "sqlplus,rman,expdp,impdp,sqlldr",
+            rf"\b(?:sqlplus|rman|expdp|impdp|sqlldr)\s(?:{_PROGRAM}[\s\"'])?[\w$#]{{1,40}}/"
+            r"(?P<value>[^\s\"'@/]{3,100})(?=@)",
+            certain=True,
+        ),
+        make_form(
+            ":thin:,:oci",
+            r":(?:thin|oci8?):[\w$#]{1,40}/(?P<value>[^\s\"'@/]{3,100})(?=@)",
+            certain=True,
+        ),
+    ),
+    ">{": (
+        # what Maven and Jenkins encrypt with a key that lies beside it
+        make_form("}<", r">\{(?=AQAA|[\w+/]{0,400}[=+])(?P<value>[\w+/=]{20,400})(?=\}<)", "token", certain=True),
+    ),
+    "echo ": (
+        make_form(
+            ">",
+            rf"\becho\s(?:-n\s)?{VALUE}\s?>{{1,2}}\s?[^\s;|&]{{0,200}}(?:key|secret|passw|token|cred)",
+        ),
+    ),
+    "net use": (
+        make_form(
+            "\\\\",
+            rf"\bnet\s{{1,9}}use\s{{1,9}}(?:[a-z*]:?\s{{1,9}})?\\\\\S{{1,200}}\s{{1,9}}(?![/*]){VALUE}",
+            certain=True,
+        ),
+    ),
+    " /rp ": (make_form("", rf"\s/rp\s{{1,3}}{VALUE}", certain=True),),
+}
+"""Other forms in the same order. Most texts contain none of these, so the hints of few forms are tested. The JSON of a
+text has the same hints."""
 _ENCODED_HINT = "ls0tls1crudjti"
-_ROOTS = ("$", "sha}", "ls0tls", "auth", "psk", "key", "secret ", "pass", "assw", "@", " -", "/rp", "net use")
-"""Parts of hints of which every form has one. Most texts have few of them."""
+
+
+def _may_hold_hash(lowered: str) -> bool:
+    """Return whether a text has the signs of a hash with its scheme."""
+    return lowered.count("$") > 1 or (
+        "}" in lowered and ("sha" in lowered or "md5}" in lowered or "crypt}" in lowered or "{pbkdf2" in lowered)
+    )
 
 
 def may_hold_places(lowered: str) -> bool:
-    """Return whether a text may have a secret in one of these places."""
-    return any([root in lowered for root in _ROOTS])  # noqa: C419 - a generator costs more than it saves here
+    """Return whether a text without the name of a secret may have one in these places."""
+    if _may_hold_hash(lowered) or _ENCODED_HINT in lowered:
+        return True
+    return any(root in lowered and has_hint(lowered, forms) for root, forms in _FORMS.items())
 
 
-def redact_places(text: str, lowered: str) -> str:
+def redact_places(text: str, lowered: str, *, is_named: bool) -> str:
     """Return the text without the secrets that stand in these places.
 
     Args:
         text: The text to redact; ids of keys are already redacted.
         lowered: The original text in lower case.
+        is_named: The text contains the name of a secret.
     """
-    if "$" in text or "}" in text:
+    if _may_hold_hash(lowered):
         text = _HASH.sub("[redacted:hash]", text)
     if _ENCODED_HINT in lowered:
         text = _ENCODED_KEY.sub("[redacted:private_key]", text)
-    return replace_forms(text, lowered, _FORMS, is_value)
+    for root in [root for root in _FORMS if root in lowered]:
+        text = replace_forms(text, lowered, _FORMS[root], is_value)
+    if is_named:
+        for root in [root for root in _NAMED if root in lowered]:
+            text = replace_forms(text, lowered, _NAMED[root], is_value)
+    return text
 
 
 def redact_beside_ids(text: str) -> str:
