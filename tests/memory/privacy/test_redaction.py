@@ -375,7 +375,9 @@ def exported(library, episode, name):
     return file
 
 
-@pytest.mark.parametrize("name", ["ann@example.com", "4111111111111111", "toolu_01A09q90qw90lq917835lq9", "run/2026"])
+@pytest.mark.parametrize(
+    "name", ["ann@example.com", "4111111111111111", "toolu_01A09q90qw90lq917835lq9", "run/2026", "token:ci-bot-2026"]
+)
 def test_a_usual_name_is_accepted(library, episode, name):
     assert library.record(episode("go", id=name)) == name
     assert library.reopen(name).namespace == name

@@ -14,7 +14,7 @@ from hardwon.memory.retrieval.candidates import find, match
 from hardwon.memory.retrieval.request import KEPT, make_key
 
 DRAWER = State("You see a wooden drawer. It is closed.", location="kitchen", task="find the spoon")
-CALLS, FILES = 45, 6
+CALLS, FILES = 45, 7
 """Largest number of calls, and of our files, of a recall in a known situation."""
 OURS = str(Path(memory.__file__).parent)
 

@@ -146,7 +146,7 @@ def _vote(query: Candidates, derived: NamespaceCache, store: Store) -> tuple[tup
         step = step_of.get(steps[at].step)
         if step is not None:  # its action reads like an instruction, or another process just deleted it
             why = reason if at < len(voters) else neighbors[at - len(voters)].why
-            hits.append(derived.support.limit_words(Hit(step, similarities[at], why)))
+            hits.append(Hit(derived.support.limit_step(step), similarities[at], why))
     return tuple(hits), sum(at >= len(voters) for at in chosen) if voters else 0
 
 

@@ -12,7 +12,7 @@ import json
 import re
 import sqlite3
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from itertools import islice, pairwise
@@ -37,7 +37,9 @@ READ, SCANNED = 4000, 32_000
 MOST_WRITERS = 100
 """Number of trusted writers that are looked at to tell whether there are several parties."""
 KEPT = 40
-"""Number of newest steps with the same tool that are compared."""
+"""Least number of newest steps with the same tool that are compared, and half of the largest number."""
+RENEWED = 0.1
+"""Share of new uses of a tool after which it is computed again what of a step may be shown."""
 LONGEST = 240
 """Number of characters of a message that are shown."""
 HIDDEN = "{value}"
@@ -47,7 +49,9 @@ _TOKEN = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+(?:[@/.:+-]+[^\W{_CJK}]+)*|[^\w\s]")
 _DIGIT = re.compile(r"\d")
 _NEW = """
 SELECT steps.id, action, trajectory_id, task,
-iif(failure = 'none' OR NOT json_valid(diagnosis), '', json_extract(diagnosis, '$.evidence'))
+iif(failure = 'none' OR NOT json_valid(diagnosis), '', json_extract(diagnosis, '$.evidence')),
+(SELECT writer FROM trajectories WHERE trajectories.namespace = steps.namespace AND trajectories.id = trajectory_id),
+iif(instr(why, '"copied"') AND json_valid(why), json_extract(why, '$.copied'), '')
 FROM steps JOIN states ON states.id = pre
 WHERE steps.id > max(?, (SELECT max(id) FROM steps) - ?) AND +steps.namespace = ? AND witness = 0
 ORDER BY steps.id DESC LIMIT ?
@@ -58,17 +62,6 @@ SELECT trajectory_id, task FROM steps JOIN states ON states.id = pre
 WHERE witness = 0 AND steps.id IN (SELECT value FROM json_each(?)) ORDER BY steps.id
 """
 _WRITER = "SELECT writer FROM trajectories WHERE namespace = ? AND id = ?"
-
-
-def _has_several_parties(store: Store, namespace: int) -> bool:
-    """Return whether several trusted parties record in a namespace."""
-    return len(set(islice(_list_parties(store, namespace), MOST_WRITERS))) >= PARTIES
-
-
-def _are_of_several_parties(store: Store, namespace: int, episodes: Iterable[str]) -> bool:
-    """Return whether several parties recorded these episodes."""
-    writers = (row for ref in episodes for row in store.rows(_WRITER, (namespace, ref)))
-    return len({_party_of(writer) for (writer,) in writers}) >= PARTIES
 
 
 def _party_of(writer: str) -> str:
@@ -98,6 +91,93 @@ class _Use(NamedTuple):
     task: str
     message: str
     """Its error message; empty if it succeeded."""
+    writer: str
+    copied: str
+    """The values of the action that were copied from results, as JSON; empty if there are none."""
+
+
+class _Form:
+    """Which requests gave which values to the parameters of one form of action."""
+
+    def __init__(self, slots: int) -> None:
+        self.episodes: set[str] = set()
+        self.values: list[dict[str, set[str]]] = [{} for _ in range(slots)]
+        """By parameter and value."""
+
+
+class _Messages:
+    """Which requests got messages with the same masked pairs, and which pairs these had."""
+
+    def __init__(self) -> None:
+        self.episodes: set[str] = set()
+        self.pairs: dict[Pair, set[str]] = {}
+
+
+class _Tool:
+    """What the newest requests for one tool share.
+
+    Uses are counted when somebody asks, each once. After KEPT more uses, the older ones are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._uses: deque[_Use] = deque(maxlen=KEPT)
+        self._uncounted = self._new = 0
+        self.limits: dict[int | None, tuple[Step, Step]] = {}
+        """By id, steps as recorded and with the words that may be shown, until there are enough new uses."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._counted = 0
+        self.parties: dict[str, str] = {}
+        """By episode."""
+        self.forms: dict[str, _Form] = {}
+        self.messages: dict[frozenset[Pair], _Messages] = {}
+        self._words: Counter[str] = Counter()
+
+    def add(self, use: _Use) -> None:
+        """Add a use; an episode that repeats itself says nothing new."""
+        if self._uses and self._uses[-1] == use:
+            return
+        self._uses.append(use)
+        self._uncounted = min(self._uncounted + 1, KEPT)
+        self._new += 1
+        if self._new > RENEWED * len(self._uses):
+            self.limits.clear()
+            self._new = 0
+
+    def count(self) -> None:
+        """Count the uses that were added since the last call."""
+        if self._counted + self._uncounted > 2 * KEPT:
+            self._clear()
+            self._uncounted = len(self._uses)
+        for use in islice(self._uses, len(self._uses) - self._uncounted, None):
+            self._count_use(use)
+        self._counted += self._uncounted
+        self._uncounted = 0
+
+    def _count_use(self, use: _Use) -> None:
+        if use.episode not in self.parties:
+            self.parties[use.episode] = _party_of(use.writer)
+            self._words.update(_find_words(use.task))
+        parsed, copied = parse_action(use.action), json.loads(use.copied) if use.copied else ()
+        if parsed.slots:
+            form = self.forms.get(parsed.template) or self.forms.setdefault(parsed.template, _Form(len(parsed.slots)))
+            form.episodes.add(use.episode)
+            for values, slot, head in zip(form.values, parsed.slots, parsed.heads, strict=True):
+                if slot not in copied:
+                    for value in {slot, head}:  # a pattern may name the kind of a thing alone
+                        values.setdefault(value, set()).add(use.episode)
+        if use.message:
+            _, _, distinct, pairs = _pair(use.message)
+            messages = self.messages.get(distinct) or self.messages.setdefault(distinct, _Messages())
+            messages.episodes.add(use.episode)
+            for pair in pairs:
+                messages.pairs.setdefault(pair, set()).add(use.episode)
+
+    def find_varying(self, task: str) -> frozenset[str]:
+        """Return the words of a task that most of the requests do not have."""
+        least = CONSTANT * len(self.parties)
+        return frozenset(word for word in _find_words(task) if self._words[word] < least)
 
 
 class Support:
@@ -106,46 +186,67 @@ class Support:
     def __init__(self, store: Store, namespace: int) -> None:
         self._store, self._namespace = store, namespace
         self._last = 0
-        self._uses: dict[str, deque[_Use]] = {}
-        self._limits: dict[str, dict[int | None, tuple[tuple[str, ...], str]]] = {}
-        """By tool and step: the values and the message that may be shown, until the tool is used again."""
-        self._has_several_parties = False
+        self._tools: defaultdict[str, _Tool] = defaultdict(_Tool)
+        self._parties: set[str] = set()
         self.unread = True
         """Whether steps were recorded since the last call."""
 
     def limit_words(self, hit: Hit) -> Hit:
-        """Return a hit on a step with the supported part of its message, and with its supported values as a reason."""
-        step = hit.what
-        if not isinstance(step, Step) or step.why.untrusted:
+        """Return a hit on a step with the words that `limit_step` leaves."""
+        if not isinstance(hit.what, Step):
             return hit
-        self._read()
-        head, diagnosis = _find_head(step.action), step.diagnosis
-        limits = self._limits.setdefault(head, {})
-        if step.id not in limits:
-            uses = self._uses.get(head, ())
-            has_message = diagnosis.evidence not in ("", LEFT_OUT)
-            message = self._find_message(step, uses) if has_message else ""
-            limits[step.id] = self._find_values(step.action, step.pre.task, uses), message
-        values, message = limits[step.id]
+        step = self.limit_step(hit.what)
+        return hit if step is hit.what else replace(hit, what=step)
+
+    def limit_step(self, step: Step) -> Step:
+        """Return a step with the supported part of its message, and with its supported values as a reason."""
+        if step.why.untrusted:
+            return step
+        tool = self._find_tool(step.action)
+        recorded, limited = tool.limits.get(step.id, (None, step))
+        if recorded is not step:
+            limited = self._limit(step, tool)
+            tool.limits[step.id] = step, limited
+        return limited
+
+    def _limit(self, step: Step, tool: _Tool) -> Step:
+        varying, diagnosis = tool.find_varying(step.pre.task), step.diagnosis
+        values = self._find_values(step.action, varying, tool) or None
         if diagnosis.evidence:
+            message = self._find_message(diagnosis.evidence, varying, tool) if diagnosis.evidence != LEFT_OUT else ""
             diagnosis = replace(diagnosis, evidence=message)
-        why = step.why.updated(supported=values) if values else step.why
-        return replace(hit, what=replace(step, diagnosis=diagnosis, why=why))
+        if values == step.why.supported and diagnosis is step.diagnosis:
+            return step
+        return replace(step, diagnosis=diagnosis, why=step.why.updated(supported=values))
 
     def vouches_for(self, item: Item) -> bool:
         """Return whether enough parties did what a rule-made item says, and enough requests gave the values in it."""
         self._read()
         evidence = self._store.rows(_EVIDENCE, (json.dumps(item.provenance),))
         if self._has_several_parties:
-            episodes = {episode for episode, _ in evidence}
-            if not _are_of_several_parties(self._store, self._namespace, episodes):
+            writers = (row for ref, _ in {*evidence} for row in self._store.rows(_WRITER, (self._namespace, ref)))
+            if len({_party_of(writer) for (writer,) in writers}) < PARTIES:
                 return False
         task = evidence[-1][1] if evidence else ""
         for action in (item.forbids,) if item.forbids else item.steps:
             named = {slot for slot in parse_action(action).slots if not HOLE.fullmatch(slot)}
-            if named and not named <= {*self._find_values(action, task, self._uses.get(_find_head(action), ()))}:
-                return False
+            if named:
+                tool = self._find_tool(action)
+                if not named <= {*self._find_values(action, tool.find_varying(task), tool)}:
+                    return False
         return True
+
+    @property
+    def _has_several_parties(self) -> bool:
+        return len(self._parties) >= PARTIES
+
+    def _find_tool(self, action: str) -> _Tool:
+        """Return the tool of an action, with all its recorded uses counted."""
+        if self.unread:
+            self._read()
+        tool = self._tools[_find_head(action)]
+        tool.count()
+        return tool
 
     def _read(self) -> None:
         """Read the steps that were recorded since the last call."""
@@ -156,74 +257,59 @@ class Support:
             rows = self._store.rows(_NEW, (self._last, SCANNED, self._namespace, READ))
         except sqlite3.OperationalError:  # a damaged text supports nothing; `verify` reports it
             return
-        for _, action, episode, task, message in reversed(rows):
-            head = _find_head(action)
-            self._limits.pop(head, None)
-            kept = self._uses.setdefault(head, deque(maxlen=KEPT))
-            kept.append(_Use(action, episode, task, " ".join((message or "").split())[:LONGEST]))
-        if rows:
-            self._last = rows[0][0]
-            several = _has_several_parties(self._store, self._namespace)
-            if several is not self._has_several_parties:
-                self._has_several_parties = several
-                self._limits.clear()
+        if not rows:
+            return
+        had_several = self._has_several_parties
+        if not self._last:
+            self._parties.update(islice(_list_parties(self._store, self._namespace), MOST_WRITERS))
+        for _, action, episode, task, message, writer, copied in reversed(rows):
+            message = " ".join(message.split())[:LONGEST] if message else ""
+            self._tools[_find_head(action)].add(_Use(action, episode, task, message, writer or "", copied))
+            self._parties.add(_party_of(writer or ""))
+        self._last = rows[0][0]
+        if self._has_several_parties is not had_several:
+            for tool in self._tools.values():
+                tool.limits.clear()
 
-    def _is_supported(self, episodes: set[str], among: set[str], share: float) -> bool:
+    def _is_supported(self, episodes: Collection[str], among: Collection[str], share: float, tool: _Tool) -> bool:
         """Return whether enough requests, of enough parties and of all similar ones, are among these."""
-        if len(episodes) < max(REQUESTS, share * len(among)) or not self._has_several_parties:
-            return len(episodes) >= max(REQUESTS, share * len(among))
-        return _are_of_several_parties(self._store, self._namespace, episodes)
+        if len(episodes) < max(REQUESTS, share * len(among)):
+            return False
+        return not self._has_several_parties or len({tool.parties[episode] for episode in episodes}) >= PARTIES
 
-    def _find_values(self, action: str, task: str, uses: Iterable[_Use]) -> tuple[str, ...]:
+    def _find_values(self, action: str, varying: frozenset[str], tool: _Tool) -> tuple[str, ...]:
         """Return the arguments of an action or a pattern that enough requests gave to the same parameter."""
-        parsed, varying = parse_action(action), _find_varying(task, uses)
-        if not parsed.slots:
+        parsed = parse_action(action)
+        form = tool.forms.get(parsed.template)
+        if form is None:
             return ()
-        episodes: list[set[str]] = [set() for _ in parsed.slots]
-        among: set[str] = set()
-        for use in uses:
-            other = parsed if use.action == action else parse_action(use.action)
-            if other.template == parsed.template:
-                among.add(use.episode)
-                for same, value, *forms in zip(episodes, parsed.slots, other.slots, other.heads, strict=True):
-                    if value in forms:  # a pattern may name the kind of a thing alone
-                        same.add(use.episode)
         values = (
             value
-            for value, same in zip(parsed.slots, episodes, strict=True)
-            if not _find_words(value) & varying and self._is_supported(same, among, SHARE_OF_VALUES)
+            for value, by_value in zip(parsed.slots, form.values, strict=True)
+            if self._is_supported(by_value.get(value, ()), form.episodes, SHARE_OF_VALUES, tool)
+            and varying.isdisjoint(_find_words(value))
         )
         return tuple(dict.fromkeys(values))
 
-    def _find_message(self, step: Step, uses: Iterable[_Use]) -> str:
+    def _find_message(self, message: str, varying: frozenset[str], tool: _Tool) -> str:
         """Return the part of a step's message that enough requests got, with holes; empty if little remains."""
-        text, varying = " ".join(step.diagnosis.evidence.split())[:LONGEST], _find_varying(step.pre.task, uses)
-        exact, masked, distinct, all_pairs = _pair(text)
-        episodes: dict[Pair, set[str]] = defaultdict(set)
-        among: set[str] = set()
-        for use in uses:
-            if not use.message:
-                continue
-            _, _, other_distinct, other_pairs = _pair(use.message)
-            if 2 * len(distinct & other_distinct) >= len(distinct):
-                among.add(use.episode)
-                for pair in all_pairs & other_pairs:
-                    episodes[pair].add(use.episode)
-
-        def find_supported(pairs: Iterable[Pair]) -> list[bool]:
-            return [
-                varying.isdisjoint(pair) and self._is_supported(episodes[pair], among, SHARE_OF_MESSAGES)
-                for pair in pairs
-            ]
-
-        return _fill_template(text, find_supported(exact), find_supported(masked))
+        text = " ".join(message.split())[:LONGEST]
+        exact, masked, distinct, pairs = _pair(text)
+        similar = [other for key, other in tool.messages.items() if 2 * len(distinct & key) >= len(distinct)]
+        among = set().union(*(other.episodes for other in similar))
+        if len(among) < REQUESTS:
+            return ""
+        visible = {pair for pair in pairs if self._is_supported(_unite(pair, similar), among, SHARE_OF_MESSAGES, tool)}
+        if varying:
+            visible = {pair for pair in visible if varying.isdisjoint(pair)}
+        return _fill_template(text, [pair in visible for pair in exact], [pair in visible for pair in masked])
 
 
-def _find_varying(task: str, uses: Iterable[_Use]) -> frozenset[str]:
-    """Return the words of a task that most of the requests for the same tool do not have."""
-    words, tasks = _find_words(task), {use.episode: use.task for use in uses}
-    counts = Counter(word for other in tasks.values() for word in words & _find_words(other))
-    return frozenset(word for word in words if counts[word] < CONSTANT * len(tasks))
+def _unite(pair: Pair, similar: Sequence[_Messages]) -> Set[str]:
+    """Return the requests with a pair in any of several kinds of messages."""
+    if len(similar) == 1:
+        return similar[0].pairs.get(pair, frozenset())
+    return set().union(*(messages.pairs.get(pair, ()) for messages in similar))
 
 
 @lru_cache(maxsize=4096)
@@ -232,6 +318,7 @@ def _find_words(text: str) -> frozenset[str]:
     return frozenset(token for token in _TOKEN.findall(text.casefold()) if token[0].isalnum())
 
 
+@lru_cache(maxsize=4096)
 def _find_head(action: str) -> str:
     """Return the name of the tool or the verb of an action."""
     match = _HEAD.match(action.lstrip())

@@ -85,7 +85,6 @@ def test_an_mcp_answer_holds_no_word_of_an_episode_and_stands_in_a_block(library
 
 def crafted(library, n, success, reward, writer):
     """Episodes of one writer that do the same each time."""
-    name = writer.replace(":", "-")  # an id of the form token:... would be refused as a secret
     state = State("a desk with a pen and paper", task="write")
     judged = Diagnosis(True) if success else Diagnosis(False, Failure.TOOL_ERROR)
     for number in range(n):
@@ -94,7 +93,7 @@ def crafted(library, n, success, reward, writer):
             after = State(f"{before.observation}, then {t}", task="write")
             steps.append(Step(before, action, after, judged, reward if t else 0.0, t))
             before = after
-        told = Trajectory("write", tuple(steps), success, id=f"{name}{number}{success}")
+        told = Trajectory("write", tuple(steps), success, id=f"{writer}{number}{success}")
         library.receive([told], writer=writer, trust="untrusted")
         library.evolve()
     return state
