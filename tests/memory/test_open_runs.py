@@ -3,13 +3,17 @@
 import os
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from hardwon.memory import ExperienceLibrary, Trajectory, open_runs
+from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import LibraryUnwritable
 from hardwon.memory.open_runs import OpenRuns
+from hardwon.memory.open_runs.lines import StepWriter, read_steps
+from hardwon.memory.open_runs.locks import LOCKS, Locked
+from hardwon.memory.privacy.redaction import redact_state
 
 
 @pytest.fixture
@@ -19,14 +23,14 @@ def folder(path: Path) -> Path:
 
 def add_steps(run, episode: Trajectory) -> None:
     for step in episode.steps:
-        run.add(replace(episode, steps=(step,)))
+        run.add(step)
 
 
 def leave(path: Path, episode: Trajectory, namespace: str = "default") -> OpenRuns:
     """Leave a run behind as a killed process does, whose lock is free."""
     runs = OpenRuns(str(path), namespace)
-    add_steps(runs.begin(episode.id), episode)
-    open_runs._LOCKS._drop()
+    add_steps(runs.begin(episode.id, lambda: episode), episode)
+    LOCKS._drop()
     return runs
 
 
@@ -36,13 +40,13 @@ def ids(library: ExperienceLibrary) -> list[str]:
 
 def test_a_run_without_steps_leaves_nothing(path, folder):
     with ExperienceLibrary.open(path) as library:
-        library.open_run("e-1")
+        library.open_run("e-1", lambda: Trajectory("", (), None))
     assert not folder.exists()
 
 
 def test_a_run_that_ends_leaves_nothing(path, folder, episode):
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1")
+        run = library.open_run("e-1", episode)
         add_steps(run, episode("open drawer", "look"))
         assert len(list(folder.glob("*.jsonl"))) == 1
         run.close()
@@ -64,7 +68,7 @@ def test_runs_that_were_left_are_recorded_once_with_an_unknown_outcome(path, fol
 
 def test_a_run_of_a_process_that_lives_is_left_alone(path, episode):
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1"), replace(episode("look"), id="e-1"))
+        add_steps(library.open_run("e-1", episode), episode("look"))
         with ExperienceLibrary.open(path) as other:
             assert ids(other) == []
 
@@ -90,7 +94,7 @@ def test_a_line_that_a_kill_cut_is_skipped(path, folder, episode, cut):
     (file,) = folder.glob("*.jsonl")
     file.write_bytes(file.read_bytes()[:-cut])
     with ExperienceLibrary.open(path) as library:
-        assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer", "look"][: 2 - (cut > 1)]
+        assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer"]
 
 
 def test_a_run_that_was_recorded_before_its_process_was_killed_is_dropped(path, folder, episode):
@@ -118,8 +122,8 @@ def test_a_run_that_cannot_be_recorded_now_waits(path, folder, episode, monkeypa
 
 def test_a_run_that_waits_for_a_person_is_recorded_after_a_week(path, folder, episode):
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1")
-        add_steps(run, replace(episode("look"), id="e-1"))
+        run = library.open_run("e-1", episode)
+        add_steps(run, episode("look"))
         run.pause()
     with ExperienceLibrary.open(path) as library:
         assert ids(library) == []
@@ -133,10 +137,10 @@ def test_a_run_that_waits_for_a_person_is_recorded_after_a_week(path, folder, ep
 def test_a_run_that_goes_on_after_a_pause_keeps_its_steps(path, folder, episode):
     whole = replace(episode("open drawer", "look"), id="e-1")
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1")
-        run.add(replace(whole, steps=whole.steps[:1]))
+        run = library.open_run("e-1", episode)
+        run.add(whole.steps[0])
         run.pause()
-        run.add(replace(whole, steps=whole.steps[1:]))
+        run.add(whole.steps[1])
     with ExperienceLibrary.open(path) as library:
         assert len(library.trajectory("e-1").steps) == 2
 
@@ -144,11 +148,11 @@ def test_a_run_that_goes_on_after_a_pause_keeps_its_steps(path, folder, episode)
 def test_a_run_that_goes_on_in_another_process_begins_its_file_anew(path, folder, episode):
     whole = replace(episode("open drawer", "look"), id="e-1")
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1")
-        run.add(replace(whole, steps=whole.steps[:1]))
+        run = library.open_run("e-1", episode)
+        run.add(whole.steps[0])
         run.pause()
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1"), whole)
+        add_steps(library.open_run("e-1", episode), whole)
     with ExperienceLibrary.open(path) as library:
         assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer", "look"]
     assert list(folder.glob("*")) == []
@@ -157,7 +161,7 @@ def test_a_run_that_goes_on_in_another_process_begins_its_file_anew(path, folder
 def test_secrets_are_not_on_the_disk_and_nobody_else_reads_the_files(path, folder, episode):
     secret = "AKIA" + "IOSFODNN7EXAMPLE"
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1"), episode(f"login {secret}"))
+        add_steps(library.open_run("e-1", episode), episode(f"login {secret}"))
         (file,) = folder.glob("*.jsonl")
         assert secret not in file.read_text()
         assert (folder.stat().st_mode | file.stat().st_mode) & 0o077 == 0
@@ -166,7 +170,7 @@ def test_secrets_are_not_on_the_disk_and_nobody_else_reads_the_files(path, folde
 def test_a_folder_that_cannot_be_written_stops_nothing(path, folder, episode, caplog):
     folder.write_text("a file stands here")
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1"), episode("look"))
+        add_steps(library.open_run("e-1", episode), episode("look"))
         library.record(replace(episode("look"), id="e-1"))
     assert "not on the disk yet" in caplog.text
 
@@ -174,14 +178,14 @@ def test_a_folder_that_cannot_be_written_stops_nothing(path, folder, episode, ca
 def test_a_library_in_memory_keeps_nothing(episode, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with ExperienceLibrary.open(":memory:") as library:
-        add_steps(library.open_run("e-1"), episode("look"))
+        add_steps(library.open_run("e-1", episode), episode("look"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_forked_process_leaves_the_lock_to_its_parent(path, folder, episode):
     """Otherwise the runs of a killed server would wait for the end of its last worker."""
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1"), episode("look"))
+        add_steps(library.open_run("e-1", episode), episode("look"))
         waits, ends = os.pipe()
         ready, begins = os.pipe()
         child = os.fork()
@@ -192,12 +196,72 @@ def test_a_forked_process_leaves_the_lock_to_its_parent(path, folder, episode):
             os._exit(0)
         try:
             os.read(ready, 1)
-            open_runs._LOCKS._drop()  # the parent is killed
+            LOCKS._drop()  # the parent is killed
             (lock,) = folder.glob("*.lock")
-            with open_runs._Locked(lock):
+            with Locked(lock):
                 pass
         finally:
             os.close(ends)
             os.waitpid(child, 0)
             for end in (waits, ready, begins):
                 os.close(end)
+
+
+# ---- lines
+
+
+def calls(*texts: str) -> list[State]:
+    """States that show all calls so far, as those of tools do."""
+    request, results = "Request: Find Ada.", list[str]()
+    states = [State(request, task="Find Ada.")]
+    for text in texts:
+        results.append(f'look(for="{len(states)}")\n{text}')
+        states.append(State("\n\n> ".join([request, *results[-8:]]), task="Find Ada.", feedback=text))
+    return states
+
+
+def steps_between(states: list[State]) -> list[Step]:
+    return [
+        Step(pre, f'look(for="{t + 1}")', post, Diagnosis(True, diff={"feedback": post.feedback, "moves": t}), 0.5, t)
+        for t, (pre, post) in enumerate(pairwise(states))
+    ]
+
+
+RESULTS = ["a house\n\nwith a garden", "\u2028 a line\x85of its own", "", "a house", "a house", *map(str, range(20))]
+
+
+def test_steps_are_read_as_they_were_written():
+    steps = steps_between(calls(*RESULTS))
+    writer = StepWriter()
+    assert list(read_steps([writer.encode(step) for step in steps])) == steps
+
+
+def test_a_line_does_not_grow_with_the_run():
+    writer = StepWriter()
+    sizes = [len(writer.encode(step)) for step in steps_between(calls(*(f"{n} " * 400 for n in range(100, 180))))]
+    assert max(sizes[1:]) < 1.3 * min(sizes[1:])
+
+
+def test_a_step_with_a_secret_is_without_it_and_so_are_those_that_show_it_again():
+    secret = "AKIA" + "IOSFODNN7EXAMPLE"
+    states = calls("first", f"the key is {secret}", *map(str, range(12)))
+    writer = StepWriter()
+    lines = [writer.encode(step) for step in steps_between(states)]
+    assert not any(secret in line for line in lines)
+    read = list(read_steps(lines))
+    assert [step.post for step in read] == [redact_state(state) for state in states[1:]]
+
+
+def test_lines_that_are_missing_spoil_no_other():
+    """A disk that is full for a while: what refers to a line that is missing is skipped, and never read wrongly."""
+    steps = steps_between(calls(*map(str, range(6))))
+    steps_at = {step.post.feedback: step.t for step in steps}
+    writer = StepWriter()
+    lines = [writer.encode(step) for step in steps[:3]]
+    writer.start_over()
+    lines += [writer.encode(step) for step in steps[3:]]
+    for missing in range(6):
+        read = list(read_steps(lines[:missing] + lines[missing + 1 :]))
+        assert [step.t for step in read] == list(range(len(read)))
+        assert [step for step in read if replace(step, t=steps_at[step.post.feedback]) not in steps] == []
+        assert len(read) >= 3 - (missing > 2)

@@ -10,7 +10,7 @@ processes may read and write one library. This module does not depend on prompts
         verdict = library.check(state, "eat raw potato")
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -223,17 +223,18 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def open_run(self, episode: str) -> OpenRun:
+    def open_run(self, episode: str, describe: Callable[[], Trajectory]) -> OpenRun:
         """Return a run that is not over yet, so that its steps are on the disk before its episode is recorded.
 
-        Close it when the episode is recorded. If the process is killed before, the next opening of the library records
-        the steps, with an unknown outcome. A library in memory keeps nothing.
+        Close it when the episode is recorded. If the process is killed before, the next one that opens or evolves the
+        library records the steps, with an unknown outcome. A library in memory keeps nothing.
 
         Args:
             episode: Id of the episode.
+            describe: Returns what is known of the episode when it has its first step; its steps are not read.
         """
         check_id("episode id", episode)
-        return self._runs.begin(episode)
+        return self._runs.begin(episode, describe)
 
     def _record_abandoned(self) -> None:
         """Record the runs of processes that are gone."""

@@ -8,7 +8,7 @@ need the file itself, such as `repair` and `restore`, raise an error. The HTTP c
 """
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -146,9 +146,9 @@ class RemoteLibrary(ExperienceLibrary):
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def open_run(self, episode: str) -> OpenRun:
+    def open_run(self, episode: str, describe: Callable[[], Trajectory]) -> OpenRun:
         """Return a run that keeps nothing on this host; see `ExperienceLibrary.open_run`."""
-        return OpenRun(None, self.namespace, episode, lambda: None)
+        return OpenRun(None, self.namespace, episode, describe)
 
     def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
         """Record several episodes in one transaction; see `ExperienceLibrary.record_many`.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hardwon.memory import ExperienceLibrary, Reasons, State, Step, Trajectory, Verdict
+from hardwon.memory import ExperienceLibrary, Reasons, State, Trajectory, Verdict
 from hardwon.memory.open_runs import OpenRun
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.reasons import NO_REASONS
@@ -73,12 +73,13 @@ class ToolRun:
     def __post_init__(self) -> None:
         self._file: OpenRun | None = None
         if self.header is not None and self.learn:
-            self._file = self.library.open_run(self.header.id)
-            self.episode.on_step = partial(self._keep, self.header, self._file)
+            self._file = self.library.open_run(self.header.id, partial(self._describe, self.header))
+            # The process may end before the run does.
+            self.episode.on_step = self._file.add
 
-    def _keep(self, header: Trajectory, file: OpenRun, step: Step) -> None:
-        """Put a step on the disk, because the process may end before the run does."""
-        file.add(replace(header, steps=(step,), meta={**header.meta, "policy": self.model}))
+    def _describe(self, header: Trajectory) -> Trajectory:
+        """Return what is known of the episode; the model is known after its first call."""
+        return replace(header, meta={**header.meta, "policy": self.model})
 
     def pause(self) -> None:
         """Let another process continue the run."""

@@ -1,0 +1,177 @@
+"""The folder of the runs of a library, and the file of each run.
+
+`TOKEN.lock` is held by one process as long as it lives, and `TOKEN.RUN.jsonl` is a run of that process.
+`paused.RUN.jsonl` is a run that waits for a person, and may go on in another process.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from hardwon.memory.errors import ConfigError
+from hardwon.memory.privacy.private_files import FILE_MODE
+from hardwon.memory.privacy.redaction import redact_trajectory
+from hardwon.memory.records import Step, Trajectory
+from hardwon.memory.upkeep.write_buffer import BROKEN, pack_episode, unpack_episode
+
+from .lines import StepWriter, read_steps
+from .locks import LOCKS, Locked
+
+ABANDONED = "abandoned"
+"""Ending of an episode whose run stopped without a word."""
+PAUSED_S = 7 * 24 * 3600.0
+"""Seconds after which a run that waits for a person counts as abandoned."""
+_PAUSED = "paused"
+
+logger = logging.getLogger("hardwon.memory")
+
+
+class OpenRuns:
+    """The runs of one library handle that are not over."""
+
+    def __init__(self, path: str, namespace: str) -> None:
+        self._folder = None if path == ":memory:" else Path(f"{path}.runs")
+        self._namespace = namespace
+        self._open: dict[str, OpenRun] = {}
+
+    def begin(self, episode: str, describe: Callable[[], Trajectory]) -> "OpenRun":
+        """Return the run of an episode; nothing is on the disk before its first step."""
+        run = self._open[episode] = OpenRun(self._folder, self._namespace, episode, describe)
+        run.on_close = lambda: self._open.pop(episode, None)
+        return run
+
+    def has_abandoned(self) -> bool:
+        """Return whether `record_abandoned` would find a run."""
+        return any(True for _ in self._find_abandoned())
+
+    def record_abandoned(self, record: Callable[[Trajectory], object]) -> None:
+        """Record the runs of processes that are gone, and those that nobody continued."""
+        for file in self._find_abandoned():
+            _record_file(file, record)
+        if self._folder is not None:
+            with suppress(OSError):  # runs of others are in it
+                self._folder.rmdir()
+
+    def close(self, record: Callable[[Trajectory], object]) -> None:
+        """Record the runs of this handle that are not over, and remove the lock if this process has no other runs."""
+        for run in list(self._open.values()):
+            if run.file is not None and run.file.exists():
+                _record_file(run.file, record)
+        self._open.clear()
+        if self._folder is not None:
+            LOCKS.release(self._folder)
+
+    def _find_abandoned(self) -> Iterator[Path]:
+        if self._folder is None or not self._folder.is_dir():
+            return
+        for lock in self._folder.glob("*.lock"):
+            with suppress(OSError), Locked(lock):  # held: its process lives
+                yield from filter(self._is_own, sorted(self._folder.glob(f"{lock.stem}.*.jsonl")))
+                if not any(self._folder.glob(f"{lock.stem}.*.jsonl")):
+                    lock.unlink(missing_ok=True)
+        oldest = time.time() - PAUSED_S
+        for file in filter(self._is_own, self._folder.glob(f"{_PAUSED}.*.jsonl")):
+            if file.stat().st_mtime < oldest:
+                yield file
+
+    def _is_own(self, file: Path) -> bool:
+        """Return whether a run belongs to this namespace."""
+        with suppress(OSError, ValueError, LookupError), file.open(encoding="utf-8") as lines:
+            return bool(json.loads(list(islice(lines, 2))[1])["namespace"] == self._namespace)
+        return False
+
+
+class OpenRun:
+    """The file of a run that is not over. A file that cannot be written is logged and never stops the run."""
+
+    def __init__(self, folder: Path | None, namespace: str, episode: str, describe: Callable[[], Trajectory]) -> None:
+        self._folder, self._namespace, self._episode, self._describe = folder, namespace, episode, describe
+        self._digest = hashlib.blake2b(episode.encode(errors="replace"), digest_size=12).hexdigest()
+        self._writer = StepWriter()
+        self._is_paused = False
+        self.file: Path | None = None
+        """The file, once there is a step."""
+        self.on_close: Callable[[], object] = lambda: None
+        """Called when the file is removed."""
+
+    def add(self, step: Step) -> None:
+        """Append a step."""
+        if self._folder is None:
+            return
+        try:
+            if self.file is None:
+                self.file = self._begin(self._folder)
+            _append(self.file, self._writer.encode(step))
+        except (OSError, *BROKEN) as error:
+            self._writer.start_over()
+            logger.warning("a step of episode %s is not on the disk yet: %s", self._episode, error)
+
+    def pause(self) -> None:
+        """Keep the steps for a process that continues the run, perhaps days later."""
+        if self._folder is not None and self.file is not None:
+            with suppress(OSError):
+                self.file.rename(self._paused(self._folder))
+            self.file, self._is_paused = None, True
+
+    def close(self) -> None:
+        """Remove the file: the episode is recorded, or nobody wants it."""
+        for file in (self.file, self._paused(self._folder) if self._folder else None):
+            if file is not None:
+                with suppress(OSError):
+                    file.unlink()
+        self.on_close()
+
+    def _begin(self, folder: Path) -> Path:
+        file, paused = folder / f"{LOCKS.take(folder)}.{self._digest}.jsonl", self._paused(folder)
+        if self._is_paused and paused.exists():
+            paused.rename(file)
+        else:  # a process that continues the run of another one begins anew, with all steps
+            paused.unlink(missing_ok=True)
+            self._writer.start_over()
+            header = redact_trajectory(replace(self._describe(), steps=(), success=None, score=0.0, ending=ABANDONED))
+            head = {"namespace": self._namespace, "episode": self._episode, "header": pack_episode(header)}
+            _append(file, json.dumps(head))
+        return file
+
+    def _paused(self, folder: Path) -> Path:
+        return folder / f"{_PAUSED}.{self._digest}.jsonl"
+
+
+def _append(file: Path, line: str) -> None:
+    # Opened for each line, which takes 3 µs: a process may have more runs than it may have open files. The line break
+    # comes first, so that a line that was cut does not spoil the next one.
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+    try:
+        data = f"\n{line}".encode(errors="replace")
+        if os.write(descriptor, data) < len(data):
+            raise OSError(f"{file} takes only a part of a line")
+    finally:
+        os.close(descriptor)
+
+
+def _record_file(file: Path, record: Callable[[Trajectory], object]) -> None:
+    """Record the run of a file, and remove the file; it stays if the library cannot be written."""
+    try:
+        if (episode := _read_run(file)) is not None:
+            record(episode)
+    except (ConfigError, *BROKEN) as error:
+        logger.warning("the run in %s is dropped, because it was recorded before or never can be: %s", file, error)
+    except Exception as error:
+        logger.warning("the run in %s waits for the next opening of the library: %s", file, error)
+        return
+    file.unlink(missing_ok=True)
+
+
+def _read_run(file: Path) -> Trajectory | None:
+    """Return the episode of a run, or None if it has no step."""
+    _, head, *lines = file.read_text(encoding="utf-8", errors="replace").split("\n") or ["", ""]
+    steps = tuple(read_steps(lines))
+    fields = json.loads(head)
+    return replace(unpack_episode(fields["header"], fields["episode"]), steps=steps) if steps else None
