@@ -11,6 +11,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import LibraryDamaged, LibraryError
 from hardwon.memory.fleet import snapshots
 from hardwon.memory.fleet.outbox import Outbox
+from hardwon.memory.storage import schema_check
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.migrations import MIGRATIONS, SCHEMA_DIGEST, SCHEMA_VERSION
 from hardwon.memory.storage.schema_check import compute_digest, compute_schema, read_schema
@@ -60,8 +61,14 @@ CHANGES = {
     ],
     "evil": ["CREATE INDEX evil ON steps(abs(json_extract(why, '$.x')))"],
     "some": ["CREATE INDEX some ON steps(action) WHERE reward > 0"],
-    "photos": ["CREATE TABLE photos (id)"],
+    "photos": ["CREATE VIRTUAL TABLE photos USING fts5(id)"],
     "json_each": ["CREATE TABLE json_each (value)"],
+    "JSON_Tree": ["CREATE TABLE JSON_Tree (value)"],
+    "pragma_table_info": ["CREATE TABLE pragma_table_info (name)"],
+    "of_mine": ["CREATE TABLE mine (a)", "CREATE TRIGGER of_mine AFTER INSERT ON mine BEGIN DELETE FROM items; END"],
+    "by_size": ["CREATE TABLE mine (a)", "CREATE INDEX by_size ON mine(length(a))"],
+    "some_of_mine": ["CREATE TABLE mine (a)", "CREATE INDEX some_of_mine ON mine(a) WHERE zeroblob(9) IS NULL"],
+    "twice": ["CREATE UNIQUE INDEX twice ON steps(action)"],
     "words": ["DROP TABLE words", "CREATE VIRTUAL TABLE words USING fts5(namespace, word, episodes)"],
     "opinions": ["DROP TABLE opinions", "CREATE TABLE opinions (namespace, item_id, writer, episode, moved)"],
     "states_text": ["DROP TABLE states_text", "CREATE VIEW states_text AS SELECT '' AS text"],
@@ -115,13 +122,75 @@ def test_what_hardwon_and_sqlite_create_is_accepted(path, episode):
         assert library.episodes == 1
 
 
+PLAIN = {
+    "Litestream": [
+        "CREATE TABLE _litestream_seq (id INTEGER PRIMARY KEY, seq INTEGER)",
+        "CREATE TABLE _litestream_lock (id INTEGER)",
+    ],
+    "quoted": ['CREATE TABLE "my notes" (a TEXT UNIQUE, b)', 'CREATE INDEX "by b" ON "my notes" (b, a DESC)'],
+    "brackets": ["CREATE TABLE [notes] (a PRIMARY KEY) WITHOUT ROWID", "CREATE UNIQUE INDEX n ON notes(a)"],
+    "lines": ["CREATE TABLE\n  notes(\n  a INTEGER PRIMARY KEY\n)"],
+    "statistics": ["ANALYZE"],
+    "column": ["CREATE TABLE mine (item TEXT REFERENCES items(id) ON DELETE CASCADE)"],
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("schema", [2, SCHEMA_VERSION])
+def test_plain_tables_of_other_programs_are_accepted(path, episode, name, schema):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for step in MIGRATIONS[:schema]:
+            step(connection)
+        connection.execute("PRAGMA application_id = 502807")
+        connection.execute(f"PRAGMA user_version = {schema}")
+    edit(path, *PLAIN[name])
+    with ExperienceLibrary.open(path) as library:
+        library.record(episode("go"))
+        assert library.verify() == []
+    with ExperienceLibrary.open(path, read_only=True) as library:
+        assert library.episodes == 1
+
+
+@pytest.mark.parametrize("name", ["drop", "items", "trajectories", "some"])
+def test_a_schema_that_changes_while_the_file_is_open_is_noticed(path, episode, name):
+    """Before the next write is acknowledged, and by the next recall."""
+    with ExperienceLibrary.open(path) as library, ExperienceLibrary.open(path) as reader:
+        library.record(episode("go"))
+        reader.recall("go")
+        edit(path, *CHANGES[name])
+        with pytest.raises(LibraryDamaged, match=f"changed by another program.*'{name}"):
+            library.record(episode("go"))
+        with pytest.raises(LibraryDamaged, match=f"changed by another program.*'{name}"):
+            reader.recall("go")
+
+
+def test_a_plain_table_may_come_while_the_file_is_open(path, episode):
+    with ExperienceLibrary.open(path) as library:
+        library.record(episode("go"))
+        edit(path, *PLAIN["Litestream"], "ANALYZE")
+        library.record(episode("go"))
+        assert library.episodes == 2
+
+
+def test_a_table_with_the_name_of_a_later_migration_is_refused(path):
+    """The migration would use it as its own."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        MIGRATIONS[0](connection)
+        connection.execute("PRAGMA application_id = 502807")
+        connection.execute("PRAGMA user_version = 1")
+        connection.execute("CREATE TABLE Attempts (id)")
+    with pytest.raises(LibraryDamaged, match="table 'Attempts' is unknown"):
+        Store(path)
+
+
 def test_the_hash_of_the_schema_is_current(path):
     """Update SCHEMA_DIGEST with each migration."""
     ExperienceLibrary.open(path).close()
     with closing(sqlite3.connect(path)) as connection:
         found = read_schema(connection)
+        rows = connection.execute(schema_check._READ).fetchall()
     assert found <= compute_schema(SCHEMA_VERSION)[1]
-    assert compute_digest(found) == SCHEMA_DIGEST
+    assert compute_digest(rows) == SCHEMA_DIGEST
 
 
 def test_functions_of_the_schema_are_not_trusted(path):

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from hardwon.memory.errors import LibraryMissing
 from hardwon.memory.privacy.private_files import OwnLock
 
+from .schema_check import check_schema
+
 if TYPE_CHECKING:
     from .database import Store
 
@@ -35,6 +37,7 @@ class Freshness:
         self._file: sqlite3.Connection | None = None
         self._inode: tuple[int, int] | None = None
         self._generation: int | None = None
+        self._schema: int | None = None
         self._filed_at: int | None = None
         self._copied_at: int | None = None
         self._has_switched = False
@@ -53,6 +56,7 @@ class Freshness:
         """Remember the file as it is when its store has opened it."""
         self._file = self._store.connection
         self._generation = self.generation()
+        self._schema = self._read_schema_version()
         if self._store.path != ":memory:":
             stat = self._path.stat()
             self._inode = stat.st_dev, stat.st_ino
@@ -109,6 +113,10 @@ class Freshness:
             f"WHERE name = '{GRADES}'), 0) FROM receipts"
         )
         return int(self._store.connection.execute(query).fetchone()[0])
+
+    def _read_schema_version(self) -> int:
+        """Return a number that changes with the schema, also when this process changes it."""
+        return int(self._store.connection.execute("PRAGMA schema_version").fetchone()[0])
 
     # -- what was read ----------------------------------------------------------------------------
 
@@ -174,9 +182,17 @@ class Freshness:
         return self._store.copied and self.data_version() != self._copied_at
 
     def heed(self) -> None:
-        """Call `on_forgotten` if recorded experience was changed since the last call, so that caches are dropped."""
+        """Call `on_forgotten` if recorded experience was changed since the last call, so that caches are dropped.
+
+        Raises:
+            LibraryDamaged: Another program changed the schema of the file.
+        """
         if self._generation is None:  # the schema is still being created
             return
+        if (schema := self._read_schema_version()) != self._schema:
+            (version,) = self._store.connection.execute("PRAGMA user_version").fetchone()
+            check_schema(self._store.connection, version, self._store.path)
+            self._schema = schema
         generation = self.generation()
         if generation != self._generation:
             self._generation = generation

@@ -2,7 +2,7 @@
 
 A file from elsewhere may contain SQL that runs when it is read or written: a trigger that deletes what was recorded, a
 view in place of a table that never ends, a generated column, a check. So a file with any other object, or with another
-definition of one, is refused.
+definition of one, is refused. Plain tables of other programs, which nothing here reads, are accepted.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import sqlite3
 import sys
 from collections.abc import Iterable
 from contextlib import closing
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from hardwon.memory.errors import LibraryDamaged
@@ -24,6 +24,14 @@ SHARED_TEXTS = 18
 _TEXT_INDEX = re.compile(r"\b(states|testimony|items)_text_\d+")
 """Names of the text indexes of older schemas, of which every namespace has its own."""
 _LISTED = 3
+_NAME = r"""(\w+|"[^"]+"|'[^']+'|`[^`]+`|\[[^]]+\])"""
+_TABLE = re.compile(rf"CREATE TABLE {_NAME} ?\(", re.IGNORECASE)
+_INDEX = re.compile(rf"CREATE (?:UNIQUE )?INDEX {_NAME} ON {_NAME} ?\([^()]+\)", re.IGNORECASE)
+"""An index without functions, which would run when the file is rewritten."""
+_RESERVED = ("sqlite_", "pragma_", "json_")
+"""Beginnings of the names of SQLite itself, whatever its version."""
+_STATISTICS = ("sqlite_stat1", "sqlite_stat3", "sqlite_stat4")
+"""Tables that ANALYZE creates, which depend on the version of SQLite."""
 
 
 class SchemaObject(NamedTuple):
@@ -57,11 +65,18 @@ def check_schema(connection: sqlite3.Connection, version: int, path: str) -> Non
 
 def find_changes(connection: sqlite3.Connection, version: int) -> str:
     """Return in words how the schema of a library file differs from that of its version; empty if it does not."""
-    schema = read_schema(connection)
-    # The usual case, without running the migrations, which takes several milliseconds.
-    if version == SCHEMA_VERSION and compute_digest(schema) == SCHEMA_DIGEST:
+    return _compare(tuple(connection.execute(_READ)), version)
+
+
+@lru_cache(maxsize=64)  # a process opens the same file, or files of the same schema, many times
+def _compare(rows: tuple[tuple[str, str, str, str], ...], version: int) -> str:
+    # The usual case, without running the migrations, which takes 30 ms.
+    if version == SCHEMA_VERSION and compute_digest(rows) == SCHEMA_DIGEST:
         return ""
-    return describe_changes(schema, *compute_schema(version))
+    required, possible = compute_schema(version)
+    schema = frozenset(map(_normalize, rows))
+    plain = _find_plain_tables(schema - possible, _find_used_names(version))
+    return describe_changes(schema - plain, required, possible)
 
 
 def describe_changes(schema: Schema, required: Schema, possible: Schema) -> str:
@@ -71,6 +86,32 @@ def describe_changes(schema: Schema, required: Schema, possible: Schema) -> str:
     changes += [f"{entry} is missing" for entry in _sort(required - schema) if entry.name not in present]
     more = f", and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
     return ", ".join(changes[:_LISTED]) + more
+
+
+def _find_plain_tables(unknown: Schema, used_names: frozenset[str]) -> Schema:
+    """Return the tables whose names are in no statement of hardwon, with their indexes."""
+    tables = {
+        entry.name
+        for entry in unknown
+        if (entry.type, entry.table) == ("table", entry.name)
+        # The name in the definition is the one that SQLite uses.
+        and _read_names(_TABLE.match(entry.sql)) == [entry.name]
+        and entry.name.lower() not in used_names
+        and (not entry.name.lower().startswith(_RESERVED) or entry.name in _STATISTICS)
+    }
+    return frozenset(entry for entry in unknown if entry.table in tables and (entry.name in tables or _is_index(entry)))
+
+
+def _is_index(entry: SchemaObject) -> bool:
+    """Return whether an object is an index without an expression."""
+    if not entry.sql:  # of a UNIQUE or PRIMARY KEY constraint
+        return entry.type == "index" and entry.name.startswith(f"sqlite_autoindex_{entry.table}_")
+    return entry.type == "index" and _read_names(_INDEX.fullmatch(entry.sql)) == [entry.name, entry.table]
+
+
+def _read_names(match: re.Match[str] | None) -> list[str]:
+    """Return the names in a definition, without quotes."""
+    return [name.strip("\"'`[]") for name in match.groups()] if match else []
 
 
 def _sort(schema: Iterable[SchemaObject]) -> list[SchemaObject]:
@@ -89,15 +130,16 @@ def harden(connection: sqlite3.Connection) -> None:
 
 def read_schema(connection: sqlite3.Connection) -> Schema:
     """Return the objects of a file. Texts are compared without differences in white space or numbers of namespaces."""
-    return frozenset(
-        SchemaObject(*(_TEXT_INDEX.sub(r"\1_text_1", " ".join(text.split())) for text in row))
-        for row in connection.execute(_READ)
-    )
+    return frozenset(map(_normalize, connection.execute(_READ)))
 
 
-def compute_digest(schema: Iterable[SchemaObject]) -> str:
-    """Return a hash of a schema."""
-    return hashlib.sha256("\n".join(map("\t".join, sorted(schema))).encode()).hexdigest()
+def _normalize(row: Iterable[str]) -> SchemaObject:
+    return SchemaObject(*(_TEXT_INDEX.sub(r"\1_text_1", " ".join(text.split())) for text in row))
+
+
+def compute_digest(rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a hash of the rows of a schema."""
+    return hashlib.sha256("\n".join(map("\t".join, sorted(rows))).encode()).hexdigest()
 
 
 @cache
@@ -112,3 +154,12 @@ def compute_schema(version: int) -> tuple[Schema, Schema]:
         connection.executescript(VALUE_TABLES)
         connection.execute("ANALYZE")  # statistics of tables, which users may compute
         return required, read_schema(connection)
+
+
+@cache
+def _find_used_names(version: int) -> frozenset[str]:
+    """Return the names, in lower case, that hardwon reads or creates in a file of a version and when it migrates it."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        modules = [name for (name,) in connection.execute("PRAGMA module_list")]  # such as json_each
+    used = {entry.name for schema in (version, SCHEMA_VERSION) for entry in compute_schema(schema)[1]}
+    return frozenset(name.lower() for name in (*used, *modules))
