@@ -57,7 +57,7 @@ def check_episodes(episodes: Iterable[Trajectory]) -> list[Trajectory]:
         try:
             check_episode(episode)
             check_new_id("episode id", episode.id)
-            check_no_secret("episode writer", episode.writer)
+            check_no_secret("episode writer", _strip_kind(episode.writer))
         except ConfigError as error:
             if index == 0 and isinstance(episodes, Sequence) and len(episodes) == 1:  # `record`: no index to report
                 raise
@@ -171,7 +171,7 @@ def check_items(items: Iterable[Item]) -> list[Item]:
     for item in checked:
         check_item(item)
         check_new_id("item id", item.id)
-        check_no_secret("item writer", item.writer)
+        check_no_secret("item writer", _strip_kind(item.writer))
     return checked
 
 
@@ -237,6 +237,11 @@ def check_new_id(name: str, value: str) -> None:
         raise ConfigError(f"{name} is {describe_value(value)}, which names nothing. Give a name.")
     _refuse(name, value, _NOT_IN_NEW_IDS)
     check_no_secret(name, value)
+
+
+def _strip_kind(writer: str) -> str:
+    """Return the name of a writer without its kind: `token:ci-7` is a name and no token."""
+    return writer.partition(":")[2] or writer
 
 
 def check_no_secret(name: str, value: str) -> None:

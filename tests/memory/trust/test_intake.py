@@ -188,3 +188,15 @@ def test_states_of_a_stranger_do_not_push_out_trusted_ones(library):
     found = library.recall(State(f"{asked}.", task="answer the customer"), k=5)
     trusted = [hit.what.action for hit in found.steps if not hit.what.why.untrusted]
     assert sorted(trusted) == ["refund lamp0", "refund lamp1", "refund lamp2"]
+
+
+@pytest.mark.parametrize("writer", ["token:stranger-0", "token:ci", "token:agent/ann", "hook:claude-code", "token:"])
+def test_the_kind_of_a_writer_makes_no_secret_of_its_name(writer):
+    """`token: stranger-0` in a text is a secret, and `token:stranger-0` is a caller."""
+    with ExperienceLibrary.open(":memory:") as library:
+        step = Step(State("A door."), "open door", State("A yard."), Diagnosis(True))
+        (ref,) = library.receive([Trajectory("get out", (step,), success=True)], writer=writer, trust="untrusted")
+        assert library.trajectory(ref).writer == writer
+        leak = Trajectory("get out", (step,), success=True)
+        with pytest.raises(ConfigError, match="contains a secret"):
+            library.receive([leak], writer="token:ghp_" + "a1B2c3D4e5" * 4, trust="untrusted")

@@ -30,9 +30,11 @@ def test_the_hint_of_functions_names_what_made_a_call_work(library):
             verify("Ada")
             refund(f"A-{number}")
     assert [step.return_to_go for step in library.trajectory(episode.id).steps] == [0.0, 0.95, 1.0]
-    hint = FunctionEpisode(library, "Refund order A-77.").hint
+    # An item is withheld at random from some runs, to measure what it is worth.
+    hints = [FunctionEpisode(library, "Refund order A-77.").hint for _ in range(12)]
+    hint = max(hints, key=len)
     assert "`refund(order={order})` failed (tool_error)" in hint
-    assert "`verify(customer={customer})`, then `refund(order={order})` paid" in hint
+    assert 'If `refund(order=X)` fails (tool error), first `verify(customer="Ada")`' in hint
     assert not [
         line for line in hint.splitlines() if line.startswith("- in") and "`refund" in line and "return" in line
     ]

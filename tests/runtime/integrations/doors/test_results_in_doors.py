@@ -36,7 +36,9 @@ def run_agent(library, answer: Any):
         return answer
 
     agent = create_agent(
-        model(call("act", order="A-1"), AIMessage("Done.")), [act], middleware=[ExperienceMiddleware(library)]
+        model(call("act", order="A-1"), AIMessage("Done.")),
+        [act],
+        middleware=[ExperienceMiddleware(library, trust="trusted")],
     )
     agent.invoke({"messages": [("user", "Act.")]})
     return steps_of(library)[0]
