@@ -73,6 +73,14 @@ def test_a_run_of_a_process_that_lives_is_left_alone(path, episode):
             assert ids(other) == []
 
 
+def test_a_process_that_runs_for_long_records_what_another_one_left_when_it_evolves(path, episode):
+    with ExperienceLibrary.open(path) as library:
+        leave(path, replace(episode("look"), id="e-1"))
+        assert ids(library) == []
+        library.evolve()
+        assert ids(library) == ["e-1"]
+
+
 def test_every_namespace_records_its_own(path, episode):
     leave(path, replace(episode("look"), id="e-1"), namespace="ada")
     with ExperienceLibrary.open(path) as library:

@@ -446,6 +446,8 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         Returns:
             A report with one admission per proposal and the ids of retired items.
         """
+        if not self.read_only:
+            self._record_abandoned()  # a server that runs for long opens the library once
         report = self._evolve()
         if extractor is None:
             return report

@@ -14,6 +14,7 @@ from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddlewar
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -24,6 +25,9 @@ from tests.runtime.integrations.scripted import call, create_agent, last, model
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, remember
+from hardwon.runtime.environments.calls import Call
+from hardwon.runtime.integrations.middleware_run import GRAPHS
+from hardwon.runtime.integrations.recording import begin_run, record_run
 
 REQUEST = {"messages": [("user", "Book a table.")]}
 
@@ -363,3 +367,38 @@ def test_an_episode_of_functions_that_is_cut_off_tells_no_outcome(library, error
     with pytest.raises(error):
         book()
     assert (last(library).success, last(library).ending) == (None, error.__name__)
+
+
+def test_chains_of_a_process_without_a_middleware_are_not_followed(library, desk):
+    seen: list[int] = []
+
+    def look(value: int, config: RunnableConfig) -> int:
+        handlers: Any = config["callbacks"]
+        seen.append(sum(handler is GRAPHS for handler in handlers.handlers))
+        return value
+
+    chain = RunnableLambda(look)
+    gc.collect()
+    chain.invoke(1)
+    middleware = ExperienceMiddleware(library)
+    chain.invoke(1)
+    del middleware
+    gc.collect()
+    chain.invoke(1)
+    assert seen == [0, 1, 0]
+
+
+def test_a_run_that_takes_the_place_of_its_beginning_keeps_the_grades(library):
+    def record(*tables: int, **outcome: Any) -> None:
+        run = begin_run(library, "Book a table.")
+        for table in tables:
+            run.add_answer(Call("book", {"table": table}, "booked"), str(table))
+            run.calls = (*run.calls, Call("book", {"table": table}, "booked"))
+        record_run(run, environment="proxy", episode="e-1", writer="proxy", **outcome)
+
+    record(7, success=None, ending="abandoned")
+    library.grade("e-1", success=True, why="the guests came")
+    record(7, 8, success=False, is_continued=True)
+    assert len(library.grades("e-1")) == 1
+    episode = library.trajectory("e-1")
+    assert (episode.success, episode.writer, len(episode.steps)) == (True, "proxy", 2)

@@ -61,6 +61,7 @@ from .middleware_run import (
     Answer,
     find_calls,
     find_message,
+    follow_graphs_for,
     prepend_messages,
 )
 from .namespaces import Namespaces
@@ -166,6 +167,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         self._open: OrderedDict[str, ActiveRun] = OrderedDict()
         self._lock = threading.Lock()
         self._rebuilding = threading.Lock()
+        follow_graphs_for(self)
 
     # ---- hooks
 

@@ -1,17 +1,17 @@
 """Per-run state of the experience middleware, the messages with which it answers, and how its graph ends.
 
 LangGraph calls no hook of a middleware when a graph stops with an error. A callback handler, which LangChain adds to
-every run of this process, follows the nodes of each graph and reports its end: a recursion limit, an exception, a
-time-out, a cancelled task, an abandoned stream.
+every run while a middleware exists, follows the nodes of each graph and reports its end: a recursion limit, an
+exception, a time-out, a cancelled task, an abandoned stream.
 
 The hooks are in `middleware`; this module calls neither a model nor a tool.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
+from weakref import WeakSet
 
 from langchain.agents.middleware.types import ModelResponse
 from langchain_core.callbacks import BaseCallbackHandler
@@ -218,4 +218,22 @@ class GraphRuns(BaseCallbackHandler):
 
 GRAPHS = GraphRuns()
 """The graphs of this process."""
-register_configure_hook(ContextVar("hardwon_graphs", default=GRAPHS), inheritable=True)
+
+
+class _Following:
+    """Stands for a context variable: its value is the handler while something needs it, in every thread."""
+
+    def __init__(self) -> None:
+        self.needed_by: WeakSet[object] = WeakSet()
+
+    def get(self) -> GraphRuns | None:
+        return GRAPHS if self.needed_by else None
+
+
+_FOLLOWING = _Following()
+register_configure_hook(cast(Any, _FOLLOWING), inheritable=True)
+
+
+def follow_graphs_for(middleware: object) -> None:
+    """Add the handler to the graphs and chains of this process as long as a middleware exists."""
+    _FOLLOWING.needed_by.add(middleware)

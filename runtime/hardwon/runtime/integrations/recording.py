@@ -109,9 +109,9 @@ def record_run(
     if extractor is not None and success is not None:
         reading = read_episode(extractor, trajectory, library)
         trajectory = replace(trajectory, meta={**trajectory.meta, "extraction": reading.report})
-    if is_continued:
-        _forget_beginning(library, trajectory)
-    if writer or trust == "untrusted":
+    if is_continued and _has_beginning(library, trajectory):
+        library.replace_many([(replace(trajectory, writer=writer, trust=trust), [name])])
+    elif writer or trust == "untrusted":
         library.receive([trajectory], writer=writer, trust=trust)
     else:
         library.record(trajectory)
@@ -147,8 +147,8 @@ def _say_not_recorded(environment: str) -> None:
     logger.warning("%s: a run is not recorded, because it has no tool call; later ones are passed over", environment)
 
 
-def _forget_beginning(library: ExperienceLibrary, whole: Trajectory) -> None:
-    """Make room for a whole run whose beginning was recorded when it failed or its process was killed."""
-    with suppress(HardwonError):  # usually there is none
-        if library.trajectory(whole.id).task == whole.task:
-            library.forget(episode=whole.id)
+def _has_beginning(library: ExperienceLibrary, whole: Trajectory) -> bool:
+    """Return whether the beginning of a run was recorded, when it failed or its process was killed."""
+    with suppress(HardwonError):  # usually it was not
+        return library.trajectory(whole.id).task == whole.task
+    return False
