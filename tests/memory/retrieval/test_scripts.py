@@ -1,6 +1,7 @@
 """Texts of any script are found by a part of them, and not by texts about something else."""
 
 import sqlite3
+import unicodedata
 
 import pytest
 
@@ -8,6 +9,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Traj
 from hardwon.memory.retrieval.embedders import HashingEmbedder
 from hardwon.memory.situations.phrases import head_noun, words
 from hardwon.memory.upkeep import rekeying
+from hardwon.runtime.guidance.rendering import Visible
 
 SENTENCES = {
     "Chinese": ("打开厨房的抽屉之前要先找到蓝色的钥匙。", "厨房的抽屉", "今天下午三点在公司开会讨论预算"),
@@ -24,6 +26,29 @@ SENTENCES = {
     "glued": ("请用Python运行migrate脚本再重启", "用Python运行migrate", "天气很好去公园散步"),
     "German": ("Die Hauptstraße ist gesperrt", "HAUPTSTRASSE GESPERRT", "der Kuchen schmeckt gut"),
     "emoji": ("deploy 🚀🔥 worked", "🚀🔥", "🐢🌧"),
+    "emoji with joiners": ("family plan 👨‍👩‍👧 chosen", "👨‍👩‍👧", "🏔 🎻"),
+    "emoji with a tone": ("approve with 👍🏽 please", "approve 👍", "🏔 🎻"),
+    "emoji as text": ("I ❤️ this shop", "I ❤ this", "☎ ✈"),
+    "half-width kana": ("ﾌﾟﾘﾝﾀｰを再起動してください", "プリンターを再起動", "明日の会議は東京で行われる予定だ"),
+    "Arabic": ("أَعِدْ تشغيل المُوَجِّه قبل الاتصال", "اعد تشغيل الموجه", "الطقس جميل اليوم في المدينة"),
+    "Hebrew": ("הַפְעֵל מחדש את הַנַּתָּב", "הפעל את הנתב", "מזג האוויר יפה היום"),
+    "Hindi": ("रसोई की दराज़ खोलने से पहले चाबी ढूँढें", "दराज खोलने चाबी", "आज मौसम बहुत अच्छा है"),
+    "Bengali": ("রান্নাঘরের ড্রয়ার খোলার আগে চাবি খুঁজুন", "ড্রয়ার খোলার আগে চাবি", "আজ আবহাওয়া খুব সুন্দর"),
+    "Tamil": ("சமையலறை டிராயரைத் திறக்கும் முன் சாவியைக் கண்டுபிடி", "முன் சாவியைக் கண்டுபிடி", "இன்று வானிலை நன்றாக உள்ளது"),
+    "Turkish": ("Kapıyı AÇMADAN önce IŞIĞI kapat", "açmadan önce ışığı kapat", "bugün hava çok güzel"),
+    "Turkish capital": ("İstanbul iline git", "istanbul iline", "bugün hava çok güzel"),
+    "decomposed Korean": (
+        unicodedata.normalize("NFD", "부엌 서랍을 열려면 열쇠가 필요합니다"),
+        "서랍을 열쇠가",
+        "내일 회의는 서울에서",
+    ),
+    "Greek": ("Άνοιξε το συρτάρι με το κλειδί", "ΤΟ ΣΥΡΤΆΡΙ ΜΕ", "ο καιρός είναι καλός σήμερα"),
+    "Russian": ("Открой ящик синим ключом", "ящик синим КЛЮЧОМ", "сегодня хорошая погода"),
+    "Georgian": ("გახსენი უჯრა ლურჯი გასაღებით", "უჯრა ლურჯი", "დღეს კარგი ამინდია"),
+    "Amharic": ("መሳቢያውን በሰማያዊ ቁልፍ ክፈት", "በሰማያዊ ቁልፍ", "ዛሬ አየሩ ጥሩ ነው"),
+    "Myanmar": ("မီးဖိုချောင်အံဆွဲကိုဖွင့်ရန်သော့လိုသည်", "အံဆွဲကိုဖွင့်ရန်", "ယနေ့ရာသီဥတုကောင်းသည်"),
+    "Lao": ("ຕ້ອງໃຊ້ກະແຈສີຟ້າເພື່ອເປີດລິ້ນຊັກ", "ກະແຈສີຟ້າ", "ມື້ນີ້ອາກາດດີຫຼາຍ"),
+    "Tibetan": ("སྒམ་ཁ་ཕྱེ་བར་ལྡེ་མིག་དགོས།", "ལྡེ་མིག་དགོས", "དེ་རིང་གནམ་གཤིས་ཡག་པོ་འདུག"),
 }
 
 
@@ -49,6 +74,27 @@ def test_a_text_about_something_else_is_not_similar(script):
     vectors = HashingEmbedder().embed([sentence, part, other])
     assert vectors[0] @ vectors[1] > 0.35
     assert abs(vectors[0] @ vectors[2]) < 0.2
+
+
+def test_texts_that_were_never_stored_are_not_similar(library):
+    """No stored text is near one about something else."""
+    others = [other for _, _, other in SENTENCES.values()]
+    assert max(library.search(other, how="dense")[0].similarity or 0.0 for other in others) < 0.5
+
+
+@pytest.mark.parametrize("query", ["柜", "退", "単", "열"])
+def test_one_character_finds_the_runs_that_contain_it(tmp_path, query):
+    with ExperienceLibrary.open(tmp_path / "library.db", "hashing") as library:
+        library.add(Item("insight", "退货前先查订柜"))
+        library.add(Item("insight", "簡単な手順"))
+        library.add(Item("insight", "서랍을 열려면"))
+        assert query in getattr(library.search(query, how="text")[0].what, "title", "")
+
+
+def test_a_hint_shows_a_value_that_is_a_part_of_a_sentence():
+    visible = Visible(State("打开厨房的抽屉，然后关灯。", signature="-"))
+    assert visible.shows("抽屉")
+    assert not visible.shows("窗户")
 
 
 def test_words_of_scripts_without_spaces_are_pairs_of_characters():

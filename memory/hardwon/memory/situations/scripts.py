@@ -16,11 +16,16 @@ _PAIRED = (
 _LONGER = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\ua9e0-\ua9ff\uaa60-\uaa7f"
 """Thai, Lao, Khmer and Myanmar."""
 _EMOJI = (
-    "\u231a\u231b\u23e9-\u23ec\u23f0\u23f3\u25fd\u25fe\u2614\u2615\u2648-\u2653\u267f\u2693\u26a1\u26aa\u26ab\u26bd\u26be"
-    "\u26c4\u26c5\u26ce\u26d4\u26ea\u26f2\u26f3\u26f5\u26fa\u26fd\u2705\u270a\u270b\u2728\u274c\u274e\u2753-\u2755\u2757"
-    "\u2795-\u2797\u27b0\u27bf\u2b1b\u2b1c\u2b50\u2b55\U0001f000-\U0001f3fa\U0001f400-\U0001faff"
+    "\u231a\u231b\u23e9-\u23fa\u25fd\u25fe\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55"
+    "\U0001f000-\U0001f3fa\U0001f400-\U0001faff"  # without the tones of skin
 )
 _DENSE = re.compile(f"([{_PAIRED}]+)|([{_LONGER}]+)|([\U0001f1e6-\U0001f1ff]{{2}}|[{_EMOJI}])")
+_OPTIONAL = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670]|(?<=i)\u0307")
+"""Marks that most texts leave out: vowels of Hebrew and Arabic, and the dot that the capital i of Turkish keeps."""
+_INNER = {code: None for code in range(0x900, 0xE00) if unicodedata.category(chr(code))[0] == "M"}
+"""Vowel signs of the scripts of India, at which a splitter of words would break a word."""
+_VARIANTS = str.maketrans("ıأإآٱ’", "iاااا'")
+"""Letters that are written in several ways: `IŞIK` is `ışık` in Turkish."""
 _WORD = re.compile(r"\w+")
 _BESIDE = "\n\x1f"
 """Separates a text from its words in an index, which reads both."""
@@ -28,13 +33,15 @@ _BESIDE = "\n\x1f"
 
 def normalize(text: str) -> str:
     """Return a text in lower case, with one form of each letter and apostrophe, so that equal words compare equal."""
+    if text.isascii():
+        return text.lower()
     # full-width letters and ligatures, too; before the case, because some of them stand for capitals
-    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
+    return _OPTIONAL.sub("", unicodedata.normalize("NFKC", text).casefold()).translate(_VARIANTS)
 
 
 def separate(text: str) -> str:
     """Return a normalized text with spaces between its words, or what stands for them, in scripts without spaces."""
-    return text.lower() if text.isascii() else _DENSE.sub(_spaced, normalize(text))
+    return text.lower() if text.isascii() else _DENSE.sub(_spaced, normalize(text).translate(_INNER))
 
 
 def _spaced(match: re.Match[str]) -> str:
@@ -48,10 +55,19 @@ def _spaced(match: re.Match[str]) -> str:
     return f" {' '.join(run[at : at + size] for at in range(max(1, len(run) - size + 1)))} "
 
 
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case, or the n-grams that stand for them."""
+    all_words: list[str] = _WORD.findall(separate(text))
+    return all_words
+
+
 def index_text(text: str) -> str:
     """Return a text for a word index: with the words beside it that the index would not find in it."""
     if text.isascii():
         return text
     own = set(_WORD.findall(text.lower()))
-    further = [word for word in dict.fromkeys(_WORD.findall(separate(text))) if word not in own]
+    single = (
+        char for paired, _, _ in _DENSE.findall(normalize(text)) for char in paired
+    )  # a query may be one character
+    further = [word for word in dict.fromkeys((*split_words(text), *single)) if word not in own]
     return f"{text}{_BESIDE}{' '.join(further)}" if further else text

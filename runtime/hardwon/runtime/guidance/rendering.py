@@ -14,6 +14,7 @@ from hardwon.memory import Estimate, Item, Outcome, State, Step
 from hardwon.memory.situations.actions import fill, parse_action, put_values
 from hardwon.memory.situations.commands import looks_like_shell
 from hardwon.memory.situations.name_keys import names_all_things
+from hardwon.memory.situations.scripts import split_words
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
 from hardwon.memory.trust.instructions import instruction_in
 from hardwon.memory.trust.support import REQUESTS
@@ -22,7 +23,6 @@ BEST, WORST = 3, 2
 """Admissible actions of which the past return is shown: the most with the highest and with the lowest."""
 LONGEST_VALUE = 3
 """Number of words of a call's value that a lesson keeps; a longer text is a message of its request."""
-_WORDS = re.compile(r"\w+")
 _TOKEN = re.compile(r"[^\s\"'(),=]+")
 _HOLE = re.compile(r"\{(\d+)\}")
 _NAMED_HOLE = re.compile(r"\{[^{}\s]+\}")
@@ -54,13 +54,13 @@ class Visible:
                 *state.notes,
                 str(dict(state.facts)),
             ]
-        words = _WORDS.findall("\n".join(texts).lower())
+        words = split_words("\n".join(texts))
         # Spaces on both ends let `shows` find whole words by a substring search.
         self._text = f" {' '.join(words)} "
 
     def shows(self, value: str) -> bool:
         """Return whether the present shows a value, word for word; a value without words always counts as shown."""
-        words = _WORDS.findall(value.lower())
+        words = split_words(value)
         return self._everything or not words or f" {' '.join(words)} " in self._text
 
 
@@ -91,9 +91,9 @@ def _put_on_line(action: str) -> str:
 
 def _find_leftover_words(action: str, slots: Sequence[str], visible: Visible) -> str:
     """Return the words of an action that are in no slot and not in its template; there should be none."""
-    expected = {*_WORDS.findall(parse_action(action).template.lower())}
-    expected.update(word for slot in slots for word in _WORDS.findall(slot))
-    return " ".join(word for word in _WORDS.findall(action.lower()) if word not in expected)
+    expected = {*split_words(parse_action(action).template)}
+    expected.update(word for slot in slots for word in split_words(slot))
+    return " ".join(word for word in split_words(action) if word not in expected)
 
 
 @dataclass(slots=True)
