@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -102,3 +103,82 @@ def test_listing_a_library_opens_no_model(tmp_path, monkeypatch):
     with ExperienceLibrary.open(path, read_only=True) as library:
         assert [item.title for item in library.items()] == ["drawers squeak"]
         assert library.stats()["embedder"] == "hashing:64"
+
+
+class Weights:
+    """A tensor of a model, as far as its identity goes."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return np.full(8, self.value)
+
+
+class Pooling:
+    """A part of a model that says how it pools."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def get_config_dict(self):
+        return {"pooling": self.how}
+
+
+class FakeModel:
+    """A model of sentence-transformers, as far as its identity goes."""
+
+    def __init__(self, last=1.0, how="mean", **settings):
+        self.last, self.pool = last, Pooling(how)
+        vars(self).update(settings)
+
+    def parameters(self):
+        return iter([Weights(1.0), Weights(self.last)])
+
+    def children(self):
+        return [self.pool]
+
+    def encode(self, texts, **_):
+        return np.ones((len(texts), 4), dtype=np.float32) / 2
+
+
+def open_fake(monkeypatch, **settings):
+    pytest.importorskip("torch")
+    fake = ModuleType("sentence_transformers")
+    vars(fake)["SentenceTransformer"] = lambda *_, **__: FakeModel(**settings)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", fake)
+    return open_embedder("sentence-transformers:m")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"last": 2.0},
+        {"how": "cls"},
+        {"prompts": {"query": "find: "}},
+        {"default_prompt_name": "query"},
+        {"truncate_dim": 4},
+        {"max_seq_length": 16},
+    ],
+)
+def test_the_fingerprint_covers_weights_and_settings(monkeypatch, settings):
+    assert open_fake(monkeypatch).fingerprint == open_fake(monkeypatch).fingerprint
+    assert open_fake(monkeypatch).fingerprint != open_fake(monkeypatch, **settings).fingerprint
+
+
+def test_a_library_of_an_earlier_version_keeps_its_fingerprint(tmp_path, monkeypatch):
+    """Its vectors are comparable, although the fingerprint covers less."""
+    fake = open_fake(monkeypatch)
+    fake.fingerprint, former = fake.former_fingerprint, fake.former_fingerprint
+    with ExperienceLibrary.open(tmp_path / "library.db", fake) as library:
+        library.add(Item("insight", "keys open doors"))
+    for embedder in (None, open_fake(monkeypatch)):
+        with ExperienceLibrary.open(tmp_path / "library.db", embedder) as library:
+            assert library.embedder.fingerprint == former
+            assert library.search("doors", how="dense")

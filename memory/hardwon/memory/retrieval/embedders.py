@@ -5,6 +5,7 @@ The default hashes words: deterministic, without a model, torch, or a download. 
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Sequence
 from itertools import pairwise
@@ -22,6 +23,8 @@ from hardwon.memory.situations.scripts import separate
 Vectors = NDArray[np.float32]
 """One vector (dim,) or several (n, dim), normalized to length 1."""
 _WORD = re.compile(r"\b\w\w+\b")
+_SETTINGS = ("prompts", "default_prompt_name", "truncate_dim", "max_seq_length")
+"""Settings of a sentence-transformers model that change its vectors."""
 
 
 class Embedder(Protocol):
@@ -103,7 +106,9 @@ class SentenceTransformerEmbedder:
             ) from error
         self.dim = self.embed(["how wide?"]).shape[1]
         self.name = f"sentence-transformers:{model}"
-        self.fingerprint = f"{self.name}-{self.dim}-{_weights_digest(self._model)}"
+        first, whole = _weights_digests(self._model)
+        self.fingerprint = f"{self.name}-{self.dim}-{whole}"
+        self.former_fingerprint = f"{self.name}-{self.dim}-{first}"
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return float32 vectors, (n, dim), with rows of length 1."""
@@ -126,11 +131,11 @@ class RememberedEmbedder:
     EmbedderMismatch.
     """
 
-    def __init__(self, name: str, fingerprint: str, path: str) -> None:
+    def __init__(self, name: str, fingerprint: str, path: str, opened: Embedder | None = None) -> None:
         self.name = name
         self.fingerprint = fingerprint
         self._path = path
-        self._opened: Embedder | None = None
+        self._opened = opened
 
     @property
     def dim(self) -> int:
@@ -162,7 +167,7 @@ def refuse_other(embedder: Embedder, name: str, fingerprint: str, path: str) -> 
     Raises:
         EmbedderMismatch: If the fingerprints differ.
     """
-    if embedder.fingerprint != fingerprint:
+    if fingerprint not in (embedder.fingerprint, getattr(embedder, "former_fingerprint", "")):
         raise EmbedderMismatch(
             f"{path} holds vectors of {name} ({fingerprint}), not of {embedder.name} ({embedder.fingerprint}). "
             f"Re-embed it with: hardwon memory reembed {path} --embedder {embedder.name}"
@@ -180,10 +185,24 @@ def _model_path(model: str) -> str:
     return str(Path(package.get_model_path()))
 
 
-def _weights_digest(model: Any) -> str:
-    """Return a digest of some weights, to detect a different model under the same name."""
-    parameter = next(iter(model.parameters())).detach().cpu().numpy().astype(np.float32)
-    return hashlib.blake2b(parameter.reshape(-1)[:4096].tobytes(), digest_size=4).hexdigest()
+def _weights_digests(model: Any) -> tuple[str, str]:
+    """Return digests of the first weights, as earlier versions computed it, and of some of all weights and settings.
+
+    They detect a different model under the same name.
+    """
+    parts = [part.detach().cpu().numpy().astype(np.float32).reshape(-1)[:4096] for part in model.parameters()]
+    settings = {name: getattr(model, name, None) for name in _SETTINGS}
+    settings["modules"] = [[type(module).__name__, _read_config(module)] for module in model.children()]
+    whole = hashlib.blake2b(json.dumps(settings, sort_keys=True, default=str).encode(), digest_size=8)
+    for part in parts:
+        whole.update(part.tobytes())
+    return hashlib.blake2b(parts[0].tobytes(), digest_size=4).hexdigest(), whole.hexdigest()
+
+
+def _read_config(module: Any) -> Any:
+    """Return the settings of a part of a model, such as how it pools, or None."""
+    get_config = getattr(module, "get_config_dict", None)
+    return get_config() if get_config else None
 
 
 def open_embedder(spec: "str | Embedder | None" = None) -> Embedder:

@@ -76,6 +76,8 @@ def agree_on_embedder(store: Store, wanted: str | Embedder | None) -> Embedder:
     embedder = open_embedder(wanted)
     if stored:
         refuse_other(embedder, stored["embedder"], stored["fingerprint"], store.path)
+        if stored["fingerprint"] != embedder.fingerprint:  # of an earlier version: the library keeps it
+            return RememberedEmbedder(stored["embedder"], stored["fingerprint"], store.path, embedder)
     if stored or store.read_only:
         return embedder
     with store.transaction() as connection:
