@@ -104,13 +104,14 @@ def test_a_step_may_be_told_in_any_words(library, server):
     assert episode.score == 0.25
 
 
-def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(server):
+def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(library):
+    server = build(library, trust="own")
     failing = [{"action": 'push(branch="main")', "result": "protected branch", "failed": True}]
     call = ("record", {"task": "Publish the change.", "steps": failing, "success": False})
     *recorded, checked = asked(
         server, *[call] * 5, ("check", {"action": 'push(branch="main")', "task": "Publish the change."})
     )
-    assert any("Do not `push(branch={branch})`" in title for answer in recorded for title in told(answer)["learnt"])
+    assert any('Do not `push(branch="main")`' in title for answer in recorded for title in told(answer)["learnt"])
     assert (told(checked)["allowed"], told(checked)["warned"]) == (True, True)
     assert told(checked)["reason"].startswith("<experience>\nfailed ")
 

@@ -113,17 +113,32 @@ def run_command(library, number):
 
 
 @pytest.mark.parametrize(
-    ("trust", "title"),
+    ("trust", "status", "title"),
     [
-        ("trusted", 'Do not `Bash(command="pytest")`'),
-        ("untrusted", "Do not `Bash(command={command})` with the values that failed before; other values may work"),
+        ("trusted", "active", 'Do not `Bash(command="pytest")`'),
+        (
+            "untrusted",
+            "quarantined",
+            "Do not `Bash(command={command})` with the values that failed before; other values may work",
+        ),
     ],
 )
-def test_a_guardrail_of_a_single_writer_names_its_command_or_says_that_other_values_may_work(library, trust, title):
+def test_a_guardrail_of_a_single_writer_names_its_command_or_its_form(library, trust, status, title):
     for number in range(6):
         library.receive([run_command(library, number)], writer="hook:claude-code", trust=trust)
     library.evolve()
-    assert [item.title for item in library.items(["guardrail"])] == [title]
+    assert [item.title for item in library.items(["guardrail"], status=status)] == [title]
+    assert [item.title for item in library.items(["guardrail"])] == [title] * (trust == "trusted")
+
+
+@pytest.mark.parametrize("episodes", [12, 40])
+def test_a_lone_untrusted_writer_forbids_nothing(library, episodes):
+    """Its guardrails wait for the owner of the library, who alone decides what is refused."""
+    push(library, ["token:a"], failed=("wire_all",), times=episodes)
+    assert library.items(["guardrail"]) == []
+    assert library.items(["guardrail"], status="quarantined")
+    state = ToolEpisode(library, "Pay the bill").state([])
+    assert library.check(state, "wire_all()").allowed
 
 
 def test_after_forgetting_one_of_the_trusted_episodes_the_untrusted_ones_still_do_not_count(path):

@@ -153,10 +153,12 @@ class Consolidator:
     def _generalize(item: Item, pattern: str) -> Item | None:
         """Return an item of a single untrusted writer in general words, or None.
 
-        Items with steps become untrusted, so they wait in quarantine.
+        Items that offer steps or refuse calls become untrusted, so they wait in quarantine.
         """
         general = generalize_item(item, pattern)
-        return replace(general, trust="untrusted") if general is not None and general.steps else general
+        if general is None or not (general.steps or general.kind == "guardrail"):
+            return general
+        return replace(general, trust="untrusted")
 
     def review(self, values: ValueTable, items: Iterable[Item]) -> Review:
         """Return the items that the counts no longer support, and those whose call worked the last time.

@@ -389,7 +389,7 @@ def test_attacks_of_the_bench_show_no_word_and_are_seldom_first(kind, door):
 
 
 def test_what_a_trusted_client_finds_too_comes_back(library):
-    """The rule of a lone untrusted writer leaves use when another one joins, and not for good."""
+    """The rule of an untrusted writer waits, and not for good."""
 
     def fail(who, trust, numbers):
         for n in numbers:
@@ -399,6 +399,7 @@ def test_what_a_trusted_client_finds_too_comes_back(library):
         library.evolve()
         return [item.id for item in library.items(["guardrail"])]
 
-    (rule,) = fail("token:m", "untrusted", range(14))
+    assert fail("token:m", "untrusted", range(14)) == []
+    (rule,) = (item.id for item in library.items(["guardrail"], status="quarantined"))
     assert fail("token:n", "untrusted", range(1)) == []
     assert fail("token:app", "trusted", range(20, 40)) == [rule]
