@@ -4,8 +4,9 @@
     python examples/middleware_agent.py                                offline, with a rule-based model
     HARDWON_MODEL=openai:gpt-5 python examples/middleware_agent.py       with a real model; needs its API key
 
-The travel desk accepts dates in one format only, and mentions it only in the error for a wrong date. The first
-traveler's request fails once. For the second traveler, the agent gets a hint before its first call.
+The travel desk accepts dates in one format only, and mentions it only in the error for a wrong date. The requests of
+the first three travelers fail once. Then three requests share the words of the error, and the agent of the fourth one
+gets them as a hint before its first call.
 """
 
 import os
@@ -43,8 +44,8 @@ class Rules(BaseChatModel):
                 return _build_result(AIMessage(message.text))
         # "#" as well as digits: a hint replaces concrete numbers.
         has_format = any(re.search("write it as [0-9#]{4}-[0-9#]{2}-[0-9#]{2}", message.text) for message in messages)
-        city = "Rome" if "Rome" in "".join(message.text for message in messages) else "Oslo"
-        call = {"city": city, "date": "2027-05-31" if has_format else "the 31st of May"}
+        request = next(message.text for message in messages if message.text.startswith("Trains to"))
+        call = {"city": request.split()[2], "date": "2027-05-31" if has_format else "the 31st of May"}
         return _build_result(
             AIMessage("", tool_calls=[{"name": "find_trains", "args": call, "id": f"call_{len(messages)}"}])
         )
@@ -63,7 +64,7 @@ def _build_result(message: AIMessage) -> ChatResult:
 
 
 def main() -> None:
-    """Serve two travelers, one after the other."""
+    """Serve four travelers, one after the other."""
     path = Path("runs/middleware.db")
     path.parent.mkdir(exist_ok=True)
     path.unlink(missing_ok=True)
@@ -71,9 +72,10 @@ def main() -> None:
         agent: Any = create_agent(
             os.environ.get("HARDWON_MODEL") or Rules(),
             [find_trains],
-            middleware=[ExperienceMiddleware(library)],  # the only change to the agent
+            # The only change to the agent. The tools are its own, so the words of their errors are recorded.
+            middleware=[ExperienceMiddleware(library, trust="trusted")],
         )
-        for city in ("Oslo", "Rome"):
+        for city in ("Oslo", "Bergen", "Paris", "Rome"):
             print(f"\nTrains to {city} on the 31st of May 2027, please.")
             out = agent.invoke({"messages": [("user", f"Trains to {city} on the 31st of May 2027, please.")]})
             for message in out["messages"]:
