@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -528,6 +529,22 @@ def test_the_plugin_has_the_hooks_of_an_installation(tmp_path):
     market = json.loads((plugin.parent / ".claude-plugin" / "marketplace.json").read_text())
     assert market["plugins"][0]["name"] == manifest["name"] == "hardwon"
     assert "hardwon" in json.loads((plugin / ".mcp.json").read_text())["mcpServers"]
+
+
+def test_a_turn_of_which_an_import_knows_more_stays_as_it_is(session):
+    """A hook may miss calls, as those before it was installed."""
+    write_transcript(session, "Build it.")
+    form, logged = reading.read(session.transcript)
+    (entry,) = logged
+    with ExperienceLibrary.open(session.library) as library:
+        twice = replace(entry, requests=((entry.task, entry.calls * 2),))
+        (episode,) = filing.episodes(library, [twice], source=form)
+        library.record(episode)
+    session.send("UserPromptSubmit", prompt="Build it.")
+    session.call("Bash", {"command": "make"}, {"stdout": "done"})
+    session.send("Stop")
+    (recorded,) = session.episodes()
+    assert (recorded.id, len(recorded.steps)) == (episode.id, len(episode.steps))
 
 
 def test_a_turn_that_was_imported_before_it_was_over_gets_its_other_calls(session):

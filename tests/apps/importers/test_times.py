@@ -74,3 +74,38 @@ def test_lines_of_sessions_are_ordered_by_the_moment(tmp_path, times):
 
     (episode,) = read(tmp_path, [one for n in (2, 0, 1) for one in line(n, times[n])])
     assert [call.arguments["at"] for call in episode.calls] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("times", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize("name", ["timestamp", "created_at", "created"])
+def test_conversations_are_ordered_by_the_moment(tmp_path, times, name):
+    def talk(n):
+        call = {"id": "c", "function": {"name": "look", "arguments": json.dumps({"at": n})}}
+        return [
+            {"role": "user", "content": f"Look at {n}."}, {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": "found"}, {"role": "assistant", "content": "Done."},
+        ]  # fmt: skip
+
+    found = read(tmp_path, [{"messages": talk(n), name: times[n]} for n in (2, 0, 1)])
+    assert [episode.task for episode in found] == [f"Look at {n}." for n in range(3)]
+    starts = [episode.meta["started_at"] for episode in found]
+    assert starts == sorted(starts)
+    messages = [{**message, name: times[n]} for n in (2, 0, 1) for message in talk(n)]
+    assert [episode.task for episode in read(tmp_path, messages)] == [f"Look at {n}." for n in range(3)]
+
+
+@pytest.mark.parametrize("times", WRITTEN.values(), ids=WRITTEN)
+def test_rollouts_are_ordered_by_the_moment(tmp_path, times):
+    def line(n, kind, **payload):
+        return {"timestamp": times[n], "type": kind, "payload": payload}
+
+    def rollout(n):
+        call = {"name": "look", "arguments": json.dumps({"at": n}), "call_id": f"c-{n}"}
+        return [
+            line(n, "session_meta", id=f"s-{n}"), line(n, "event_msg", type="user_message", message=f"Look at {n}."),
+            line(n, "response_item", type="function_call", **call),
+            line(n, "response_item", type="function_call_output", call_id=f"c-{n}", output="found"),
+        ]  # fmt: skip
+
+    found = read(tmp_path, [one for n in (2, 0, 1) for one in rollout(n)])
+    assert [episode.task for episode in found] == [f"Look at {n}." for n in range(3)]

@@ -199,14 +199,14 @@ def test_forks_of_one_request_do_not_mix(load, library):
     assert [row["n_steps"] for row in library.trajectories()] == [2, 2, 2]
 
 
-def test_two_versions_that_an_earlier_version_kept_become_one(load, library):
+def test_two_versions_that_an_earlier_version_kept_become_one(tmp_path, load, library):
     """Before, the id of a conversation that grew was another one."""
-    load(*openai(2, finished=False))
-    (row,) = library.trajectories()
-    with ExperienceLibrary.open(":memory:") as other:
-        load(*openai(4), into=other)
-        (late,) = [other.trajectory(one["id"]) for one in other.trajectories()]
-    library.record(late)
+    for log in (openai(2, finished=False), openai(4)):
+        (tmp_path / "log.jsonl").write_text(json.dumps(log[0]), encoding="utf-8")
+        form, logged = importers.read(tmp_path / "log.jsonl")
+        for entry in logged:
+            (episode,) = importers.episodes(library, [entry], source=form)
+            library.record(replace(episode, meta={"environment": form, "policy": "import"}))
     assert len(library.trajectories()) == 2
     assert load(*openai(4)) == (0, 1)
     (row,) = library.trajectories()

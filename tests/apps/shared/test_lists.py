@@ -42,3 +42,12 @@ def test_a_strategy_that_is_part_of_an_estimate_which_chose_an_action_was_used(t
     assert sum(used.values()) == 6
     assert {item.id for item in found[:2]} == {strategy_id(GENERAL), strategy_id(SPECIAL)}
     assert format_estimates(3) == "Part of the estimate that chose an action in 3 episodes."
+
+
+def test_episodes_are_listed_by_the_time_at_which_they_began(library, episode):
+    began = ["2026-01-01T10:00:00.500000+00:00", None, "2026-01-01T10:00:00+00:00", "2030-01-01T00:00:00+00:00", 7]
+    for n, at in enumerate(began):
+        library.record(replace(episode(), id=f"e-{n}", meta={} if at is None else {"started_at": at}))
+    rows, total = lists.list_episodes(library, 9)
+    assert ([row["id"] for row in rows], total) == (["e-3", "e-4", "e-1", "e-0", "e-2"], 5)
+    assert [row["id"] for row in lists.list_episodes(library, 2, 1)[0]] == ["e-4", "e-1"]

@@ -1,7 +1,11 @@
 """Later versions of recorded episodes."""
 
+import signal
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +24,7 @@ def make(calls, success: bool | None, ref="e-1", task="refund the order", **fiel
     return Trajectory(task, steps, success, float(bool(success)), id=ref, ending="", **fields)
 
 
+ROOT = Path(__file__).parents[3]
 SHORT, LONG = ["look()", "find()"], ["look()", "find()", "take()", "refund()"]
 
 
@@ -53,6 +58,54 @@ def test_a_version_is_as_if_it_had_been_recorded(tmp_path, before, after):
         }
         assert library.episodes == other.episodes
         assert len(library.trajectories()) == 4
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_an_item_that_was_shown_is_credited_for_the_outcome_of_the_version(tmp_path, before):
+    scores = []
+    for name in ("replaced", "recorded"):
+        with ExperienceLibrary.open(tmp_path / f"{name}.db") as library:
+            item = library.add(Item("insight", "find before you take", source="person")).item_id or ""
+
+            def shown(calls, success, item=item):
+                episode = make(calls, success)
+                return replace(episode, steps=tuple(replace(s, why={"recalled": [item]}) for s in episode.steps))
+
+            library.record(shown(SHORT if name == "replaced" else LONG, before if name == "replaced" else not before))
+            if name == "replaced":
+                revision = library.revision
+                library.replace_many([(shown(LONG, not before), ["e-1"])])
+                assert library.revision[1] != revision[1]
+            scores.append(library.get(item).score)
+            assert library.verify() == []
+    assert scores[0] == scores[1]
+
+
+def test_a_writer_that_is_killed_leaves_one_version(path):
+    """Killed after the old version is deleted, and after the new one is written."""
+    code = """
+import os, signal, sys
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.upkeep.forgetting import replacement
+from tests.memory.upkeep.test_replacement import LONG, make
+name = sys.argv[2]
+held, original = replacement.Replacement, getattr(replacement.Replacement, name)
+def stop(self, *given):
+    if name != "_write":
+        original(self, *given)
+    os.kill(os.getpid(), signal.SIGKILL)
+setattr(held, name, stop)
+with ExperienceLibrary.open(sys.argv[1]) as library:
+    library.replace_many([(make(LONG, True), ["e-1"])])
+"""
+    for name in ("_write", "_move_evidence"):
+        done = subprocess.run([sys.executable, "-c", code, str(path), name], cwd=ROOT, capture_output=True, timeout=60)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        with ExperienceLibrary.open(path) as library:
+            assert [len(library.trajectory("e-1").steps), library.verify()] == [2, []]
+    with ExperienceLibrary.open(path) as library:
+        library.replace_many([(make(LONG, True), ["e-1"])])
+        assert len(library.trajectory("e-1").steps) == 4
 
 
 def test_several_versions_become_one(path):

@@ -71,7 +71,7 @@ def add(api: FastAPI) -> None:
 
 
 def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link) -> Html:
-    head = ("episode", "ended", "score", "steps", "how it played", "seed", "recorded (UTC)", "task")
+    head = ("episode", "ended", "score", "steps", "how it played", "seed", "at (UTC)", "task")
     rows = [
         (
             tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
@@ -82,7 +82,7 @@ def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link) -> Html:
             row["n_steps"],
             figures.name_group(row["arm"]),
             row["seed"],
-            tag("span", row["recorded_at"][:16].replace("T", " "), class_="date"),
+            tag("span", lists.find_moment(row)[:16].replace("T", " "), class_="date"),
             tag("span", excerpt(row["task"], 110), class_="says soft"),
         )
         for row in episodes

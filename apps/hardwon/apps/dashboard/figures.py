@@ -15,6 +15,7 @@ import numpy as np
 
 from hardwon.apps.experiment import interval
 from hardwon.apps.render.plot import NAMES
+from hardwon.apps.shared.lists import sort_episodes
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.storage.clock import parse_time
 
@@ -81,7 +82,7 @@ def overview(library: ExperienceLibrary, *, by_time: bool | None = None) -> dict
         "harm": harm(counted),
         "tested": experiment(library),
         "shown": {mode: {"episodes": n, "success": mean} for mode, (n, mean) in items.shown.items()},
-        "newest": recorded[::-1][:5],
+        "newest": sort_episodes(recorded[::-1])[:5],
     }
 
 

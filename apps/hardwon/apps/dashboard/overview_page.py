@@ -9,6 +9,7 @@ from nicegui import ui
 
 from hardwon.apps.render.views import format_success
 from hardwon.apps.shared.common import library_name
+from hardwon.apps.shared.lists import find_moment
 
 from . import charts, figures
 from .frame import Room, framed, html, page
@@ -218,7 +219,7 @@ def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
                     tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
                     f" {format_success(None if row['success'] is None else bool(row['success']))}, "
                     f"{count(row['n_steps'], 'step')}, {figures.name_group(row['arm'])}, ",
-                    tag("span", row["recorded_at"][:16].replace("T", " "), class_="date"),
+                    tag("span", find_moment(row)[:16].replace("T", " "), class_="date"),
                 )
                 for row in rows
             ),

@@ -55,7 +55,7 @@ def find_everything(library: ExperienceLibrary, text: str) -> dict[str, list[Any
     return {
         "items": lists.search(library, text, HITS, among="items"),
         "steps": lists.search(library, text, HITS, among="steps"),
-        "episodes": [row for row in library.trajectories() if contains(row)][:HITS],
+        "episodes": lists.sort_episodes(row for row in library.trajectories() if contains(row))[:HITS],
     }
 
 
@@ -73,12 +73,12 @@ def _render_episodes(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
         (
             tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
             row["ending"].replace("_", " "),
-            row["recorded_at"][:16].replace("T", " "),
+            lists.find_moment(row)[:16].replace("T", " "),
             tag("span", excerpt(row["task"], 110), class_="says soft"),
         )
         for row in rows
     ]
-    head = ("episode", "ended", "recorded (UTC)", "task")
+    head = ("episode", "ended", "at (UTC)", "task")
     return table(head, cells, caption="Episodes found", empty="No episode has all these words in its task or id.")
 
 

@@ -113,9 +113,8 @@ class Transcripts:
             if calls:
                 lanes = dict.fromkeys(lane for _, lane, _ in lines)
                 aliases = tuple(f"{lane} {ref}" for lane in lanes)
-                yield LoggedEpisode(
-                    ref, ((task, calls),), meta={"trace": lines[0][1]}, aliases=aliases, ending=read_ending(replies)
-                )
+                meta = {"trace": lines[0][1], **self._spool.find_start(request)}
+                yield LoggedEpisode(ref, ((task, calls),), meta=meta, aliases=aliases, ending=read_ending(replies))
 
 
 def _find_lane(value: Mapping[str, Any]) -> str:

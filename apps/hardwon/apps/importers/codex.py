@@ -6,6 +6,7 @@ such events have the requests among the items, beside instructions that the prog
 episode.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from hardwon.runtime.integrations.tool_episode import iter_calls
 from hardwon.runtime.interfaces.endings import read_ending
 
 from .messages import Message, plain_messages
-from .spool import LoggedEpisode, Spool
+from .spool import LoggedEpisode, Spool, started_at
 
 TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 UNIQUE_CHARS = 16
@@ -52,39 +53,41 @@ class Rollouts:
         elif kind == "event_msg" and payload.get("type") == "user_message":
             self._with_events.add(self._session)
             request = _make_request(str(payload.get("message") or ""))
-            self._spool.put(self._session, place, ["event", [request]], at=at)
+            self._spool.put(self._session, place, ["event", [request], at], at=at)
         elif kind == "response_item" and payload.get("role") not in ("developer", "system"):
             messages = [_unwrap_output(message) for message in plain_messages(payload)]
-            self._spool.put(self._session, place, ["item", messages], at=at)
+            self._spool.put(self._session, place, ["item", messages, at], at=at)
 
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield an episode for each request that led to tool calls."""
         for session in self._spool.parts():
-            number, task, replies = 0, "", list[Message]()
-            for _, (source, messages) in self._spool.values(session):
+            number, task, replies, start = 0, "", list[Message](), None
+            for _, (source, messages, at) in self._spool.values(session):
                 for message in messages:
                     if message["role"] != "user":
                         replies.append(message)
                     elif self._is_request(session, source, message["text"]):
-                        yield from self._build_episode(session, number, task, replies)
-                        number, task, replies = number + 1, message["text"], []
-            yield from self._build_episode(session, number, task, replies)
+                        yield from self._build_episode(session, number, task, replies, start)
+                        number, task, replies, start = number + 1, message["text"], [], at
+            yield from self._build_episode(session, number, task, replies, start)
 
     def _is_request(self, session: str, source: str, text: str) -> bool:
         if session in self._with_events:
             return source == "event"
         return bool(text.strip()) and not text.lstrip().startswith(_INSERTED)
 
-    def _build_episode(self, session: str, number: int, task: str, replies: list[Message]) -> Iterator[LoggedEpisode]:
+    def _build_episode(
+        self, session: str, number: int, task: str, replies: list[Message], start: Any
+    ) -> Iterator[LoggedEpisode]:
         calls = tuple(iter_calls(replies))
         all_calls = [call for message in replies for call in message["calls"]]
         self.unanswered += len(all_calls) - len(calls)
         if calls:
-            ref, older = refer_to_call(all_calls[0]["id"]), f"{session} {number}"
-            aliases = (older,) if ref else ()
-            yield LoggedEpisode(
-                ref or older, ((task, calls),), meta={"trace": session}, aliases=aliases, ending=read_ending(replies)
-            )
+            older = f"{session} {number}"
+            ref = refer_to_call(all_calls[0]["id"]) or _refer_to_content(number, start, task, all_calls[0]) or older
+            aliases = () if ref == older else (older,)
+            meta = {"trace": session, **started_at(start)}
+            yield LoggedEpisode(ref, ((task, calls),), meta=meta, aliases=aliases, ending=read_ending(replies))
 
 
 def refer_to_call(call_id: Any) -> str:
@@ -93,6 +96,15 @@ def refer_to_call(call_id: Any) -> str:
     A session that was resumed or forked repeats the requests under another id of its own; those of their calls stay.
     """
     return f"call {call_id}" if isinstance(call_id, str) and len(call_id) >= UNIQUE_CHARS else ""
+
+
+def _refer_to_content(number: int, start: Any, task: str, call: Any) -> str:
+    """Return the reference of a request without unique ids by its place, time, text and first call, if it has a time.
+
+    A copy in another session has all of them.
+    """
+    text = json.dumps([number, start, task, call["name"], call["arguments"]], sort_keys=True)
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=16).hexdigest() if start else ""
 
 
 def _make_request(text: str) -> Message:

@@ -6,22 +6,21 @@ file that was imported while its program still wrote it has a shorter version.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hardwon.memory import ExperienceLibrary, Trajectory
-from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.records import Trust
 from hardwon.runtime.integrations.tool_episode import REFUSED, extract_text
 
+from .conversations import END
+from .joining import Convert, Row, join_parts, list_calls
 from .spool import LoggedEpisode
 
 CONVERSATIONS = ("openai", "anthropic", "responses")
+TRACES = ("langsmith", "langfuse", "otel")
 MAX_CALLS = 2000
 """Largest number of calls of an episode; the last ones are kept."""
-
-Row = Mapping[str, Any]
-"""An episode of the library without its steps; see `ExperienceLibrary.trajectories`."""
 
 
 def episode_id(ref: str, source: str) -> str:
@@ -30,10 +29,6 @@ def episode_id(ref: str, source: str) -> str:
     form = "messages" if source in CONVERSATIONS else source
     digest = hashlib.blake2b(f"{form}\0{ref}".encode(errors="replace"), digest_size=12)
     return f"im-{digest.hexdigest()}"
-
-
-Convert = Callable[[LoggedEpisode], Iterable[Trajectory]]
-"""Converts an episode of a file to one of a library."""
 
 
 def digest_content(entry: LoggedEpisode) -> str:
@@ -63,13 +58,18 @@ def compare(
     new: list[LoggedEpisode] = []
     updated: list[tuple[LoggedEpisode, list[str]]] = []
     replaced_ids: set[str] = set()
+    taken = set(rows)
     for entry in entries:
         choices = [rows[name] for name in names[entry.ref] if name in rows and name not in replaced_ids]
         # The ids of earlier versions of hardwon were the references themselves.
         matches = [row for row in choices if row["id"].startswith("im-") or row["arm"] == "import"]
         if source in CONVERSATIONS:
-            matches = [row for row in matches if _continues(library, row, entry, source)]
+            matches = [row for row in matches if _continues(library, row, entry, convert, source)]
+        elif source in TRACES and len(matches) == 1:
+            entry = join_parts(library, matches[0], entry, convert)
         if not matches:
+            if source in CONVERSATIONS:
+                entry = _choose_ref(entry, source, taken)
             new.append(entry)
         elif _is_later(library, entry, matches, convert, trust):
             refs = [row["id"] for row in matches]
@@ -85,16 +85,28 @@ def _list_ids(entry: LoggedEpisode, source: str) -> Iterator[str]:
     yield entry.ref
 
 
-def _continues(library: ExperienceLibrary, row: Row, entry: LoggedEpisode, source: str) -> bool:
+def _choose_ref(entry: LoggedEpisode, source: str, taken: set[str]) -> LoggedEpisode:
+    """Return a new conversation with the shortest of its beginnings that is free as its reference, and take it.
+
+    So a shorter version of it, which may be imported later, is found.
+    """
+    ref = next((ref for ref in entry.aliases if episode_id(ref, source) not in taken), entry.ref)
+    taken.add(episode_id(ref, source))
+    return replace(entry, ref=ref)
+
+
+def _continues(library: ExperienceLibrary, row: Row, entry: LoggedEpisode, convert: Convert, source: str) -> bool:
     """Return whether an episode of the library is a part of a conversation, or the conversation a part of it.
 
-    Two conversations may begin alike and then part.
+    Two conversations may begin alike and then part, and one that an answer ended is no part of another.
     """
-    if row["id"] == episode_id(entry.ref, source):
+    end = row["meta"].get(END)
+    if row["id"] == episode_id(entry.ref, source) or end in (entry.ref, *entry.aliases):
         return True
-    recorded = [step.action for step in library.trajectory(row["id"]).steps]
-    logged = [redact(call.text) for call in entry.calls]
-    short, long = sorted((recorded, logged), key=len)
+    if end and entry.ending == "completed" and ("discount" not in row["meta"] or entry.success is not None):
+        return False
+    sides = list_calls([library.trajectory(row["id"])]), list_calls(convert(entry))
+    short, long = sorted(sides, key=len)
     return any(long[at : at + len(short)] == short for at in range(len(long) - len(short) + 1))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hardwon.memory.storage.clock import parse_time
 from hardwon.runtime.integrations.tool_episode import iter_calls
 from hardwon.runtime.interfaces.endings import read_ending, read_error
 
@@ -21,6 +22,10 @@ Outcome = tuple[bool, float]
 _TRIALS = ("trial", "trial_id", "run_id", "trace_id", "id", "uuid")
 """Names under which a record tells one run of a task from another."""
 _OUTCOMES = ("score", "reward", "success", "correctness")
+_TIMES = ("timestamp", "created_at", "created", "start_time", "started_at", "time", "date")
+"""Names under which a record has its time."""
+END = "end"
+"""Name in the `meta` of an episode of the reference that it had, by which a conversation that goes on is recognized."""
 _WHOLE = "conversation"
 """Name of the only part, if a file is one conversation with a message per line."""
 
@@ -31,10 +36,10 @@ class Conversations:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._single: bool | None = None
-        self._numbers: dict[str, int] = {}
-        """Responses format: the row of each response, by its id."""
-        self._after: dict[int, str] = {}
-        """Responses format: the id of the previous response, by row."""
+        self._places: dict[str, str] = {}
+        """Responses format: the place of each response, by its id."""
+        self._after: dict[str, str] = {}
+        """Responses format: the id of the previous response, by place."""
         self._trials: dict[str, list[Any]] = {}
         """The graded runs with the same messages, by their digest."""
         self.form = "openai"
@@ -53,44 +58,45 @@ class Conversations:
         if self.form == "openai":
             self.form = form_of([value] if self._single else value)
         if self._single:
-            self._spool.put(_WHOLE, place, list(plain_messages(value)))
+            self._spool.put(_WHOLE, place, list(plain_messages(value)), at=time_of(value))
             return
         messages = conversation(value)
         digests = list(digest_beginnings(messages))
         # All proper prefixes: an earlier line that equals one of them is continued by this line.
         self._spool.begin(digests[:-1])
-        number = self._spool.put(place, place, [messages, outcome_of(value), trial_of(value)])
+        self._spool.put(place, place, [messages, outcome_of(value), trial_of(value)], at=time_of(value))
         if isinstance(value, Mapping):
-            self._link(number, value)
+            self._link(place, value)
 
-    def _link(self, number: int, value: Mapping[str, Any]) -> None:
+    def _link(self, place: str, value: Mapping[str, Any]) -> None:
         """Record which response continues which."""
         request, answer = (value.get(name) or value for name in ("request", "response"))
         if not isinstance(request, Mapping) or not isinstance(answer, Mapping):
             return
         if isinstance(answer.get("id"), str):
-            self._numbers[answer["id"]] = number
+            self._places[answer["id"]] = place
         before = request.get("previous_response_id") or answer.get("previous_response_id")
         if isinstance(before, str):
-            self._after[number] = before
+            self._after[place] = before
 
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield the episodes. If model calls repeat the conversation so far, only the last call counts."""
         if self._single:
-            yield from self._build_episodes([m for _, batch in self._spool.values(_WHOLE) for m in batch], None)
+            messages = [message for _, batch in self._spool.values(_WHOLE) for message in batch]
+            yield from self._build_episodes(_WHOLE, messages, None)
             return
         continued = set(self._after.values())
-        ended = {number for ref, number in self._numbers.items() if ref in continued}
-        for number, part in enumerate(self._spool.parts(), 1):
-            if number in ended:
+        ended = {place for ref, place in self._places.items() if ref in continued}
+        for part in self._spool.parts():
+            if part in ended:
                 continue
             messages, outcome, trial = self._read(part)
-            messages = [*self._load_earlier(number), *messages]
+            messages = [*self._load_earlier(part), *messages]
             prefixes = list(digest_beginnings(messages))
             # A log of model calls repeats the conversation in every line; only its longest form is an episode.
             if prefixes and not self._spool.is_continued(prefixes[-1]):
                 graded = None if outcome is None else (outcome[0], outcome[1])
-                for episode in self._build_episodes(messages, graded):
+                for episode in self._build_episodes(part, messages, graded):
                     yield episode if graded is None else self._tell_apart(episode, trial)
 
     def _tell_apart(self, episode: LoggedEpisode, trial: str) -> LoggedEpisode:
@@ -104,33 +110,34 @@ class Conversations:
             runs.append(run)
         if number := runs.index(run):
             return replace(episode, ref=f"{episode.ref} {number + 1}", aliases=())
-        return replace(episode, meta={"trial": trial}) if trial else episode
+        return replace(episode, meta={**episode.meta, "trial": trial}) if trial else episode
 
     def _read(self, part: str) -> tuple[list[Message], Any, str]:
         ((_, (messages, outcome, trial)),) = self._spool.values(part)
         return messages, outcome, trial
 
-    def _load_earlier(self, number: int) -> list[Message]:
+    def _load_earlier(self, place: str) -> list[Message]:
         """Return the messages of the responses that this one continues, oldest first."""
-        chain: list[int] = []
+        chain: list[str] = []
         # A damaged log may link responses in a circle.
-        while (before := self._numbers.get(self._after.get(number, ""))) and before not in chain and before != number:
-            chain.append(number := before)
-        parts = list(self._spool.parts()) if chain else []
-        return [message for at in reversed(chain) for message in self._read(parts[at - 1])[0]]
+        while (before := self._places.get(self._after.get(place, ""))) and before not in chain and before != place:
+            chain.append(place := before)
+        return [message for at in reversed(chain) for message in self._read(at)[0]]
 
-    def _build_episodes(self, messages: list[Message], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
+    def _build_episodes(self, part: str, messages: list[Message], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
         total = sum(len(message["calls"]) for message in messages)
-        requests = list(split_requests(messages))
+        start = self._spool.find_start(part)
+        requests = [replace(one, meta={END: one.ref, **start}) for one in split_requests(messages)]
         self.unanswered += total - sum(len(request.calls) for request in requests)
         if outcome is None:
             yield from requests
         elif requests:
             # The requests may have been recorded one by one, before there was an outcome.
-            aliases = tuple(ref for request in requests for ref in (request.ref, *request.aliases))
+            aliases = tuple(ref for request in reversed(requests) for ref in (*request.aliases, request.ref))
             whole = tuple(part for request in requests for part in request.requests)
-            last = requests[-1].ref
-            yield LoggedEpisode(last, whole, *outcome, aliases=tuple(ref for ref in aliases if ref != last))
+            last = requests[-1]
+            aliases = tuple(ref for ref in aliases if ref != last.ref)
+            yield LoggedEpisode(last.ref, whole, *outcome, meta=last.meta, aliases=aliases)
 
 
 def split_requests(messages: Sequence[Message]) -> Iterator[LoggedEpisode]:
@@ -166,6 +173,15 @@ def trial_of(value: Any) -> str:
     if not isinstance(value, Mapping):
         return ""
     return " ".join(f"{value[name]}"[:200] for name in _TRIALS if isinstance(value.get(name), str | int))
+
+
+def time_of(value: Any) -> Any:
+    """Return the time that a record has under one of the usual names; None if it has none."""
+    if not isinstance(value, Mapping):
+        return None
+    sources = (value, value.get("metadata"), value.get("response"), value.get("request"))
+    named = [source.get(name) for source in sources if isinstance(source, Mapping) for name in _TIMES]
+    return next((at for at in named if parse_time(at) is not None), None)
 
 
 def outcome_of(value: Any) -> Outcome | None:

@@ -20,7 +20,7 @@ from hardwon.runtime.interfaces.results import find_failure
 from .conversations import Outcome, split_requests
 from .messages import Message
 from .runs import find_request, iter_messages
-from .spool import LoggedEpisode, Spool
+from .spool import NO_ROOT, LoggedEpisode, Spool
 
 Row = dict[str, Any]
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
@@ -92,9 +92,12 @@ class LangfuseReader:
             requests = [(_find_task(root, observations), tuple(map(_build_call, tools)))] if tools else []
             requests = requests or _requests_of_messages(observations)
             if requests:
+                has_root = root.get("type") == "TRACE" or not root.get("parent_observation_id")
+                root = root if has_root else {}
                 success, score = _find_outcome(rows, root) or (None, None)
                 ending = _find_ending(root, observations)
-                yield LoggedEpisode(trace, tuple(requests), success, score, {"trace": trace}, ending=ending)
+                meta = {"trace": trace, **self._spool.find_start(trace), **({} if has_root else NO_ROOT)}
+                yield LoggedEpisode(trace, tuple(requests), success, score, meta, ending=ending)
 
 
 def _with_plain_names(row: Mapping[str, Any]) -> Row:

@@ -18,7 +18,7 @@ from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import Outcome, split_requests
 from .messages import Message
-from .spool import LoggedEpisode, Spool
+from .spool import NO_ROOT, LoggedEpisode, Spool
 
 Span = Mapping[str, Any]
 _EVALUATION = "gen_ai.evaluation."
@@ -75,9 +75,9 @@ class Spans:
             if requests:
                 success, score = _find_outcome(spans) or (None, None)
                 aliases = tuple({span["raw"] for span in spans} - {trace, ""})
-                yield LoggedEpisode(
-                    trace, tuple(requests), success, score, {"trace": trace}, aliases, _find_ending(spans)
-                )
+                has_root = any(not span["parent"] for span in spans)
+                meta = {"trace": trace, **self._spool.find_start(trace), **({} if has_root else NO_ROOT)}
+                yield LoggedEpisode(trace, tuple(requests), success, score, meta, aliases, _find_ending(spans))
 
 
 # ---- normalization of spans

@@ -16,7 +16,7 @@ from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import outcome_of, split_requests
 from .messages import Message
-from .spool import LoggedEpisode, Spool
+from .spool import NO_ROOT, LoggedEpisode, Spool
 
 Run = Mapping[str, Any]
 _REQUESTS = ("input", "question", "task", "query", "prompt", "messages")
@@ -62,7 +62,7 @@ class RunReader:
         for trace in self._spool.parts():
             values = self._spool.values(trace)
             try:
-                yield from _read_trace(trace, [run for _, run in values])
+                yield from _read_trace(trace, [run for _, run in values], self._spool.find_start(trace))
             except (ValueError, LookupError, TypeError, AttributeError) as error:
                 raise ValueError(f"{values[0][0]}: {describe_error(error)}") from error
 
@@ -80,12 +80,13 @@ def _flatten(runs: Iterable[Run]) -> Iterator[Run]:
         yield from _flatten({"trace_id": trace, **child} for child in run.get("child_runs") or ())
 
 
-def _read_trace(trace: str, runs: Sequence[Run]) -> Iterator[LoggedEpisode]:
-    root = next((run for run in runs if not run.get("parent_run_id")), runs[0])
+def _read_trace(trace: str, runs: Sequence[Run], start: Mapping[str, str]) -> Iterator[LoggedEpisode]:
+    roots = [run for run in runs if not run.get("parent_run_id")]
+    root = (roots or runs)[0]
     tools = [run for run in runs if run.get("run_type") == "tool"]
-    success, score = outcome_of(root) or (None, None)
-    meta = {"trace": trace}
-    logged, ending = list(split_requests(_find_messages(root))), find_run_ending(root)
+    success, score = (outcome_of(root) if roots else None) or (None, None)
+    meta = {"trace": trace, **start, **({} if roots else NO_ROOT)}
+    logged, ending = list(split_requests(_find_messages(root))), find_run_ending(root if roots else {})
     if logged:  # the root repeats the messages of earlier traces
         ((task, calls),) = logged[-1].requests
         ending = ending if ending != "completed" else logged[-1].ending

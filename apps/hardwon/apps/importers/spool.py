@@ -9,12 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hardwon.memory.storage.clock import parse_time
+from hardwon.memory.storage.clock import format_moment, parse_time
 from hardwon.memory.upkeep.file_queries import open_scratch
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import extract_text
 from hardwon.runtime.interfaces.endings import Ending
 
+STARTED_AT = "started_at"
+"""Name in the `meta` of an episode of the time at which it began; lists are ordered by it."""
+NO_ROOT = {"without_root": True}
+"""In the `meta` of a trace whose root is not in the file, which has the request."""
 _SCHEMA = """
 CREATE TABLE raw(
     seq INTEGER PRIMARY KEY, part TEXT NOT NULL, place TEXT NOT NULL, ref TEXT NOT NULL, at INTEGER,
@@ -67,8 +71,8 @@ class Spool:
         # One open transaction: the data is temporary, so nothing has to survive a crash.
         self._db.executescript(f"{_SCHEMA} BEGIN;")
 
-    def put(self, part: str, place: str, value: Any, *, ref: str = "", at: Any = None) -> int:
-        """Store a value in a part and return its number.
+    def put(self, part: str, place: str, value: Any, *, ref: str = "", at: Any = None) -> None:
+        """Store a value in a part.
 
         Args:
             part: Name of the part.
@@ -81,7 +85,7 @@ class Spool:
         # `extract_text` replaces lone surrogates, which SQLite cannot store; JSON escapes them.
         row = (extract_text(part), place, extract_text(ref), parse_time(at), json.dumps(value))
         query = "INSERT INTO raw(part, place, ref, at, data) VALUES (?, ?, ?, ?, ?)"
-        return int(self._db.execute(query, row).lastrowid or 0)
+        self._db.execute(query, row)
 
     def parts(self) -> Iterator[str]:
         """Yield the names of the parts, in the order of their first times."""
@@ -100,6 +104,11 @@ class Spool:
                 value = values[key][1] | {name: inner for name, inner in value.items() if inner not in _EMPTY}
             values[key], times[key] = (place, value), at if at is not None else times.get(key)
         return [values[key] for key in _sort_by_time(list(times.items()))]
+
+    def find_start(self, part: str) -> dict[str, str]:
+        """Return the first time of a part, for the `meta` of its episode; empty if it has none."""
+        ((at,),) = self._db.execute("SELECT min(at) FROM raw WHERE part = ?", (extract_text(part),))
+        return started_at(at)
 
     def begin(self, digests: Iterable[bytes]) -> None:
         """Store digests of prefixes of conversations that continue."""
@@ -128,6 +137,12 @@ class Spool:
 
 _KEPT = "FROM logged WHERE id NOT IN (SELECT id FROM aliases)"
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
+
+
+def started_at(at: Any) -> dict[str, str]:
+    """Return the time of an episode, for its `meta`; empty if it has none."""
+    moment = parse_time(at)
+    return {} if moment is None else {STARTED_AT: format_moment(moment)}
 
 
 def _sort_by_time(rows: Sequence[tuple[Any, int | None]]) -> list[Any]:

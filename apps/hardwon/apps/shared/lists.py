@@ -4,7 +4,7 @@ A list is the rows of a page and the total number of rows. In text, a row is a l
 whole for items, and else cut to the page width; `hardwon memory show` prints everything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from rich.cells import cell_len
@@ -117,12 +117,23 @@ def find_estimates(library: ExperienceLibrary, items: Sequence[Item]) -> dict[st
     return library.deciding_episodes(strategies) if strategies else {}
 
 
+def find_moment(row: Mapping[str, Any]) -> str:
+    """Return the time at which an episode began, if a log has it, else the time at which it was recorded."""
+    at = row["meta"].get("started_at")
+    return at if isinstance(at, str) and at else str(row["recorded_at"])
+
+
+def sort_episodes(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
+    """Return rows of episodes, which come in the order of recording, by the time at which they began, newest first."""
+    return sorted(rows, key=find_moment, reverse=True)
+
+
 def list_episodes(library: ExperienceLibrary, limit: int, offset: int = 0) -> Found:
-    """Return a page of episodes, newest first, and the total number.
+    """Return a page of episodes, the newest first, and the total number.
 
     `success` is true or false, or None for an excluded episode.
     """
-    rows = library.trajectories()
+    rows = sort_episodes(library.trajectories())
     page = rows[offset : offset + limit]
     return [{**row, "success": None if row["success"] is None else bool(row["success"])} for row in page], len(rows)
 

@@ -86,6 +86,14 @@ def _parse_iso(day: str, clock: str, fraction: str | None, zone: str | None) -> 
     return whole * 10**9 + int(f"{fraction or '0':0<9.9}") if abs(whole) < 2**33 else None
 
 
+def format_moment(moment: int) -> str:
+    """Return a moment in nanoseconds since the epoch in the stored format, with a fraction if it has one.
+
+    Texts of this form are in the order of their moments.
+    """
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment // 1000)).isoformat()
+
+
 def normalize_time(value: Any) -> str:
     """Return a time in the stored format; the current time if the value is none."""
     moment = parse_time(value)
