@@ -1,9 +1,17 @@
+import os
 import re
+import sqlite3
 import sys
+import threading
+from contextlib import closing
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hardwon.apps import importers
+from hardwon.apps.cli import curate
 from hardwon.memory import ExperienceLibrary, Item
 
 
@@ -167,6 +175,36 @@ def test_what_was_exported_is_imported_once(hardwon_json, own, tmp_path):
     assert hardwon_json("memory", "import", copy, tmp_path / "all.jsonl")["lines"] == exported
     assert hardwon_json("memory", "import", copy, tmp_path / "all.jsonl")["lines"] == 0
     assert hardwon_json("memory", "stats", copy)["episodes"] == 40
+
+
+@pytest.mark.parametrize("is_pipe", [True, False])
+def test_an_export_comes_through_a_pipe(hardwon, hardwon_json, own, tmp_path, monkeypatch, is_pipe):
+    exported = hardwon_json("memory", "export", own, tmp_path / "all.jsonl")["lines"]
+    text, source, pipe = (tmp_path / "all.jsonl").read_bytes(), "-", tmp_path / "pipe"
+    writer = threading.Thread(target=pipe.write_bytes, args=(text,))
+    if is_pipe:
+        source = str(pipe)
+        os.mkfifo(pipe)
+        writer.start()
+    monkeypatch.setitem(importers.source.__dict__, "sys", SimpleNamespace(stdin=SimpleNamespace(buffer=BytesIO(text))))
+    copy = tmp_path / "copy.db"
+    assert hardwon_json("memory", "import", copy, source)["lines"] == exported
+    if is_pipe:
+        writer.join()
+    # Embedded while it is imported; closing and the first recall would have to do it.
+    with closing(sqlite3.connect(copy)) as connection:
+        ((embedded,),) = connection.execute("SELECT count(*) FROM vectors WHERE kind = 'states'").fetchall()
+    assert embedded
+
+
+def test_the_time_that_is_left_is_said(hardwon, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(curate.time, "monotonic", iter(range(9)).__next__)
+    advance = curate._print_tenths("writing")
+    for done in (0, 5, 10):
+        advance(done, 10)
+    assert capsys.readouterr().err.split("\n")[:3] == [
+        "writing 0/10", "writing 5/10, about 2 s left", "writing 10/10",
+    ]  # fmt: skip
 
 
 def test_what_is_imported_as_untrusted_waits_in_quarantine(hardwon, hardwon_json, own, tmp_path):

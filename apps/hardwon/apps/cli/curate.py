@@ -1,6 +1,7 @@
 """Define the commands of `hardwon memory` that change a library: editing, evolution, import, export, repair."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +30,7 @@ from hardwon.apps.shared.trained import HELP, Extractor, open_extractor, open_se
 app = typer.Typer()
 DAMAGE_LISTED = 100
 """Damaged rows and records that an export lists."""
-SMALL = 4 * 2**20
+SMALL = 2**20
 """Largest file, in bytes, that is imported without a progress bar."""
 
 
@@ -321,9 +322,8 @@ def import_(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="A file from `hardwon memory export`, or a log of another program; see --format.",
-            exists=True,
-            dir_okay=False,
+            help="A file from `hardwon memory export`, or a log of another program; see --format. A pipe works, and - "
+            "is the standard input.",
             show_default=False,
         ),
     ],
@@ -352,26 +352,29 @@ def import_(
     if trust not in (None, "trusted", "untrusted"):
         raise ConfigError(f"--trust is {trust!r}; use trusted or untrusted.")
     reader = open_extractor(extractor)
-    # Before the library is opened, so that a bad file does not leave a new, empty library.
-    with _show_file_progress(source, "reading") as advance:
-        source_format, logged = importers.read(source, form, on_progress=advance)
-    is_trusted = source_format == "hardwon" if trust is None else trust == "trusted"
-    trust_level: Literal["trusted", "untrusted"] = "trusted" if is_trusted and not untrusted else "untrusted"
-    if reader is not None and source_format == "hardwon":
-        raise ConfigError(
-            f"--extractor reads logs of other programs, and {source} is an export of hardwon. Import it without, and "
-            f"run: hardwon memory evolve {path} --extractor {extractor}"
-        )
-    if dry_run:
-        counted, words = _count_new(path, namespace, source, source_format, logged)
-    elif source_format == "hardwon":
-        counted, words = _import_export(path, namespace, source, trust_level)
-    else:
-        counted, words = _import_log(path, namespace, source, source_format, logged, trust_level, reader)
+    with importers.copy_pipe(source) as file:
+        # Before the library is opened, so that a bad file does not leave a new, empty library.
+        with _show_file_progress(file, "reading") as advance:
+            source_format, logged = importers.read(file, form, on_progress=advance)
+        is_trusted = source_format == "hardwon" if trust is None else trust == "trusted"
+        trust_level: Literal["trusted", "untrusted"] = "trusted" if is_trusted and not untrusted else "untrusted"
+        if reader is not None and source_format == "hardwon":
+            raise ConfigError(
+                f"--extractor reads logs of other programs, and {source} is an export of hardwon. Import it without, "
+                f"and run: hardwon memory evolve {path} --extractor {extractor}"
+            )
+        if dry_run:
+            counted, words = _count_new(path, namespace, source, file, source_format, logged)
+        elif source_format == "hardwon":
+            counted, words = _import_export(path, namespace, source, file, trust_level)
+        else:
+            counted, words = _import_log(path, namespace, source, file, source_format, logged, trust_level, reader)
     _print_result(as_json, {"format": source_format, "library": library_name(path), **counted}, words)
 
 
-def _count_new(path: Path, namespace: str, source: Path, source_format: Any, logged: Any) -> tuple[dict[str, Any], str]:
+def _count_new(
+    path: Path, namespace: str, source: Path, file: Path, source_format: Any, logged: Any
+) -> tuple[dict[str, Any], str]:
     """Count the new episodes of a file, without creating the library or the namespace."""
     from hardwon.apps import importers
     from hardwon.memory import ExperienceLibrary
@@ -384,7 +387,7 @@ def _count_new(path: Path, namespace: str, source: Path, source_format: Any, log
     else:
         exists = path.exists() and namespace in file_queries.list_namespaces(path)
     with opened(path, namespace) if exists else ExperienceLibrary.open(":memory:") as library:
-        counted: dict[str, Any] = dict(importers.count(library, source, source_format, logged))
+        counted: dict[str, Any] = dict(importers.count(library, file, source_format, logged))
     words = f"{counted['new']} of {counted['episodes']} episodes in {source} are new"
     if counted.get("updated"):
         words += f", and {counted['updated']} have grown"
@@ -395,6 +398,7 @@ def _import_log(
     path: Path,
     namespace: str,
     source: Path,
+    file: Path,
     source_format: Any,
     logged: Any,
     trust: Literal["trusted", "untrusted"],
@@ -409,13 +413,13 @@ def _import_log(
     updated: list[str] = []
     with ExperienceLibrary.open(path, namespace=namespace) as library:
         counted: dict[str, Any] = dict(importers.measure(logged))
-        with _show_file_progress(source, "writing") as advance:
+        with _show_file_progress(file, "writing") as advance:
             counted["new"] = importers.write(
                 library,
                 logged,
                 source=source_format,
                 trust=trust,
-                writer=f"import:{source.name}",
+                writer=f"import:{file.name}",
                 on_progress=advance,
                 on_recorded=new.append,
                 on_updated=updated.append,
@@ -437,7 +441,7 @@ def _import_log(
 
 
 def _import_export(
-    path: Path, namespace: str, source: Path, trust: Literal["trusted", "untrusted"]
+    path: Path, namespace: str, source: Path, file: Path, trust: Literal["trusted", "untrusted"]
 ) -> tuple[dict[str, Any], str]:
     """Import a file that hardwon exported."""
     from hardwon.memory import ExperienceLibrary
@@ -445,7 +449,11 @@ def _import_export(
 
     try:
         with ExperienceLibrary.open(path, namespace=namespace) as library:
-            lines = library.import_jsonl(source, trust=trust)
+            lines = library.import_jsonl(file, trust=trust)
+            if lines:
+                if file.stat().st_size >= SMALL:
+                    tell("embedding")
+                library.index()  # closing and the first recall would have to do it
     except RecursionError as error:
         raise ConfigError(f"{source} is not a file from `hardwon memory export`: {error}.") from error
     return {"lines": lines}, f"{lines} new lines from {source}."
@@ -543,9 +551,9 @@ def reembed(
 
 
 @contextmanager
-def _show_file_progress(source: Path, what: str) -> Iterator[Callable[[int, int], None] | None]:
+def _show_file_progress(file: Path, what: str) -> Iterator[Callable[[int, int], None] | None]:
     """Yield a progress callback for a large file, or None for a small one."""
-    if source.stat().st_size < SMALL:
+    if file.stat().st_size < SMALL:
         yield None
         return
     with _show_progress(what) as advance:
@@ -556,7 +564,7 @@ def _show_file_progress(source: Path, what: str) -> Iterator[Callable[[int, int]
 def _show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a callback `advance(done, total)` that draws a progress bar on stderr.
 
-    Without a terminal, print one line per tenth instead.
+    Without a terminal, print one line per tenth instead, with the time that is left.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -572,13 +580,14 @@ def _show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _print_tenths(what: str) -> Callable[[int, int], None]:
-    last_tenth = -1
+    last_tenth, begun = -1, time.monotonic()
 
     def advance(done: int, total: int) -> None:
         nonlocal last_tenth
         tenth = 10 * done // max(1, total)
         if tenth != last_tenth:
             last_tenth = tenth
-            tell(f"{what} {done}/{total}")
+            left_s = (time.monotonic() - begun) * (total - done) / max(1, done)
+            tell(f"{what} {done}/{total}" + (f", about {left_s:.0f} s left" if 0 < done < total else ""))
 
     return advance

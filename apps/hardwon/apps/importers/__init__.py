@@ -10,6 +10,7 @@ of `hardwon memory export` are only recognized here; the library reads them itse
 
 from .filing import count as count, episodes as episodes, measure as measure, write as write
 from .reading import FORMATS as FORMATS, Format as Format, read as read
+from .source import copy_pipe as copy_pipe
 from .spool import LoggedEpisode as LoggedEpisode
 
-__all__ = ["FORMATS", "Format", "LoggedEpisode", "count", "episodes", "measure", "read", "write"]
+__all__ = ["FORMATS", "Format", "LoggedEpisode", "copy_pipe", "count", "episodes", "measure", "read", "write"]

@@ -10,9 +10,10 @@ import json
 import os
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,8 @@ from hardwon.memory.upkeep.text_files import HEAD_BYTES, find_encoding
 MAX_VALUE = 64 * 2**20
 """Largest size of one value in bytes: a line, or an object that is a whole file."""
 _CHUNK_BYTES = 1 << 20
+STDIN = Path("-")
+"""Stands for the standard input."""
 LISTS = ("resourceSpans.item", "runs.item", "data.item")
 """Lists in a large document that are read one element at a time."""
 
@@ -58,21 +61,34 @@ def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Val
 
 
 @contextmanager
+def copy_pipe(path: Path) -> Iterator[Path]:
+    """Yield a file; a pipe, and `-` for the standard input, is copied to a temporary one, because it is read twice.
+
+    Raises:
+        ConfigError: The path is neither a file nor a pipe, or does not exist.
+    """
+    try:
+        mode = stat.S_IFIFO if path == STDIN else path.stat().st_mode
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}). Give a file of JSON.") from error
+    if stat.S_ISREG(mode):
+        yield path
+        return
+    if not stat.S_ISFIFO(mode):
+        raise ConfigError(f"{path} is neither a file nor a pipe. Give a file of JSON.")
+    with tempfile.TemporaryDirectory(prefix="hardwon-") as folder:
+        copy = Path(folder) / "pipe"
+        with nullcontext(sys.stdin.buffer) if path == STDIN else path.open("rb") as pipe, copy.open("wb") as file:
+            shutil.copyfileobj(pipe, file)
+        yield copy
+
+
+@contextmanager
 def open_seekable(path: Path) -> Iterator[IO[bytes]]:
     """Open a file of UTF-8 that can be read twice; a pipe or a file with a byte order mark is copied first."""
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode):
-            with path.open("rb") as file, _open_decoded(path, file) as decoded:
-                yield decoded
-        elif stat.S_ISFIFO(mode):
-            with path.open("rb") as pipe, tempfile.TemporaryFile() as copy:
-                shutil.copyfileobj(pipe, copy)
-                copy.seek(0)
-                with _open_decoded(path, copy) as decoded:
-                    yield decoded
-        else:
-            raise ConfigError(f"{path} is neither a file nor a pipe. Give a file of JSON.")
+        with copy_pipe(path) as whole, whole.open("rb") as file, _open_decoded(path, file) as decoded:
+            yield decoded
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}). Give a file of JSON.") from error
 
