@@ -426,7 +426,7 @@ class RemoteLibrary(ExperienceLibrary):
 
     def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Return rows about episodes, newest first, without their steps."""
-        return self._wire.paged("episodes", "rows", limit, offset)
+        return self._wire.paged("episodes", "rows", limit, offset, {"sort": "recorded"})
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """Return an episode with its steps, by its id or an unambiguous prefix of it."""

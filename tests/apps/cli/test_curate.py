@@ -198,7 +198,8 @@ def test_an_export_comes_through_a_pipe(hardwon, hardwon_json, own, tmp_path, mo
 
 
 def test_the_time_that_is_left_is_said(hardwon, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(curate.time, "monotonic", iter(range(9)).__next__)
+    clock = SimpleNamespace(monotonic=iter(range(9)).__next__)
+    monkeypatch.setattr("hardwon.apps.cli.curate.time", clock)
     advance = curate._print_tenths("writing")
     for done in (0, 5, 10):
         advance(done, 10)

@@ -209,6 +209,7 @@ def test_two_versions_that_an_earlier_version_kept_become_one(tmp_path, load, li
             library.record(replace(episode, meta={"environment": form, "policy": "import"}))
     assert len(library.trajectories()) == 2
     assert load(*openai(4)) == (0, 1)
+    assert load(*openai(2, finished=False)) == load(*openai(4)) == (0, 0)
     (row,) = library.trajectories()
     assert row["n_steps"] == 4
 

@@ -51,3 +51,4 @@ def test_episodes_are_listed_by_the_time_at_which_they_began(library, episode):
     rows, total = lists.list_episodes(library, 9)
     assert ([row["id"] for row in rows], total) == (["e-3", "e-4", "e-1", "e-0", "e-2"], 5)
     assert [row["id"] for row in lists.list_episodes(library, 2, 1)[0]] == ["e-4", "e-1"]
+    assert [row["id"] for row in lists.list_episodes(library, 3, sort="recorded")[0]] == ["e-4", "e-3", "e-2"]

@@ -80,7 +80,8 @@ def compare(
 
 def _list_ids(entry: LoggedEpisode, source: str) -> Iterator[str]:
     """Yield the ids that an episode may have in a library."""
-    for ref in (entry.ref, *entry.aliases):
+    # The shortest beginning of a conversation comes first: of several episodes it gives the id that stays.
+    for ref in (*entry.aliases, entry.ref) if source in CONVERSATIONS else (entry.ref, *entry.aliases):
         yield episode_id(ref, source)
     yield entry.ref
 

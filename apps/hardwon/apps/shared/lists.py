@@ -128,12 +128,19 @@ def sort_episodes(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
     return sorted(rows, key=find_moment, reverse=True)
 
 
-def list_episodes(library: ExperienceLibrary, limit: int, offset: int = 0) -> Found:
+def list_episodes(library: ExperienceLibrary, limit: int, offset: int = 0, sort: str = "began") -> Found:
     """Return a page of episodes, the newest first, and the total number.
 
     `success` is true or false, or None for an excluded episode.
+
+    Args:
+        library: The library.
+        limit: Largest number of episodes.
+        offset: Number of episodes to skip.
+        sort: "began", or "recorded" for the order in which they were recorded.
     """
-    rows = sort_episodes(library.trajectories())
+    rows = library.trajectories()
+    rows = rows if sort == "recorded" else sort_episodes(rows)
     page = rows[offset : offset + limit]
     return [{**row, "success": None if row["success"] is None else bool(row["success"])} for row in page], len(rows)
 

@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path as InPath, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -43,10 +43,10 @@ Number = Annotated[int, InPath(ge=0, le=2**62)]
 
 
 @router.get("/episodes", response_model=Rows)
-def episodes(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
-    """List episodes without their steps, newest first."""
+def episodes(at: At, limit: Count = 100, offset: Offset = 0, sort: Literal["began", "recorded"] = "began") -> Response:
+    """List episodes without their steps, newest first, by the time at which they began or were recorded."""
     with at.logging() as library:
-        records, total = lists.list_episodes(library, limit, offset)
+        records, total = lists.list_episodes(library, limit, offset, sort)
     return rows(records, total)
 
 
