@@ -110,3 +110,14 @@ def test_older_versions_with_other_results_are_others(load, library):
     other = json.loads(json.dumps(openai(2, finished=False)).replace("result 1", "no answer"))
     assert load(*other) == (1, 0)
     assert sorted(row["n_steps"] for row in library.trajectories()) == [2, 4]
+
+
+def test_conversations_of_one_file_that_begin_alike_are_all_imported(load, library):
+    def talk(name):
+        lines = json.loads(json.dumps(openai(3)).replace("make 1", name))
+        return {"messages": lines[0]["messages"]}
+
+    names = ["lint", "build", "clean"]
+    assert load(*map(talk, names)) == (3, 0)
+    assert load(*map(talk, reversed(names))) == (0, 0)
+    assert [load({"messages": talk(name)["messages"][:5]}) for name in names] == [(0, 0)] * 3

@@ -58,7 +58,7 @@ def compare(
     new: list[LoggedEpisode] = []
     updated: list[tuple[LoggedEpisode, list[str]]] = []
     replaced_ids: set[str] = set()
-    taken = set(rows)
+    used_ids = set(rows)
     for entry in entries:
         choices = [rows[name] for name in names[entry.ref] if name in rows and name not in replaced_ids]
         # The ids of earlier versions of hardwon were the references themselves.
@@ -69,7 +69,7 @@ def compare(
             entry = join_parts(library, matches[0], entry, convert)
         if not matches:
             if source in CONVERSATIONS:
-                entry = _choose_ref(entry, source, taken)
+                entry = _choose_ref(entry, source, used_ids)
             new.append(entry)
         elif _is_later(library, entry, matches, convert, trust):
             refs = [row["id"] for row in matches]
@@ -86,13 +86,13 @@ def _list_ids(entry: LoggedEpisode, source: str) -> Iterator[str]:
     yield entry.ref
 
 
-def _choose_ref(entry: LoggedEpisode, source: str, taken: set[str]) -> LoggedEpisode:
+def _choose_ref(entry: LoggedEpisode, source: str, used_ids: set[str]) -> LoggedEpisode:
     """Return a new conversation with the shortest of its beginnings that is free as its reference, and take it.
 
     So a shorter version of it, which may be imported later, is found.
     """
-    ref = next((ref for ref in entry.aliases if episode_id(ref, source) not in taken), entry.ref)
-    taken.add(episode_id(ref, source))
+    ref = next((ref for ref in entry.aliases if episode_id(ref, source) not in used_ids), entry.ref)
+    used_ids.add(episode_id(ref, source))
     return replace(entry, ref=ref)
 
 

@@ -127,7 +127,7 @@ class Conversations:
     def _build_episodes(self, part: str, messages: list[Message], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
         total = sum(len(message["calls"]) for message in messages)
         start = self._spool.find_start(part)
-        requests = [replace(one, meta={END: one.ref, **start}) for one in split_requests(messages)]
+        requests = [replace(request, meta={END: request.ref, **start}) for request in split_requests(messages)]
         self.unanswered += total - sum(len(request.calls) for request in requests)
         if outcome is None:
             yield from requests

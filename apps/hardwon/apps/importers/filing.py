@@ -19,8 +19,6 @@ from .spool import LoggedEpisode, Spool
 
 BATCH = 200
 """Number of episodes per transaction."""
-INDEX_AFTER = 2000
-"""Number of written episodes after which their texts are embedded."""
 _DEPTH = 8
 
 
@@ -117,7 +115,7 @@ def write(
     Returns:
         The number of new episodes.
     """
-    done = recorded = unindexed = 0
+    done = recorded = 0
     total, waiting = len(logged), iter(logged)
     settings: Any = {"source": source, "trust": trust, "writer": writer}
 
@@ -136,10 +134,8 @@ def write(
                 if report is not None:
                     report(ref)
         recorded, done = recorded + len(ids), done + len(batch)
-        unindexed += len(ids) + len(updated)
-        if unindexed and (unindexed >= INDEX_AFTER or done == total):
+        if ids or updated:
             library.index()  # here, where progress is shown: closing and the first recall would have to do it
-            unindexed = 0
         if on_progress is not None:
             on_progress(done, total)
     return recorded

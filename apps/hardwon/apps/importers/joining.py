@@ -33,7 +33,7 @@ def join_parts(library: ExperienceLibrary, row: Row, entry: LoggedEpisode, conve
         entry: The part in the file.
         convert: Converts it.
     """
-    with_root = [not one.keys() >= NO_ROOT.keys() for one in (row["meta"], entry.meta)]
+    with_root = [not meta.keys() >= NO_ROOT.keys() for meta in (row["meta"], entry.meta)]
     if all(with_root):
         return entry
     recorded, logged = library.trajectory(row["id"]), list_calls(convert(entry))
@@ -41,7 +41,7 @@ def join_parts(library: ExperienceLibrary, row: Row, entry: LoggedEpisode, conve
     if not missing or not (logged or entry.success is not None):
         return entry
     own = [call for _, calls in entry.requests for call in calls]
-    starts = [one.get(STARTED_AT, "") for one in (row["meta"], entry.meta)]
+    starts = [meta.get(STARTED_AT, "") for meta in (row["meta"], entry.meta)]
     calls = (*own, *missing) if all(starts) and starts[1] < starts[0] else (*missing, *own)
     meta = {**row["meta"], **entry.meta, STARTED_AT: min(filter(None, starts), default="")}
     if any(with_root):
