@@ -121,6 +121,8 @@ class Reasons:
     """Number of the writers of these episodes."""
     supported: tuple[str, ...] | None = _reason("supported", _parse_texts)
     """Values of the action that independent requests gave, set when the step is recalled; see `trust.support`."""
+    copied: tuple[str, ...] | None = _reason("copied", _parse_texts)
+    """Ids and addresses in the action that the agent read in a result before; see `trust.support`."""
     trajectory: str | None = _reason("trajectory", _parse_text)
     """Id of the episode of the step, set when the step is read from the library."""
     extra: Mapping[str, Any] = field(default_factory=dict)

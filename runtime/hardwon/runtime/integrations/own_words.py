@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from hardwon.memory.records import Trust
+from hardwon.memory.situations.actions import parse_action
 from hardwon.runtime.environments.calls import Call
 
 RecordedTrust = Literal["own", "trusted", "untrusted"]
@@ -22,6 +23,9 @@ PASSAGE = 5
 """Words in a row that make a copied passage. Names and ids are shorter, and the agent needs them in its calls."""
 LONG_WORD = 40
 """Characters of a single word that count as a passage: text without spaces, such as Chinese, or an encoded one."""
+ADDRESS = 5
+"""Least number of characters of an id or address that counts as copied."""
+_ADDRESS = re.compile(r"[\d@/.:\s]")
 _WORD = re.compile(r"\w+")
 
 
@@ -62,6 +66,19 @@ class ResultHider:
 def hide_results(calls: Sequence[Call]) -> list[Call]:
     """Return the calls of an episode without the words of their results."""
     return ResultHider().hide(calls)
+
+
+def find_copied(action: str, task: str, results: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids and addresses in an action that an earlier result has, in lower case, and the request has not.
+
+    An attacker names an account or a page in a result. Plain words, such as a command that an error recommends, are no
+    address.
+    """
+    if not results:
+        return ()
+    named = [slot for slot in parse_action(action).slots if len(slot) >= ADDRESS and _ADDRESS.search(slot)]
+    request = task.lower() if named else ""
+    return tuple(slot for slot in named if slot not in request and any(slot in result for result in results))
 
 
 def _replace_copied(value: Any, passages: set[int]) -> Any:

@@ -23,7 +23,7 @@ from hardwon.runtime.interfaces.types import Info
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.loop.enforcement import is_unfinished
 
-from .own_words import ResultHider
+from .own_words import ResultHider, find_copied
 
 BEFORE_CALL_S = 0.5
 """Seconds that a call of a model or tool waits for the library altogether; then it goes on without experience."""
@@ -51,6 +51,8 @@ class ToolEpisode:
         self.working.begin(build_state(task, (), ""))
         self._broken: dict[str, bool] = {}
         """Whether the last call failed, by tool."""
+        self._results: list[str] = []
+        """The results so far in lower case, in which the agent may have read a value."""
         self.on_step: Callable[[Step], object] = lambda step: None
         """Called with every new step."""
 
@@ -118,8 +120,11 @@ class ToolEpisode:
         action = call.text
         if self._hider:
             action, diagnosis = self._hider.hide(calls)[-1].text, replace(diagnosis, evidence="")
-        keys = self._find_keys(pre, action)
-        step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, Reasons.of(why))
+        keys, reasons = self._find_keys(pre, action), Reasons.of(why)
+        if copied := find_copied(action, pre.task, self._results):
+            reasons = reasons.updated(copied=copied)
+        self._results.append(f"{call.result}\n{call.error}".lower())
+        step = Step(pre, action, post, diagnosis, 0.0, len(self.steps), keys, reasons)
         self.working.add(step)
         self._broken[call.name] = bool(call.error)
         self._append(step)
