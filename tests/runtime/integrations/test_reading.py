@@ -26,7 +26,7 @@ def read(library, *requests):
     run, found = begin(ActiveRun, library), []
     for messages in requests:
         plain = begin(ToolRun, library)
-        expected = plain.read_messages(split_at_request([normalize_message(message) for message in messages])[1])
+        expected = plain.follow(split_at_request([normalize_message(message) for message in messages])[1])
         found.append((run.follow(messages), run.calls, expected, plain.calls))
     return found
 

@@ -11,7 +11,7 @@ from hardwon.runtime.integrations.tool_episode import extract_text
 from hardwon.runtime.integrations.tool_run import append_warning
 
 from .conversations import ModelCall, ModelRequest
-from .dialect import Answer, explain_unreadable
+from .dialect import Answer, ReadOnce, explain_unreadable
 from .events import format_event, is_end_mark, parse_event
 from .json_text import load
 from .streams.completion import CompletionBuilder, has_calls, iter_deltas, list_parts
@@ -23,6 +23,7 @@ class ChatCompletions:
     def __init__(self, extra: Mapping[str, Any]) -> None:
         """Set these fields in every request."""
         self._extra = extra
+        self._read = ReadOnce(plain_messages)
 
     def prepare(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request with the fields that the user of the proxy sets."""
@@ -40,8 +41,7 @@ class ChatCompletions:
 
     def read_request(self, body: Mapping[str, Any]) -> ModelRequest:
         """Return the messages of a request."""
-        messages = tuple(plain for message in body["messages"] for plain in plain_messages(message))
-        return ModelRequest(messages, extract_text(body.get("model")))
+        return ModelRequest(self._read(body["messages"]), extract_text(body.get("model")))
 
     def add_experience(self, body: Mapping[str, Any], turn: ModelCall, place: str) -> dict[str, Any]:
         """Return the request with warnings below the answers of tools, and with the hint."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardwon.apps.importers.messages import Message
-from hardwon.memory import Trajectory, Verdict
+from hardwon.memory import Step, Trajectory, Verdict
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.integrations.own_words import RecordedTrust, to_trust
@@ -36,6 +36,8 @@ OPEN_RUNS = 1024
 """Largest number of runs in progress; the oldest is recorded with an unknown outcome."""
 KEPT_RESPONSES = 256
 """Largest number of responses on the server whose conversations are in memory."""
+REPLAYS = 64
+"""Largest number of conversations whose replayed steps are in memory."""
 IDLE_S = 3600.0
 """Seconds after which a run without requests counts as abandoned."""
 
@@ -72,13 +74,13 @@ class ModelRequest:
 
 @dataclass(eq=False)
 class Conversation:
-    """A run in progress, and the digest of its messages after the last response."""
+    """A run in progress, and the digest of its messages up to the last response, or of its first request."""
 
     run: ToolRun
     episode: str
-    is_continued: bool = False
+    is_continued: bool
     """Its beginning was recorded when an earlier proxy was killed, or when the client was away for long."""
-    head: bytes = b""
+    head: bytes
     used_at: float = field(default_factory=time.monotonic)
 
 
@@ -103,6 +105,8 @@ class ConversationLog:
         self._by_head: OrderedDict[bytes, Conversation] = OrderedDict()
         self._kept: OrderedDict[str, tuple[Message, ...]] = OrderedDict()
         """Messages of conversations whose requests repeat nothing, by the id on the server."""
+        self._replayed: OrderedDict[bytes, tuple[Step, ...]] = OrderedDict()
+        """Steps of conversations that this process did not follow, by the digest of their messages."""
         self._lock = threading.Lock()
 
     def begin_turn(self, request: ModelRequest) -> ModelCall:
@@ -119,12 +123,13 @@ class ConversationLog:
         # Some frameworks send results as messages of the user; such a message is no request of a person.
         if 0 < at < len(messages) and messages[at - 1]["calls"]:
             task = next(message["text"] for message in messages if message["role"] == "user")
-        conversation = self._take(messages, len(after)) or self._begin(task, after)
+        digests = list(digest_messages(messages))
+        conversation = self._take(digests, len(after)) or self._begin(task, after, digests)
         run = conversation.run
         run.learn = run.learn and beginning is not None
         with run.lock:
             self._add_answers(run, after)
-            run.read_messages(after)
+            run.follow(after)
             run.model = request.model
             warnings = {
                 call_id: format_warning(ruling.verdict)
@@ -206,9 +211,8 @@ class ConversationLog:
 
     def cancel_turn(self, turn: ModelCall) -> None:
         """Let a conversation continue from before a request that got no response; the client may repeat it."""
-        if turn.conversation.head:
-            with self._lock:
-                self._by_head[turn.conversation.head] = turn.conversation
+        with self._lock:
+            self._by_head[turn.conversation.head] = turn.conversation
 
     def close(self) -> None:
         """Record the runs in progress, with an unknown outcome."""
@@ -233,10 +237,14 @@ class ConversationLog:
             raise ValueError(f"{request.kept_as[:40]!r} names a conversation whose beginning this proxy has not seen")
         return messages
 
-    def _take(self, messages: Sequence[Message], tail: int) -> Conversation | None:
-        """Return the run that a request continues, and end the one that it leaves behind."""
-        digests = list(digest_messages(messages))
-        request = len(messages) - tail
+    def _take(self, digests: Sequence[bytes], tail: int) -> Conversation | None:
+        """Return the run that a request continues, and end the one that it leaves behind.
+
+        Args:
+            digests: The digests of the beginnings of the conversation.
+            tail: Number of messages after the last one of a person.
+        """
+        request = len(digests) - tail
         with self._lock:
             for at in range(len(digests) - 1, -1, -1):
                 conversation = self._by_head.pop(digests[at], None)
@@ -250,7 +258,7 @@ class ConversationLog:
         self._abandon(conversation)  # a person interrupted the run with another request
         return None
 
-    def _begin(self, task: str, after: Sequence[Mapping[str, Any]]) -> Conversation:
+    def _begin(self, task: str, after: Sequence[Mapping[str, Any]], digests: Sequence[bytes]) -> Conversation:
         settings, library, calls = self._settings, self._access.get(), list(iter_calls(after))
         earlier = find_beginning(library, task, calls, "proxy")
         header = Trajectory(
@@ -261,17 +269,21 @@ class ConversationLog:
             library, task, mode=settings.mode, guidance=settings.guidance, recall_k=settings.recall_k,
             hides_results=settings.trust == "own", header=header,
         )  # fmt: skip
-        run.episode.replay(calls)
+        with self._lock:
+            steps = next((self._replayed[name] for name in reversed(digests) if name in self._replayed), ())
+        run.episode.replay(calls, steps)
+        with self._lock:
+            self._replayed[digests[-1]] = tuple(run.episode.steps)
+            self._replayed.move_to_end(digests[-1])
+            while len(self._replayed) > REPLAYS:
+                self._replayed.popitem(last=False)
         run.calls = tuple(calls)
         run.answered.update(message["answers"] for message in after if message["role"] == "tool")
-        return Conversation(run, header.id, bool(earlier))
+        return Conversation(run, header.id, bool(earlier), digests[-1])
 
     def _add_answers(self, run: ToolRun, after: Sequence[Mapping[str, Any]]) -> None:
         """Record the calls that were answered since the last request."""
-        calls = list(iter_calls(after))
-        answers = [message["answers"] for message in after if message["role"] == "tool"]
-        ids = [call["id"] for message in after for call in message["calls"] if call["id"] in answers]
-        for call, call_id in list(zip(calls, ids, strict=False))[len(run.calls) :]:
+        for call_id, call in run.find_answered(after)[len(run.calls) :]:
             run.add_answer(call, call_id)
             run.calls = (*run.calls, call)
 
@@ -316,7 +328,10 @@ def digest_messages(messages: Sequence[Message]) -> Iterator[bytes]:
     """Yield a digest of every beginning of a conversation; ids of calls distinguish equal conversations."""
     digest = hashlib.blake2b(digest_size=16)
     for message in messages:
-        calls = [[call["id"], call["name"], call["arguments"]] for call in message["calls"]]
-        kept = [message["role"], message["text"].strip(), calls, message["answers"]]
-        digest.update(json.dumps(kept, sort_keys=True, default=str).encode())
+        if "digest" not in message:  # later requests repeat the message
+            calls = [[call["id"], call["name"], call["arguments"]] for call in message["calls"]]
+            kept = [message["role"], message["text"].strip(), calls, message["answers"]]
+            text = json.dumps(kept, sort_keys=True, default=str)
+            message["digest"] = hashlib.blake2b(text.encode(), digest_size=16).digest()
+        digest.update(message["digest"])
         yield digest.digest()

@@ -4,13 +4,17 @@ A dialect reads requests and responses as plain messages, and writes experience 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hardwon.apps.importers.messages import Message
 
 from .conversations import ModelCall, ModelRequest
+
+CONVERSATIONS = 64
+"""Largest number of conversations whose messages are in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,32 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         raise ValueError("a name stands twice")
     return value
+
+
+class ReadOnce:
+    """Reads messages of requests as plain ones: for a part that repeats an earlier request, the same objects."""
+
+    def __init__(self, read: Callable[[Any], Iterable[Message]]) -> None:
+        """Read conversations with a function that returns one message of an API as plain ones."""
+        self._read = read
+        self._lock = threading.Lock()
+        self._entries: list[tuple[Sequence[Any], tuple[Message, ...]]] = []
+        """Messages as they came and as plain ones, the conversation last used first."""
+
+    def __call__(self, messages: Sequence[Any]) -> tuple[Message, ...]:
+        """Return the plain messages of a request.
+
+        Raises:
+            ValueError: A message has an unknown format.
+        """
+        with self._lock:
+            beginnings = [entry for entry in self._entries if messages[: len(entry[0])] == entry[0]]
+        old, plain = longest = max(beginnings, key=lambda entry: len(entry[0]), default=((), ()))
+        plain = (*plain, *(part for message in messages[len(old) :] for part in self._read(message)))
+        with self._lock:
+            rest = [entry for entry in self._entries if entry is not longest]
+            self._entries = [(list(messages), plain), *rest[: CONVERSATIONS - 1]]
+        return plain
 
 
 class StreamReader(Protocol):

@@ -4,7 +4,7 @@ The server can keep a conversation. A request then names `previous_response_id` 
 only. A hint in the input would stay in such a conversation, so it goes into the instructions of this request.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hardwon.apps.importers.messages import RESPONSES_ANSWERS, Message, plain_messages
@@ -12,7 +12,7 @@ from hardwon.runtime.integrations.tool_episode import extract_text
 from hardwon.runtime.integrations.tool_run import append_warning
 
 from .conversations import ModelCall, ModelRequest
-from .dialect import Answer, as_id, explain_unreadable
+from .dialect import Answer, ReadOnce, as_id, explain_unreadable
 from .json_text import load
 from .streams.response_reader import Aliases, ResponseReader
 from .streams.stream_items import is_client_call, list_items
@@ -23,6 +23,7 @@ class Responses:
 
     def __init__(self) -> None:
         self._aliases = Aliases()
+        self._read = ReadOnce(_read_item)
 
     def prepare(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request with the server's own id of the response that it continues."""
@@ -53,7 +54,7 @@ class Responses:
         """Return the messages of a request."""
         kept_as = body.get("previous_response_id") or _read_conversation(body)
         return ModelRequest(
-            read_items(_list_input(body)),
+            self._read(_list_input(body)),
             extract_text(body.get("model")),
             str(kept_as or ""),
             # The API keeps responses by default.
@@ -106,23 +107,20 @@ class Responses:
         return ResponseReader(read_response, make_message, self._aliases)
 
 
-def read_items(items: Iterable[Any]) -> tuple[Message, ...]:
-    """Return items as plain messages, without those of which nobody is the author.
+def _read_item(item: Any) -> list[Message]:
+    """Return an item as plain messages; none if nobody is its author.
 
     Raises:
-        ValueError: A message has an unknown format.
+        ValueError: It has an unknown format.
     """
-    messages: list[Message] = []
-    for item in items:
-        if "role" not in item and not _is_exchange_with_tool(item):
-            continue
-        plain = list(plain_messages(item))
-        if is_client_call(item):
-            arguments = item.get("arguments") if item["type"] == "function_call" else {}
-            for call in plain[0]["calls"]:
-                call["unreadable"] = explain_unreadable(call["name"], arguments)
-        messages += plain
-    return tuple(messages)
+    if "role" not in item and not _is_exchange_with_tool(item):
+        return []
+    plain = list(plain_messages(item))
+    if is_client_call(item):
+        arguments = item.get("arguments") if item["type"] == "function_call" else {}
+        for call in plain[0]["calls"]:
+            call["unreadable"] = explain_unreadable(call["name"], arguments)
+    return plain
 
 
 def _is_exchange_with_tool(item: Mapping[str, Any]) -> bool:
@@ -133,7 +131,7 @@ def _is_exchange_with_tool(item: Mapping[str, Any]) -> bool:
 def read_response(value: Any) -> Answer | None:
     """Return a response as an answer, or None if it failed, is still in progress, or has another form."""
     try:
-        messages = read_items(list_items(value["output"]))
+        messages = tuple(plain for item in list_items(value["output"]) for plain in _read_item(item))
         status, name, conversation = value["status"], value["id"], _read_conversation(value)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None

@@ -44,8 +44,8 @@ def build_state(
     task: str, calls: Sequence[Call], feedback: str, shown_calls: int = 8, shown_chars: int = 2000
 ) -> State:
     """Return the state with the request and recent results; consecutive identical results appear once."""
-    entries = (f"> {clip(call.text, shown_chars)}\n{call.result}" for call in reversed(calls))
-    # Iterate from the end, so that only the calls on display are formatted.
+    # Iterate from the end, so that only the calls on display are formatted, and equal ones once.
+    entries = (f"> {clip(call.text, shown_chars)}\n{call.result}" for call, _ in groupby(reversed(calls)))
     recent = [entry for entry, _ in islice(groupby(entries), shown_calls)][::-1]
     return State("\n\n".join([f"Request: {task}", *recent]), task=task, feedback=feedback)
 

@@ -20,11 +20,9 @@ from langchain_core.tracers.context import register_configure_hook
 from langgraph.config import get_config
 from langgraph.types import Command
 
-from hardwon.memory import State
-from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.loop.enforcement import Ruling
 
-from .tool_episode import iter_calls, normalize_message, split_at_request
+from .tool_episode import normalize_message
 from .tool_run import ToolRun
 
 Answer = ToolMessage | Command[Any]
@@ -46,35 +44,9 @@ class ActiveRun(ToolRun):
     has_answer: bool = False
     """The result of the last tool is the answer of the run (`return_direct`)."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._messages: list[Any] = []
-        """The messages that were read."""
-        self._settled: tuple[Call, ...] = ()
-        """The calls of messages that need not be read again, because every call in them is answered."""
-        self._tail: list[Mapping[str, Any]] = []
-        """The messages after those, as plain ones."""
-
-    def follow(self, messages: Sequence[Any]) -> State:
-        """Return the state of a model call that sees these messages; a message that was read before is passed over."""
-        count = len(self._messages)
-        if list(map(id, messages[:count])) != list(map(id, self._messages)):  # another middleware changed some
-            count, self._settled, self._tail = 0, (), []
-        new = [normalize_message(message) for message in messages[count:]]
-        if any(message["role"] == "user" for message in new):
-            self._settled, self._tail = (), list(split_at_request(new)[1])
-        else:
-            self._tail += new
-        self._messages = list(messages)
-        self.add_rejections(self._tail)
-        answered = tuple(iter_calls(self._tail))
-        self.calls = (*self._settled, *answered)
-        count = sum(len(message["calls"]) for message in self._tail)
-        # An answer without a call may belong to one that comes later.
-        if len(answered) == count == sum(message["role"] == "tool" for message in self._tail):
-            self._settled, self._tail = self.calls, []
-        self.state = self.episode.state(self.calls)
-        return self.state
+    def read_message(self, message: Any) -> Mapping[str, Any]:
+        """Return a message of LangChain as a plain one."""
+        return normalize_message(message)
 
     def rule_on_calls(self, response: Any, message: AIMessage, before: list[Any]) -> list[Any] | AIMessage | None:
         """Rule on all calls of a message. If at least one may run, only the others are refused.

@@ -155,12 +155,24 @@ class ToolEpisode:
         self.steps.append(step)
         self.on_step(step)
 
-    def replay(self, calls: Sequence[Call]) -> None:
-        """Add steps for calls that were answered before this process followed the episode."""
+    def replay(self, calls: Sequence[Call], first: Sequence[Step] = ()) -> None:
+        """Add steps for calls that were answered before this process followed the episode.
+
+        Args:
+            calls: The calls.
+            first: Steps of the first of these calls, from another replay; `on_step` is not called for them.
+        """
+        waiting = iter(first)
         for n, call in enumerate(calls):
             # Refused calls did not run, and replaying them as answers would count as evidence.
-            if not call.result.startswith(REFUSED):
+            if call.result.startswith(REFUSED):
+                continue
+            if (step := next(waiting, None)) is None:
                 self.add_answer(self.state(calls[:n]), calls[: n + 1])
+            else:
+                self.working.add(step)
+                self._broken[call.name] = bool(call.error)
+                self.steps.append(step)
 
     def trajectory(self, success: bool | None, score: float | None = None, **fields: Any) -> Trajectory:
         """Return the episode as a trajectory; the last step's reward is the score.
@@ -277,7 +289,12 @@ def normalize_call(call: Any) -> dict[str, Any]:
 
 
 def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
-    """Yield the answered calls of plain messages, in the order in which they were made.
+    """Yield the answered calls of plain messages; see `iter_answers`."""
+    return (call for _, call in iter_answers(messages))
+
+
+def iter_answers(messages: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, Call]]:
+    """Yield the answered calls of plain messages with their ids, in the order in which they were made.
 
     Ids may repeat, as in OpenAI's legacy format, where the id is the function's name, or be empty. Each call is matched
     with the next unused answer to its id, else with the next one to its name, else with the next one without an id.
@@ -296,7 +313,7 @@ def iter_calls(messages: Iterable[Mapping[str, Any]]) -> Iterator[Call]:
                 answer = waiting.popleft()
                 text = answer["text"].partition(f"\n\n{WARNED}")[0]
                 error = clip(find_failure(text, failed=True), SHOWN_CHARS) if answer["error"] else ""
-                yield Call(call["name"], call["arguments"], clip(text, SHOWN_CHARS), error)
+                yield call["id"], Call(call["name"], call["arguments"], clip(text, SHOWN_CHARS), error)
 
 
 def _make_hashable(ref: Any) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hardwon.memory import ExperienceLibrary, Reasons, State, Trajectory, Verdict
+from hardwon.memory import ExperienceLibrary, Reasons, State, Step, Trajectory, Verdict
 from hardwon.memory.open_runs import OpenRun
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.reasons import NO_REASONS
@@ -26,7 +26,7 @@ from hardwon.runtime.loop.advisor import Advisor, collect_sources
 from hardwon.runtime.loop.enforcement import Mode, Ruling, rule, settle
 from hardwon.runtime.loop.nodes_advise import GUIDANCE_TOKENS
 
-from .tool_episode import BEFORE_CALL_S, REFUSED, SHOWN_CHARS, WARNED, ToolEpisode, iter_calls
+from .tool_episode import BEFORE_CALL_S, REFUSED, SHOWN_CHARS, WARNED, ToolEpisode, iter_answers, split_at_request
 
 HEADING = (
     "What earlier episodes suggest. It may not fit; what is seen now takes precedence. "
@@ -71,15 +71,28 @@ class ToolRun:
     """Guards the fields above: tool calls of one message run in parallel threads."""
 
     def __post_init__(self) -> None:
+        self._messages: list[Any] = []
+        """The messages that were read."""
+        self._settled: tuple[tuple[Any, Call], ...] = ()
+        """The calls of messages that need not be read again, because every call in them is answered."""
+        self._tail: list[Mapping[str, Any]] = []
+        """The messages after those, as plain ones."""
         self._file: OpenRun | None = None
+        self._kept = 0
+        """Number of steps on the disk."""
         if self.header is not None and self.learn:
             self._file = self.library.open_run(self.header.id, partial(self._describe, self.header))
-            # The process may end before the run does.
-            self.episode.on_step = self._file.add
+            self.episode.on_step = partial(self._keep, self._file)
 
     def _describe(self, header: Trajectory) -> Trajectory:
         """Return what is known of the episode; the model is known after its first call."""
         return replace(header, meta={**header.meta, "policy": self.model})
+
+    def _keep(self, file: OpenRun, last: Step) -> None:
+        """Put the steps up to this one on the disk, because the process may end before the run does."""
+        for step in self.episode.steps[self._kept :]:
+            file.add(step)
+        self._kept = len(self.episode.steps)
 
     def pause(self) -> None:
         """Let another process continue the run."""
@@ -95,12 +108,39 @@ class ToolRun:
         """Return the state before the last model call, or that of the beginning."""
         return self.state or self.episode.state(())
 
-    def read_messages(self, after: Sequence[Mapping[str, Any]]) -> State:
-        """Return the state of a model call that sees these messages of the run, and continue from it."""
-        self.add_rejections(after)
-        self.calls = tuple(iter_calls(after))
+    def read_message(self, message: Any) -> Mapping[str, Any]:
+        """Return a message as a plain one."""
+        return message  # type: ignore[no-any-return]
+
+    def follow(self, messages: Sequence[Any]) -> State:
+        """Return the state of a model call that sees these messages; a message that was read before is passed over."""
+        self._read(messages)
+        self.add_rejections(self._tail)
+        self.calls = tuple(call for _, call in self.find_answered(messages))
         self.state = self.episode.state(self.calls)
         return self.state
+
+    def find_answered(self, messages: Sequence[Any]) -> tuple[tuple[Any, Call], ...]:
+        """Return the answered calls of these messages with their ids."""
+        self._read(messages)
+        answered = tuple(iter_answers(self._tail))
+        pairs = (*self._settled, *answered)
+        count = sum(len(message["calls"]) for message in self._tail)
+        # An answer without a call may belong to one that comes later.
+        if len(answered) == count == sum(message["role"] == "tool" for message in self._tail):
+            self._settled, self._tail = pairs, []
+        return pairs
+
+    def _read(self, messages: Sequence[Any]) -> None:
+        count = len(self._messages)
+        if list(map(id, messages[:count])) != list(map(id, self._messages)):  # somebody changed some
+            count, self._settled, self._tail = 0, (), []
+        new = [self.read_message(message) for message in messages[count:]]
+        if any(message["role"] == "user" for message in new):
+            self._settled, self._tail = (), list(split_at_request(new)[1])
+        else:
+            self._tail += new
+        self._messages = list(messages)
 
     @deadline(BEFORE_CALL_S)
     def find_hint(self, state: State) -> Hint | None:

@@ -1,0 +1,143 @@
+"""A request repeats its whole conversation, and only what is new in it costs work."""
+
+import json
+from typing import Any
+
+import pytest
+
+from hardwon.apps.proxy import chat, responses
+from hardwon.apps.proxy.conversations import ConversationLog, ProxySettings
+from hardwon.apps.proxy.library_access import LibraryAccess
+from hardwon.memory import ExperienceLibrary
+from hardwon.memory.open_runs.lines import read_steps
+from hardwon.runtime.environments import calls
+from hardwon.runtime.environments.calls import Call, build_state
+from hardwon.runtime.integrations.tool_episode import ToolEpisode
+
+
+@pytest.fixture
+def log(tmp_path):
+    access = LibraryAccess(lambda: ExperienceLibrary.open(tmp_path / "work.db"))
+    opened = ConversationLog(access, ProxySettings(trust="trusted"))
+    yield opened
+    opened.close()
+    access.close()
+
+
+def chat_pair(n):
+    function = {"name": "write", "arguments": json.dumps({"file": f"{n}.txt"})}
+    call = {"id": f"c{n}", "type": "function", "function": function}
+    yield {"role": "assistant", "content": None, "tool_calls": [call]}
+    yield {"role": "tool", "tool_call_id": f"c{n}", "content": f"error: no {n}" if n % 3 else "written"}
+
+
+def response_pair(n):
+    arguments = json.dumps({"file": f"{n}.txt"})
+    yield {"type": "function_call", "call_id": f"c{n}", "name": "write", "arguments": arguments}
+    yield {"type": "function_call_output", "call_id": f"c{n}", "output": f"error: no {n}" if n % 3 else "written"}
+
+
+DIALECTS: dict[str, Any] = {
+    "chat": (chat, lambda: chat.ChatCompletions({}), "messages", chat_pair),
+    "responses": (responses, responses.Responses, "input", response_pair),
+}
+
+
+class Talk:
+    """Sends requests with a number of calls before them, and counts the messages read and the steps added."""
+
+    def __init__(self, log, dialect, name, pair):
+        self.log, self.dialect, self.name, self.pair = log, dialect, name, pair
+        self.read: list[Any] = []
+        self.added: list[Any] = []
+
+    def __call__(self, count):
+        items = [{"role": "user", "content": "Write."}, *(item for n in range(count) for item in self.pair(n))]
+        return self.log.begin_turn(self.dialect.read_request(json.loads(json.dumps({"model": "m", self.name: items}))))
+
+    def answer(self, turn, count):
+        call = json.loads(json.dumps(next(self.pair(count))))
+        self.log.note_response(turn, self.dialect.read_request({self.name: [call]}).messages, False, ())
+
+    def clear(self):
+        self.read.clear()
+        self.added.clear()
+
+
+@pytest.fixture(params=DIALECTS)
+def talk(request, log, monkeypatch):
+    module, make, name, pair = DIALECTS[request.param]
+    plain, add_answer = module.plain_messages, ToolEpisode.add_answer
+    sent = Talk(log, None, name, pair)
+
+    def read(message):
+        sent.read.append(message)
+        return plain(message)
+
+    def add(episode, *args, **options):
+        sent.added.append(episode)
+        return add_answer(episode, *args, **options)
+
+    monkeypatch.setattr(module, "plain_messages", read)
+    monkeypatch.setattr(ToolEpisode, "add_answer", add)
+    sent.dialect = make()
+    return sent
+
+
+def test_the_next_request_costs_what_is_new_in_it(talk):
+    turn = talk(20)
+    talk.answer(turn, 20)
+    talk.clear()
+    follows = talk(21)
+    assert follows.conversation is turn.conversation
+    assert (len(talk.read), len(talk.added)) == (2, 1)
+    assert len(follows.conversation.run.episode.steps) == 21
+
+
+def test_a_repeated_request_is_not_computed_again(talk):
+    """Such as a second sample of the same conversation, which is a run of its own."""
+    turn = talk(20)
+    talk.answer(turn, 20)
+    talk.clear()
+    again = talk(20)
+    assert again.conversation is not turn.conversation
+    assert (talk.read, talk.added) == ([], [])
+    runs = [which.conversation.run for which in (turn, again)]
+    assert runs[0].episode.steps == runs[1].episode.steps
+    assert runs[0].episode.state(runs[0].calls) == runs[1].episode.state(runs[1].calls)
+    assert runs[0].episode.judge() == runs[1].episode.judge()
+
+
+def test_the_steps_of_a_repeated_request_are_on_the_disk_with_the_first_new_one(talk, tmp_path):
+    talk.answer(talk(3), 3)
+    again = talk(3)
+    talk.answer(again, 3)
+    assert talk(4).conversation is again.conversation
+    files = (tmp_path / "work.db.runs").glob("*.jsonl")
+    (file,) = [path for path in files if again.conversation.episode in path.read_text()]
+    written = list(read_steps(file.read_text().splitlines()[1:]))
+    assert [step.action for step in written] == [step.action for step in again.conversation.run.episode.steps]
+    assert len(written) == 4
+
+
+def test_a_first_request_that_got_no_answer_is_the_same_run_when_it_comes_again(talk, log):
+    """Its answers are recorded already, and recalling for it took too long."""
+    turn = talk(20)
+    log.cancel_turn(turn)
+    assert talk(20).conversation is turn.conversation
+    log.cancel_turn(turn)
+    assert talk(21).conversation is turn.conversation
+    assert len(talk.added) == 21
+
+
+@pytest.mark.parametrize("different", [True, False])
+def test_a_state_formats_the_calls_on_display_alone(monkeypatch, different):
+    formatted = []
+
+    def format_call(name, arguments):
+        formatted.append(name)
+        return f"{name}({arguments})"
+
+    monkeypatch.setattr(calls, "call_text", format_call)
+    build_state("Write.", [Call("write", {"file": n if different else 0}, "ok") for n in range(200)], "ok")
+    assert len(formatted) <= 9
