@@ -119,6 +119,7 @@ class Exchange:
 
     async def _read(self, response: httpx.Response) -> Response:
         """Return a response that is not a stream."""
+        raw = b""
         for attempt in range(MOST_RETRIES + 1):
             try:
                 raw = b"".join([part async for part in response.aiter_raw()])

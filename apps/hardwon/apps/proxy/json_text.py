@@ -121,10 +121,10 @@ class JsonObject:
             return [(span, json.dumps(new))]
         spans = self.elements[name]
         lead = 1 if len(new) > len(old) and new[0] is not old[0] and new[1] is old[0] else 0
-        edits = [(spans[0][:1] * 2, f"{json.dumps(value)}, ") for value in new[:lead]]
+        start, end = spans[0][0], spans[-1][1]
+        edits = [((start, start), f"{json.dumps(value)}, ") for value in new[:lead]]
         pairs = zip(spans, old, new[lead:], strict=False)
         edits += [(place, self._write_element(place, was, now)) for place, was, now in pairs if was is not now]
-        end = spans[-1][1]
         return [*edits, *(((end, end), f", {json.dumps(value)}") for value in new[lead + len(old) :])]
 
     def _write_element(self, span: Span, old: Any, new: Any) -> str:

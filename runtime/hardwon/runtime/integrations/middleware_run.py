@@ -147,7 +147,26 @@ class GraphRuns(BaseCallbackHandler):
 
     run_inline = True
     """Called where the event happens: a thread would cost more than the work."""
-    ignore_llm = ignore_chat_model = ignore_retriever = ignore_agent = True
+
+    @property
+    def ignore_llm(self) -> bool:
+        """Skip the events of language models."""
+        return True
+
+    @property
+    def ignore_chat_model(self) -> bool:
+        """Skip the events of chat models."""
+        return True
+
+    @property
+    def ignore_retriever(self) -> bool:
+        """Skip the events of retrievers."""
+        return True
+
+    @property
+    def ignore_agent(self) -> bool:
+        """Skip the events of agents of older versions."""
+        return True
 
     def __init__(self) -> None:
         self._graphs: dict[UUID, UUID] = {}

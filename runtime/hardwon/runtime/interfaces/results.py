@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, cast
 
 from .error_texts import reports_failure
 
@@ -216,7 +216,8 @@ def _read_attributes(value: Any, *, only_given: bool = False) -> dict[str, Any]:
     named = {field.name: getattr(value, field.name, None) for field in fields(value)} if is_dataclass(value) else {}
     with suppress(Exception):  # an object without fields, or one that answers for any name
         named |= vars(value)
-    given = value.model_fields_set if only_given and hasattr(type(value), "model_fields_set") else None
+    has_given = only_given and hasattr(type(value), "model_fields_set")
+    given = cast(Any, value).model_fields_set if has_given else None
     kept = named if not isinstance(given, set) else {name: named[name] for name in named if name in given}
     return {name: part for name, part in kept.items() if not name.startswith("_")}
 
