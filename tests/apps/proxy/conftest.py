@@ -58,6 +58,9 @@ class Upstream:
         routes = [
             Route("/v1/chat/completions", self.complete, methods=["POST"]),
             Route("/v1/responses", self.respond, methods=["POST"]),
+            Route("/v1/Chat/completions", self.complete, methods=["POST"]),
+            Route("/v1/chat/completions/", self.complete, methods=["POST"]),
+            Route("/v1/responses/", self.respond, methods=["POST"]),
             Route("/v1/models", lambda request: JSONResponse({"object": "list", "data": [{"id": "m"}]})),
         ]
         self.app = Starlette(routes=routes)

@@ -154,6 +154,18 @@ def test_a_forbidden_call_is_refused_in_every_form(proxied, upstream, library):
         assert b'"finish_reason": "stop"' in got or b"response.completed" in got, name
 
 
+@pytest.mark.parametrize(
+    "route", ["chat/completions/", "Chat/completions", "%43hat/completions", "chat%2Fcompletions", "responses/"]
+)
+def test_another_spelling_of_a_route_passes_no_forbidden_call(proxied, upstream, library, route):
+    forbid(library)
+    name, body = ("only the end", RESPONSES) if route == "responses/" else ("finish reason stop", CHAT)
+    answers(upstream, READ[name])
+    got = httpx.post(f"{proxied(mode='block').base_url}{route}", json=body)
+    assert got.status_code in (200, 400)
+    assert b"last" not in got.content
+
+
 def test_a_call_that_cannot_be_read_is_said_to_be_so(proxied, upstream, library):
     client = proxied(mode="block")
     for name, data in UNREAD.items():

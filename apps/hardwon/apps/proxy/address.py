@@ -42,3 +42,15 @@ def _leads_down(path: str) -> bool:
         return False
     names = [segment.partition(";")[0] for segment in segments]
     return not {".", ".."} & set(names) and all(names[:-1])
+
+
+def name_route(path: str) -> str:
+    """Return what a server may take a path for: in lower case, decoded, and without empty parts and parameters.
+
+    >>> name_route("/v1/Chat/completions/")
+    'chat/completions'
+    """
+    while (decoded := unquote(path, "latin-1")) != path:
+        path = decoded
+    names = [segment.partition(";")[0] for segment in path.casefold().split("/")]
+    return "/".join(filter(None, names)).removeprefix("v1/")

@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket
 from hardwon.apps.http.access.browsers import is_for_loopback, is_foreign
 from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S
 
-from .address import PathRefused, join_path
+from .address import PathRefused, join_path, name_route
 from .chat import ChatCompletions
 from .conversations import ConversationLog, ModelCall, ProxySettings
 from .dialect import Dialect
@@ -253,7 +253,10 @@ class Proxy:
             return explain_failure(error)
 
     async def pass_through(self, request: Request) -> Response:
-        """Forward any other request unchanged."""
+        """Forward any other request unchanged. Another spelling of a route with experience is that route."""
+        dialect = {"chat/completions": self._chat, "responses": self._responses}.get(name_route(request.url.path))
+        if request.method == "POST" and dialect is not None:
+            return await self._answer(request, dialect)
         return await self._forward(request, await request.body())
 
     async def _forward(self, request: Request, data: bytes) -> Response:
