@@ -275,7 +275,10 @@ class Search:
         batch = _EMBED if seconds_left() is None else _EMBED_BRIEFLY
         while rows := self._store.rows(query, (self.namespace, after, newest, kind, length, batch)):
             if seconds_left() == 0.0:
-                raise LibraryBusy(f"{self._store.path} has texts without vectors. Run: hardwon memory index")
+                path = self._store.path
+                raise LibraryBusy(
+                    f"{path} has texts without vectors yet. Embed them: hardwon memory search {path} WORD"
+                )
             # Outside the transaction: embedding is slow and must not block writers.
             vectors = self._embedder.embed([text for _, text in rows])
             self._keep(kind, dict(rows), vectors)
