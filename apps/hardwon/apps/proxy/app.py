@@ -254,7 +254,8 @@ class Proxy:
 
     async def pass_through(self, request: Request) -> Response:
         """Forward any other request unchanged. Another spelling of a route with experience is that route."""
-        dialect = {"chat/completions": self._chat, "responses": self._responses}.get(name_route(request.url.path))
+        dialects: dict[str, Dialect] = {"chat/completions": self._chat, "responses": self._responses}
+        dialect = dialects.get(name_route(request.url.path))
         if request.method == "POST" and dialect is not None:
             return await self._answer(request, dialect)
         return await self._forward(request, await request.body())

@@ -276,9 +276,7 @@ class Search:
         while rows := self._store.rows(query, (self.namespace, after, newest, kind, length, batch)):
             if seconds_left() == 0.0:
                 path = self._store.path
-                raise LibraryBusy(
-                    f"{path} has texts without vectors yet. Embed them: hardwon memory search {path} WORD"
-                )
+                raise LibraryBusy(f"{path} has texts without vectors. Embed them: hardwon memory search {path} WORD")
             # Outside the transaction: embedding is slow and must not block writers.
             vectors = self._embedder.embed([text for _, text in rows])
             self._keep(kind, dict(rows), vectors)
