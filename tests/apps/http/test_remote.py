@@ -31,7 +31,7 @@ from hardwon.runtime.policies.episodic import EpisodicPolicy
 from hardwon.runtime.teams.sharing import Desk, TeamEvent
 from hardwon.runtime.teams.sharing_policy import AdmitAll, Choice
 
-SERVED_BY_HAND_ONLY = {"forget", "gate", "index", "open_values", "repair", "restore"}
+SERVED_BY_HAND_ONLY = {"gate", "index", "open_values", "repair", "replace_many", "restore"}
 """What is done beside the file."""
 
 

@@ -23,7 +23,7 @@ from langgraph.types import Command
 from tests import warm
 from tests.runtime.integrations.scripted import call, create_agent, last, model
 
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, Reasons
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, remember
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.middleware_run import GRAPHS
@@ -402,3 +402,22 @@ def test_a_run_that_takes_the_place_of_its_beginning_keeps_the_grades(library):
     assert len(library.grades("e-1")) == 1
     episode = library.trajectory("e-1")
     assert (episode.success, episode.writer, len(episode.steps)) == (True, "proxy", 2)
+
+
+def test_a_continued_run_of_somebody_else_says_nothing_of_items(library):
+    """Reasons name items and would move their scores; the intake drops them, as it does from a whole run."""
+
+    def record(count: int, *, is_continued: bool) -> None:
+        run = begin_run(library, "Book a table.")
+        run.why = Reasons(recalled=("in-0123456789ab",))
+        for table in range(count):
+            run.add_answer(Call("book", {"table": table}, "booked"), str(table))
+            run.calls = (*run.calls, Call("book", {"table": table}, "booked"))
+        options: Any = {"writer": "token:guest", "trust": "untrusted", "is_continued": is_continued}
+        record_run(run, success=True, environment="proxy", episode="e-1", **options)
+
+    record(1, is_continued=False)
+    record(2, is_continued=True)
+    episode = library.trajectory("e-1")
+    assert (episode.trust, len(episode.steps)) == ("untrusted", 2)
+    assert all(step.why.recalled is None for step in episode.steps)

@@ -14,6 +14,7 @@ from hardwon.memory.errors import HardwonError
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
 from hardwon.memory.records import Trust
+from hardwon.memory.trust.intake import received
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.loop.advisor import Advisor
@@ -110,7 +111,9 @@ def record_run(
         reading = read_episode(extractor, trajectory, library)
         trajectory = replace(trajectory, meta={**trajectory.meta, "extraction": reading.report})
     if is_continued and _has_beginning(library, trajectory):
-        library.replace_many([(replace(trajectory, writer=writer, trust=trust), [name])])
+        if writer or trust == "untrusted":
+            trajectory = received(trajectory, library.keys, writer=writer, trust=trust)
+        library.replace_many([(trajectory, [name])])
     elif writer or trust == "untrusted":
         library.receive([trajectory], writer=writer, trust=trust)
     else:
