@@ -13,6 +13,7 @@ from tests.apps.proxy.conftest import TOOLS, serving, wait_for
 from tests.apps.proxy.test_cut_streams import CHAT, RESPONSE
 from tests.apps.proxy.test_proxy import open_episodes
 
+from hardwon.apps.proxy.forwarding import forward_headers
 from hardwon.apps.proxy.json_text import JsonObject
 from hardwon.memory import Item
 
@@ -334,3 +335,16 @@ def test_objects_are_read_like_everywhere(value):
     assert read.encode(dict(read.value)).decode() == text
     changed = {**read.value, "b": [read.value["b"][0], {**read.value["b"][1], "d": 1}, 2], "e": value}
     assert repr(json.loads(read.encode(changed))) == repr(changed)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_request_headers_pass_except_those_of_the_connection(is_read):
+    """In their order and as often as they came: a dictionary would keep one of two equal names."""
+    own = [(b"Authorization", b"Bearer k"), (b"X-Trace", b"1"), (b"X-Trace", b"2"), (b"Cookie", b"a=1")]
+    of_connection = [
+        (b"Host", b"127.0.0.1:1"), (b"Content-Length", b"9"), (b"Connection", b"keep-alive, X-Hop"), (b"X-Hop", b"h"),
+        (b"Transfer-Encoding", b"chunked"), (b"Expect", b"100-continue"),
+    ]  # fmt: skip
+    passed = forward_headers([*own, *of_connection, (b"Accept-Encoding", b"gzip")], is_read=is_read)
+    assert passed[: len(own)] == own
+    assert [value for _, value in passed[len(own) :]] == [b"identity" if is_read else b"gzip"]

@@ -1,4 +1,4 @@
-"""What the results of an experiment depend on beside its plan: versions, source files and models.
+"""Read what the results of an experiment depend on beside its plan: versions, source files and models.
 
 An experiment whose folder was made with other ones is another experiment, although its settings are the same.
 """
