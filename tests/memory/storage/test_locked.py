@@ -172,7 +172,7 @@ def test_texts_without_vectors_are_not_all_embedded_before_a_deadline(library, e
     left = iter([None, 1.0, 1.0, 0.0])
     monkeypatch.setattr("hardwon.memory.retrieval.search.seconds_left", lambda: next(left, 0.0))
     next(left)
-    with pytest.raises(LibraryBusy, match="hardwon memory index"):
+    with pytest.raises(LibraryBusy, match="hardwon memory search"):
         library.recall("box7")
     ((vectors,),) = library._store.rows("SELECT count(*) FROM vectors")
     assert 0 < vectors < 80
