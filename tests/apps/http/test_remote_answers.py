@@ -3,15 +3,17 @@
 import gzip
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
 from hardwon.apps.http.app import create_app
-from hardwon.memory import Item, State, Step, Trajectory, wire
+from hardwon.memory import ExperienceLibrary, Item, State, Step, Trajectory, wire
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import Diagnosis
 from hardwon.memory.remote import RemoteLibrary
@@ -162,7 +164,7 @@ def test_a_slow_answer_ends_in_time(part, monkeypatch):
 
 def test_a_write_whose_answer_was_lost_is_done_once(tmp_path):
     """The second attempt with the same key gets the first answer; another key or another caller does not."""
-    with TestClient(create_app(tmp_path / "a.db", trust="trusted"), base_url="http://127.0.0.1:8420") as client:
+    with serve(tmp_path) as client:
         body = {"team": "a", "key": "k", "value": "v"}
 
         def put(key):
@@ -175,35 +177,78 @@ def test_a_write_whose_answer_was_lost_is_done_once(tmp_path):
         assert len(client.get("/v1/bank/entries?task=t").json()["entries"]) == 2
 
 
-def test_a_client_tries_again_with_the_same_key(tmp_path, monkeypatch):
-    """The first answer to each write is lost on the way."""
-    import httpx
+def serve(folder):
+    return TestClient(create_app(folder / "a.db", trust="trusted"), base_url="http://127.0.0.1:8420")
 
-    app = create_app(tmp_path / "a.db", trust="trusted")
-    with TestClient(app, base_url="http://127.0.0.1:8420") as server:
-        lost: set[str] = set()
 
-        def handle(request):
-            headers = {name: value for name, value in request.headers.items() if name != "host"}
-            answer = server.request(
-                request.method, str(request.url.raw_path.decode()), content=request.content, headers=headers
-            )
-            key = request.headers.get("idempotency-key", "")
-            if key and key not in lost:
-                lost.add(key)
-                raise httpx.ReadError("lost")
-            return httpx.Response(answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content))
+WRITES = {
+    "add": lambda library: library.add(Item("insight", "a title of its own")),
+    "put": lambda library: library.bank("t").put("a", "k", "v"),
+    "pull": lambda library: library.bank("t").pull(1, "b"),
+    "undo": lambda library: library.undo("in-1"),
+    "update": lambda library: library.update("in-1", title="a fourth title"),
+    "pin": lambda library: library.pin("in-1"),
+    "feedback": lambda library: library.feedback("in-1", True),
+    "rewrite": lambda library: library.rewrite(["in-1"], Item("insight", "a title for both of them")),
+    "record": lambda library: library.record(replace(EPISODE, id="e2")),
+    "record without an id": lambda library: len([library.record(replace(EPISODE, id=""))]),
+    "grade": lambda library: library.grade("e", success=False).success,
+    "import": lambda library: library.import_jsonl("export.jsonl"),
+}
 
-        monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lambda self, request: handle(request))
-        with RemoteLibrary("http://127.0.0.1:8420") as library:
-            bank = library.bank("t")
-            bank.put("a", "k", "v")
-            admission = library.add(Item("insight", "a title"))
-            assert admission.status == "added"
-            assert admission.item_id
-            library.update(admission.item_id, title="another title")
-            library.update(admission.item_id, title="a third title")
-            assert library.undo(admission.item_id).title == "another title"
-            assert len(bank.entries()) == 1
-            assert len(library.items()) == 1
-        assert len(lost) >= 5
+
+@pytest.mark.parametrize(("verb", "restarts"), [("add", False), *((verb, True) for verb in WRITES)])
+def test_a_repeated_write_is_done_once_also_after_a_restart(verb, restarts, tmp_path, monkeypatch):
+    """The first answer to each write is lost on the way; the result and the library are as if it had arrived."""
+    results = []
+    for loses in (False, True):
+        folder = tmp_path / str(loses)
+        folder.mkdir()
+        with ExperienceLibrary.open(folder / "a.db") as local:
+            local.record(EPISODE)
+            local.add(Item("insight", "the first title", id="in-1"))
+            local.update("in-1", title="the second title")
+            local.update("in-1", title="a third title")
+            local.bank("t").put("a", "older", "v")
+            local.export_jsonl(folder / "export.jsonl")
+        with ExitStack() as stack:
+            monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lossy(folder, loses, restarts, stack))
+            namespace = "n" if verb == "import" else "default"
+            library = stack.enter_context(RemoteLibrary("http://127.0.0.1:8420", namespace=namespace))
+            monkeypatch.chdir(folder)
+            result = WRITES[verb](library)
+        with ExperienceLibrary.open(folder / "a.db", read_only=True) as local:
+            history = [(row["op"], row["detail"]) for row in local.history("in-1")]
+            stored = history, len(local.items()), len(local.trajectories()), local.bank("t").entries()
+            results.append((result, *stored, local.bank("t").pulls()))
+    assert results[0] == results[1]
+
+
+def lossy(folder, loses, restarts, stack):
+    """Return a transport to a server that is started anew after the first answer to a write, which is lost."""
+    servers = [stack.enter_context(serve(folder))]
+
+    def handle(self, request):
+        nonlocal loses
+        headers = {name: value for name, value in request.headers.items() if name != "host"}
+        path = request.url.raw_path.decode()
+        answer = servers[-1].request(request.method, path, content=request.content, headers=headers)
+        if loses and "idempotency-key" in headers and not path.startswith("/v1/namespaces"):
+            loses = False
+            if restarts:
+                servers.append(stack.enter_context(serve(folder)))
+            raise httpx.ReadError("lost")
+        return httpx.Response(answer.status_code, headers=answer.headers, stream=httpx.ByteStream(answer.content))
+
+    return handle
+
+
+def test_forgetting_deletes_the_answers_that_quote(tmp_path):
+    with ExperienceLibrary.open(tmp_path / "a.db") as local:
+        local.add(Item("insight", "the code is xylophone", id="in-1"))
+    with serve(tmp_path) as client:
+        change = {"title": "the code is a xylophone"}
+        assert client.patch("/v1/items/in-1", json=change, headers={"Idempotency-Key": "k"}).status_code == 200
+    with ExperienceLibrary.open(tmp_path / "a.db") as local:
+        assert local.forget(text="xylophone").erased
+    assert b"xylophone" not in (tmp_path / "a.db").read_bytes()

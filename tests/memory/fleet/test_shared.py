@@ -175,6 +175,18 @@ def test_recording_is_idempotent_and_another_episode_is_refused(connect, episode
     assert len(settle(one, two)) == 1
 
 
+def test_a_repeated_write_gets_the_first_answer(connect):
+    with connect() as library:
+        writes = {
+            "a1": lambda: library.add(make_item(1)).status,
+            "a2": lambda: str(library.bank("t").put("team", "key", "value")),
+        }
+        answers = [library.once(key, write) for key, write in writes.items()]
+    with connect() as library:
+        assert [library.once(key, write) for key, write in writes.items()] == answers
+        assert len(library.items()) == len(library.bank("t").entries()) == 1
+
+
 def test_secrets_are_redacted_before_they_leave(connect, episode, url):
     import psycopg
 

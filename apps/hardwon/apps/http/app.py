@@ -30,7 +30,6 @@ from .access.auth import Tokens
 from .access.gate import Gate
 from .access.headers import SecureHeaders
 from .access.limits import MAX_BODY_BYTES, RATE, BodyLimit, Rates
-from .access.replays import Replays
 from .routes import agent, bank, episodes, events, items
 from .routes.models import Health
 from .routes.place import Turn
@@ -122,9 +121,8 @@ async def _live(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _guard(app: FastAPI, *, max_body_bytes: int, rate: float, local: bool) -> None:
-    """Add the middleware. The last one added runs first: headers, log, gate, body limit, replays, unknown."""
+    """Add the middleware. The last one added runs first: headers, log, gate, body limit, unknown."""
     app.add_middleware(Unknown, routes=[route for router in _ROUTERS for route in router.routes])
-    app.add_middleware(Replays)
     app.add_middleware(BodyLimit, limit=max_body_bytes)
     app.add_middleware(Gate, tokens=app.state.tokens, rates=Rates(rate), local=local)
     app.add_middleware(Watch, measures=app.state.measures)

@@ -68,6 +68,11 @@ class TendedReplica(ExperienceLibrary):
     def reopen(self, namespace: str | None = None) -> "TendedReplica":
         """Open the library again, as another handle."""
 
+    def once(self, key: str, write: Callable[[], str]) -> str:
+        """Carry out a write once; see `ExperienceLibrary.once`. Only this host keeps the answer, after the write."""
+        with self._lock:
+            return self._answer(key, write)
+
     @contextmanager
     def _appending(self, kind: str, read: Callable[[], Any]) -> Iterator[int]:
         """Compute a change at the end of the log in the body, and append what `read` returns then, unless it is None.

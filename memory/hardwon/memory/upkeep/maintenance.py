@@ -1,7 +1,8 @@
 """Maintenance of a library: forgetting, checks and repairs, export and import. `library` records and recalls."""
 
+import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +22,12 @@ from hardwon.memory.validation import check_episodes
 from . import forgetting, integrity, jsonl, queries
 from .administration import TendedLibrary
 from .digest import compute_digest
+from .forgetting.phases import ANSWERS
 from .forgetting.replacement import Version, replace_episodes
 from .write_buffer import DISCOUNT, WriteBuffer, redact_and_pack
+
+ANSWERED_S = 3600.0
+"""Seconds for which the answer to a write is kept for a client that did not get it."""
 
 
 class MaintainedLibrary(TendedLibrary):
@@ -46,6 +51,29 @@ class MaintainedLibrary(TendedLibrary):
     @abstractmethod
     def add(self, item: Item) -> Admission:
         """Propose one item to the curator."""
+
+    def once(self, key: str, write: Callable[[], str]) -> str:
+        """Carry out a write, or return its answer if it was carried out before, whatever process did it.
+
+        Args:
+            key: Identifies the write and its client, in hexadecimal digits.
+            write: Writes, and returns the answer. An error writes nothing, and the write can be repeated.
+        """
+        with self._transaction():
+            return self._answer(key, write)
+
+    def _answer(self, key: str, write: Callable[[], str]) -> str:
+        """Return the stored answer to a write, or carry it out, store its answer, and now and then drop old ones."""
+        answers = self._store.rows("SELECT value FROM meta WHERE name = ?", (f"answer {key}",))
+        if answers:
+            return str(answers[0][0].partition(" ")[2])
+        answer = write()
+        with self._store.transaction() as connection:
+            connection.execute("INSERT INTO meta VALUES (?, ?)", (f"answer {key}", f"{time.time():.0f} {answer}"))
+            if key.startswith("00"):
+                old = f"{ANSWERS} AND CAST(value AS INTEGER) < ?"
+                connection.execute(f"DELETE FROM meta WHERE {old}", (time.time() - ANSWERED_S,))
+        return answer
 
     def grade(
         self,

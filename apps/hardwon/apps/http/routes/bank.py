@@ -10,7 +10,7 @@ from hardwon.runtime.teams.sharing_policy import Admission, Candidate
 
 from .bodies import CheckedRoute
 from .models import Entries, EntryId, EntryTold, Promotion, Pull, Pulls, Value, item_of, to_response
-from .place import At, Place
+from .place import At, Place, once
 
 router = APIRouter(prefix="/v1/bank", tags=["bank"], route_class=CheckedRoute)
 
@@ -22,6 +22,11 @@ def put(task: Task, body: EntryTold, at: At) -> Response:
     """Share a value under a short key. A server with an admission decides whether the bank takes it."""
     if at.admission is not None and not _is_admitted(at.admission, at, task, body):
         return to_response(EntryId, EntryId(id=None))
+    return _put(at=at, task=task, body=body)
+
+
+@once(Place.writing)
+def _put(task: str, body: EntryTold, at: Place) -> Response:
     with at.writing() as library:
         return to_response(EntryId, EntryId(id=library.bank(task).put(body.team, body.key, body.value)))
 
@@ -45,6 +50,7 @@ def entries(task: Task, at: At, after: Annotated[int, Query(ge=0, le=2**62)] = 0
 
 
 @router.post("/pull", response_model=Value)
+@once(Place.changing)
 def pull(task: Task, body: Pull, at: At) -> Response:
     """Return the value of an entry. The pull is logged."""
     with at.changing() as library:
@@ -60,6 +66,7 @@ def pulls(task: Task, at: At, own: bool = False) -> Response:
 
 
 @router.post("/promote", response_model=ItemAdmission)
+@once(Place.changing)
 def promote(task: Task, body: Promotion, at: At) -> Response:
     """Keep an item beyond the task, supported by an episode that succeeded."""
     with at.changing() as library:

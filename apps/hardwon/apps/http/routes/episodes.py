@@ -34,7 +34,7 @@ from .models import (
     item_of,
     to_response,
 )
-from .place import At, Place
+from .place import At, Place, once
 
 router = APIRouter(prefix="/v1", tags=["episodes"], route_class=CheckedRoute)
 
@@ -65,6 +65,7 @@ def segments(episode_id: str, at: At) -> Response:
 
 
 @router.post("/episodes/{episode_id}/reading", response_model=Admissions)
+@once(Place.changing)
 def apply(episode_id: str, body: Reading, at: At) -> Response:
     """Apply the operations that an extractor proposed after reading an episode. Return one admission per operation."""
     operations: list[Operation] = [
@@ -206,11 +207,12 @@ async def import_(request: Request, at: At, trust: Trust = "untrusted") -> Respo
         with path.open("wb") as file:
             async for part in request.stream():
                 file.write(part)
-        return await run_in_threadpool(_read_in, at, path, trust)
+        return await run_in_threadpool(_read_in, at=at, path=path, trust=trust)
     finally:
         path.unlink(missing_ok=True)
 
 
+@once(Place.writing)
 def _read_in(at: Place, path: Path, trust: Trust) -> Response:
     """Import the file into the namespace."""
     with at.writing() as library:

@@ -29,7 +29,7 @@ from .models import (
     to_response,
     typed,
 )
-from .place import At, Place
+from .place import At, Place, once
 
 router = APIRouter(prefix="/v1", tags=["items"], route_class=CheckedRoute)
 
@@ -78,6 +78,7 @@ def permitted(at: Place, item: Item) -> Item:
 
 
 @router.post("/items", response_model=Admissions)
+@once(Place.writing)
 def add(body: ItemsTold, at: At) -> Response:
     """Add items in one transaction. The answer has one admission per item, with the reason of a rejection.
 
@@ -93,6 +94,7 @@ def admitted(admissions: Sequence[Admission]) -> Response:
 
 
 @router.post("/items/rewrite", response_model=Admission)
+@once(Place.changing)
 def rewrite(body: Rewriting, at: At) -> Response:
     """Rewrite several items into one. The first stays, the others retire, and their evidence is merged."""
     with at.changing() as library:
@@ -107,6 +109,7 @@ def get(item_id: str, at: At) -> Response:
 
 
 @router.patch("/items/{item_id}", response_model=Item)
+@once(Place.changing)
 def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
     """Change fields of an item. The old values stay in the history. An invalid value rejects the whole change."""
     with at.changing() as library:
@@ -115,6 +118,7 @@ def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
 
 
 @router.post("/items/{item_id}/pin", response_model=Item)
+@once(Place.changing)
 def pin(item_id: str, body: Pinned, at: At) -> Response:
     """Protect an item from replacement and eviction, or end the protection."""
     with at.changing() as library:
@@ -122,6 +126,7 @@ def pin(item_id: str, body: Pinned, at: At) -> Response:
 
 
 @router.post("/items/{item_id}/retire", response_model=Item)
+@once(Place.changing)
 def retire(item_id: str, body: Why, at: At) -> Response:
     """Take an item out of use. The item and the reason stay in the history."""
     with at.changing() as library:
@@ -130,6 +135,7 @@ def retire(item_id: str, body: Why, at: At) -> Response:
 
 
 @router.post("/items/{item_id}/release", response_model=Item)
+@once(Place.changing)
 def release(item_id: str, body: Why, at: At) -> Response:
     """Release an item from quarantine. It is trusted from then on."""
     with at.changing() as library:
@@ -137,6 +143,7 @@ def release(item_id: str, body: Why, at: At) -> Response:
 
 
 @router.post("/items/{item_id}/undo", response_model=Item)
+@once(Place.changing)
 def undo(item_id: str, at: At) -> Response:
     """Undo the last change that is not undone yet."""
     with at.changing() as library:
@@ -144,6 +151,7 @@ def undo(item_id: str, at: At) -> Response:
 
 
 @router.post("/items/{item_id}/feedback", response_model=Item)
+@once(Place.recording)
 def feedback(item_id: str, body: FeedbackTold, at: At) -> Response:
     """Report once whether an item helped in an episode. The item's score moves a tenth of the way to 1 or 0."""
     with at.recording() as library:

@@ -1,12 +1,13 @@
 """The namespace of a request, and the access that its caller has to it."""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
-from typing import Annotated
+from typing import Annotated, Any
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
@@ -31,6 +32,7 @@ SHORT_BYTES = 64 * 1024
 KINDS = 1000
 """Largest number of kinds of calls whose speed is remembered."""
 
+Route = Callable[..., Response]
 Kind = tuple[object, ...]
 """A namespace, a route, and the set of its fields that are used."""
 
@@ -57,6 +59,8 @@ class Place:
     """Reads recorded episodes with an extractor, if there is one."""
     admission: Admission | None = None
     """Decides which entries a bank takes; None takes all."""
+    key: str = ""
+    """Hash of the caller, the request and its `Idempotency-Key`; empty if it has none."""
 
     @contextmanager
     def reading(self) -> Iterator[ExperienceLibrary]:
@@ -154,8 +158,37 @@ async def _place(
     writer, trust = door_of(caller, state.trust)
     return Place(
         state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust,
-        state.guidance, state.reader, state.admission,
+        state.guidance, state.reader, state.admission, _compute_key(request),
     )  # fmt: skip
+
+
+def _compute_key(request: Request) -> str:
+    """Return what identifies a write of this caller if it is repeated."""
+    if not (key := request.headers.get("idempotency-key", "")):
+        return ""
+    parts = (key, request.state.caller.id, request.method, request.url.path, request.url.query)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def once(access: Callable[[Place], AbstractContextManager[ExperienceLibrary]]) -> Callable[[Route], Route]:
+    """Let a route that writes answer a repeated request as the first time, without writing again.
+
+    Args:
+        access: How the route opens the library.
+    """
+
+    def wrap(route: Route) -> Route:
+        @wraps(route)
+        def answer(at: Place, **values: Any) -> Response:
+            if not at.key:
+                return route(at=at, **values)
+            with access(at) as library:
+                text = library.once(at.key, lambda: bytes(route(at=at, **values).body).decode())
+            return Response(text, media_type="application/json") if text else Response(status_code=204)
+
+        return answer
+
+    return wrap
 
 
 At = Annotated[Place, Depends(_place)]

@@ -14,6 +14,8 @@ from .deletion import Deletion, ForgetReceipt
 from .selection import What
 
 logger = logging.getLogger("hardwon.memory")
+ANSWERS = "name BETWEEN 'answer ' AND 'answer!'"
+"""Rows of `meta` with the answers to writes of clients, which may quote what is forgotten."""
 
 
 def forget(store: Store, namespace: int, what: What, value: str, *, dry_run: bool = False) -> ForgetReceipt:
@@ -55,6 +57,7 @@ def delete(store: Store, namespace: int, what: What, value: str, *, overwrite: b
     if overwrite:
         store.connection.execute("PRAGMA secure_delete = ON")
     with store.transaction() as connection, _tolerate_damage(connection):
+        connection.execute(f"DELETE FROM meta WHERE {ANSWERS}")
         return Deletion(store, connection, namespace).run(what, value)
 
 
