@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from sqlite3 import Connection
 from typing import Protocol, TypeVar
 
@@ -336,7 +337,7 @@ class Curator:
         Items made by rules or with a condition have none: they are identified by their id.
         """
         statement = content_words(_read_statement(item)) or content_words(item.text)
-        chosen = sorted(statement, key=lambda word: (-len(word), word))[:_QUERY_WORDS]
+        chosen = nsmallest(_QUERY_WORDS, statement, key=lambda word: (-len(word), word))
         if not chosen or item.condition is not None or item.writer == "rules":
             return []
         rows = self.connection.execute(

@@ -22,7 +22,7 @@ from hardwon.memory.situations.scripts import separate
 
 Vectors = NDArray[np.float32]
 """One vector (dim,) or several (n, dim), normalized to length 1."""
-_WORD = re.compile(r"\b\w\w+\b")
+_WORD = re.compile(r"\w\w+")
 _SETTINGS = ("prompts", "default_prompt_name", "truncate_dim", "max_seq_length")
 """Settings of a sentence-transformers model that change its vectors."""
 
@@ -71,7 +71,7 @@ class HashingEmbedder:
         vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
         for row, text in zip(vectors, texts, strict=True):
             words = _WORD.findall(separate(text))
-            grams = [*words, *(f"{first} {second}" for first, second in pairwise(words))]
+            grams = [*words, *map(" ".join, pairwise(words))]
             hashes = np.fromiter(map(murmur_hash, grams), dtype=np.int64, count=len(grams))
             signs = np.where(hashes < 0, -1.0, 1.0)  # collisions cancel on average
             counts = np.bincount(np.abs(hashes) % self.dim, weights=signs, minlength=self.dim)

@@ -7,6 +7,7 @@ nothing is specific to one environment.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
@@ -34,6 +35,8 @@ __all__ = [
 
 Words = tuple[str, ...]
 _SENTENCE = re.compile(r"[.!?]\s+|\n")
+_PLACES = 1 << 32
+"""More than the words of a sentence."""
 WINDOW = 4
 """Number of words on either side of an argument that belong to its context."""
 MAX_LISTED = 12
@@ -72,10 +75,10 @@ class _Text:
 
     def __init__(self, text: str) -> None:
         self.sentences = [parsed for parsed in (words(sentence) for sentence in _SENTENCE.split(text)) if parsed]
-        self._index: dict[str, list[tuple[int, int]]] = {}
+        self._index: defaultdict[str, list[int]] = defaultdict(list)  # numbers, because a pair costs twice the time
         for number, sentence in enumerate(self.sentences):
-            for at, word in enumerate(sentence):
-                self._index.setdefault(word, []).append((number, at))
+            for place, word in enumerate(sentence, number * _PLACES):
+                self._index[word].append(place)
         self._spans: dict[str, Places] = {}
 
     def find(self, slot: str) -> "Places":
@@ -101,7 +104,8 @@ class _Text:
     def _places(self, phrase: Words) -> "Places":
         """Return the places where a phrase starts."""
         starts: dict[int, list[int]] = {}
-        for number, at in self._index.get(phrase[0], ()) if phrase else ():  # a phrase such as `..` has no words
+        for place in self._index.get(phrase[0], ()) if phrase else ():  # a phrase such as `..` has no words
+            number, at = divmod(place, _PLACES)
             if self.sentences[number][at : at + len(phrase)] == phrase:
                 starts.setdefault(number, []).append(at)
         return Places(starts, len(phrase))

@@ -22,10 +22,14 @@ _EMOJI = (
 _DENSE = re.compile(f"([{_PAIRED}]+)|([{_LONGER}]+)|([\U0001f1e6-\U0001f1ff]{{2}}|[{_EMOJI}])")
 _OPTIONAL = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670]|(?<=i)\u0307")
 """Marks that most texts leave out: vowels of Hebrew and Arabic, and the dot that the capital i of Turkish keeps."""
-_INNER = {code: None for code in range(0x900, 0xE00) if unicodedata.category(chr(code))[0] == "M"}
+_INNER = re.compile(
+    f"[{''.join(map(chr, (c for c in range(0x900, 0xE00) if unicodedata.category(chr(c))[0] == 'M')))}]+"
+)
 """Vowel signs of the scripts of India, at which a splitter of words would break a word."""
-_VARIANTS = str.maketrans("ıأإآٱ’", "iاااا'")
+_VARIANTS = dict(zip("ıأإآٱ’", "iاااا'", strict=True))
 """Letters that are written in several ways: `IŞIK` is `ışık` in Turkish."""
+_VARIANT = re.compile(f"[{''.join(_VARIANTS)}]")
+_ONE = re.compile(f"[{_PAIRED}]")
 _WORD = re.compile(r"\w+")
 _BESIDE = "\n\x1f"
 """Separates a text from its words in an index, which reads both."""
@@ -36,12 +40,13 @@ def normalize(text: str) -> str:
     if text.isascii():
         return text.lower()
     # full-width letters and ligatures, too; before the case, because some of them stand for capitals
-    return _OPTIONAL.sub("", unicodedata.normalize("NFKC", text).casefold()).translate(_VARIANTS)
+    plain = _OPTIONAL.sub("", unicodedata.normalize("NFKC", text).casefold())
+    return _VARIANT.sub(lambda letter: _VARIANTS[letter[0]], plain)
 
 
 def separate(text: str) -> str:
     """Return a normalized text with spaces between its words, or what stands for them, in scripts without spaces."""
-    return text.lower() if text.isascii() else _DENSE.sub(_spaced, normalize(text).translate(_INNER))
+    return text.lower() if text.isascii() else _DENSE.sub(_spaced, _INNER.sub("", normalize(text)))
 
 
 def _spaced(match: re.Match[str]) -> str:
@@ -50,9 +55,9 @@ def _spaced(match: re.Match[str]) -> str:
     if emoji:
         return f" {''.join(f'u{ord(char):x}' for char in emoji)} "
     # marks above and below letters are no letters of a word for most splitters
-    run = paired or "".join(char for char in longer if char.isalnum())
-    size = 2 if paired else 4
-    return f" {' '.join(run[at : at + size] for at in range(max(1, len(run) - size + 1)))} "
+    run, size = (paired, 2) if paired else ("".join(filter(str.isalnum, longer)), 4)
+    grams = map("".join, zip(*(run[at:] for at in range(size)), strict=False))
+    return f" {' '.join(grams) or run} "
 
 
 def split_words(text: str) -> list[str]:
@@ -65,9 +70,8 @@ def index_text(text: str) -> str:
     """Return a text for a word index: with the words beside it that the index would not find in it."""
     if text.isascii():
         return text
-    own = set(_WORD.findall(text.lower()))
-    single = (
-        char for paired, _, _ in _DENSE.findall(normalize(text)) for char in paired
-    )  # a query may be one character
-    further = [word for word in dict.fromkeys((*split_words(text), *single)) if word not in own]
+    own, separated = set(_WORD.findall(text.lower())), separate(text)
+    all_words = dict.fromkeys(_WORD.findall(separated))
+    all_words.update(dict.fromkeys(filter(_ONE.match, dict.fromkeys(separated))))  # a query may be one character
+    further = [word for word in all_words if word not in own]
     return f"{text}{_BESIDE}{' '.join(further)}" if further else text
