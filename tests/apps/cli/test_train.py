@@ -1,15 +1,18 @@
 """`hardwon train` and `hardwon eval`: doors to the trainer, and the settings that the examples bring."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from tests.trainers.config.method_examples import load_example
 from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.trainers.__main__ import print_arms
+from hardwon.trainers.config.methods import collect_settings, list_methods
 from hardwon.trainers.config.schema import load
 
 ROOT = Path(__file__).parents[3]
@@ -192,3 +195,36 @@ def test_a_run_that_cannot_learn_exits_with_1(config, overrides, message):
 )
 def test_malformed_settings_exit_with_2(config, override):
     hardwon("train", config, override, code=2)
+
+
+# -- published methods
+
+
+def test_all_methods_are_listed_with_their_papers():
+    result = CliRunner().invoke(app, ["methods", "--json"])
+    rows = {row["name"]: row for row in json.loads(result.stdout)}
+    assert {*list_methods(), "StrategyGuide", "Searcher"} <= {*rows}
+    assert rows["gigpo"]["paper"] == "arXiv:2505.10978"
+    assert all(row["use"] for row in rows.values())
+
+
+@pytest.mark.parametrize("method", ["gigpo", "exit", "rungs"])
+def test_the_command_of_an_example_makes_the_run_in_which_the_method_acts(method, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    row = json.loads(CliRunner().invoke(app, ["methods", method, "--json"]).stdout)
+    program, command, config, option, name, *overrides = shlex.split(row["example"])
+    assert [program, command, option, name] == ["hardwon", "train", "--method", method]
+    assert load(config, overrides, method=name) == load_example(method)
+    assert row["settings"] == collect_settings(method)
+
+
+def test_one_method_is_printed_with_each_setting_on_a_line():
+    lines = CliRunner().invoke(app, ["methods", "seeupo"]).stdout.splitlines()
+    assert 'settings  roles.policy.learner.order="reverse-turns"' in lines
+    assert "          roles.policy.loss.kl=0.002" in lines
+
+
+def test_an_unknown_method_is_refused_with_the_nearest():
+    result = CliRunner().invoke(app, ["methods", "gigp"])
+    assert result.exit_code == 2
+    assert "Did you mean 'gigpo'" in result.stderr

@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 
 import pytest
 import yaml
+from tests.trainers.config.method_examples import load_example
 
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.trainers.algorithms.composers import COMPOSERS
@@ -15,6 +16,7 @@ from hardwon.trainers.algorithms.estimators import ESTIMATORS
 from hardwon.trainers.algorithms.extras import EXTRAS
 from hardwon.trainers.algorithms.samplers import SAMPLERS
 from hardwon.trainers.algorithms.shapers import SHAPERS
+from hardwon.trainers.config.parsing import as_dict
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.config.sources import SOURCES
 
@@ -48,10 +50,8 @@ def root(monkeypatch):
 
 
 def read(card) -> dict[str, Any]:
-    """The settings of a card's example."""
-    text = (ROOT / "examples" / "algorithms" / f"{card.example}.yaml").read_text(encoding="utf-8")
-    settings: dict[str, Any] = yaml.safe_load(text)
-    return settings
+    """The settings in which a card's method acts."""
+    return as_dict(load_example(card.method))
 
 
 @pytest.mark.parametrize(("user", "card", "signal"), USERS)

@@ -1,4 +1,4 @@
-"""The table of algorithms is generated from the registries, and every row that works has an example that runs."""
+"""The table of algorithms is generated from the registries, and every method has a run in which it acts."""
 
 import re
 import sys
@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.trainers.config.method_examples import BASE, list_overrides, load_example
 
+from hardwon.memory.errors import UnknownName
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.composers import COMPOSERS
-from hardwon.trainers.config.schema import load
+from hardwon.trainers.config.methods import find_cards, list_methods
+from hardwon.trainers.config.parsing import as_dict, differences
+from hardwon.trainers.config.schema import load, of
 from hardwon.trainers.overview import SECTIONS, format_table, is_fed
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = sorted((ROOT / "examples" / "algorithms").glob("*.yaml"))
 
 
 def test_the_page_is_generated_from_the_registries():
@@ -21,10 +24,10 @@ def test_the_page_is_generated_from_the_registries():
     assert (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8") == format_table()
 
 
-def test_every_algorithm_that_works_has_an_example():
+def test_every_algorithm_is_fed_and_part_of_a_method():
     registries = [registry for _, registry in SECTIONS.values() if registry.kind != "source"]
-    cards = [card for registry in registries for card in registry.cards.values()]
-    assert {card.example for card in cards if is_fed(card)} == {path.stem for path in EXAMPLES}
+    assert all(is_fed(card) for cards in list_methods().values() for card in cards)
+    assert {card.method for registry in registries for card in registry.cards.values()} == {*list_methods()}
 
 
 METHODS = [
@@ -59,48 +62,54 @@ def root(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_uses_what_it_is_named_after(path, root):
-    config = load(path)
+@pytest.mark.parametrize("method", list_methods())
+def test_a_method_makes_a_run_use_it(method, root):
+    config = load_example(method)
     role = config.roles["policy"]
     used = {role.credit.name, *role.shape, *role.extra, *role.loss.terms, *config.tasks.sampler, *config.tasks.compose}
-    names = {
-        name for _, registry in SECTIONS.values() for name, card in registry.cards.items() if card.example == path.stem
-    }
-    assert names & used or path.stem in (
-        "loop",
-        "flow-grpo",
-        "turn-ratio",
-        "aepo-clip",
-        "scaling-inter",
-        "relex",
-        "step-filter",
-        "step",
-        "seeupo",
-        "go-explore",
-        "hi-agent",
-        "echotrail",
-        "b-star",
-    )
-    assert config.run.out == f"runs/{path.stem}"
+    for card in find_cards(method):
+        assert card.name in used or card.kind == "recipe"
+    if any(card.kind == "recipe" for card in find_cards(method)):
+        assert differences(load(BASE), load(BASE, method=method))
+
+
+def test_a_method_keeps_the_settings_that_a_run_has_of_it(root):
+    """An estimator replaces the settings of another one, because they have no meaning for it."""
+    own = load(BASE, method="arpo")
+    assert own.tasks.compose == {"arpo": {}}
+    given = {**as_dict(own), "tasks": {**as_dict(own)["tasks"], "compose": {"arpo": {"begun": 0.25}}}}
+    assert of(given, method="arpo").tasks.compose == {"arpo": {"begun": 0.25}}
+    other = load(BASE, ["roles.policy.credit={name: gigpo, settings: {omega: 0.5}}"])
+    assert of(as_dict(other), method="gigpo").roles["policy"].credit.settings["omega"] == 0.5
+    assert "omega" not in of(as_dict(other), method="rloo").roles["policy"].credit.settings
+
+
+def test_an_override_wins_over_a_method(root):
+    assert load(BASE, ["roles.policy.loss.high=0.5"], method="loop").roles["policy"].loss.high == 0.5
+
+
+def test_an_unknown_method_is_refused_with_the_nearest(root):
+    with pytest.raises(UnknownName, match="Did you mean 'gigpo'"):
+        load(BASE, method="gigp")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_fed_and_moves_the_policy(path, root, tmp_path):
+@pytest.mark.parametrize("method", list_methods())
+def test_a_method_is_fed_and_moves_the_policy(method, root, tmp_path):
     """Two iterations: every signal was fed, and the policy made an update."""
-    short = ["run.iterations=2", "eval.every=0", f"run.out={tmp_path / 'run'}"]
-    if load(path).warmstart is not None:
+    config = load_example(method)
+    short = ["run.iterations=2", "eval.every=0", f"run.out={tmp_path / 'run'}", "explore.worlds.seeds=0-9"]
+    if config.warmstart is not None:
         short.append("warmstart.learning.updates=20")
-    report = train(path, [*short, "explore.worlds.seeds=0-9"])
+    report = train(BASE, [*list_overrides(method), *short], method=method)
     logged = metrics.read(Path(report.out))
     missing = {name: value for line in logged for name, value in line.items() if name.endswith("/missing")}
-    assert {name.split("/")[1] for name in missing} == {*load(path).roles["policy"].sources}
+    assert {name.split("/")[1] for name in missing} == {*config.roles["policy"].sources}
     assert all(value < 1 for value in missing.values()), missing
     assert max(line["policy/grad_norm"] for line in logged) > 0
-    for name in load(path).roles["policy"].loss.terms:
+    for name in config.roles["policy"].loss.terms:
         assert sum(line.get(f"policy/term/{name}/active", 0) for line in logged) > 0, f"{name} never acted"
-    for name in load(path).tasks.compose:
+    for name in config.tasks.compose:
         composer: Any = COMPOSERS[name]
         acted = composer.acted
         assert sum(line.get(f"compose/{acted}", 0) for line in logged) > 0, f"{name} never acted: {acted}"

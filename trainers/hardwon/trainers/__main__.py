@@ -31,6 +31,10 @@ def train(
             help="Settings that replace those of the file: roles.policy.learner.lr=1e-4 ...", show_default=False
         ),
     ] = None,
+    method: Annotated[
+        str,
+        typer.Option(help="Published method whose settings replace those of the file; see `hardwon methods`."),
+    ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint in run.out.")] = False,
     export: Annotated[
         Path | None,
@@ -53,7 +57,7 @@ def train(
     with require_extra("train"):
         from .config.schema import as_yaml, load
 
-    settings = load(config, overrides or [])
+    settings = load(config, overrides or [], method=method)
     if print_config:
         typer.echo(as_yaml(settings), nl=False)
         return

@@ -28,7 +28,8 @@ Every published algorithm that a training run or an agent can use, with its pape
   accepted by their formulas: each has a worked example, a degenerate case and an invariance as tests. No row claims the
   results of its paper.
 - **Needs** names signals; in brackets are the sources that give them, see [Training](training.md#signals-and-shapers).
-- **Example** is a runnable configuration in `examples/algorithms`.
+- **`--method`** is the name for `hardwon train CONFIG --method NAME`. `hardwon methods NAME` prints what it sets, and a
+  command in which it acts on the tiny base.
 - [Not verified](#not-verified) lists all parts that no text or code says that could be read.
 """
 UNVERIFIED = """## Not verified
@@ -40,8 +41,8 @@ formula was not checked against the paper or the authors' code. Do not expect th
 |---|---|---|---|"""
 SECONDARY = {"N": "notes of others", "A": "the abstract", "F": "a port of others"}
 """Evidence other than the authors' code and the text of the paper."""
-COLUMNS = ("name", "method", "paper", "evidence", "state", "needs", "example", "reading")
-METHOD_COLUMNS = ("name", "method", "paper", "evidence", "how to reach it", "reading")
+COLUMNS = ("name", "method", "paper", "evidence", "state", "needs", "--method", "reading")
+RUNTIME_COLUMNS = ("name", "method", "paper", "evidence", "how to reach it", "reading")
 SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
     "Estimators": ("`roles.policy.credit.name`", ESTIMATORS),
     "Shapers": ("`roles.policy.shape`, before credit", SHAPERS),
@@ -77,7 +78,7 @@ def _format_unverified() -> Iterator[str]:
 def _format_methods() -> Iterator[str]:
     """Yield the rows of the runtime's methods, which need no training."""
     yield "## Runtime\n\nmethods of an agent, without training\n"
-    yield f"| {' | '.join(METHOD_COLUMNS)} |\n{'|---' * len(METHOD_COLUMNS)}|"
+    yield f"| {' | '.join(RUNTIME_COLUMNS)} |\n{'|---' * len(RUNTIME_COLUMNS)}|"
     yield from (_format_method(method) for _, method in sorted(METHODS.items()))
     yield ""
 
@@ -109,8 +110,8 @@ def is_fed(card: Card) -> bool:
 def _format_row(card: Card) -> str:
     own = [f"`{signal}` ({_list_givers(signal)})" for signal in card.needs]
     needs = ", ".join([*own, *(["solutions (`tasks.demonstrations`)"] if card.demonstrations else [])]) or "-"
-    state, example = ("works", f"`{card.example}`") if is_fed(card) else ("needs your own source", "-")
-    cells = (f"`{card.name}`", card.title, card.paper, card.evidence or "-", state, needs, example)
+    state, method = ("works", f"`{card.method}`") if is_fed(card) else ("needs your own source", "-")
+    cells = (f"`{card.name}`", card.title, card.paper, card.evidence or "-", state, needs, method)
     return f"| {' | '.join(cells)} | {card.reading or '-'} |"
 
 

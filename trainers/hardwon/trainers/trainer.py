@@ -92,6 +92,7 @@ def train(
     config: TrainConfig | str | Path | Mapping[str, Any],
     overrides: Sequence[str] = (),
     *,
+    method: str = "",
     resume: bool = False,
     export: str | Path | None = None,
     quiet: bool = True,
@@ -103,6 +104,7 @@ def train(
     Args:
         config: The settings: a `TrainConfig`, the path of a YAML file, or a nested mapping.
         overrides: Settings that replace those of `config`, such as `"roles.policy.learner.lr=1e-4"`.
+        method: Published method whose settings replace those of `config`, such as gigpo; empty for none.
         resume: Continue from the newest intact checkpoint in `run.out`; start a new run if there is none.
         export: Folder for the trained weights, one subfolder per role. None exports nothing.
         quiet: Print no progress to stderr.
@@ -113,8 +115,9 @@ def train(
     Raises:
         ConfigError: The settings are invalid, `run.out` already holds a run and `resume` is false, or a
             resumed run changes a setting that must stay the same.
+        UnknownName: There is no such method.
     """
-    config = _load_settings(config, overrides)
+    config = _load_settings(config, overrides, method)
     wall, cpu = time.perf_counter(), time.process_time()
     parallel.check_sharding(config)
     if (team := parallel.get_team()) is not None and team.rank:
@@ -189,13 +192,17 @@ def extrapolate_run(config: TrainConfig, step: int) -> Path:
     return out
 
 
-def _load_settings(config: TrainConfig | str | Path | Mapping[str, Any], overrides: Sequence[str]) -> TrainConfig:
-    """Return the settings as a `TrainConfig`, with the overrides applied."""
+def _load_settings(
+    config: TrainConfig | str | Path | Mapping[str, Any], overrides: Sequence[str], method: str
+) -> TrainConfig:
+    """Return the settings as a `TrainConfig`, with those of the method and the overrides applied."""
     if isinstance(config, str | Path):
-        return schema.load(config, overrides)
+        return schema.load(config, overrides, method=method)
     if isinstance(config, TrainConfig):
-        return schema.of(schema.as_dict(config), overrides) if overrides else config
-    return schema.of(config, overrides)
+        if not overrides and not method:
+            return config
+        config = schema.as_dict(config)
+    return schema.of(config, overrides, method=method)
 
 
 def _run_worker(config: TrainConfig, team: parallel.Team) -> TrainReport:

@@ -17,7 +17,7 @@ from hardwon.trainers.__main__ import replace_unprintable, train
 from . import bench, connect, curate, doctor, memory, review, serve
 from .eval import evaluate
 from .mcp import mcp
-from .model import model, scaffold
+from .model import methods, model, scaffold
 from .run import run
 from .team import team
 
@@ -94,6 +94,7 @@ app.command()(run)
 app.command()(team)
 app.command()(train)
 app.command("eval")(evaluate)
+app.command()(methods)
 app.command()(model)
 app.command()(scaffold)
 app.command()(mcp)

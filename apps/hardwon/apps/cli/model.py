@@ -1,13 +1,20 @@
-"""Define `hardwon model`, which writes a pretrained model, and `hardwon scaffold`, which edits instructions."""
+"""Define `hardwon model`, `hardwon methods` and `hardwon scaffold`: what to train, how, and with which instructions."""
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, Library, say_json, tell
-from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.apps.shared.common import AsJson, Library, print_figures, say_json, table, tell
+from hardwon.memory.errors import ConfigError, UnknownName, require_extra
+
+if TYPE_CHECKING:
+    from hardwon.trainers.algorithms.catalog import Card
+
+BASE = "examples/methods/base.yaml"
+"""The configuration in which every method of training acts."""
 
 
 def model(
@@ -35,6 +42,74 @@ def model(
         typer.echo(f"{place} {'is written' if written else 'is complete; nothing to do'}.")
     if written:
         tell(f"Play with it: hardwon run textworld --game twc --policy folder:{place} --max-steps 12")
+
+
+def methods(
+    name: Annotated[
+        str, typer.Argument(help="A method; without one, all are listed.", metavar="[NAME]", show_default=False)
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the published methods, or say where one comes from, what it sets, and how to use it."""
+    with require_extra("train"):
+        from hardwon.trainers.config.methods import find_cards, list_methods
+
+    from hardwon.runtime.methods import METHODS
+
+    rows = {method: _describe_training(method, cards) for method, cards in list_methods().items()}
+    rows |= {method: _describe_runtime(method) for method in sorted(METHODS)}
+    if name and name not in rows:
+        raise UnknownName.of("method", name, [*rows])
+    if as_json:
+        say_json(rows[name] if name else list(rows.values()))
+    elif name:
+        notes = {} if name in METHODS else _collect_notes(find_cards(name))
+        for title, value in (rows[name] | notes).items():
+            typer.echo(f"{title:<10}{_format_value(value)}")
+    else:
+        columns = ("name", "method", "paper")
+        print_figures(table(*columns, rows=[[row[column] for column in columns] for row in rows.values()]))
+        tell("What one sets, and how to use it: hardwon methods NAME")
+
+
+def _format_value(value: Any) -> str:
+    """Return a value as text, a mapping of settings as one line each."""
+    if isinstance(value, dict):
+        lines = (f"{path}={json.dumps(part)}" for path, part in value.items())
+        return f"\n{'':10}".join(lines) or "-"
+    return str(value or "-")
+
+
+def _describe_training(method: str, cards: "list[Card]") -> dict[str, Any]:
+    """Return what a reader needs of a method of training."""
+    from hardwon.trainers.config.methods import collect_example, collect_settings
+
+    main = next((card for card in cards if card.settings or card.example), cards[0])
+    example = [f"{path}={json.dumps(value)}" for path, value in collect_example(method).items()]
+    return {
+        "name": method,
+        "method": main.title,
+        "paper": main.paper,
+        "evidence": main.evidence,
+        "use": f"hardwon train CONFIG --method {method}",
+        "settings": collect_settings(method),
+        "example": " ".join(["hardwon train", BASE, "--method", method, *(f"'{setting}'" for setting in example)]),
+    }
+
+
+def _describe_runtime(method: str) -> dict[str, Any]:
+    """Return what a reader needs of a method of the runtime."""
+    from hardwon.runtime.methods import METHODS
+
+    card = METHODS[method]
+    row = {"name": method, "method": card.title, "paper": card.paper, "evidence": card.evidence, "use": card.reach}
+    return row | {"reading": card.reading or None}
+
+
+def _collect_notes(cards: "list[Card]") -> dict[str, Any]:
+    """Return the readings that were chosen and the parts that were not seen, over all cards of a method."""
+    parts = {"reading": [card.reading for card in cards], "not seen": [card.unseen for card in cards]}
+    return {title: "; ".join(filter(None, texts)) or None for title, texts in parts.items()}
 
 
 def scaffold(

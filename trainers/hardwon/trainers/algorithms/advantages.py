@@ -156,7 +156,12 @@ def grpo(traces: Sequence[Trace]) -> Advantages:
     return compare_outcomes(traces, standardize)
 
 
-@ESTIMATORS.add("Dr. GRPO", "arXiv:2503.20783", evidence="C")
+@ESTIMATORS.add(
+    "Dr. GRPO",
+    "arXiv:2503.20783",
+    evidence="C",
+    settings={"roles.policy.learner.denominator": "constant", "roles.policy.learner.constant": 32},
+)
 def dr_grpo(traces: Sequence[Trace]) -> Advantages:
     """Compute A = R - mean over the group, without division by the std (Liu et al. 2025, arXiv:2503.20783)."""
     return compare_outcomes(traces, center)
@@ -172,7 +177,12 @@ def rloo(traces: Sequence[Trace]) -> Advantages:
     return compare_outcomes(traces, lambda values: [x * len(values) / max(1, len(values) - 1) for x in center(values)])
 
 
-@ESTIMATORS.add("REINFORCE", "Williams 1992", evidence="P")
+@ESTIMATORS.add(
+    "REINFORCE",
+    "Williams 1992",
+    evidence="P",
+    example={"roles.policy.credit.settings.discount": 0.95},
+)
 def reinforce(traces: Sequence[Trace], *, discount: float = 1.0) -> Advantages:
     """Compute A_t = G_t - mean over the group of G_0 (Williams 1992, with a group baseline)."""
     advantages: Advantages = {}
@@ -237,7 +247,12 @@ def _compare_at_anchors(
     return advantages
 
 
-@ESTIMATORS.add("HGPO", "arXiv:2602.22817", evidence="C")
+@ESTIMATORS.add(
+    "HGPO",
+    "arXiv:2602.22817",
+    evidence="C",
+    example={"roles.policy.credit.settings.history": 2, "roles.policy.credit.settings.episode": 1.0},
+)
 def hgpo(
     traces: Sequence[Trace],
     *,

@@ -8,9 +8,10 @@ The cards of all registries are the rows of `docs/algorithms.md`.
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from hardwon.memory.errors import UnknownName
@@ -44,8 +45,12 @@ class Card:
     """Names of the signals that it reads."""
     gives: tuple[str, ...]
     """Names of the signals that it provides; for sources."""
-    example: str
-    """Name of the runnable configuration in examples/algorithms, without its suffix."""
+    method: str
+    """Name of the method that it is, or is a part of, as `hardwon train --method` takes it."""
+    settings: Mapping[str, Any]
+    """Settings of a run that the method sets beside its own name, by dotted path."""
+    example: Mapping[str, Any]
+    """Further settings with which it acts in `examples/methods/base.yaml`, by dotted path."""
     tree: bool = False
     """Whether it plays, or credits, episodes that share their first turns. Such composers and estimators go together.
     """
@@ -72,7 +77,9 @@ class Registry(dict[str, T], Generic[T]):
         unseen: str = "",
         needs: tuple[str, ...] = (),
         gives: tuple[str, ...] = (),
-        example: str = "",
+        method: str = "",
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        example: Mapping[str, Any] = MappingProxyType({}),
         tree: bool = False,
         demonstrations: bool = False,
     ) -> Callable[[T], T]:
@@ -94,7 +101,9 @@ class Registry(dict[str, T], Generic[T]):
                 unseen=unseen,
                 needs=needs,
                 gives=gives,
-                example=example or key,
+                method=method or key,
+                settings=settings,
+                example=example,
                 tree=tree,
                 demonstrations=demonstrations,
             )

@@ -26,9 +26,11 @@ ACTED = {"gate": "sft_share"}
     "arXiv:2509.04419",
     evidence="C",
     name="gate",
-    example="hpt",
+    method="hpt",
     demonstrations=True,
     reading="the demonstration is the explored success of the task instance, with the loss kind imitation for both",
+    settings={"roles.policy.loss.kind": "imitation"},
+    example={"explore.tries": 4, "roles.policy.extra.gate.successes": 0},
 )
 def gate_groups(
     rollouts: Sequence[Rollout],

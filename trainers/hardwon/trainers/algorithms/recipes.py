@@ -1,12 +1,13 @@
 """Methods that are settings of a run and need no code of their own, with the settings that make them."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from .catalog import Registry
 
 RECIPES: Registry[Mapping[str, Any]] = Registry("recipe")
-"""Settings by name of the method: those of `roles.policy`, `warmstart`, `schedule` or `run`."""
+"""Settings by name of the method, by dotted path."""
 
 
 def _add(
@@ -18,12 +19,23 @@ def _add(
     evidence: str,
     reading: str = "",
     unseen: str = "",
+    example: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    RECIPES.add(title, paper, name=name, evidence=evidence, reading=reading, unseen=unseen)(settings)
+    add = RECIPES.add(
+        title, paper, name=name, evidence=evidence, reading=reading, unseen=unseen, settings=settings, example=example
+    )
+    add(settings)
 
 
 _add(
-    {"credit": {"name": "rloo"}, "loss": {"kind": "ppo", "high": 0.28, "kl": 0.0}, "learner": {"minibatches": 2}},
+    {
+        "roles.policy.learner.epochs": 2,
+        "roles.policy.learner.minibatches": 2,
+        "roles.policy.credit.name": "rloo",
+        "roles.policy.loss.kind": "ppo",
+        "roles.policy.loss.high": 0.28,
+        "roles.policy.loss.kl": 0.0,
+    },
     "LOOP",
     "arXiv:2502.01600",
     name="loop",
@@ -31,7 +43,13 @@ _add(
     reading="leave-one-out advantages without a standard deviation, a ratio per token, epochs of minibatches",
 )
 _add(
-    {"credit": {"name": "grpo"}, "loss": {"kl": 0.001, "high": 0.3}, "learner": {"denominator": "turns"}},
+    {
+        "roles.policy.learner.denominator": "turns",
+        "roles.policy.credit.name": "grpo",
+        "roles.policy.loss.kind": "ppo",
+        "roles.policy.loss.high": 0.3,
+        "roles.policy.loss.kl": 0.001,
+    },
     "Flow-GRPO (AgentFlow)",
     "arXiv:2510.05592",
     name="flow-grpo",
@@ -39,15 +57,21 @@ _add(
     reading="a mean over turns of token means; the released baseline runs over rows of turns and is not copied",
 )
 _add(
-    {"schedule": {"environment.max_steps": [[0, 6], [100, 13], [200, 20]]}},
+    {"environment.max_steps": 20, "schedule": {"environment.max_steps": [[0, 6], [100, 13], [200, 20]]}},
     "ScalingInter (AgentGym-RL)",
     "arXiv:2509.08755",
     name="scaling-inter",
     evidence="C",
     reading="evaluations play the full horizon; `share/cut` is the share of episodes that the horizon cuts off",
+    example={"environment.max_steps": 8, "schedule": {"environment.max_steps": [[0, 4], [5, 6], [10, 8]]}},
 )
 _add(
-    {"loss": {"kind": "gspo", "ratio": "turn", "old": "trainer", "max_mismatch": 2.0}},
+    {
+        "roles.policy.loss.kind": "gspo",
+        "roles.policy.loss.ratio": "turn",
+        "roles.policy.loss.old": "trainer",
+        "roles.policy.loss.max_mismatch": 2.0,
+    },
     "ROME (IPA), ratio and mask of a chunk",
     "arXiv:2512.24873",
     name="turn-ratio",
@@ -57,7 +81,7 @@ _add(
     unseen="the bound of the mismatch: 2",
 )
 _add(
-    {"loss": {"kind": "aepo", "high": 0.28}},
+    {"roles.policy.learner.epochs": 2, "roles.policy.loss.kind": "aepo", "roles.policy.loss.high": 0.28},
     "AEPO, loss",
     "arXiv:2510.14545",
     name="aepo-clip",
@@ -65,7 +89,7 @@ _add(
     reading="the clip alone; the composer and the estimator `aepo` are the branching and the credit",
 )
 _add(
-    {"run": {"history": 1}},
+    {"run.history": 1},
     "RELEX",
     "arXiv:2605.21468",
     name="relex",
@@ -73,7 +97,7 @@ _add(
     reading="`hardwon train CONFIG --extrapolate STEP` reads the history; of a LoRA, the product B A is extrapolated",
 )
 _add(
-    {"warmstart": {"examples": {"wrong": "filter"}}},
+    {"warmstart.examples.wrong": "filter"},
     "Step-level filtering",
     "step-level filtering of imitated episodes",
     name="step-filter",
@@ -81,7 +105,7 @@ _add(
     reading="steps are rated by the diagnosis in place of a judge: failed ones and circles are context alone",
 )
 _add(
-    {"warmstart": {"examples": {"wrong": "correct"}}},
+    {"warmstart.examples.wrong": "correct"},
     "STeP (partial masking)",
     "arXiv:2505.20023",
     name="step",
@@ -90,9 +114,11 @@ _add(
 )
 _add(
     {
-        "learner": {"order": "reverse-turns"},
-        "loss": {"kind": "gspo", "ratio": "turn", "kl": 0.002},
-        "credit": {"name": "dr-grpo"},
+        "roles.policy.learner.order": "reverse-turns",
+        "roles.policy.credit.name": "dr-grpo",
+        "roles.policy.loss.kind": "gspo",
+        "roles.policy.loss.ratio": "turn",
+        "roles.policy.loss.kl": 0.002,
     },
     "SeeUPO",
     "arXiv:2602.06554",
@@ -102,16 +128,17 @@ _add(
     "episode, where the reproduction's balancing of the batch mixes rows",
 )
 _add(
-    {"run": {"balance": {"low": 0.5, "high": 1.2, "step": 0.05, "right": 8}}},
+    {"run.balance": {"low": 0.5, "high": 1.2, "step": 0.05, "right": 8}},
     "B-STaR (temperature)",
     "arXiv:2412.17256",
     name="b-star",
     evidence="C",
     reading="temperatures are compared by the rollouts of two iterations in a row, in place of a search over 64 "
     "samples of many queries; no bound on rewards, because rollouts are credited and not selected",
+    example={"explore.tries": 3},
 )
 _add(
-    {"explore": {"policy": "curious"}},
+    {"explore.policy": "curious", "explore.tries": 4},
     "EchoTrail (exploration)",
     "EchoTrail: exploration by curiosity with a critic and a memory",
     name="echotrail",
@@ -121,7 +148,7 @@ _add(
     unseen="when exploration turns to a target: it ends at the first success",
 )
 _add(
-    {"explore": {"policy": "archive", "tries": 125}},
+    {"explore.policy": "archive", "explore.tries": 125},
     "Go-Explore (intelligent)",
     "arXiv:2405.15143",
     name="go-explore",
@@ -129,11 +156,19 @@ _add(
     reading="the state chosen least often is next, without a model; what is found serves warm start and demonstrations",
 )
 _add(
-    {"credit": {"name": "dr-grpo"}},
+    {
+        "arms.guided": 4,
+        "guidance.guided": "role",
+        "roles.guide.learner.lr": 0.001,
+        "roles.guide.settings.ready": 18,
+        "roles.guide.settings.distil": 40,
+        "roles.guide.settings.credit": "foresight",
+    },
     "Hi-Agent (foresight)",
     "arXiv:2510.14388",
     name="hi-agent",
     evidence="A",
     reading="minimal reading: `roles.guide.settings.credit: foresight` credits a text by the next action's reward and "
     "the change of the state's value, the mean outcome of the siblings that came there",
+    example={"arms.control": 2},
 )

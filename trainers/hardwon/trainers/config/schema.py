@@ -24,6 +24,7 @@ from hardwon.trainers.models.tiny import TinyConfig
 
 from .checks import check
 from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, RECALLS as RECALLS, TELLS as TELLS
+from .methods import collect_settings
 from .parsing import as_dict as as_dict, as_yaml as as_yaml, differences as differences, naming, parse as parse
 from .policy import PolicySettings as PolicySettings
 from .program import ProgramConfig as ProgramConfig
@@ -469,15 +470,17 @@ def _at_least(section: Any, **bounds: float) -> None:
 # -- reading --------------------------------------------------------------------------------------
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
+def load(path: str | Path, overrides: Sequence[str] = (), *, method: str = "") -> TrainConfig:
     """Load the settings from a YAML file.
 
     Args:
         path: Path of the file.
-        overrides: Settings as `a.b=value` that replace those of the file.
+        overrides: Settings as `a.b=value` that replace those of the file and of the method.
+        method: Published method whose settings replace those of the file; empty for none.
 
     Raises:
         ConfigError: The file cannot be read or a setting is invalid; the message names its path.
+        UnknownName: There is no such method.
     """
     import yaml
 
@@ -495,26 +498,39 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> TrainConfig:
         raise ConfigError(f"{path} is not YAML{line}: {problem}. Give a file of settings.") from None
     if not isinstance(given, Mapping):
         raise ConfigError(f"{path} holds {type(given).__name__}, not settings; write sections, such as `run:`.")
-    return of(given, overrides)
+    return of(given, overrides, method=method)
 
 
-def of(given: Mapping[str, Any], overrides: Sequence[str] = ()) -> TrainConfig:
+def of(given: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str = "") -> TrainConfig:
     """Build the settings from a nested mapping, as it is written in YAML.
 
     Args:
         given: The sections.
-        overrides: Settings as `a.b=value` that replace those of `given`.
+        overrides: Settings as `a.b=value` that replace those of `given` and of the method.
+        method: Published method whose settings replace those of `given`; empty for none.
 
     Raises:
         ConfigError: A setting is invalid; the message names its path.
+        UnknownName: There is no such method.
     """
     if not isinstance(given, Mapping):
         raise ConfigError(f"the settings are {given!r:.60}; they must be a mapping of sections, such as `run:`.")
     # A deep copy of plain values: overrides must not change the caller's mapping.
     merged = json.loads(json.dumps(given, default=str))
+    if method:
+        _apply_method(merged, method)
     for override in overrides:
         _override(merged, override)
     return parse(TrainConfig, merged)
+
+
+def _apply_method(given: dict[str, Any], method: str) -> None:
+    """Apply the settings of a method to a mapping, in place."""
+    for path, value in collect_settings(method).items():
+        section, name = _find_section(given, path)
+        if path == "roles.policy.credit.name" and section.get(name) != value:
+            section.pop("settings", None)  # those of another estimator
+        section[name] = section.get(name) or {} if value == {} else value
 
 
 def _override(given: dict[str, Any], override: str) -> None:
@@ -524,7 +540,14 @@ def _override(given: dict[str, Any], override: str) -> None:
     path, equals, value = override.partition("=")
     if not equals or not path.strip():
         raise ConfigError(f"override {override!r} has no value; write roles.policy.learner.lr=1e-4.")
-    *sections, name = path.strip().split(".")
+    section, name = _find_section(given, path.strip())
+    check_yaml(value, path.strip())
+    section[name] = yaml.safe_load(value)
+
+
+def _find_section(given: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """Return the section of a setting, made where it is missing, and the last part of its path."""
+    *sections, name = path.split(".")
     place = given
     for n, section in enumerate(sections):
         inner = place.setdefault(section, {})
@@ -533,5 +556,4 @@ def _override(given: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"{'.'.join(sections[: n + 1])} is {inner!r} and has no {name}.")
         place = inner
-    check_yaml(value, path.strip())
-    place[name] = yaml.safe_load(value)
+    return place, name

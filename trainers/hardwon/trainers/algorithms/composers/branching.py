@@ -142,7 +142,7 @@ class EntropyBranching(Branching):
     "arXiv:2507.19849",
     evidence="C",
     name="arpo",
-    example="arpo",
+    method="arpo",
     needs=("entropy",),
     tree=True,
     reading="entropy per free token of the next turn, by the log of its choices; a branch redraws that turn",
@@ -301,9 +301,18 @@ class TreeComposer(Branching):
     "arXiv:2602.23440",
     evidence="A N",
     name="steps",
-    example="slate",
+    method="slate",
     reading="a candidate earns the reward of its one step",
     unseen="which candidate goes on: one at random",
+    settings={"roles.policy.credit.outcome": "reward"},
+    example={
+        "environment.game": "cookingworld",
+        "environment.params": "numLocations=2, numIngredients=1, numDistractorItems=0, includeDoors=0",
+        "environment.max_steps": 12,
+        "model.tiny.context": 2048,
+        "warmstart.examples.failures": True,
+        "run.groups": 4,
+    },
 )
 class Steps(Composer):
     """Plays candidates of the next step alone, from a shared prefix (SLATE, arXiv:2602.23440).

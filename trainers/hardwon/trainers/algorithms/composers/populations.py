@@ -28,7 +28,7 @@ BUDGET = "budget "
     "arXiv:2507.15844",
     evidence="C",
     name="budgets",
-    example="hbpo",
+    method="hbpo",
     reading="budgets are turns in place of tokens; they are told and not enforced",
 )
 class Budgets(Composer):
@@ -68,9 +68,10 @@ def _cycle(values: Sequence[int], number: int) -> list[int]:
     "arXiv:2512.01945",
     evidence="N",
     name="instructions",
-    example="inspo",
+    method="inspo",
     reading="proposals come from your own class, and are taken in after checks of their form alone",
     unseen="the rule for weights: a moving mean of the outcomes of a text",
+    example={"tasks.compose.instructions.file": "examples/methods/instructions.txt"},
 )
 class Instructions(Composer):
     """Draws one instruction of a population for every group, and lets outcomes move their weights (INSPO).

@@ -20,8 +20,15 @@ COPY = "copy of "
     "arXiv:2505.16282",
     evidence="C",
     name="successes",
-    example="successes",
+    method="successes",
     reading="the copy keeps the log-probabilities of its own sampling, where the authors compute them anew",
+    example={
+        "environment.params": "numLocations=5, includeDoors=0, numDistractorItems=0",
+        "environment.max_steps": 4,
+        "tasks.train.seeds": "300-307",
+        "arms.control": 2,
+        "run.groups": 8,
+    },
 )
 class Successes(Composer):
     """Puts a stored success in the place of one episode where a whole group failed (ARPO for GUI, arXiv:2505.16282).

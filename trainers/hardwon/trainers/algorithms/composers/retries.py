@@ -61,9 +61,16 @@ def _name_place(step: Step) -> str:
     "arXiv:2507.10628",
     evidence="C",
     name="hinted",
-    example="ghpo",
+    method="ghpo",
     demonstrations=True,
     reading="the reference is a demonstration, and a hint tells the first ceil(f n) of its actions; told and not done",
+    settings={"tasks.demonstrations": ["explored", "gold"]},
+    example={
+        "environment.params": "numLocations=6, includeDoors=0, numDistractorItems=0",
+        "environment.max_steps": 5,
+        "arms.control": 3,
+        "run.groups": 8,
+    },
 )
 class Hinted(Composer):
     """Plays a group in which all failed again, with more and more of a solution in the prompt (GHPO, arXiv:2507.10628).
@@ -129,7 +136,7 @@ class Hinted(Composer):
     "arXiv:2407.18219",
     evidence="C",
     name="retry",
-    example="rise",
+    method="rise",
     reading="attempts of equal number are compared; the next attempt reads a short account of the failed steps",
 )
 class Retry(Composer):
@@ -180,7 +187,7 @@ class Retry(Composer):
     "arXiv:2603.20046",
     evidence="C",
     name="revise",
-    example="herl",
+    method="herl",
     reading="met rubrics are rewarded situations, unmet ones the steps that the diagnosis saw fail; trained on the "
     "revision's prompt, as the script does",
 )
@@ -271,8 +278,15 @@ def add_bonus(rollout: Rollout, revised: Rollout | None, share: float) -> Rollou
     "arXiv:2511.09127",
     evidence="C N",
     name="reflected",
-    example="har",
+    method="har",
     reading="without a teacher the note is the diagnosis; the shaper `lookback` has the share of the judge",
+    example={
+        "environment.params": "numLocations=6, includeDoors=0, numDistractorItems=0",
+        "environment.max_steps": 5,
+        "tasks.compose.reflected.rounds": 10,
+        "arms.control": 3,
+        "run.groups": 8,
+    },
 )
 class Reflected(Composer):
     """Plays a failed group again with a reflection on one of its failures, for the first iterations of a run (HAR).
@@ -328,10 +342,17 @@ class Reflected(Composer):
     evidence="A N",
     name="repair",
     demonstrations=True,
-    example="repair",
+    method="repair",
     needs=("steps",),
     reading="the corrected step is a demonstration's in that situation, and not trained",
     unseen="the bound below which a step is wrong: 0.5",
+    settings={"tasks.demonstrations": ["explored", "gold"]},
+    example={
+        "environment.params": "numLocations=6, includeDoors=0, numDistractorItems=0",
+        "environment.max_steps": 5,
+        "roles.policy.sources.steps.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.sources.steps.votes": 1,
+    },
 )
 class Repair(Composer):
     """Goes on from the first wrong step of a failure, with a corrected step in its place (SCOPE, arXiv:2602.24110).

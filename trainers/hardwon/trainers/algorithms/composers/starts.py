@@ -59,6 +59,16 @@ def give_prefixes(specs: Sequence[Spec], choose: Callable[[str, str, Spec], Pref
     name="prefixed",
     demonstrations=True,
     reading="the share of the demonstration is that of the grid whose newest success rate is nearest to a half",
+    settings={"tasks.demonstrations": ["gold"]},
+    example={
+        "environment.game": "cookingworld",
+        "environment.params": "numLocations=3, numIngredients=2, numDistractorItems=0, includeDoors=0",
+        "environment.max_steps": 24,
+        "tasks.compose.prefixed.shares": "0.5, 0.75, 0.9",
+        "model.tiny.context": 3072,
+        "warmstart.examples.failures": True,
+        "run.groups": 3,
+    },
 )
 class Prefixed(Composer):
     """Begins some groups with the first part of a demonstration, and learns from what the policy does after it.
@@ -157,9 +167,16 @@ class Prefixed(Composer):
     "arXiv:2509.04575",
     evidence="A F",
     name="starts",
-    example="exit",
+    method="exit",
     reading="a start is drawn among those of the drawn task instance (own)",
     unseen="the authors' own sizes and probabilities: those of a port",
+    example={
+        "environment.params": "numLocations=5, includeDoors=0, numDistractorItems=0",
+        "environment.max_steps": 6,
+        "tasks.train.seeds": "300-305",
+        "tasks.compose.starts.first": 8,
+        "tasks.compose.starts.probability": 1.0,
+    },
 )
 class Starts(Composer):
     """Begins groups with partial histories of earlier episodes from which most can be learned (ExIt, arXiv:2509.04575).

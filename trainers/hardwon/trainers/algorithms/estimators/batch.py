@@ -72,8 +72,10 @@ def hdpo(traces: Sequence[Trace], *, weight: float = 0.15, format: float = 0.1) 
     "arXiv:2507.15844",
     evidence="C",
     name="hbpo",
-    example="hbpo",
+    method="hbpo",
     reading="the formula; the released code adds the second term twice; the scale 2L = 4 x the largest budget is own",
+    settings={"tasks.compose.budgets": {}},
+    example={"tasks.compose.budgets.turns": "3, 6"},
 )
 def hbpo(traces: Sequence[Trace], *, scale: float = 4.0) -> Advantages:
     """Compute A = z(R) over a task instance + (mean R of the budget - 4 cos(pi b / 2L)) (HBPO, arXiv:2507.15844).

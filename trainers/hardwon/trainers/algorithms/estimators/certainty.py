@@ -24,6 +24,7 @@ from hardwon.trainers.algorithms.advantages import (
     evidence="C",
     needs=("entropy",),
     reading="entropies are those of the choices among the allowed tokens, not -log p of what was sampled",
+    example={"roles.policy.credit.settings.zeta": 0.05},
 )
 def empg(
     traces: Sequence[Trace],
@@ -85,6 +86,7 @@ def _weigh_by_entropy(
     evidence="C",
     needs=("answer",),
     reading="normalized before discounting, as in the paper; one release of the code did it in the opposite order",
+    settings={"roles.policy.sources.answer.of": "route"},
 )
 def igpo(traces: Sequence[Trace], *, discount: float = 1.0) -> Advantages:
     """Compute returns of information gain: r_t = p(answer | after t) - p(answer | before t) (IGPO, arXiv:2510.14967).
@@ -119,6 +121,7 @@ def _compute_gains(trace: Trace) -> list[float | None]:
     evidence="N C",
     needs=("answer", "confidence"),
     reading="acc is the mean probability of the answer, as in the paper; the code divides exp(sum) by the count",
+    settings={"roles.policy.sources.answer.of": "route"},
 )
 def spae(traces: Sequence[Trace], *, alpha: float = 0.5, xi: float = 0.5, saturated: float = 0.9) -> Advantages:
     """Compute z over the batch of A = c(R) f + xi g (SPAE, arXiv:2601.03823).

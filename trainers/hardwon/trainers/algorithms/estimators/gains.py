@@ -15,6 +15,8 @@ from .levels import Per, combine_levels, scale_turns
     evidence="N",
     needs=("progress",),
     unseen="alpha: 0.5",
+    settings={"roles.policy.sources.progress.of": "diagnosis"},
+    example={"roles.policy.credit.settings.alpha": 0.5},
 )
 def mrt(traces: Sequence[Trace], *, alpha: float = 0.5, per: Per = "turn") -> Advantages:
     """Compute A = c(R) + alpha c(r) with the progress r_t = J(after turn t) - J(before it) (MRT, arXiv:2503.07572).
@@ -25,7 +27,13 @@ def mrt(traces: Sequence[Trace], *, alpha: float = 0.5, per: Per = "turn") -> Ad
     return combine_levels(traces, "progress", weight=alpha, episode="c", step="c", per=per)
 
 
-@ESTIMATORS.add("iStar (OPRL)", "arXiv:2509.19199", evidence="P C", needs=("implicit",))
+@ESTIMATORS.add(
+    "iStar (OPRL)",
+    "arXiv:2509.19199",
+    evidence="P C",
+    needs=("implicit",),
+    example={"roles.policy.sources.implicit.lr": 0.0001},
+)
 def oprl(traces: Sequence[Trace], *, alpha: float = 1.0, per: Per = "turn") -> Advantages:
     """Compute A = z(R) + alpha z(r) with r_t = beta (log pi_phi(a_t) - log pi_old(a_t)) (arXiv:2509.19199).
 

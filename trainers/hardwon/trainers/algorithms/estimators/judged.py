@@ -27,6 +27,10 @@ RIGHT = 0.5
     evidence="N",
     needs=("steps",),
     reading="verdicts of several critiques are combined by the source; the weights 2 and 1 are the notes' best",
+    example={
+        "roles.policy.sources.steps.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.sources.steps.votes": 1,
+    },
 )
 def capo(traces: Sequence[Trace], *, whole: float = 2.0, process: float = 1.0) -> Advantages:
     """Compute z over all turns of the group of R_t = whole o - process [turn t is wrong] (CAPO, arXiv:2508.02298).
@@ -63,6 +67,11 @@ def capo(traces: Sequence[Trace], *, whole: float = 2.0, process: float = 1.0) -
     evidence="N",
     needs=("steps",),
     reading="the step term of `global` is the label itself, 1 or 0; a tie of votes is wrong (both own)",
+    settings={"roles.policy.sources.steps.rule": "majority"},
+    example={
+        "roles.policy.sources.steps.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.sources.steps.votes": 1,
+    },
 )
 def spark(traces: Sequence[Trace], *, mode: Literal["selective", "global"] = "selective") -> Advantages:
     """Compute the selective or the global advantage of SPARK.
@@ -92,6 +101,7 @@ def spark(traces: Sequence[Trace], *, mode: Literal["selective", "global"] = "se
     evidence="N C",
     needs=("score",),
     reading="a trace with an unreadable score is left out: its advantages are 0",
+    example={"roles.policy.sources.score.judge": "examples.methods.judge:RuleJudge"},
 )
 def exprl(traces: Sequence[Trace]) -> Advantages:
     """Compute A_t = s_t - s_{t-1} and A_1 = s_1 - s_T, with the prefix scores s in [0, 1] of a judge (ExpRL).
@@ -116,6 +126,10 @@ def exprl(traces: Sequence[Trace]) -> Advantages:
     evidence="N",
     needs=("steps",),
     unseen="alpha: 1",
+    example={
+        "roles.policy.sources.steps.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.sources.steps.votes": 1,
+    },
 )
 def tp_grpo(traces: Sequence[Trace], *, alpha: float = 1.0) -> Advantages:
     """Compute the advantages of TP-GRPO ("Good Learners Think Their Thinking", arXiv:2507.23317).
@@ -179,8 +193,12 @@ def archer(traces: Sequence[Trace]) -> Advantages:
     "arXiv:2602.12268",
     evidence="P C",
     needs=("items",),
-    example="checklist-steps",
+    method="checklist-steps",
     reading="the default of the paper is the trace level, the shaper `checklist`; finer credit collapsed earlier",
+    example={
+        "roles.policy.sources.items.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.sources.items.file": "examples/methods/checklist.json",
+    },
 )
 def checklist(traces: Sequence[Trace], *, std: bool = False) -> Advantages:
     """Compute A_t = weighted mean over the open items c of r~_{c,t} - b_c (CM2, arXiv:2602.12268, step variant).

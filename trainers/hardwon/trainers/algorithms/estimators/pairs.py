@@ -46,6 +46,11 @@ def compute_pair_force(margin: float) -> float:
     reading="values are the mean outcomes of the siblings in a situation in place of a tree search with a value model, "
     "and a step is an action",
     unseen="the form of the margin: A(chosen) - A(rejected)",
+    settings={
+        "roles.policy.learner.denominator": "constant",
+        "roles.policy.learner.constant": 1,
+        "roles.policy.loss.kind": "imitation",
+    },
 )
 def step_apo(traces: Sequence[Trace], *, beta: float = 0.1) -> Advantages:
     """Compute weights of -log sigmoid(z - (A(a) - A(b))) over pairs of actions in a situation (CPL, arXiv:2409.08642).
@@ -70,6 +75,12 @@ def step_apo(traces: Sequence[Trace], *, beta: float = 0.1) -> Advantages:
     name="step-q",
     reading="siblings of a situation in place of a search tree; at least two visits of both actions and a gap of 0.1 "
     "(own), because the order of single visits is noise",
+    settings={
+        "model.adapter": 8,
+        "roles.policy.learner.denominator": "constant",
+        "roles.policy.learner.constant": 1,
+        "roles.policy.loss.kind": "imitation",
+    },
 )
 def step_q(traces: Sequence[Trace], *, beta: float = 0.1, visits: int = 2, gap: float = 0.1) -> Advantages:
     """Compute weights of plain DPO over the best and the worst action along the best trace (arXiv:2409.09345).
@@ -110,6 +121,11 @@ def step_q(traces: Sequence[Trace], *, beta: float = 0.1, visits: int = 2, gap: 
     needs=("part",),
     reading="a verified part is the share of the reference's actions, in place of nodes of a syntax tree; siblings are "
     "the group's turns in one situation, in place of a search tree",
+    settings={
+        "roles.policy.learner.denominator": "constant",
+        "roles.policy.learner.constant": 1,
+        "roles.policy.loss.kind": "imitation",
+    },
 )
 def learnat(traces: Sequence[Trace], *, beta: float = 0.1, alpha: float = 1.0) -> Advantages:
     """Compute weights of -log sigmoid(z - alpha log(r_w - r_l)) over pairs of actions (LearNAT, arXiv:2502.04327).

@@ -14,6 +14,15 @@ from hardwon.trainers.algorithms.judging.preference import pair_by_quality, weig
     needs=("steps",),
     reading="the judge itself is not trained",
     unseen="beta (0.1), and whether there is a reference (none, as in the notes)",
+    settings={
+        "roles.policy.learner.denominator": "constant",
+        "roles.policy.learner.constant": 1,
+        "roles.policy.loss.kind": "imitation",
+    },
+    example={
+        "roles.policy.sources.steps.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.sources.steps.votes": 1,
+    },
 )
 def preference(traces: Sequence[Trace], *, beta: float = 0.1) -> Advantages:
     """Compute token weights of -w log sigmoid(beta (log pi(+) - log pi(-))) over pairs of siblings (arXiv:2509.22558).

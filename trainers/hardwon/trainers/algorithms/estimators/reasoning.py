@@ -20,6 +20,7 @@ from hardwon.trainers.algorithms.advantages import (
     needs=("tags",),
     reading="both terms are centered and added, as in the authors' code; `std` divides by the standard deviations; "
     "the tag is one of four that the policy must choose, so no imitation has to teach it",
+    settings={"roles.policy.settings.speech": "tagged"},
 )
 def rlvmr(traces: Sequence[Trace], *, weight: float = 0.5, std: bool = False, bonus: float = 1.0) -> Advantages:
     """Compute A = c(R) + weight c(r | same tag in the group) (RLVMR, arXiv:2507.22844).

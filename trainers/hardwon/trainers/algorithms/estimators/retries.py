@@ -11,8 +11,14 @@ from hardwon.trainers.algorithms.advantages import ESTIMATORS, Advantages, Trace
     "arXiv:2407.18219",
     evidence="C",
     name="rise",
-    example="rise",
+    method="rise",
     reading="the target is the policy's own better attempt; a stronger model as the source of targets is not built",
+    settings={"tasks.compose.retry": {}, "roles.policy.loss.kind": "imitation"},
+    example={
+        "environment.params": "numLocations=6, includeDoors=0, numDistractorItems=0",
+        "environment.max_steps": 5,
+        "tasks.compose.retry.attempts": 3,
+    },
 )
 def rise(traces: Sequence[Trace], *, criterion: Literal["all", "better", "best", "success"] = "better") -> Advantages:
     """Weight the attempts that are targets by their outcome, and all others by 0 (RISE, arXiv:2407.18219).

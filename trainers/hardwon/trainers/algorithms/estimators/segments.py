@@ -21,6 +21,11 @@ from hardwon.trainers.algorithms.advantages import (
     needs=("steps",),
     reading="the strategy is what the policy says before each action (`speech`), so one model writes and follows it; "
     "the mean of the group is subtracted, because weights of 0 and more imitate every strategy",
+    settings={"roles.policy.settings.speech": "tagged"},
+    example={
+        "roles.policy.sources.steps.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.sources.steps.votes": 1,
+    },
 )
 def epo_strategy(traces: Sequence[Trace], *, discount: float = 0.99) -> Advantages:
     """Compute the return of process scores divided by its largest absolute value, less the group's mean (EPO).
@@ -69,6 +74,16 @@ def discount_scores(scores: Sequence[float], discount: float = 0.99) -> list[flo
     evidence="A P",
     reading="minimal reading: the blueprint is the guide's text; with `roles.guide.settings.credit: himac` its credit "
     "is the centered mean outcome of its executions, and `phase` alternates the two roles",
+    settings={
+        "arms.guided": 4,
+        "guidance.guided": "role",
+        "roles.guide.learner.lr": 0.001,
+        "roles.guide.settings.ready": 18,
+        "roles.guide.settings.distil": 40,
+        "roles.guide.settings.credit": "himac",
+        "roles.guide.settings.executions": 2,
+    },
+    example={"arms.control": 2},
 )
 def himac(traces: Sequence[Trace]) -> Advantages:
     """Compute A = R - mean outcome of the executions of the same blueprint (HiMAC, arXiv:2603.00977).
@@ -92,6 +107,18 @@ def himac(traces: Sequence[Trace]) -> Advantages:
     evidence="A P",
     reading="the generator of abstractions is the guide with `reads: task, credit: rlad`; a filter for texts that "
     "state the answer is not implemented",
+    settings={
+        "arms.guided": 3,
+        "guidance.guided": "role",
+        "roles.guide.learner.lr": 0.001,
+        "roles.guide.settings.ready": 18,
+        "roles.guide.settings.distil": 40,
+        "roles.guide.settings.credit": "rlad",
+        "roles.guide.settings.reads": "task",
+        "roles.guide.settings.says": "words",
+        "roles.guide.settings.length": 8,
+    },
+    example={"arms.control": 3},
 )
 def rlad(traces: Sequence[Trace]) -> Advantages:
     """Compute the centered outcome of solvers that were shown an abstraction; others get 0 (RLAD, arXiv:2510.02263).
@@ -111,6 +138,7 @@ def rlad(traces: Sequence[Trace]) -> Advantages:
     needs=("tags",),
     reading="a segment begins where the policy chooses the tag `planning`; values are means of the siblings' returns "
     "in a situation in place of critic heads, and a turn at a boundary has the sum of both advantages",
+    settings={"roles.policy.settings.speech": "tagged"},
 )
 def hae(
     traces: Sequence[Trace], *, discount: float = 0.99, lam_turn: float = 0.95, lam_segment: float = 0.95

@@ -49,6 +49,8 @@ def list_through(group: Sequence[Trace], owner: Trace, t: int) -> list[Trace]:
     name="arpo",
     tree=True,
     reading="the hard form: a shared turn has the mean advantage of the traces that share it; trained once",
+    settings={"tasks.compose.arpo": {}},
+    example={"tasks.compose.arpo.begun": 0.5},
 )
 def arpo(traces: Sequence[Trace], *, std: bool = False) -> Advantages:
     """Give every turn the mean advantage of the traces through it, all traces of a group compared (arXiv:2507.19849).
@@ -73,6 +75,8 @@ def arpo(traces: Sequence[Trace], *, std: bool = False) -> Advantages:
     name="tree",
     tree=True,
     unseen="how local and global parts are combined: V(n) - V(parent), with V(n) - V(root) as an option",
+    settings={"tasks.compose.tree": {}},
+    example={"tasks.compose.tree.begun": 0.34},
 )
 def tree(traces: Sequence[Trace], *, globally: bool = False, root: bool = False) -> Advantages:
     """Compute A(n) = V(n) - V(parent of n), with V the mean outcome of the leaves below (TreePS-RAG, arXiv:2601.06922).
@@ -112,6 +116,7 @@ def tree(traces: Sequence[Trace], *, globally: bool = False, root: bool = False)
     name="appo",
     tree=True,
     reading="O is 1 with one update per batch, so the factor 1 + b O is left out; branches themselves are not trained",
+    settings={"tasks.compose.appo": {}},
 )
 def appo(traces: Sequence[Trace]) -> Advantages:
     """Add to a begun trace's z, up to each split, the mean z of the branches at the split (APPO, arXiv:2606.12384).
@@ -155,6 +160,7 @@ def _normalize(values: list[float]) -> list[float]:
     needs=("entropy",),
     tree=True,
     reading="entropies of turns in place of tokens; the factor is clamped at 0, below which the sign would flip",
+    settings={"tasks.compose.aepo": {}, "roles.policy.loss.kind": "aepo"},
 )
 def aepo(traces: Sequence[Trace], *, weight: float = 0.2) -> Advantages:
     """Scale the advantages of `arpo` by 1 + weight z(H), with z over all turns of the batch (AEPO, arXiv:2510.14545).

@@ -109,6 +109,7 @@ class FailureSampler(Weighted):
     name="value",
     unseen="the rule that shrinks repeated advantages, (1 + times repeated)^-1/2, and whether sigma is std or variance "
     "(std)",
+    example={"run.rerolls": 2},
 )
 class ValueSampler(Uniform):
     """Replaces groups without a signal by instances drawn by their value V = (R_max - mean) std (arXiv:2512.07478).
@@ -184,6 +185,7 @@ def measure_value(outcomes: Sequence[float], largest: float = 1.0) -> float:
     name="staged",
     reading="levels by the length of an explored success",
     unseen="the stages and the rule of advancement: success 0.7 over 2 iterations, and 0.2 as the share of old levels",
+    example={"tasks.sampler.staged.bounds": "2, 4"},
 )
 class StagedSampler(Weighted):
     """Draws instances level by level, from short explored successes to long ones (arXiv:2508.11360).

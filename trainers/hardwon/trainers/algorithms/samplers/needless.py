@@ -30,9 +30,10 @@ def compute_weight(kappa: float) -> float:
     evidence="C",
     needs=("redundant",),
     name="share",
-    example="decs-share",
+    method="decs-share",
     reading="the share of solved instances that is kept is their weight in the draws; its start 0.3 and its floor 0.01 "
     "are own",
+    settings={"roles.policy.credit.name": "decs"},
 )
 class ShareSampler(Weighted):
     """Draws instances that every episode solved with the weight kappa / (1 - kappa), and others with 1.

@@ -20,6 +20,7 @@ from .base import SHAPERS, is_readable, read_score
     evidence="N",
     needs=("quality",),
     reading="formula from a reimplementation; f is whether every answer was an action",
+    example={"roles.policy.sources.score.judge": "examples.methods.judge:RuleJudge"},
 )
 def posterior(siblings: Sequence[Trace], *, format: float = 1.0) -> list[Trace]:
     """Set R = format f + o + o q, with the outcome o and the quality q of the reasoning (arXiv:2508.05170).
@@ -69,7 +70,8 @@ def rubric(siblings: Sequence[Trace], *, eta: float = 0.3, maximum: Literal["win
     evidence="N",
     reading="quality is the outcome, or the score of a judge if a source gives one",
     unseen="the weights of the stages (format 0.2) and the form of the length-aware BLEU (left out)",
-    example="stages",
+    method="stages",
+    example={"roles.policy.shape.stages.format": 0.2},
 )
 def stages(siblings: Sequence[Trace], *, format: float = 0.2) -> list[Trace]:
     """Set R = 0 if any answer was no action, else format + (1 - format) q (PRS, arXiv:2512.07478).
@@ -86,9 +88,15 @@ def stages(siblings: Sequence[Trace], *, format: float = 0.2) -> list[Trace]:
 
 
 @SHAPERS.add(
-    "ExpRL (outcome)", "ExpRL: verification against a hidden reference", evidence="N C", needs=("score",),
-    name="exprl", example="exprl-outcome",
-)  # fmt: skip
+    "ExpRL (outcome)",
+    "ExpRL: verification against a hidden reference",
+    evidence="N C",
+    needs=("score",),
+    name="exprl",
+    method="exprl-outcome",
+    settings={"roles.policy.loss.high": 0.28},
+    example={"roles.policy.sources.score.judge": "examples.methods.judge:RuleJudge"},
+)
 def score_by_judge(siblings: Sequence[Trace]) -> list[Trace]:
     """Set the outcome to the judge's score of the whole trace, in [0, 1]; it sees a hidden reference (ExpRL).
 
@@ -107,7 +115,13 @@ def score_by_judge(siblings: Sequence[Trace]) -> list[Trace]:
     evidence="N",
     needs=("steps", "verdict"),
     name="spark",
-    example="spark-augmented",
+    method="spark-augmented",
+    settings={"roles.policy.shape.spark.mode": "augmented", "roles.policy.sources.steps.rule": "majority"},
+    example={
+        "roles.policy.sources.steps.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.sources.steps.votes": 1,
+        "roles.policy.sources.verdict.judge": "examples.methods.judge:RuleJudge",
+    },
 )
 def verify(siblings: Sequence[Trace], *, mode: Literal["verdict", "augmented"] = "verdict") -> list[Trace]:
     """Set the outcome to the verdict y, or to 0.4 k / n + 0.6 y with k of n turns right (SPARK).
@@ -124,7 +138,17 @@ def verify(siblings: Sequence[Trace], *, mode: Literal["verdict", "augmented"] =
     return shaped
 
 
-@SHAPERS.add("CM2", "arXiv:2602.12268", evidence="P C", needs=("items",), name="checklist")
+@SHAPERS.add(
+    "CM2",
+    "arXiv:2602.12268",
+    evidence="P C",
+    needs=("items",),
+    name="checklist",
+    example={
+        "roles.policy.sources.items.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.sources.items.file": "examples/methods/checklist.json",
+    },
+)
 def pay_checklist(siblings: Sequence[Trace]) -> list[Trace]:
     """Set the outcome to the sum of the weights of the items that were paid (CM2, arXiv:2602.12268, trace level).
 
@@ -142,6 +166,7 @@ def pay_checklist(siblings: Sequence[Trace]) -> list[Trace]:
     evidence="C",
     needs=("arena",),
     reading="standardized once by the estimator; ties at the end of a round share the mean rank (own)",
+    example={"roles.policy.sources.arena.judge": "examples.methods.judge:RuleJudge"},
 )
 def arena(siblings: Sequence[Trace]) -> list[Trace]:
     """Set the outcome to 1 - rank / (n - 1), the rank in a tournament of siblings (arXiv:2601.06487)."""
@@ -155,6 +180,8 @@ def arena(siblings: Sequence[Trace]) -> list[Trace]:
     needs=("prediction",),
     reading="R (1 + weight s), the form of the authors' code; their document has R sigmoid(s)",
     name="prediction",
+    settings={"roles.policy.settings.speech": "predicted", "roles.policy.settings.speech_tokens": 8},
+    example={"roles.policy.shape.prediction.weight": 0.2},
 )
 def reward_prediction(siblings: Sequence[Trace], *, weight: float = 0.2) -> list[Trace]:
     """Set R' = R (1 + weight s), with s the likeness of predicted and seen observations (Role-Agent).
@@ -172,9 +199,23 @@ def reward_prediction(siblings: Sequence[Trace], *, weight: float = 0.2) -> list
     evidence="C N",
     needs=("lookback",),
     name="lookback",
-    example="har-judge",
+    method="har-judge",
     reading="added to the outcome; the thought is what the policy says before an action",
     unseen="the weight of the judge's share: 0.2, so that no failure is worth more than a success",
+    settings={
+        "roles.policy.settings.speech": "predicted",
+        "roles.policy.settings.speech_tokens": 8,
+        "tasks.compose.reflected": {},
+    },
+    example={
+        "environment.params": "numLocations=6, includeDoors=0, numDistractorItems=0",
+        "environment.max_steps": 5,
+        "tasks.compose.reflected.rounds": 10,
+        "arms.control": 3,
+        "roles.policy.sources.lookback.judge": "examples.methods.judge:RuleJudge",
+        "roles.policy.shape.lookback.weight": 0.2,
+        "run.groups": 8,
+    },
 )
 def reward_lookback(siblings: Sequence[Trace], *, weight: float = 0.2) -> list[Trace]:
     """Set R' = R + weight h, with h the share of thoughts that use what earlier turns showed (HAR, arXiv:2511.09127).
@@ -196,6 +237,7 @@ def reward_lookback(siblings: Sequence[Trace], *, weight: float = 0.2) -> list[T
     evidence="C",
     needs=("answers",),
     reading="confidence is exp(mean log p) where an engine gives no top-k; unreadable answers do not vote",
+    example={"roles.policy.shape.scope.votes": 4},
 )
 def scope(siblings: Sequence[Trace], *, votes: int = 32, balance: float = 0.7, seed: int = 0) -> list[Trace]:
     """Set the outcome to whether a trace's answer is the pseudo-label of its subgroup (SCOPE).

@@ -11,7 +11,13 @@ from hardwon.trainers.algorithms.advantages import Trace
 from .base import SHAPERS, set_rewards
 
 
-@SHAPERS.add("Practitioner's guide (density)", "arXiv:2510.01132", evidence="C A", example="density")
+@SHAPERS.add(
+    "Practitioner's guide (density)",
+    "arXiv:2510.01132",
+    evidence="C A",
+    method="density",
+    example={"roles.policy.credit.name": "reinforce", "roles.policy.shape.density.k": 2},
+)
 def density(siblings: Sequence[Trace], *, k: int = 1) -> list[Trace]:
     """Pay the rewards of k turns at the last of them, and the rest at the end (arXiv:2510.01132).
 
@@ -43,6 +49,23 @@ def _collect(trace: Trace, k: int) -> list[float]:
     needs=("calls",),
     reading="no code and no formula was found: the rungs are the abstract's, equally spaced; the price of a call "
     "beyond the shortest success is multiplied by the share of siblings that succeed (own)",
+    example={
+        "roles.policy.credit.name": "gigpo",
+        "environment.name": "bfcl",
+        "environment.game": "base",
+        "environment.params": "choices=8",
+        "environment.max_steps": 12,
+        "tasks.train.seeds": "0-19",
+        "tasks.eval.seeds": "0-9",
+        "explore.worlds.seeds": "0-9",
+        "explore.steps": 12,
+        "explore.tries": 2,
+        "model.tiny.context": 4096,
+        "arms.control": 4,
+        "warmstart": None,
+        "eval.copies": 1,
+        "run.groups": 2,
+    },
 )
 def rungs(siblings: Sequence[Trace], *, weight: float = 0.2, price: float = 0.05) -> list[Trace]:
     """Add weight (rung / 4 - 1) to the reward of each call, and take a price for needless calls (arXiv:2606.03892).
@@ -75,7 +98,14 @@ def rungs(siblings: Sequence[Trace], *, weight: float = 0.2, price: float = 0.05
     return shaped
 
 
-@SHAPERS.add("Demystifying agentic reasoning (overlong)", "arXiv:2510.11701", evidence="C", example="overlong")
+@SHAPERS.add(
+    "Demystifying agentic reasoning (overlong)",
+    "arXiv:2510.11701",
+    evidence="C",
+    method="overlong",
+    settings={"roles.policy.loss.kind": "ppo", "roles.policy.loss.low": 0.2, "roles.policy.loss.high": 0.28},
+    example={"roles.policy.shape.overlong.limit": 8, "roles.policy.shape.overlong.buffer": 3},
+)
 def overlong(
     siblings: Sequence[Trace],
     *,
@@ -120,6 +150,7 @@ def _measure_length(trace: Trace, unit: Literal["turns", "tokens"]) -> int:
     evidence="C",
     needs=("contribution",),
     reading="grounding is centered in the group, because a mean over siblings does not absorb it as PPO's critic does",
+    example={"roles.policy.credit.name": "gigpo"},
 )
 def redistribute(siblings: Sequence[Trace], *, grounding: float = 0.5) -> list[Trace]:
     """Set r_t = c_t + (R - sum c) / T + grounding (valid_t - share of valid turns in the group).
@@ -147,6 +178,7 @@ def redistribute(siblings: Sequence[Trace], *, grounding: float = 0.5) -> list[T
     evidence="N",
     needs=("retrospection",),
     unseen="beta (0.5), and the form of the align term, which is off (gamma 0)",
+    example={"roles.policy.credit.name": "gigpo", "roles.policy.shape.retrospection.beta": 0.5},
 )
 def retrospection(siblings: Sequence[Trace], *, beta: float = 0.5) -> list[Trace]:
     """Add beta (p_t - p_{t-1}) to the reward of turn t, with the progress p that the policy itself says afterward.

@@ -36,6 +36,7 @@ def measure_deviation(entropies: Tensor, history: Tensor, low: float, high: floa
     name="epo",
     reading="a hinge in place of the released code's penalty, which is piecewise constant and has no gradient; the "
     "entropy is a token's, and the two phases of the schedule take half of `over` each (own)",
+    example={"roles.policy.loss.terms.epo.low": 0.95, "roles.policy.loss.terms.epo.high": 1.05},
 )
 class EntropySmoothing(Term):
     """Adds -weight (H - smooth b w) per token, with w = max(0, H - high Hm) + max(0, low Hm - H).

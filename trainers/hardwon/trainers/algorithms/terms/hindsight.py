@@ -19,9 +19,17 @@ from .base import TERMS, FrozenPolicy, Term, TokenFacts
     "arXiv:2603.20046",
     evidence="C",
     name="hindsight",
-    example="herl",
+    method="herl",
     reading="r is the ratio to the log-probabilities of sampling, as in the formula; in the authors' code the old "
     "policy is the present one, so r is 1",
+    settings={"tasks.compose.revise": {}, "roles.policy.credit.outcome": "score"},
+    example={
+        "environment.game": "twc",
+        "environment.params": "numLocations=1, numItemsToPutAway=2, includeDoors=0, limitInventorySize=0",
+        "arms.control": 2,
+        "roles.policy.loss.terms.hindsight.weight": 0.5,
+        "run.groups": 8,
+    },
 )
 class Hindsight(Term):
     """Replaces the surrogate of the revisions of the composer `revise` by -weight A r / (r + 1), with r = pi / pi_old.

@@ -32,6 +32,7 @@ def draw_advantage(advantage: float, alpha: float, is_right: bool, difference: f
     name="dcpo",
     reading="the target entropy 0.5 is the script's, 0.25 that of the best table; H is the mean over all choices of "
     "the batch, and right means an outcome above 0",
+    example={"roles.policy.loss.terms.dcpo.target": 0.5},
 )
 class Tempered(Term):
     """Replaces the advantage of every token by (1 - alpha) A + alpha [right] exp(log p_T - log p).

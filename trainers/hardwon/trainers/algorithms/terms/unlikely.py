@@ -29,6 +29,11 @@ def find_threshold(values: Sequence[float], share: float) -> float | None:
     evidence="C",
     name="lp-reg",
     reading="probabilities among the allowed tokens; the lowest share is taken over the tokens of negative advantage",
+    settings={"roles.policy.learner.epochs": 2, "roles.policy.loss.low": 0.8, "roles.policy.loss.high": 8},
+    example={
+        "environment.params": "numLocations=6, includeDoors=0, numDistractorItems=0",
+        "roles.policy.loss.terms.lp-reg.share": 0.05,
+    },
 )
 class LowProbability(Term):
     """Replaces the surrogate of spared tokens by -A r, without a clip, + weight x k3(new, proxy).

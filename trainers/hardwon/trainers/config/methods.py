@@ -1,0 +1,81 @@
+"""The published methods of training by name, with the settings of a run that make each.
+
+A method is one card of a registry, or several: a composer of trees and the estimator that credits them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from hardwon.memory.errors import UnknownName
+from hardwon.trainers.algorithms.catalog import Card, Registry
+from hardwon.trainers.algorithms.composers import COMPOSERS
+from hardwon.trainers.algorithms.estimators import ESTIMATORS
+from hardwon.trainers.algorithms.extras import EXTRAS
+from hardwon.trainers.algorithms.recipes import RECIPES
+from hardwon.trainers.algorithms.samplers import SAMPLERS
+from hardwon.trainers.algorithms.shapers import SHAPERS
+from hardwon.trainers.algorithms.terms import TERMS
+
+from .sources import SOURCES
+
+REGISTRIES: tuple[Registry[Any], ...] = (ESTIMATORS, SHAPERS, TERMS, EXTRAS, COMPOSERS, SAMPLERS, RECIPES)
+"""The registries of methods. Sources feed methods and are none."""
+SECTIONS = {
+    "shaper": "roles.policy.shape",
+    "term": "roles.policy.loss.terms",
+    "extra": "roles.policy.extra",
+    "composer": "tasks.compose",
+    "sampler": "tasks.sampler",
+}
+"""The section that holds the name of a method, by kind of registry."""
+
+
+def list_methods() -> dict[str, list[Card]]:
+    """Return the cards of every method, by name."""
+    methods: dict[str, list[Card]] = {}
+    for registry in REGISTRIES:
+        for card in registry.cards.values():
+            methods.setdefault(card.method, []).append(card)
+    return dict(sorted(methods.items()))
+
+
+def find_cards(name: str) -> list[Card]:
+    """Return the cards of a method.
+
+    Raises:
+        UnknownName: There is no such method.
+    """
+    methods = list_methods()
+    if name not in methods:
+        raise UnknownName.of("method", name, [*methods])
+    return methods[name]
+
+
+def collect_settings(name: str) -> dict[str, Any]:
+    """Return the settings that make a run use a method, by dotted path; an empty mapping keeps what the run has there.
+
+    Raises:
+        UnknownName: There is no such method.
+    """
+    return {path: value for card in find_cards(name) for path, value in _list_settings(card)}
+
+
+def collect_example(name: str) -> dict[str, Any]:
+    """Return the further settings with which a method acts in `examples/methods/base.yaml`, by dotted path.
+
+    Raises:
+        UnknownName: There is no such method.
+    """
+    return {path: value for card in find_cards(name) for path, value in card.example.items()}
+
+
+def _list_settings(card: Card) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of one card: its name in its section, a source for every signal, and its own settings."""
+    if card.kind == "estimator":
+        yield "roles.policy.credit.name", card.name
+    elif card.kind in SECTIONS:
+        yield f"{SECTIONS[card.kind]}.{card.name}", {}
+    for signal in card.needs:
+        for giver in SOURCES.find_givers(signal)[:1]:
+            yield f"roles.policy.sources.{giver}", {}
+    yield from card.settings.items()
