@@ -62,8 +62,8 @@ class OpenRuns:
     def close(self, record: Callable[[Trajectory], object]) -> None:
         """Record the runs of this handle that are not over, and remove the lock if this process has no other runs."""
         for run in list(self._open.values()):
-            if run.file is not None and run.file.exists():
-                _record_file(run.file, record)
+            if run.file and (file := Path(run.file)).exists():
+                _record_file(file, record)
         self._open.clear()
         if self._folder is not None:
             LOCKS.release(self._folder)
@@ -94,10 +94,11 @@ class OpenRun:
     def __init__(self, folder: Path | None, namespace: str, episode: str, describe: Callable[[], Trajectory]) -> None:
         self._folder, self._namespace, self._episode, self._describe = folder, namespace, episode, describe
         self._digest = hashlib.blake2b(episode.encode(errors="replace"), digest_size=12).hexdigest()
+        self._paused = f"{folder}/{_PAUSED}.{self._digest}.jsonl"
         self._writer = StepWriter()
         self._is_paused = False
-        self.file: Path | None = None
-        """The file, once there is a step."""
+        self.file = ""
+        """Path of the file, once there is a step. Building a `Path` takes as long as a write."""
         self.on_close: Callable[[], object] = lambda: None
         """Called when the file is removed."""
 
@@ -106,7 +107,7 @@ class OpenRun:
         if self._folder is None:
             return
         try:
-            if self.file is None:
+            if not self.file:
                 self.file = self._begin(self._folder)
             _append(self.file, self._writer.encode(step))
         except (OSError, *BROKEN) as error:
@@ -115,36 +116,33 @@ class OpenRun:
 
     def pause(self) -> None:
         """Keep the steps for a process that continues the run, perhaps days later."""
-        if self._folder is not None and self.file is not None:
+        if self.file:
             with suppress(OSError):
-                self.file.rename(self._paused(self._folder))
-            self.file, self._is_paused = None, True
+                os.rename(self.file, self._paused)  # noqa: PTH104
+            self.file, self._is_paused = "", True
 
     def close(self) -> None:
         """Remove the file: the episode is recorded, or nobody wants it."""
-        for file in (self.file, self._paused(self._folder) if self._folder else None):
-            if file is not None:
-                with suppress(OSError):
-                    file.unlink()
+        for file in (self.file, self._paused) if self._folder is not None else ():
+            with suppress(OSError):
+                os.unlink(file)  # noqa: PTH108
         self.on_close()
 
-    def _begin(self, folder: Path) -> Path:
-        file, paused = folder / f"{LOCKS.take(folder)}.{self._digest}.jsonl", self._paused(folder)
-        if self._is_paused and paused.exists():
-            paused.rename(file)
-        else:  # a process that continues the run of another one begins anew, with all steps
-            paused.unlink(missing_ok=True)
-            self._writer.start_over()
-            header = redact_trajectory(replace(self._describe(), steps=(), success=None, score=0.0, ending=ABANDONED))
-            head = {"namespace": self._namespace, "episode": self._episode, "header": pack_episode(header)}
-            _append(file, json.dumps(head))
+    def _begin(self, folder: Path) -> str:
+        file = f"{folder}/{LOCKS.take(folder)}.{self._digest}.jsonl"
+        with suppress(FileNotFoundError):
+            if self._is_paused:
+                os.rename(self._paused, file)  # noqa: PTH104
+                return file
+            # A process that continues the run of another one begins anew, with all steps.
+            os.unlink(self._paused)  # noqa: PTH108
+        self._writer.start_over()
+        header = pack_episode(redact_trajectory(self._describe()))
+        _append(file, json.dumps({"namespace": self._namespace, "episode": self._episode, "header": header}))
         return file
 
-    def _paused(self, folder: Path) -> Path:
-        return folder / f"{_PAUSED}.{self._digest}.jsonl"
 
-
-def _append(file: Path, line: str) -> None:
+def _append(file: str, line: str) -> None:
     # Opened for each line, which takes 3 µs: a process may have more runs than it may have open files. The line break
     # comes first, so that a line that was cut does not spoil the next one.
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
@@ -174,4 +172,5 @@ def _read_run(file: Path) -> Trajectory | None:
     _, head, *lines = file.read_text(encoding="utf-8", errors="replace").split("\n") or ["", ""]
     steps = tuple(read_steps(lines))
     fields = json.loads(head)
-    return replace(unpack_episode(fields["header"], fields["episode"]), steps=steps) if steps else None
+    header = unpack_episode(fields["header"], fields["episode"])
+    return replace(header, steps=steps, success=None, score=0.0, ending=ABANDONED) if steps else None

@@ -33,14 +33,17 @@ class StepWriter:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._post: State | None = None
+        self._clean: State | None = None
+        """The state after the last step without secrets; the next step begins with it."""
 
     def encode(self, step: Step) -> str:
         """Return the line of a step."""
         before, self._post = self._post, step.post
         follows = before is not None and (before is step.pre or _SEEN(before) == _SEEN(step.pre))
-        bare = replace(step, keys=())
-        clean = redact_step(bare)  # the next recall reads the same texts, and finds them in the cache
-        if clean is bare:
+        # The next recall and the recording of the episode read the same texts, and find them in the cache.
+        clean = redact_step(step, self._clean if before is step.pre else None)
+        self._clean = clean.post
+        if clean is step:
             line = _Line(self._numbers, len(self._numbers))
             text = line.encode(step, follows)
             self._numbers |= line.new
@@ -50,7 +53,7 @@ class StepWriter:
 
     def start_over(self) -> None:
         """Write the next line without reference to earlier ones, because they may not be in the file."""
-        self._numbers, self._post = {}, None
+        self._numbers, self._post, self._clean = {}, None, None
 
 
 class _Line:

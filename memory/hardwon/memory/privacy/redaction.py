@@ -387,9 +387,14 @@ def _redacted_state(state: State) -> State:
     )
 
 
-def redact_step(step: Step) -> Step:
-    """Return the step without secrets in its states, action, diagnosis and `why`."""
-    return _step(step, {})
+def redact_step(step: Step, before: State | None = None) -> Step:
+    """Return the step without secrets in its states, action, diagnosis and `why`.
+
+    Args:
+        step: The step.
+        before: Its first state without secrets, if that was computed already.
+    """
+    return _step(step, {} if before is None else {id(step.pre): before})
 
 
 def redact_trajectory(trajectory: Trajectory) -> Trajectory:
