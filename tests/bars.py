@@ -155,7 +155,7 @@ def count_settings() -> int:
             return 0
         sections.add(kind)
         hints, total = get_type_hints(kind), 0
-        for field in fields(kind):  # type: ignore[arg-type]
+        for field in fields(kind):
             parts = [hints[field.name], *get_args(hints[field.name])]
             inner = [part for part in parts if isinstance(part, type) and is_dataclass(part)]
             total += sum(map(count, inner)) if inner else 1

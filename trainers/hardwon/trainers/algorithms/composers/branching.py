@@ -311,7 +311,7 @@ class TreeComposer(Branching):
         "environment.max_steps": 12,
         "model.tiny.context": 2048,
         "warmstart.examples.failures": True,
-        "run.groups": 4,
+        "run.groups": 8,
     },
 )
 class Steps(Composer):
