@@ -187,6 +187,56 @@ def test_a_person_who_stops_a_call_or_a_turn_leaves_the_outcome_open(tmp_path, m
     assert episode.success is None
 
 
+@pytest.mark.parametrize("prompt", ["Fix it.", "Fix it with password: hunter22"])
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
+def test_a_turn_that_goes_on_after_a_stop_stays_one_episode(tmp_path, monkeypatch, agent, prompt):
+    """Another hook refuses the stop, any number of times; the next request is another turn."""
+    session = Session(tmp_path, monkeypatch, agent)
+    stop = "stop" if agent == "cursor" else "Stop"
+    begin = "beforeSubmitPrompt" if agent == "cursor" else "UserPromptSubmit"
+    session.send(begin, prompt=prompt)
+    for n, error in enumerate([None, "Exit code 2", None]):
+        session.call("Bash", {"command": f"make {n}"}, {"stdout": "ok"}, error=error)
+        session.call("Read", {"file_path": f"{n}.py"}, {"stdout": "ok"})
+        session.send(stop, stop_hook_active=n > 0, status="completed")
+        (episode,) = session.episodes()
+        assert (len(episode.steps), episode.success) == (2 * n + 2, error is None)
+    session.send(begin, prompt="Go on.")
+    session.call("Bash", {"command": "ls"}, {"stdout": "a.py"})
+    session.send(stop, status="completed")
+    assert sorted(len(episode.steps) for episode in session.episodes()) == [1, 6]
+
+
+def test_a_turn_that_goes_on_after_a_stop_and_is_cut_off_tells_no_outcome(session):
+    session.play("Fix it.")
+    session.call("Bash", {"command": "ls"}, {"stdout": "a.py"})
+    session.send("SessionStart", source="startup")
+    (episode,) = session.episodes()
+    assert (len(episode.steps), episode.success) == (4, None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "success"),
+    [(None, True), ("end_turn", True), ("max_tokens", None), ("refusal", None), ("pause_turn", None)],
+)
+def test_a_last_answer_that_is_not_whole_is_no_success(session, reason, success):
+    write_transcript(session, "Build it.", is_error=False)
+    last = {"role": "assistant", "content": [{"type": "text", "text": "It is"}], "stop_reason": reason}
+    other = {"role": "assistant", "content": [{"type": "text", "text": "Hi."}], "stop_reason": "end_turn"}
+    lines = [
+        {"type": "assistant", "uuid": "a-2", "message": last},
+        {"type": "user", "uuid": "u-3", "message": {"role": "user", "content": "Hello."}},
+        {"type": "assistant", "uuid": "a-3", "message": other},
+    ]
+    with session.transcript.open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in lines)
+    session.send("UserPromptSubmit", prompt="Build it.")
+    session.call("Bash", {"command": "make"}, {"stdout": "done"})
+    session.send("Stop")
+    (episode,) = session.episodes()
+    assert episode.success is success
+
+
 @pytest.mark.parametrize("ends", ["prompt", "session", "restart", "idle"])
 @pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
 def test_a_turn_without_a_stop_is_recorded_and_tells_no_outcome(tmp_path, monkeypatch, agent, ends):
@@ -320,7 +370,7 @@ def test_a_trial_that_works_ends_the_refusals(tmp_path, monkeypatch):
 # ---- transcripts
 
 
-def write_transcript(session, prompt):
+def write_transcript(session, prompt, *, is_error=True):
     """The lines that Claude Code writes; the failed call is in no hook of its older versions."""
 
     def line(kind, uuid, **message):
@@ -328,7 +378,12 @@ def write_transcript(session, prompt):
         return json.dumps(value) + "\n"
 
     use = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "make"}}
-    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Exit code 2", "is_error": True}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": "Exit code 2" * is_error,
+        "is_error": is_error,
+    }
     lines = [line("user", "u-1", content=prompt), line("assistant", "a-1", content=[use])]
     session.transcript.write_text("".join([*lines, line("user", "u-2", content=[result])]))
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from hardwon.runtime.loop.enforcement import Mode, Ruling, mode_of
 
 from .events import HookEvent
 from .hook import log_failure
-from .journal import Journal, read_entries
+from .journal import Journal, read_turn
 
 BEST_ITEMS = 5
 """Number of lessons that a session begins with."""
@@ -133,65 +134,64 @@ def record_pending(options: argparse.Namespace) -> int:
         return 0
     with open_library(options, write=True) as library:
         assert library is not None
+        stuck: set[str] = set()
         for path in waiting:
+            session = path.name.partition(".")[0]
+            if session in stuck:  # its later calls may belong to the turn that waits
+                continue
             try:
                 recorded += bool(record_turn(library, path, options))
             except Exception as error:
                 log_failure(error)
+                stuck.add(session)
                 continue
-            path.unlink(missing_ok=True)
+            journal.keep(path)
         write_guards(library, journal)
     return recorded
 
 
 def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namespace) -> str:
     """Record one turn as an episode, and return its id; empty if it had no calls, or nobody knows the request."""
-    entries = list(read_entries(path))
+    path, entries = read_turn(path)
     prompt: Mapping[str, Any] = next((entry for entry in entries if entry.get("kind") == "prompt"), {})
     if not prompt:
         log_failure(ValueError(f"{path.name} is not recorded: its session reported calls and no request"))
         return ""
-    if options.agent == "codex":
-        uuid = ""  # the requests of a rollout have no ids, but their calls have
+    uuid, cut = "", ""
+    if options.agent == "codex":  # the requests of a rollout have no ids, but their calls have
         mark_failures_from_rollout(entries, prompt)
     else:
-        uuid = complete_from_transcript(entries, prompt)
+        uuid, cut = complete_from_transcript(entries, prompt)
     run = build_run(library, entries, hides_results=options.trust == "own")
     # Ids that are the same at every attempt, so that two recorders at once write one episode; if possible, the
     # id that an import of the transcript gives the same request.
     ref = uuid or refer_to_call(next((entry["id"] for entry in entries if entry.get("id")), ""))
-    own = f"hook-{path.stem}"
-    row = find_known(library, [ref, f"{prompt.get('session', '')} {uuid}"], options.agent) if ref else None
+    own = episode_id(ref, options.agent) if ref else f"hook-{path.stem}"
+    row = find_row(library, [own, *([episode_id(f"{prompt.get('session', '')} {uuid}", options.agent)] if ref else [])])
     if row and row["n_steps"] >= len(run.episode.steps):
         return str(row["id"])
-    is_cut = any(entry.get("kind") == "interrupt" for entry in entries)
-    success = run.episode.judge("unfinished" if is_cut else "completed")
-    episode = record_run(
-        run, success=success, environment=options.agent, writer=f"hook:{options.agent}",
-        trust=to_trust(options.trust), meta={"cwd": prompt.get("cwd", "")},
-        episode=episode_id(ref, options.agent) if ref and not row else own,
+    is_cut = bool(cut) or any(entry.get("kind") == "interrupt" for entry in entries)
+    # The turn goes on after a stop that another hook refused, or an import read the transcript before it was over.
+    return record_run(
+        run, success=run.episode.judge("unfinished" if is_cut else "completed"), environment=options.agent,
+        writer=f"hook:{options.agent}", trust=to_trust(options.trust), meta={"cwd": prompt.get("cwd", "")},
+        episode=str(row["id"]) if row else own, is_continued=bool(row),
     )  # fmt: skip
-    if not (row and episode):
-        return episode
-    # An import has read the transcript before the turn was over.
-    library.replace_many([(library.trajectory(own), [row["id"], own])])
-    return str(row["id"])
 
 
-def find_known(library: ExperienceLibrary, refs: Sequence[str], agent: str) -> dict[str, Any] | None:
-    """Return the row of a turn that an import has recorded, by what it may be called there."""
-    rows = library.find_episodes([episode_id(ref, agent) for ref in refs])
-    return next(iter(rows.values()), None)
+def find_row(library: ExperienceLibrary, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return the row of a turn that is recorded, by the ids that a hook or an import may have given it."""
+    return next(iter(library.find_episodes(names).values()), None)
 
 
-def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> str:
-    """Add results that no hook reported, and return the id of the request in the transcript; empty if it has none.
+def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> tuple[str, str]:
+    """Add results that no hook reported, and return the id of the request in the transcript, and why the turn was cut.
 
     Older versions of Claude Code call no hook when a tool fails, but their transcript has the error.
     """
     path = Path(str(prompt.get("transcript") or ""))
     if not path.is_file():
-        return ""
+        return "", ""
     answered = {entry.get("id") for entry in entries if entry.get("kind") in ("answer", "refused", "interrupt")}
     missing = {
         str(entry["id"]): at
@@ -199,6 +199,7 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
         if entry.get("kind") == "before" and entry.get("id") and entry["id"] not in answered
     }
     own, equal, has_begun = {entry.get("id") for entry in entries} - {None, ""}, list[str](), False
+    replies: list[Mapping[str, Any]] = []
     for line in _read_tail(path):
         if not isinstance(line.get("message"), Mapping) or line.get("isSidechain"):
             continue
@@ -212,7 +213,17 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
             if at is not None:
                 error = find_failure(message["text"], failed=message["error"])
                 entries[at] = {**entries[at], "kind": "answer", "result": message["text"], "error": error}
-    return equal[-1] if equal and (has_begun or len(equal) == 1) else ""
+            if has_begun and not line.get("isMeta"):
+                replies.append(message)
+    return equal[-1] if equal and (has_begun or len(equal) == 1) else "", _find_cut(replies)
+
+
+def _find_cut(replies: Sequence[Mapping[str, Any]]) -> str:
+    """Return why the last answer of a turn is not whole; empty if it is, or if it is not in the transcript yet."""
+    turn = takewhile(lambda message: message["role"] != "user", replies)
+    last: Mapping[str, Any] = next((message for message in reversed(list(turn)) if message["role"] == "assistant"), {})
+    cut = str(last.get("unfinished") or "")
+    return "" if cut == "tool_use" else cut
 
 
 def mark_failures_from_rollout(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ HOME = "HARDWON_HOME"
 """Variable with the folder of journals and of the default library."""
 _KEPT_S = 7 * 24 * 3600
 """Seconds after which a journal that nobody recorded is removed."""
+_RECORDED = ".recorded"
+"""Suffix of the last turn of a session that is recorded."""
 _IDLE_S = 24 * 3600
 """Seconds without a hook after which a turn is over, where nothing shows that the agent still runs."""
 
@@ -81,19 +84,49 @@ class Journal:
                 other.take()
 
     def pending(self) -> list[Path]:
-        """Return the files that wait to be recorded, oldest first, of all sessions; very old ones are removed."""
+        """Return the files that wait to be recorded, oldest first, of all sessions; very old files are removed."""
         waiting = []
-        for path in sorted(self.folder.glob("*.pending")):
+        for path in sorted([*self.folder.glob("*.pending"), *self.folder.glob(f"*{_RECORDED}")]):
             if path.stat().st_mtime < time.time() - _KEPT_S:
                 path.unlink(missing_ok=True)
-            else:
+            elif path.suffix != _RECORDED:
                 waiting.append(path)
         return waiting
+
+    def keep(self, path: Path) -> None:
+        """Keep the entries of a turn that is recorded, because it goes on if another hook refuses the stop."""
+        first = read_turn(path)[0]
+        with suppress(FileNotFoundError):  # another recorder was faster
+            if first == path:
+                for earlier in _find_recorded(path):
+                    earlier.unlink(missing_ok=True)
+                path.rename(path.with_suffix(_RECORDED))
+            else:
+                moved = path.rename(path.with_suffix(".moved"))
+                with first.open("ab") as file:
+                    file.write(moved.read_bytes())
+                moved.unlink()
 
     @property
     def guards(self) -> Path:
         """Return the file with the calls that guardrails forbid, which saves most hooks from opening the library."""
         return self.folder / "guards.json"
+
+
+def read_turn(path: Path) -> tuple[Path, list[dict[str, Any]]]:
+    """Return the file in which a turn begins and the entries of the turn.
+
+    Calls without a request belong to the turn before, if one of this session is recorded.
+    """
+    entries, earlier = list(read_entries(path)), _find_recorded(path)
+    if not earlier or any(entry.get("kind") == "prompt" for entry in entries):
+        return path, entries
+    return earlier[-1], [*read_entries(earlier[-1]), *entries]
+
+
+def _find_recorded(path: Path) -> list[Path]:
+    """Return the files of turns of the same session that are recorded."""
+    return sorted(path.parent.glob(f"{path.name.partition('.')[0]}.*{_RECORDED}"))
 
 
 def _is_abandoned(path: Path) -> bool:

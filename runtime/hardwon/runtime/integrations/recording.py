@@ -13,6 +13,7 @@ from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
+from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.records import Trust
 from hardwon.memory.trust.intake import received
 from hardwon.runtime.environments.calls import Call
@@ -153,5 +154,5 @@ def _say_not_recorded(environment: str) -> None:
 def _has_beginning(library: ExperienceLibrary, whole: Trajectory) -> bool:
     """Return whether the beginning of a run was recorded, when it failed or its process was killed."""
     with suppress(HardwonError):  # usually it was not
-        return library.trajectory(whole.id).task == whole.task
+        return library.trajectory(whole.id).task == redact(whole.task)
     return False
