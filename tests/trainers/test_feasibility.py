@@ -367,9 +367,9 @@ def test_a_run_without_any_signal_warns_loudly(corridor, capsys):
 
 def test_a_signal_starts_the_count_anew():
     watch, nothing = SignalWatch(), {"groups_without_signal": 2.0}
-    assert [watch.saw(nothing, 2) for _ in range(PATIENCE - 1)] == [None] * (PATIENCE - 1)
-    assert watch.saw({"groups_without_signal": 1.0}, 2) is None
-    assert [bool(watch.saw(nothing, 2)) for _ in range(PATIENCE)] == [*[False] * (PATIENCE - 1), True]
+    assert [watch.update(nothing, 2) for _ in range(PATIENCE - 1)] == [None] * (PATIENCE - 1)
+    assert watch.update({"groups_without_signal": 1.0}, 2) is None
+    assert [bool(watch.update(nothing, 2)) for _ in range(PATIENCE)] == [*[False] * (PATIENCE - 1), True]
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 1.6])
@@ -390,7 +390,7 @@ def test_the_loss_is_at_the_temperature_of_sampling(corridor, tmp_path, temperat
 
 def test_a_mechanism_that_never_acted_is_named_with_its_metric():
     watch = ActionWatch({"tasks.compose.hinted": ("compose/hinted_groups", 0.0)})
-    logs = [watch.saw({}) for _ in range(PATIENCE)]
+    logs = [watch.update({}) for _ in range(PATIENCE)]
     assert [bool(warning) for _, warning in logs] == [*[False] * (PATIENCE - 1), True]
     assert "tasks.compose.hinted never acted" in str(logs[-1][1])
     assert logs[0][0] == {"idle/tasks.compose.hinted": 1.0}
@@ -398,13 +398,13 @@ def test_a_mechanism_that_never_acted_is_named_with_its_metric():
 
 def test_one_that_acted_once_is_not_named_again():
     watch = ActionWatch({"roles.policy.sources.entropy": ("signal/entropy/missing", 1.0)})
-    assert watch.saw({"signal/entropy/missing": 0.2}) == ({"idle/roles.policy.sources.entropy": 0.0}, None)
-    assert [watch.saw({"signal/entropy/missing": 1.0})[1] for _ in range(PATIENCE)] == [None] * PATIENCE
+    assert watch.update({"signal/entropy/missing": 0.2}) == ({"idle/roles.policy.sources.entropy": 0.0}, None)
+    assert [watch.update({"signal/entropy/missing": 1.0})[1] for _ in range(PATIENCE)] == [None] * PATIENCE
 
 
 def test_the_last_iteration_of_a_short_run_names_it():
     watch = ActionWatch({"roles.policy.shape.overlong": ("policy/shape/overlong", 0.0)})
-    assert "overlong never acted in 1 iterations" in str(watch.saw({}, last=True)[1])
+    assert "overlong never acted in 1 iterations" in str(watch.update({}, last=True)[1])
 
 
 def test_a_run_warns_in_its_log_and_its_metrics(corridor, capsys, tmp_path):

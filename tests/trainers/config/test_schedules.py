@@ -14,7 +14,7 @@ HORIZON = [[0, 6], [100, 13], [200, 20]]
 
 
 def test_a_horizon_by_hand():
-    """Stage min(step // 100, last): 99: 6; 100: 13; 200 and later: 20."""
+    """PlayContext min(step // 100, last): 99: 6; 100: 13; 200 and later: 20."""
     assert [look_up(HORIZON, iteration) for iteration in (0, 99, 100, 200, 999)] == [6, 6, 13, 20, 20]
 
 

@@ -141,7 +141,7 @@ def test_it_learns_to_share_what_is_pulled():
 def test_it_goes_on_where_it_was_saved():
     one, _, _ = made()
     send(one)
-    one.price.saw(0.9)
+    one.price.update(0.9)
     file = io.BytesIO()
     torch.save(one.state_dict(), file)
     file.seek(0)

@@ -108,13 +108,13 @@ def test_the_price_rises_while_too_much_is_shared_and_falls_before_nothing_is():
     """systems.md §4: an adaptive lambda holds a target admission rate."""
     price = Sparsity(target=0.4)
     for _ in range(20):
-        price.saw(0.9)
+        price.update(0.9)
     high = price.price
-    price.saw(0.2)
+    price.update(0.2)
     assert 0.5 < high <= 1.0
     assert price.price < high - 0.5
     for _ in range(60):
-        price.saw(0.1)
+        price.update(0.1)
     assert price.price == 0.0
 
 

@@ -5,9 +5,9 @@ import random
 from typing import cast
 
 from hardwon.trainers.engines.base import Completion, Engine, Request
-from hardwon.trainers.workers.ahead import Ahead
-from hardwon.trainers.workers.desk import Desk
+from hardwon.trainers.workers.inference_proxy import InferenceProxy
 from hardwon.trainers.workers.messages import Inquiry
+from hardwon.trainers.workers.prefetcher import Prefetcher
 
 
 def test_no_more_iterations_are_begun_than_the_bound_allows():
@@ -18,7 +18,7 @@ def test_no_more_iterations_are_begun_than_the_bound_allows():
         return f"groups {number}"
 
     async def run():
-        ahead = Ahead(play, 2, 4, lambda: len(begun))
+        ahead = Prefetcher(play, 2, 4, lambda: len(begun))
         assert await ahead.take(0) == "groups 0"
         assert begun == [0, 1, 2]
         assert await ahead.take(1) == "groups 1"
@@ -44,22 +44,22 @@ class CountingEngine:
         return Completion((self.asked,), (0.0,), (True,), (None,), 0)
 
 
-def ask(desk, number, prompt=(1,)):
+def ask(proxy, number, prompt=(1,)):
     request = Request(prompt, session="s", chance=random.Random(7))
-    return asyncio.wait_for(desk.answer(Inquiry("s", number, request)), 5)
+    return asyncio.wait_for(proxy.answer(Inquiry("s", number, request)), 5)
 
 
 def test_an_episode_that_is_played_again_gets_the_answers_of_the_first_time():
     async def run():
         engine = CountingEngine()
-        desk = Desk(cast(Engine, engine), None)
-        first, second = await ask(desk, 0), await ask(desk, 1, (1, 2))
-        again = await ask(desk, 0), await ask(desk, 1, (1, 2))
+        proxy = InferenceProxy(cast(Engine, engine), None)
+        first, second = await ask(proxy, 0), await ask(proxy, 1, (1, 2))
+        again = await ask(proxy, 0), await ask(proxy, 1, (1, 2))
         assert again == (first, second)
         assert engine.asked == 2
-        other = await ask(desk, 1, (9,))  # the environment answered otherwise: the episode goes its own way
+        other = await ask(proxy, 1, (9,))  # the environment answered otherwise: the episode goes its own way
         assert other.completion.tokens == (3,)
-        desk.forget(["s"])
-        assert (await ask(desk, 0)).completion.tokens == (4,)
+        proxy.forget(["s"])
+        assert (await ask(proxy, 0)).completion.tokens == (4,)
 
     asyncio.run(run())

@@ -14,7 +14,7 @@ from hardwon.memory.errors import ConfigError, EngineFailure
 from hardwon.trainers import trainer
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.base_models import load_tokenizer
-from hardwon.trainers.workers.desk import Desk
+from hardwon.trainers.workers.inference_proxy import InferenceProxy
 from hardwon.trainers.workers.opening import build_setup
 from hardwon.trainers.workers.pool import WorkerPool
 from hardwon.trainers.workers.worker import RolloutWorker
@@ -98,7 +98,7 @@ def test_workers_ask_a_server_themselves(corridor, processes, server, tmp_path, 
     settings = corridor(**sections, run={"iterations": 2, "groups": 2, "rerolls": 0}, eval={"every": 2, "copies": 1})
     alone = run(settings, tmp_path / "alone")
     assert take_named(fake) == {"v1", "v2", "v3"}, "the weights of two iterations and of the evaluation"
-    monkeypatch.delattr(Desk, "answer")
+    monkeypatch.delattr(InferenceProxy, "answer")
     fake.adapters.clear()
     cluster = processes(3)
     together = run(settings, tmp_path / "together", workers=2)

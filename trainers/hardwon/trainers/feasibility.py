@@ -265,7 +265,7 @@ class SignalWatch:
     silent: int = 0
     """Iterations without a signal since the last one with any."""
 
-    def saw(self, metrics: Mapping[str, float], groups: int) -> str | None:
+    def update(self, metrics: Mapping[str, float], groups: int) -> str | None:
         """Take in an iteration's metrics; return a warning if there was no signal for `PATIENCE` iterations."""
         updated = any(name.endswith("/grad_norm") and value > 0 for name, value in metrics.items())
         self.silent = 0 if updated or metrics["groups_without_signal"] < groups else self.silent + 1
@@ -287,7 +287,7 @@ class ActionWatch:
     """Iterations without any action, by setting, of those that have not acted yet."""
     acted: set[str] = field(default_factory=set)
 
-    def saw(self, metrics: Mapping[str, float], *, last: bool = False) -> tuple[dict[str, float], str | None]:
+    def update(self, metrics: Mapping[str, float], *, last: bool = False) -> tuple[dict[str, float], str | None]:
         """Take in an iteration's metrics.
 
         Args:

@@ -37,7 +37,7 @@ from .roles.trials import OFFERED
 from .rollouts.explore import Task
 from .rollouts.rollout import Spec
 from .session import Session
-from .workers.ahead import Ahead
+from .workers.prefetcher import Prefetcher
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class TrainingLoop:
         """Checkpoint within the warm start that the run continues from, or None."""
         self.stopping = False
         lag, last, self._alarm = self.config.rollouts.max_lag, self.config.run.iterations, self.config.rollouts.alarm
-        self._ahead = Ahead(self._play_groups, lag, last, self._count_drawn) if lag else None
+        self._prefetcher = Prefetcher(self._play_groups, lag, last, self._count_drawn) if lag else None
         self._signal = feasibility.SignalWatch()
         self._actions = feasibility.ActionWatch(feasibility.list_mechanisms(self.config))
 
@@ -134,8 +134,8 @@ class TrainingLoop:
             if is_last or self.stopping:
                 break
             await self._iterate()
-        if self._ahead is not None:
-            await self._ahead.cancel()
+        if self._prefetcher is not None:
+            await self._prefetcher.cancel()
         if self.stopping and not is_last:
             self.screen.tell(f"stopped and saved after iteration {iteration}; add --resume to continue.")
 
@@ -155,10 +155,10 @@ class TrainingLoop:
         self.player.snapshot = f"library@{self.position.iteration}" if self.config.uses_library else ""
         read = get_tokens_read(self.session.engine)
         await self._read_ahead(number)
-        if self._ahead is None:
+        if self._prefetcher is None:
             played, learnable, group_counts = await self._play_groups(number)
         else:
-            played, learnable, group_counts = await self._ahead.take(number)
+            played, learnable, group_counts = await self._prefetcher.take(number)
         if number == 1:
             feasibility.check_episodes(self.session, played)
         composed, played = [rollout for rollout in played if not rollout.is_plain], list_plain(played)
@@ -178,7 +178,7 @@ class TrainingLoop:
         metrics.update(self._measure_lag(learnable))
         if (role := self._select_role()) is not None:
             # in a thread of its own if workers play meanwhile: their requests are answered in this one
-            update = role.update() if self._ahead is None else await asyncio.to_thread(role.update)
+            update = role.update() if self._prefetcher is None else await asyncio.to_thread(role.update)
             metrics.update({f"{role.name}/{name}": value for name, value in update.items()})
             self.session.engine.load_adapter(role.name, self.session.engine.versions()[role.name] + 1, role.weights())
         self._keep_history(number)
@@ -193,16 +193,16 @@ class TrainingLoop:
             self._warn_of_mismatch(metrics)
         metrics["tokens_per_second"] = (get_tokens_read(self.session.engine) - read) / max(rollout_seconds, 1e-9)
         metrics["seconds"] = time.perf_counter() - began
-        idle, idle_warning = self._actions.saw(metrics, last=number >= self.config.run.iterations)
+        idle, idle_warning = self._actions.update(metrics, last=number >= self.config.run.iterations)
         self.metrics.log(number, metrics | idle)
         self.screen.show(number, metrics)
-        for warning in (self._signal.saw(metrics, self.config.run.groups), idle_warning):
+        for warning in (self._signal.update(metrics, self.config.run.groups), idle_warning):
             if warning is not None:
                 self.screen.warn(warning)
 
     def _measure_lag(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return how many rows are how many updates behind the weights that learn from them."""
-        if self._ahead is None:
+        if self._prefetcher is None:
             return {}
         now = self.session.engine.versions()["policy"]
         lags = Counter(now - row.version for rollout in rollouts for row in rollout.rows)
@@ -211,7 +211,7 @@ class TrainingLoop:
     def _warn_of_mismatch(self, metrics: Mapping[str, float]) -> None:
         """Warn if the learner is far from the weights that played."""
         mismatch = metrics.get("policy/mismatch", 0.0)
-        if self._ahead is not None and mismatch > self._alarm:
+        if self._prefetcher is not None and mismatch > self._alarm:
             self.screen.warn(
                 f"the learner is {mismatch:.3f} nats per token from the weights that played, above rollouts.alarm of "
                 f"{self._alarm}; lower rollouts.max_lag or the learning rate."
@@ -343,7 +343,7 @@ class TrainingLoop:
             self.position.sampler = self.worlds.state_dict()
         else:
             # a run that resumes plays again what was played ahead
-            ahead = None if self._ahead is None else self._ahead.get_state(self.position.iteration + 1)
+            ahead = None if self._prefetcher is None else self._prefetcher.get_state(self.position.iteration + 1)
             self.position.drawn = self._count_drawn() if ahead is None else ahead
         return dict(metrics)
 

@@ -25,7 +25,7 @@ from .rollouts.renaming import Rename
 from .rollouts.rollout import Spec, collect
 from .rollouts.rounds import Read, play_rounds
 from .session import Session
-from .workers.cast import Cast, Casting
+from .workers.agent_pool import AgentPool, AgentSpec
 from .workers.pool import WorkerPool
 
 CONCURRENT, CONCURRENT_CHATS = 256, 32
@@ -47,7 +47,7 @@ class Player:
             pool: Plays the episodes in other processes; None plays them in this one.
         """
         self._session, self._tell, self.pool = session, tell, pool
-        self._cast = Cast(session)
+        self._agent_pool = AgentPool(session)
         self._programs = open_programs(session)
         self.snapshot = ""
         """Name of the library version in use; stored with every sample."""
@@ -89,7 +89,7 @@ class Player:
         if learning:
             specs = self._assign_candidates(specs, arms)
         max_steps = max_steps or self._session.config.environment.max_steps
-        castings = {arm.name: Casting(arm, temperature, learning, max_steps) for arm in arms}
+        agent_specs = {arm.name: AgentSpec(arm, temperature, learning, max_steps) for arm in arms}
         snapshot, iteration = self.snapshot, self.iteration
 
         async def collect_round(chosen: Sequence[Spec]) -> list[Rollout]:
@@ -97,9 +97,11 @@ class Player:
             if self._programs is not None:
                 return await self._run_programs(self._programs, chosen, temperature, max_steps, snapshot)
             if self.pool is not None:
-                return await self._send(self.pool, castings, chosen, snapshot, iteration, together=composer is not None)
-            self._cast.get_policy(temperature).snapshot = snapshot
-            agents = {arm: self._cast.get_agent(casting) for arm, casting in castings.items()}
+                return await self._send(
+                    self.pool, agent_specs, chosen, snapshot, iteration, together=composer is not None
+                )
+            self._agent_pool.get_policy(temperature).snapshot = snapshot
+            agents = {arm: self._agent_pool.get_agent(agent_spec) for arm, agent_spec in agent_specs.items()}
             return await self._collect(agents, chosen, outcome)
 
         if composer is None:
@@ -122,7 +124,7 @@ class Player:
         session = self._session
         builder = session.config.policy.build_prompts()
         policy = DemonstrationPolicy(session.prompts, paths, builder=builder, rename=rename)
-        agents = {arm.name: self._cast.build_agent(arm, policy, learning=False) for arm in arms}
+        agents = {arm.name: self._agent_pool.build_agent(arm, policy, learning=False) for arm in arms}
         specs = [
             Spec(fold, seed, arm.name, copy, salt="demonstration")
             for fold, seed in paths
@@ -157,7 +159,7 @@ class Player:
     async def _send(
         self,
         pool: WorkerPool,
-        castings: Mapping[str, Casting],
+        agent_specs: Mapping[str, AgentSpec],
         specs: Sequence[Spec],
         snapshot: str,
         iteration: int,
@@ -170,7 +172,7 @@ class Player:
         for batch in self._split(specs):
             rollouts += await pool.play(
                 batch,
-                castings,
+                agent_specs,
                 snapshot=snapshot,
                 iteration=iteration,
                 outcome=self._session.config.outcome,
@@ -187,7 +189,7 @@ class Player:
 
     def close(self) -> None:
         """Close the agents, and end the workers."""
-        self._cast.close()
+        self._agent_pool.close()
         if self.pool is not None:
             self.pool.close()
 
@@ -229,11 +231,11 @@ class Player:
     @property
     def iteration(self) -> int:
         """Return the finished iterations of the run."""
-        return self._cast.iteration
+        return self._agent_pool.iteration
 
     def set_iteration(self, iteration: int) -> None:
         """Tell the warm-up gates how many iterations the run has finished."""
-        self._cast.set_iteration(iteration)
+        self._agent_pool.set_iteration(iteration)
 
 
 def open_programs(session: Session) -> PlaysPrograms | None:

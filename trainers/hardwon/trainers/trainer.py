@@ -35,7 +35,7 @@ from .loop import Position, TrainingLoop
 from .metrics import Metrics, is_worse, keep_until, read as read_metrics
 from .player import Player
 from .roles.decisions import PURPOSES, look
-from .roles.study import Studies
+from .roles.supervised_stage import SupervisedRole
 from .session import Session, read_config
 from .warmstart import updates
 from .warmstart.demonstrations import measure_recalled
@@ -364,11 +364,11 @@ def _begin_roles(loop: TrainingLoop, studied: tuple[str, ...]) -> bool:
     """
     session, done = loop.session, studied
     for name, role in session.roles.items():
-        if isinstance(role, Studies) and name in done:
-            role.study.skip()
+        if isinstance(role, SupervisedRole) and name in done:
+            role.supervised.skip()
         role.begin(loop.screen.tell)
         session.engine.load_adapter(name, 1, role.weights())
-        if isinstance(role, Studies) and (text := asyncio.run(role.look_back())):
+        if isinstance(role, SupervisedRole) and (text := asyncio.run(role.report_accuracy())):
             (loop.screen.warn if text.startswith("WARNING") else loop.screen.tell)(text)
         if _studies(role) and name not in done:
             done = (*done, name)
@@ -381,7 +381,7 @@ def _begin_roles(loop: TrainingLoop, studied: tuple[str, ...]) -> bool:
 
 def _studies(role: object) -> bool:
     """Return whether a role has a stage 1 in this run."""
-    return isinstance(role, Studies) and role.study.teaches
+    return isinstance(role, SupervisedRole) and role.supervised.teaches
 
 
 def _warn_of_verdicts(session: Session, screen: Screen) -> None:

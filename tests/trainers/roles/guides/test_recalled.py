@@ -26,7 +26,7 @@ from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.guides.lessons import Recollections, find_deeds, judge_recollections
 from hardwon.trainers.roles.guides.role import GuideRole, GuideSettings
 from hardwon.trainers.roles.guides.speech import GuideQuery
-from hardwon.trainers.roles.study import Marked
+from hardwon.trainers.roles.supervised_stage import Marked
 from hardwon.trainers.roles.verdicts import FLOOR
 from hardwon.trainers.rollouts import rollout
 from hardwon.trainers.rollouts.rollout import Spec
@@ -118,7 +118,7 @@ def test_the_question_of_an_episode_is_that_of_the_first_stage():
     _, (question,) = ask(ConsultedGuidance(Fixed(), role._parts.engine, PROMPTS, always=True))
     prompt = role.speaker.prompt(GuideQuery(HALL, tuple(LINES.splitlines())))
     assert question.prompt == prompt
-    lesson = role.study.build_example(Marked(prompt, True, "a"), "a")
+    lesson = role.supervised.build_example(Marked(prompt, True, "a"), "a")
     assert lesson.completion == PROMPTS.verdicts("guide").yes
 
 

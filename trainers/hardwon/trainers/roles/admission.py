@@ -38,7 +38,7 @@ from .admission_learning import Decided, Episode, Sparsity, advantages, run_rewa
 from .base import Parts, load_weights, weights_of
 from .marking import mark_steps
 from .note_generators import format_path
-from .study import Study, plan_study
+from .supervised_stage import SupervisedStage, plan_stage
 from .verdicts import build_other, weigh_sampled
 
 SHOWN = 6
@@ -180,8 +180,8 @@ class AdmissionRole:
         self.price = Sparsity(self.settings.target)
         self._verdicts = parts.prompts.verdicts("share")
         how = self.settings
-        learning = plan_study(how.distil, how.distil_batch, how.distil_lr, parts.seed)
-        self.study = Study(parts, name, self._verdicts, learning)
+        learning = plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed)
+        self.supervised = SupervisedStage(parts, name, self._verdicts, learning)
         self._groups: list[list[tuple[Episode, list[Sample]]]] = []
         self._sent = 0
 
@@ -193,14 +193,14 @@ class AdmissionRole:
         """
         if self._parts.environment is None:
             raise ConfigError(f"the role {self.name} plays episodes itself and was given no environment.")
-        if (learning := self.study.learning) is not None:
+        if (learning := self.supervised.learning) is not None:
             asker = EngineAdmission(self._parts.engine, self._parts.prompts, role=self.name)
             most = learning.updates * learning.batch
-            self.study.learn(mark_steps(self._parts, asker.value, asker.prompt, most=most), tell)
+            self.supervised.learn(mark_steps(self._parts, asker.value, asker.prompt, most=most), tell)
 
-    async def look_back(self) -> str:
+    async def report_accuracy(self) -> str:
         """Return in words how well stage 1 taught it which steps to share."""
-        return await self.study.describe()
+        return await self.supervised.describe()
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
         """Return the episodes unchanged: shared steps are shown only within teams."""
@@ -306,7 +306,7 @@ class AdmissionRole:
                     rows.append(sample if own or not mirrored else other)
                     credited[sample.trace] = [own or mirrored]
         decided = [decision for group in groups for episode, _ in group for decision in episode.decisions]
-        self.price.saw(fmean(decision.admit for decision in decided))
+        self.price.update(fmean(decision.admit for decision in decided))
         metrics = self._learner.step(pack_samples(rows, credited), self._parts.config.loss)
         return {**metrics, "lr": self._learner.lr, "price": price, "decisions": float(len(decided))}
 

@@ -82,7 +82,7 @@ class Sparsity:
         self.target, self.price = target, begin
         self._sum, self._rate, self._most = begin, rate, most
 
-    def saw(self, admitted: float) -> None:
+    def update(self, admitted: float) -> None:
         """Update the price with the share of steps that was shared."""
         over = self._rate * (admitted - self.target)
         # clamped like the price: an unbounded integral would take long to return from a bound
@@ -194,7 +194,7 @@ class AdmissionTrainer:
         slope = np.array([value * (decision.admit - decision.p) for decision, value in rows])
         self._move(slope @ np.stack([decision.x for decision, _ in rows]) / len(rows))
         admitted = fmean(decision.admit for decision, _ in rows)
-        self.sparsity.saw(admitted)
+        self.sparsity.update(admitted)
         reward = fmean(episode.reward for group in groups for episode in group)
         used = sum(decision.used for decision, _ in rows) / max(1, sum(decision.admit for decision, _ in rows))
         return {"decisions": float(len(rows)), "price": price, "admitted": admitted, "used": used, "reward": reward}

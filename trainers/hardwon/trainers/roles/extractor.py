@@ -38,7 +38,7 @@ from .item_reward import Buffer, Measure as Measure, row_of, to_streams, uses_of
 from .marking import mark_lessons
 from .note_generators import KeepOrSkip, Writer, Writes, Written, text_of
 from .proposals import Proposals, Reading
-from .study import Study, plan_study
+from .supervised_stage import SupervisedStage, plan_stage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +147,8 @@ class ExtractorRole:
             reward=reward,
         )
         how = self.settings
-        learning = plan_study(how.distil, how.distil_batch, how.distil_lr, parts.seed)
-        self.study = Study(parts, name, parts.prompts.verdicts("keep"), learning)
+        learning = plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed)
+        self.supervised = SupervisedStage(parts, name, parts.prompts.verdicts("keep"), learning)
         is_verdict = self.settings.writes == "choice"
         self._verdicts = parts.prompts.verdicts("keep") if is_verdict else None
         self._parameters = parameters_of(parts.model, name)
@@ -169,14 +169,14 @@ class ExtractorRole:
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Run stage 1 if the settings ask for it, then copy the weights, which `frozen` refers to."""
-        if (learning := self.study.learning) is not None and isinstance(writer := self._writer, KeepOrSkip):
+        if (learning := self.supervised.learning) is not None and isinstance(writer := self._writer, KeepOrSkip):
             most = learning.updates * learning.batch
-            self.study.learn(mark_lessons(self._parts, writer.candidates, writer.ask, most=most), tell)
+            self.supervised.learn(mark_lessons(self._parts, writer.candidates, writer.ask, most=most), tell)
         self._first = _copy_weights(self.weights())
 
-    async def look_back(self) -> str:
+    async def report_accuracy(self) -> str:
         """Return in words how well stage 1 taught it which lessons to keep."""
-        return await self.study.describe()
+        return await self.supervised.describe()
 
     # -- reading beside the rollouts ----------------------------------------------------------------
 

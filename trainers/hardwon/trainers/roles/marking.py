@@ -17,7 +17,7 @@ from hardwon.trainers.algorithms.samples import Ids
 
 from .base import Parts
 from .note_generators import Candidate
-from .study import Marked, balance
+from .supervised_stage import Marked, balance
 
 
 def find_deciding_steps(walk: Trajectory) -> tuple[Step, ...]:

@@ -1,1 +1,1 @@
-"""Rollouts in other processes: agents, the learner's desk for requests, workers, and the pool that drives them."""
+"""Rollouts in other processes: agents, the learner's inference proxy, workers, and the pool that drives them."""

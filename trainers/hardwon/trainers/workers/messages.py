@@ -11,7 +11,7 @@ from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.remote import Serving
 from hardwon.trainers.rollouts.rollout import Spec
 
-from .cast import Casting
+from .agent_pool import AgentSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Dispatch:
     """An episode to play."""
 
     spec: Spec
-    casting: Casting
+    agent_spec: AgentSpec
     scene: int
     outcome: Outcome = "success"
 

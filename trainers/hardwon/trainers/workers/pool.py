@@ -1,11 +1,11 @@
 """The pool: the learner's side of the rollout workers.
 
     pool = WorkerPool(session, cluster, setup=setup, workers=8)
-    rollouts = await pool.play(specs, castings, snapshot="library@3", iteration=3)
+    rollouts = await pool.play(specs, agent_specs, snapshot="library@3", iteration=3)
 
-The pool hands out episodes, answers the requests of the workers at its desk, unless a server does, and returns the
-rollouts in order. If a worker dies, another one takes its place and plays its unfinished episodes again, under the same
-session names.
+The pool hands out episodes, answers the requests of the workers in its inference proxy, unless a server does, and
+returns the rollouts in order. If a worker dies, another one takes its place and plays its unfinished episodes again,
+under the same session names.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.rollouts.reporting import Reporting
 from hardwon.trainers.rollouts.rollout import Spec
 
-from .cast import Casting, Stage
-from .desk import Desk
+from .agent_pool import AgentSpec, PlayContext
+from .inference_proxy import InferenceProxy
 from .libraries import Libraries
 from .messages import Dispatch, Done, Event, Inquiry, Reply, SceneState, Setup
 
@@ -81,7 +81,7 @@ class Cluster(Protocol):
         ...
 
 
-class Host(Stage, Protocol):
+class Host(PlayContext, Protocol):
     """The session whose episodes are played."""
 
     @property
@@ -114,7 +114,7 @@ class WorkerPool:
     def __init__(self, host: Host, cluster: Cluster, *, setup: Setup, workers: int) -> None:
         self._host, self._cluster, self._setup = host, cluster, cluster.put(setup)
         self._workers = workers
-        self._desk = Desk(host.engine, host.tokenizer)
+        self._proxy = InferenceProxy(host.engine, host.tokenizer)
         self._libraries = Libraries(host.out / "workers", cluster.put)
         self._members: list[_Member] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,7 +133,7 @@ class WorkerPool:
     async def play(
         self,
         specs: Sequence[Spec],
-        castings: Mapping[str, Casting],
+        agent_specs: Mapping[str, AgentSpec],
         *,
         snapshot: str = "",
         iteration: int = 0,
@@ -145,7 +145,7 @@ class WorkerPool:
 
         Args:
             specs: The episodes.
-            castings: What the agent of each arm is built for.
+            agent_specs: What the agent of each arm is built for.
             snapshot: Name of the library version, stored with every sample.
             iteration: Finished iterations of the run.
             outcome: What counts as the outcome of an episode.
@@ -167,7 +167,7 @@ class WorkerPool:
             for result in results:
                 result.add_done_callback(lambda _: on_end())
         try:
-            dispatches = [Dispatch(spec, castings[spec.arm], scene.number, outcome) for spec in specs]
+            dispatches = [Dispatch(spec, agent_specs[spec.arm], scene.number, outcome) for spec in specs]
             await self._hand_out(dispatches, together=together)
             return [await result for result in results]
         finally:
@@ -178,7 +178,7 @@ class WorkerPool:
                     await self._host.engine.end(session)
                 elif not result.cancelled():
                     result.exception()  # seen: the first error was raised for all
-            self._desk.forget(sessions)
+            self._proxy.forget(sessions)
             await self._close_scene(scene)
 
     async def _gather(self) -> None:
@@ -296,7 +296,7 @@ class WorkerPool:
         """Reply a request. Answers that are ready at the same time, as after a round, are sent together."""
         if inquiry.session not in member.playing:
             return  # of a call that has ended
-        answer = await self._desk.answer(inquiry)
+        answer = await self._proxy.answer(inquiry)
         member.outbox.append(answer)
         if len(member.outbox) == 1:
             await asyncio.sleep(0)  # the other answers of the round are appended now

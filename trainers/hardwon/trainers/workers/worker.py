@@ -3,7 +3,7 @@
     worker = RolloutWorker(setup)
     await worker.load(digest, data)            # a library file
     await worker.enter(scene)
-    await worker.play([Dispatch(spec, casting, scene.number)])
+    await worker.play([Dispatch(spec, agent_spec, scene.number)])
     events = await worker.events()             # finished episodes, and requests to the learner's engine
     await worker.deliver([answer])
 
@@ -39,8 +39,8 @@ from hardwon.trainers.rollouts.explore import open_world
 from hardwon.trainers.rollouts.reporting import Reported, Reporting
 from hardwon.trainers.rollouts.rollout import collect
 
+from .agent_pool import AgentPool
 from .asking import LearnerEngine, SharedServer
-from .cast import Cast
 from .messages import Dispatch, Done, Event, Reply, SceneState, Setup, Traces
 
 LIBRARY, START = "library", "start"
@@ -73,7 +73,7 @@ class _Current:
 
 
 class Scenes:
-    """The stage of a worker's agents, with the scenes that are being played."""
+    """What a worker's agents play on, with the scenes that are being played."""
 
     def __init__(self, setup: Setup, events: "asyncio.Queue[Event]") -> None:
         self.config = of(setup.config)
@@ -161,7 +161,7 @@ class RolloutWorker:
         sys.path.extend(path for path in setup.paths if path not in sys.path and Path(path).exists())
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._scenes = Scenes(setup, self._events)
-        self._cast = Cast(self._scenes)
+        self._agent_pool = AgentPool(self._scenes)
         self._playing: set[asyncio.Task[None]] = set()
         self._polling: asyncio.Task[Event] | None = None
 
@@ -172,7 +172,7 @@ class RolloutWorker:
     async def enter(self, state: SceneState) -> None:
         """Open a scene and make it the newest."""
         self._scenes.enter(state)
-        self._cast.set_iteration(state.iteration)
+        self._agent_pool.set_iteration(state.iteration)
 
     async def leave(self, number: int) -> list[str]:
         """Close a scene, and return the digests of the libraries that were dropped."""
@@ -191,7 +191,7 @@ class RolloutWorker:
         session, before = dispatch.spec.session, self._scenes.reported.steps
         try:
             scene = self._scenes.current
-            agent = self._cast.get_agent(dispatch.casting)
+            agent = self._agent_pool.get_agent(dispatch.agent_spec)
             (rollout,) = await collect(
                 {dispatch.spec.arm: agent}, self._scenes.engine, [dispatch.spec], outcome=dispatch.outcome
             )
@@ -241,7 +241,7 @@ class RolloutWorker:
         for task in [*self._playing]:
             task.cancel()
         await asyncio.gather(*self._playing, return_exceptions=True)
-        self._cast.close()
+        self._agent_pool.close()
         self._scenes.close()
 
 

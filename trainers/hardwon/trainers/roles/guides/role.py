@@ -29,7 +29,7 @@ from hardwon.trainers.rollouts.rollout import Spec
 
 from ..base import Parts, load_weights, weights_of
 from ..item_reward import row_of
-from ..study import Marked, Study, imitate, plan_study
+from ..supervised_stage import Marked, SupervisedStage, imitate, plan_stage
 from ..verdicts import weigh
 from .credit import LEAST, Branch, GuideCredit, credit_blueprints, credit_foresight, guide_credit
 from .lessons import Lesson, Recollections, build_lessons, explored, judge_recollections
@@ -126,9 +126,9 @@ class GuideRole:
         free = self.settings.says == "words"
         self.speaker = Speaker(parts.engine, parts.prompts, role=name, free=free, most=self.settings.length)
         how = self.settings
-        self.study = Study(
+        self.supervised = SupervisedStage(
             parts, name, parts.prompts.verdicts("guide"),
-            plan_study(how.distil, how.distil_batch, how.distil_lr, parts.seed),
+            plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed),
         )  # fmt: skip
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
@@ -143,8 +143,8 @@ class GuideRole:
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Run stage 1 if there are lessons, then copy the weights as the reference and for `frozen`."""
         if self.settings.says == RECALLED:
-            self.study.learn(self._mark_recollections(), tell)
-        elif self.study.learning is not None and (lessons := list(self._lessons())):
+            self.supervised.learn(self._mark_recollections(), tell)
+        elif self.supervised.learning is not None and (lessons := list(self._lessons())):
             self.distil(lessons, tell)
         self._first = _copy_weights(self.weights())
         if self._parts.config.loss.kl:
@@ -153,13 +153,13 @@ class GuideRole:
     def distil(self, lessons: Sequence[Lesson], tell: Callable[[str], None] = lambda _: None) -> Report:
         """Imitate the texts of the lessons. Whether to speak is learned from outcomes in stage 2."""
         rows = [self.speaker.lesson(query, text, f"lesson/{n}") for n, (query, text) in enumerate(lessons)]
-        learning = self.study.learning
+        learning = self.supervised.learning
         assert learning is not None
         return imitate(self._parts, self.name, rows, learning, tell)
 
     def _mark_recollections(self) -> list[Marked]:
         """Return questions about recollections of explored task instances, each with the right decision."""
-        if (learning := self.study.learning) is None:
+        if (learning := self.supervised.learning) is None:
             return []
         most = learning.updates * learning.batch
         judged = judge_recollections(self._recollections, self._parts, most=most)
@@ -168,9 +168,9 @@ class GuideRole:
             for query, fits in judged
         ]
 
-    async def look_back(self) -> str:
+    async def report_accuracy(self) -> str:
         """Return in words how well the guide decides about the recollections that it did not learn from."""
-        return await self.study.describe() if self.settings.says == RECALLED else ""
+        return await self.supervised.describe() if self.settings.says == RECALLED else ""
 
     # -- stage 2 --------------------------------------------------------------------------------------
 

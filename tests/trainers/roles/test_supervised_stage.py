@@ -22,7 +22,7 @@ from hardwon.trainers.roles.admission import EngineAdmission
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.marking import find_deciding_steps, mark_lessons, mark_steps
 from hardwon.trainers.roles.note_generators import lessons
-from hardwon.trainers.roles.study import Marked, Study, balance, plan_study, split_marked
+from hardwon.trainers.roles.supervised_stage import Marked, SupervisedStage, balance, plan_stage, split_marked
 from hardwon.trainers.trainer import train
 from hardwon.trainers.warmstart import updates
 
@@ -162,7 +162,7 @@ def build_study(updates=120):
     engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("extractor",))
     parts = Parts(RoleConfig(), engine.model, PROMPTS, engine, ExperienceLibrary.open(":memory:"))
     learning = None if updates is None else WarmStart(updates=updates, batch=8, lr=1e-2)
-    return Study(parts, "extractor", PROMPTS.verdicts("keep"), learning)
+    return SupervisedStage(parts, "extractor", PROMPTS.verdicts("keep"), learning)
 
 
 def ask(n):
@@ -173,25 +173,25 @@ def ask(n):
 
 def test_stage_1_makes_the_answer_depend_on_the_text():
     """P(right) on held-out questions is 1/2 before, whatever the base prefers, and far above it afterwards."""
-    study, lines = build_study(), list[str]()
+    stage, lines = build_study(), list[str]()
     marked = [ask(n) for n in range(60)]
-    _, study._held_out = split_marked(marked)
-    assert asyncio.run(study.measure()) == pytest.approx(0.5, abs=0.1)
-    study.learn(marked, lines.append)
-    study._parts.engine.load_adapter("extractor", 1, study._parts.model.state_dict())
-    assert asyncio.run(study.measure()) > 0.9
+    _, stage._held_out = split_marked(marked)
+    assert asyncio.run(stage.measure()) == pytest.approx(0.5, abs=0.1)
+    stage.learn(marked, lines.append)
+    stage._parts.engine.load_adapter("extractor", 1, stage._parts.model.state_dict())
+    assert asyncio.run(stage.measure()) > 0.9
     assert "questions with known answers, 2" in lines[0]
-    assert "P(right) is 0.9" in asyncio.run(study.describe()) or "P(right) is 1.0" in asyncio.run(study.describe())
+    assert "P(right) is 0.9" in asyncio.run(stage.describe()) or "P(right) is 1.0" in asyncio.run(stage.describe())
 
 
 def test_nothing_is_learned_or_measured_without_questions():
-    study = build_study()
-    assert study.learn([], print) is None
-    assert "fewer than two explored situations" in asyncio.run(study.describe())
+    stage = build_study()
+    assert stage.learn([], print) is None
+    assert "fewer than two explored situations" in asyncio.run(stage.describe())
     silent = build_study(None)
     assert silent.learn([ask(1), ask(2)], print) is None
     assert asyncio.run(silent.describe()) == ""
-    assert plan_study(0, 2, 1e-3, 0) is None
+    assert plan_stage(0, 2, 1e-3, 0) is None
 
 
 # -- a run
@@ -259,7 +259,7 @@ def test_a_stop_after_stage_1_of_a_role_does_not_repeat_it(tmp_path, monkeypatch
         },
     )
     straight = train(settings, [f"run.out={tmp_path / 'straight'}"])
-    learn, studied = Study.learn, list[str]()
+    learn, studied = SupervisedStage.learn, list[str]()
 
     def count(self, *args):
         if self.learning is not None:
@@ -271,7 +271,7 @@ def test_a_stop_after_stage_1_of_a_role_does_not_repeat_it(tmp_path, monkeypatch
             os.kill(os.getpid(), stop)
         return report
 
-    monkeypatch.setattr(Study, "learn", count)
+    monkeypatch.setattr(SupervisedStage, "learn", count)
     if stop == signal.SIGTERM:
         assert train(settings).stopped
     else:

@@ -1,4 +1,4 @@
-"""The desk: the learner's engine answers the requests of episodes that run in other processes.
+"""The inference proxy: the learner's engine answers the requests of episodes that run in other processes.
 
 Episodes of all workers share the rounds of one engine, so their batches are those of a run without workers, and so are
 the bits of its results. Completions are kept until an episode is counted: an episode that is played again, because its
@@ -24,7 +24,7 @@ class _Entry:
     task: "asyncio.Task[tuple[Completion, Any]]"
 
 
-class Desk:
+class InferenceProxy:
     """Answers requests with an engine, each request of an episode once."""
 
     def __init__(self, engine: Engine, tokenizer: Any) -> None:

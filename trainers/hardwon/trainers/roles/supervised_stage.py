@@ -1,8 +1,8 @@
 """Stage 1 of a role that answers with one of two words: it imitates right answers before it learns from outcomes.
 
-    study = Study(parts, "extractor", prompts.verdicts("keep"), WarmStart(updates=64, batch=2, lr=5e-4))
-    study.learn(marked, tell)       # questions about explored episodes whose right answers are known
-    await study.describe()          # P(right) on the questions that were held out
+    stage = SupervisedStage(parts, "extractor", prompts.verdicts("keep"), WarmStart(updates=64, batch=2, lr=5e-4))
+    stage.learn(marked, tell)       # questions about explored episodes whose right answers are known
+    await stage.describe()          # P(right) on the questions that were held out
 
 A pretrained base answers the same whatever it reads. Stage 1 makes the answer depend on the text, in minutes. The
 outcomes of episodes decide afterwards.
@@ -61,11 +61,11 @@ def balance(marked: Sequence[Marked], most: int, seed: int) -> list[Marked]:
     return [each for pair in zip(sides[0][:n], sides[1][:n], strict=True) for each in pair]
 
 
-class Study:
+class SupervisedStage:
     """Teaches a role right answers, and measures what it has learned."""
 
     def __init__(self, parts: Parts, role: str, verdicts: Verdicts, learning: WarmStart | None) -> None:
-        """Create the study of a role.
+        """Create the stage of a role.
 
         Args:
             parts: The objects of the run.
@@ -134,20 +134,20 @@ class Study:
 
 
 @runtime_checkable
-class Studies(Protocol):
+class SupervisedRole(Protocol):
     """A role that may have a stage 1 before it learns from outcomes."""
 
     @property
-    def study(self) -> Study:
+    def supervised(self) -> SupervisedStage:
         """Stage 1 of this role."""
         ...
 
-    async def look_back(self) -> str:
+    async def report_accuracy(self) -> str:
         """Return what stage 1 has reached, in words; empty if there is nothing to tell."""
         ...
 
 
-def plan_study(updates: int, batch: int, lr: float, seed: int) -> WarmStart | None:
+def plan_stage(updates: int, batch: int, lr: float, seed: int) -> WarmStart | None:
     """Return the updates of stage 1; None for 0 of them."""
     return WarmStart(updates=updates, batch=batch, lr=lr, seed=seed) if updates else None
 

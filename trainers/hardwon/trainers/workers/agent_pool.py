@@ -1,9 +1,9 @@
 """The agents that play a run's episodes: one for each arm, temperature and length, built when it is first needed.
 
-    cast = Cast(stage)
-    agent = cast.get_agent(Casting(Arm("control"), temperature=1.0, learning=True, max_steps=6))
+    pool = AgentPool(play)
+    agent = pool.get_agent(AgentSpec(Arm("control"), temperature=1.0, learning=True, max_steps=6))
 
-The learner's process has a cast, and so has every rollout worker, so that both play with the same agents.
+The learner's process has a pool, and so has every rollout worker, so that both play with the same agents.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from hardwon.trainers.rollouts.candidate import CandidateGuidance
 from hardwon.trainers.rollouts.rollout import GivenAndRecalled, GivenGuidance, TokenPolicy
 
 
-class Stage(Protocol):
+class PlayContext(Protocol):
     """What agents play on: a session of the learner, or the scenes of a worker."""
 
     @property
@@ -76,7 +76,7 @@ class Stage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Casting:
+class AgentSpec:
     """What an agent is built for."""
 
     arm: Arm
@@ -86,53 +86,53 @@ class Casting:
     max_steps: int = 50
 
 
-class Cast:
-    """The agents of one process. Close it before the stage."""
+class AgentPool:
+    """The agents of one process. Close it before what they play on."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._agents: dict[Casting, Agent] = {}
+    def __init__(self, play: PlayContext) -> None:
+        self._play = play
+        self._agents: dict[AgentSpec, Agent] = {}
         self._policies: dict[float, TokenPolicy] = {}
         self._warmups: list[WarmUpGuidance] = []
         self.iteration = 0
         """Finished iterations of the run."""
 
-    def get_agent(self, casting: Casting) -> Agent:
-        """Return the agent of a casting; agents are kept."""
-        if casting not in self._agents:
-            policy = self.get_policy(casting.temperature)
-            self._agents[casting] = self.build_agent(
-                casting.arm, policy, learning=casting.learning, max_steps=casting.max_steps
+    def get_agent(self, agent_spec: AgentSpec) -> Agent:
+        """Return the agent of a agent_spec; agents are kept."""
+        if agent_spec not in self._agents:
+            policy = self.get_policy(agent_spec.temperature)
+            self._agents[agent_spec] = self.build_agent(
+                agent_spec.arm, policy, learning=agent_spec.learning, max_steps=agent_spec.max_steps
             )
-        return self._agents[casting]
+        return self._agents[agent_spec]
 
     def get_policy(self, temperature: float) -> TokenPolicy:
         """Return the policy with a temperature, which all arms share."""
-        stage = self._stage
+        play = self._play
         if temperature not in self._policies:
             self._policies[temperature] = TokenPolicy(
-                stage.engine,
-                stage.prompts,
+                play.engine,
+                play.prompts,
                 temperature=temperature,
-                settings=stage.config.policy,
-                context=stage.context,
+                settings=play.config.policy,
+                context=play.context,
             )
         return self._policies[temperature]
 
     def build_agent(self, arm: Arm, policy: Policy, *, learning: bool, max_steps: int | None = None) -> Agent:
         """Return a new agent of an arm."""
-        stage, recalls = self._stage, arm.memory in RECALLS
-        config, library = stage.config.library, self._select_library(arm, learning)
+        play, recalls = self._play, arm.memory in RECALLS
+        config, library = play.config.library, self._select_library(arm, learning)
         learns = recalls and arm.memory not in PASTES
         return Agent(
             policy,
             library,
-            stage.environment.clone(),
+            play.environment.clone(),
             arm=arm,
             learn=False,
             guardrails=learns and config.guardrails,
             guidance=self._build_retrieval(arm, library, learning) if recalls else GivenGuidance(),
-            max_steps=max_steps or stage.config.environment.max_steps,
+            max_steps=max_steps or play.config.environment.max_steps,
             recall_k=config.recall if recalls else 0,
             retries=0,
             planner=config.planner if learns else None,
@@ -142,29 +142,29 @@ class Cast:
 
     def _select_library(self, arm: Arm, learning: bool) -> Any:
         """Return the library that an arm recalls from: frozen or as it is, and varied for training."""
-        stage, library = self._stage, self._find_library(arm)
+        play, library = self._play, self._find_library(arm)
         if arm.memory not in RECALLS:
             return library
         source: Any = OtherWorlds(library)
-        return DiverseLibrary(source, stage.diversity) if learning and stage.config.library.diverse else source
+        return DiverseLibrary(source, play.diversity) if learning and play.config.library.diverse else source
 
     def _find_library(self, arm: Arm) -> Any:
         """Return the library of an arm as it is: that of the start if the arm is frozen."""
-        return self._stage.start if arm.frozen and self._stage.start is not None else self._stage.library
+        return self._play.start if arm.frozen and self._play.start is not None else self._play.library
 
     def _build_retrieval(self, arm: Arm, library: Any, learning: bool) -> Guidance:
         """Return the guidance of an arm that recalls.
 
         Frozen arms pass no gate and ask no guide: both have learned since the start.
         """
-        gate, config = self._stage.gate, self._stage.config.library
+        gate, config = self._play.gate, self._play.config.library
         if arm.memory in PASTES:
             return PastedEpisodes(library)
         guidance: Guidance = CandidateGuidance(ItemGuidance() if arm.memory in LESSONS else RetrievalGuidance())
         if gate is not None and not arm.frozen:
             guidance = GatedGuidance(guidance, gate)
         if arm.memory in ASKS and not arm.frozen:
-            guidance = ConsultedGuidance(guidance, self._stage.engine, self._stage.prompts, always=learning)
+            guidance = ConsultedGuidance(guidance, self._play.engine, self._play.prompts, always=learning)
         if arm.memory in TELLS:
             guidance = GivenAndRecalled(guidance)
         if config.warmup_items or config.warmup_iterations:

@@ -13,7 +13,7 @@ from hardwon.runtime.interfaces.types import Decision
 from hardwon.trainers.config.schema import LibraryConfig
 from hardwon.trainers.gating.diversity import Diversity
 from hardwon.trainers.rollouts.rollout import Spec, collect
-from hardwon.trainers.workers.cast import Cast, Casting
+from hardwon.trainers.workers.agent_pool import AgentPool, AgentSpec
 
 CONTROL, RETRIEVED, GUIDED = Arm("control"), Arm("retrieved", "library"), Arm("guided", "role")
 BOTH = Arm("both", "all")
@@ -57,7 +57,7 @@ class Sessions:
 @pytest.fixture
 def play(library):
     """Plays episodes in an arm: returns the policy that read them, and the rollouts."""
-    casts: list[Cast] = []
+    casts: list[AgentPool] = []
 
     def run(arm, *, cast=None, learning=True, seeds=(WEST,), steps=4, **settings):
         cast = cast or open_cast(library, **settings)
@@ -82,7 +82,7 @@ def open_cast(library, **settings):
         config=config, environment=Corridor(), engine=Sessions(), prompts=None, context=None, library=library,
         start=None, gate=None, diversity=Diversity(),
     )  # fmt: skip
-    return Cast(stage)
+    return AgentPool(stage)
 
 
 def make_skill(*steps):
@@ -164,7 +164,7 @@ def test_a_warm_up_counts_the_iterations_of_the_run(play, library):
 def test_an_agent_is_kept_for_its_casting(library):
     cast = open_cast(library)
     cast._policies[1.0] = Follower()
-    first = cast.get_agent(Casting(CONTROL))
-    assert cast.get_agent(Casting(CONTROL)) is first
-    assert cast.get_agent(Casting(RETRIEVED)) is not first
+    first = cast.get_agent(AgentSpec(CONTROL))
+    assert cast.get_agent(AgentSpec(CONTROL)) is first
+    assert cast.get_agent(AgentSpec(RETRIEVED)) is not first
     cast.close()

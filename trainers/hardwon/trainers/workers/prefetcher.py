@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 Groups = TypeVar("Groups")
 
 
-class Ahead(Generic[Groups]):
+class Prefetcher(Generic[Groups]):
     """Plays the groups of at most `most` coming iterations, so that no weights are older than that many updates."""
 
     def __init__(
