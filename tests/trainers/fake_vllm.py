@@ -100,6 +100,8 @@ def serving(model: Any = MODEL) -> Iterator[FakeVllm]:
             status, body = fake.answer(self.path, json.loads(asked or "null"))
             sent = (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(status)
+            if not isinstance(body, str):
+                self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(sent)))
             self.end_headers()
             self.wfile.write(sent)

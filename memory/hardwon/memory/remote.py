@@ -43,9 +43,19 @@ from .situations.episode_map import EpisodeMap, Trail
 from .values.effects import Effect
 from .values.prospects import Prospects
 from .values.repertoire import Repertoire
-from .wire import PAGE, Wire, make_answer_error, part, plain, read
+from .wire import PAGE, Wire, make_answer_error, part, plain, read, read_fields
 
 T = TypeVar("T")
+_STATS: dict[str, Any] = {
+    **dict.fromkeys(("schema", "episodes", "successes", "excluded", "steps", "states", "clusters", "size_bytes"), int),
+    **dict.fromkeys(("items", "failures"), dict[str, Any]),
+    "namespaces": list[str],
+}
+_USEFULNESS: dict[str, Any] = {
+    **dict.fromkeys(("shown", "withheld"), int),
+    **dict.fromkeys(("difference", "low", "high"), float | None),
+}
+"""Types of the fields of answers that are no records."""
 
 
 class RemoteLibrary(ExperienceLibrary):
@@ -82,7 +92,7 @@ class RemoteLibrary(ExperienceLibrary):
             raise
         self._read_only = read(bool, about["read_only"])
         self._evolves = "write" in read(list[str], about.get("rights", ["write"]))
-        self._embedder_name, self._fingerprint = str(about["embedder"]), str(about["fingerprint"])
+        self._embedder_name, self._fingerprint = read(str, about["embedder"]), read(str, about["fingerprint"])
 
     def _about(self) -> dict[str, Any]:
         """Return the server's description of the namespace, which is created if it does not exist."""
@@ -422,11 +432,11 @@ class RemoteLibrary(ExperienceLibrary):
 
     def usefulness(self, item_id: str) -> dict[str, Any]:
         """Return the effect of showing an item versus withholding it at random, with a 95 % interval."""
-        return read(dict[str, Any], self._wire.get(f"items/{part(item_id)}/usefulness"))
+        return read_fields(self._wire.get(f"items/{part(item_id)}/usefulness"), _USEFULNESS)
 
     def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Return rows about episodes, newest first, without their steps."""
-        return self._wire.paged("episodes", "rows", limit, offset, {"sort": "recorded"})
+        return read(list[dict[str, Any]], self._wire.paged("episodes", "rows", limit, offset, {"sort": "recorded"}))
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """Return an episode with its steps, by its id or an unambiguous prefix of it."""
@@ -454,11 +464,11 @@ class RemoteLibrary(ExperienceLibrary):
 
     def clusters(self, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
         """Return the situations that share a signature, the most frequent first."""
-        return self._wire.paged("clusters", "rows", limit, offset)
+        return read(list[dict[str, Any]], self._wire.paged("clusters", "rows", limit, offset))
 
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and ages of this namespace."""
-        return {**self._wire.get("stats"), "path": self._wire.url}
+        return {**read_fields(self._wire.get("stats"), _STATS), "path": self._wire.url}
 
     def verify(self) -> list[Problem]:
         """Check every derived structure against the recorded episodes and items; empty if all agree."""

@@ -13,11 +13,14 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import cache
 from math import isfinite
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 from . import errors
 from .errors import ConfigError, HardwonError, LibraryError, LibraryUnreachable, MissingExtra
+
+if TYPE_CHECKING:
+    from httpx import Response
 
 T = TypeVar("T")
 
@@ -33,6 +36,8 @@ MOST_WAIT_S = 10.0
 """Longest wait in seconds that a server can request between two attempts."""
 MOST_BYTES = 2**30
 """Largest answer in bytes."""
+PLAIN_ANSWERS = {"Accept-Encoding": "identity"}
+"""Header of a request: a small compressed answer may stand for gigabytes."""
 KEY = "Idempotency-Key"
 """Header of a write. A server that has answered a key before returns that answer and writes nothing."""
 PAGE = 1000
@@ -50,7 +55,7 @@ class Wire:
         self.url, self.token = url.rstrip("/"), token
         self._namespace = namespace
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        headers["Accept-Encoding"] = "identity"  # a small compressed answer may stand for gigabytes
+        headers |= PLAIN_ANSWERS
         try:
             self._http = httpx.Client(base_url=f"{self.url}/v1", headers=headers, timeout=TIMEOUT_S)
         except (ValueError, httpx.InvalidURL) as error:
@@ -90,12 +95,9 @@ class Wire:
             empty = Fields()
             empty.has_content = False
             return empty
-        if answer.kind == "application/json":
-            with suppress(ValueError, RecursionError):
-                values = json.loads(answer.content)
-                if isinstance(values, dict):
-                    return Fields(values)
-        raise self._foreign(answer)
+        if (values := answer.parse()) is None:
+            raise self._foreign(answer)
+        return Fields(values)
 
     def request(
         self, method: str, path: str, query: Mapping[str, Any] | None = None, *, has_key: bool = True, **body: Any
@@ -138,25 +140,17 @@ class Wire:
             else:
                 if answer.status != 429 or not left:  # rate limit
                     return self._accept(answer)
-                wait_s = max(wait_s, _parse_wait(answer.retry_after))
+                wait_s = max(wait_s, parse_wait(answer.retry_after, 1.0, MOST_WAIT_S))
             time.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
 
     def _exchange(self, method: str, path: str, options: Mapping[str, Any]) -> "Answer":
         """Send a request once, and return the answer."""
-        import httpx
-
-        with self._http.stream(method, path, **options) as answer:
-            chunks, size = [], 0
-            for chunk in answer.iter_raw():
-                size += len(chunk)
-                if size > MOST_BYTES:
-                    raise httpx.DecodingError(f"the answer has more than {MOST_BYTES:,} bytes")
-                chunks.append(chunk)
-        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if "content-encoding" in answer.headers:
-            kind = "compressed"
-        return Answer(answer.status_code, kind, b"".join(chunks), answer.headers.get("retry-after", ""))
+        with self._http.stream(method, path, **options) as response:
+            content = bytearray()
+            for chunk in response.iter_raw():
+                add_chunk(content, chunk)
+        return Answer.of(response, content)
 
     def _accept(self, answer: "Answer") -> "Answer":
         if 200 <= answer.status < 300:
@@ -178,11 +172,10 @@ class Wire:
 
     def _error(self, answer: "Answer") -> HardwonError:
         """Return the error that the server reported, as an instance of its own class."""
-        try:
-            body = json.loads(answer.content)
-            detail, name = str(body["detail"]), str(body["error"])
-        except (ValueError, LookupError, TypeError, RecursionError):
+        body = answer.parse() or {}
+        if "detail" not in body or "error" not in body:
             return self._foreign(answer)
+        detail, name = str(body["detail"]), str(body["error"])
         # only classes of this package: the name comes from the network
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, HardwonError):
@@ -195,13 +188,40 @@ class Wire:
 
 
 class Answer(NamedTuple):
-    """What a server answered."""
+    """What a server answered, whole and not compressed."""
 
     status: int
     kind: str
     """Type of the content, without parameters."""
     content: bytes
     retry_after: str = ""
+
+    @classmethod
+    def of(cls, response: "Response", content: bytes | bytearray) -> "Answer":
+        """Return the answer of a response of httpx, whose content was read raw."""
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        kind = "compressed" if "content-encoding" in response.headers else kind
+        return cls(response.status_code, kind, bytes(content), response.headers.get("retry-after", ""))
+
+    def parse(self) -> dict[str, Any] | None:
+        """Return the JSON object of the answer; None if it is none."""
+        with suppress(ValueError, RecursionError):
+            values = json.loads(self.content) if self.kind.endswith("json") else None
+            return values if isinstance(values, dict) else None
+        return None
+
+
+def add_chunk(content: bytearray, chunk: bytes) -> None:
+    """Add a part of an answer, up to `MOST_BYTES`.
+
+    Raises:
+        httpx.DecodingError: The answer is too long.
+    """
+    content += chunk
+    if len(content) > MOST_BYTES:
+        import httpx
+
+        raise httpx.DecodingError(f"the answer has more than {MOST_BYTES:,} bytes")
 
 
 def _run_until(end: float, call: Callable[[], T]) -> T:
@@ -228,13 +248,19 @@ def _run_until(end: float, call: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def _parse_wait(text: str) -> float:
-    """Return the seconds of a Retry-After header, within bounds; 1 if it is a date or no number."""
+def parse_wait(text: str | None, otherwise_s: float, most_s: float) -> float:
+    """Return the seconds of a Retry-After header, within bounds.
+
+    Args:
+        text: The header.
+        otherwise_s: Result if it is missing, a date or no number.
+        most_s: Largest result.
+    """
     try:
-        wait_s = float(text)
+        wait_s = float(text or "")
     except ValueError:
-        return 1.0
-    return min(max(wait_s, 0.0), MOST_WAIT_S) if isfinite(wait_s) else MOST_WAIT_S
+        return otherwise_s
+    return min(max(wait_s, 0.0), most_s) if isfinite(wait_s) else most_s
 
 
 def part(ref: str) -> str:
@@ -291,6 +317,11 @@ def read(kind: type[T], value: Any) -> T:
         return cast(T, _adapter(cast(Any, kind)).validate_python(value))
     except (ValidationError, ConfigError, RecursionError) as error:
         raise make_answer_error(f"is not a valid {name:.60} ({error!s:.160})") from error
+
+
+def read_fields(answer: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer whose fields were checked against their types, in which further ones may be."""
+    return {**answer, **{name: read(kind, answer[name]) for name, kind in kinds.items()}}
 
 
 def plain(kind: Any, value: Any) -> Any:

@@ -1,16 +1,15 @@
 """A server that answers wrongly, slowly or not at all: every call ends with an error that names it."""
 
 import gzip
-import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from starlette.testclient import TestClient
+from tests.clients.misbehaving import http, misbehaving
 
 from hardwon.apps.http.app import create_app
 from hardwon.memory import ExperienceLibrary, Item, State, Step, Trajectory, wire
@@ -25,11 +24,6 @@ ABOUT = (
 DEEP = b"[" * 200_000 + b"]" * 200_000
 
 
-def http(status, content, **headers):
-    lines = [f"HTTP/1.1 {status} X", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
-    return "\r\n".join([*lines, f"Content-Length: {len(content)}", "Connection: close", "", ""]).encode() + content
-
-
 ANSWERS = {
     "html": http(200, b"<html>Log in</html>", Content_Type="text/html"),
     "redirect": http(307, b'{"ids": ["x"]}', Location="http://127.0.0.1:9/", Content_Type="application/json"),
@@ -42,6 +36,12 @@ ANSWERS = {
         200,
         b'{"ids": null, "admissions": null, "items": null, "rows": null, "id": null, "problems": null, '
         b'"steps": null, "hits": null, "episodes": null, "keys": null}',
+        Content_Type="application/json",
+    ),
+    "wrong types": http(
+        200,
+        b'{"ids": 5, "admissions": ["a"], "items": "abc", "rows": ["abc"], "id": "five", "problems": "p", '
+        b'"steps": "s", "hits": {}, "episodes": "many", "keys": 5, "shown": "often", "kind": 5, "actions": "a"}',
         Content_Type="application/json",
     ),
     "a list": http(200, b"[1]", Content_Type="application/json"),
@@ -60,6 +60,7 @@ ANSWERS = {
         for text in ("Wed, 21 Oct 2099 07:28:00 GMT", "1e9", "-5", "nan", "inf", "")
     },
 }
+FIRST = http(200, ABOUT, Content_Type="application/json")
 STATE = State("a room")
 EPISODE = Trajectory("t", (Step(STATE, "go", STATE, Diagnosis(True)),), True, id="e")
 VERBS = {
@@ -84,47 +85,14 @@ VERBS = {
     "verify": lambda library: library.verify(),
     "episodes": lambda library: library.episodes,
     "keys": lambda library: library.keys(STATE, "go"),
+    "stats": lambda library: library.stats(),
+    "usefulness": lambda library: library.usefulness("i"),
+    "clusters": lambda library: library.clusters(),
 }
 
 
 PERMITTED = {("no content", "feedback"), ("null fields", "put")}
 """A token that may not read gets no item, and a bank that holds an entry back gives no id."""
-
-
-@contextmanager
-def misbehaving(answer):
-    """Serve one answer to every request but the first, which describes the namespace; yield the address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        count = 0
-
-        def log_message(self, *args):
-            pass
-
-        def handle_one_request(self):
-            self.close_connection = True
-            while self.rfile.readline() not in (b"\r\n", b""):
-                pass
-            Handler.count += 1
-            first = http(200, ABOUT, Content_Type="application/json")
-            content = first if Handler.count == 1 else answer
-            for part in content if isinstance(content, list) else [content]:
-                self.wfile.write(part)
-                if isinstance(content, list) and stop.wait(0.02):
-                    return
-
-    stop = threading.Event()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        stop.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +108,7 @@ slept: list[float] = []
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_a_wrong_answer_is_an_error_that_names_the_server(name):
-    with misbehaving(ANSWERS[name]) as url, RemoteLibrary(url) as library:
+    with misbehaving(ANSWERS[name], FIRST) as url, RemoteLibrary(url) as library:
         for verb, call in VERBS.items():
             if (name, verb) in PERMITTED:
                 continue
@@ -156,7 +124,7 @@ def test_a_slow_answer_ends_in_time(part, monkeypatch):
     content = http(200, ABOUT * 50, Content_Type="application/json")
     start = 20 if part == "head" else len(content) - 2_000
     slow = [content[:start], *(content[at : at + 1] for at in range(start, len(content)))]
-    with misbehaving(slow) as url, RemoteLibrary(url) as library:
+    with misbehaving(slow, FIRST) as url, RemoteLibrary(url) as library:
         for call in (VERBS["record"], VERBS["items"]):
             with pytest.raises(HardwonError, match=f"{url} does not answer"):
                 call(library)

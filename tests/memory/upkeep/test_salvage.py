@@ -7,11 +7,13 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from tests.memory.older import downgrade
 from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import LibraryDamaged, NotALibrary
+from hardwon.memory.errors import HardwonError, LibraryDamaged, NotALibrary
+from hardwon.memory.storage.migrations import SCHEMA_VERSION
 from hardwon.memory.upkeep.salvage import salvage
 
 EPISODES, ITEMS = 60, 30
@@ -114,6 +116,17 @@ def test_a_truncated_file_costs_what_is_cut(copy, tmp_path, share):
     assert (episodes, items) == (EPISODES, ITEMS) or damage
 
 
+@pytest.mark.parametrize("schema", [1, 11, SCHEMA_VERSION - 1])
+def test_an_older_library_is_salvaged(copy, tmp_path, schema):
+    """Sound, and with damage in rows and in the file."""
+    downgrade(copy, schema)
+    assert save(copy, tmp_path / "out.jsonl") == (EPISODES, ITEMS, [])
+    change(copy, ROW["item"][0], ROW["facts of every state"][0], ROW["meta"][0])
+    episodes, items, damage = save(copy, tmp_path / "out.jsonl")
+    assert (episodes, items) == (EPISODES - 1, ITEMS - 1)
+    assert damage
+
+
 def test_what_another_program_added_is_not_executed(copy, tmp_path):
     """A trigger, an index that fails, and a view without end."""
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS id FROM n"
@@ -143,3 +156,32 @@ def test_a_file_without_its_first_page_is_no_library(copy, tmp_path):
     copy.write_bytes(b"SQLite format 3\0" + bytes(4080) + content[4096:])
     with pytest.raises(NotALibrary, match="Restore a copy"):
         salvage(copy, "default", tmp_path / "out.jsonl")
+
+
+@pytest.mark.parametrize("column", ["type", "name", "tbl_name", "sql"])
+def test_a_damaged_row_of_the_schema_costs_its_table(copy, tmp_path, column):
+    change(copy, f"UPDATE sqlite_master SET {column} = 5 WHERE name = 'offers'")
+    result = CliRunner().invoke(app, ["memory", "export", str(copy), str(tmp_path / "out.jsonl")])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert "offers" in result.output
+
+
+CELLS = {
+    "trajectories": ("score", "meta", "recorded_at", "task"),
+    "steps": ("reward", "action"),
+    "states": ("observation",),
+    "segments": ("gain",),
+    "namespaces": ("name",),
+    "changes": ("detail",),
+    "words": ("episodes",),
+}
+
+
+@pytest.mark.parametrize("value", ["x'00ff'", "CAST(x'c3ff7b' AS TEXT)", "'[1]'"])
+@pytest.mark.parametrize("table", CELLS)
+def test_no_command_ends_in_a_traceback(copy, table, value):
+    change(copy, *(f"UPDATE {table} SET {column} = {value}" for column in CELLS[table]))
+    for command in ("show e3", "history i1", "ls", "search drawer", "stats", "verify"):
+        verb, *rest = command.split()
+        result = CliRunner().invoke(app, ["memory", verb, str(copy), *rest])
+        assert result.exception is None or isinstance(result.exception, (SystemExit, HardwonError)), command

@@ -1,6 +1,8 @@
 """The engine over a vLLM server, against a fake one that a tiny model answers for."""
 
 import asyncio
+import gzip
+import json
 import pickle
 import random
 import threading
@@ -10,9 +12,18 @@ from typing import Any
 
 import pytest
 import torch
+from tests.clients.misbehaving import http, misbehaving
 from tests.trainers.fake_vllm import MODEL, SHAPE, FakeVllm, logits_of, serving
 
-from hardwon.memory.errors import AdapterRefused, ConfigError, EngineFailure, EngineUnreachable, UnknownName
+from hardwon.memory import wire
+from hardwon.memory.errors import (
+    AdapterRefused,
+    ConfigError,
+    EngineFailure,
+    EngineUnreachable,
+    HardwonError,
+    UnknownName,
+)
 from hardwon.trainers.algorithms.samples import Sample, pack_samples
 from hardwon.trainers.engines import remote, server
 from hardwon.trainers.engines.base import Request
@@ -289,7 +300,7 @@ def test_a_server_too_old_to_tell_chosen_tokens_is_named(engine, fake):
 
 def test_the_key_is_sent(fake):
     made = ServerEngine(fake.url, None, api_key="secret")
-    assert made._headers == {"Authorization": "Bearer secret"}
+    assert made._headers["Authorization"] == "Bearer secret"
     made.close()
 
 
@@ -305,3 +316,73 @@ def test_it_serves_one_event_loop_after_another(engine):
 def test_what_cannot_be_served_is_refused(engine, request_, says):
     with pytest.raises(ConfigError, match=says):
         served(engine, [request_])
+
+
+def reply(status: int, content: bytes, **headers: str) -> bytes:
+    return bytes(http(status, content, **{"Content_Type": "application/json", **headers}))
+
+
+def choice(**fields: Any) -> bytes:
+    logprobs = {"token_logprobs": [-0.5], "top_logprobs": [{"token_id:10": -0.5, "token_id:14": -1.0}]}
+    return reply(200, json.dumps({"choices": [{"token_ids": [10], "logprobs": logprobs, **fields}]}).encode())
+
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
+ANSWERS = {
+    "html": reply(200, b"<html>Log in</html>", Content_Type="text/html"),
+    "redirect": reply(307, b'{"choices": []}', Location="http://127.0.0.1:9/"),
+    "no content": b"HTTP/1.1 204 X\r\nConnection: close\r\n\r\n",
+    "empty": reply(200, b""),
+    "list": reply(200, b"[1]"),
+    "other fields": reply(200, b'{"message": "hello"}'),
+    "no choices": reply(200, b'{"choices": [], "data": []}'),
+    "null": reply(200, b'{"choices": null, "data": null}'),
+    "words": reply(200, b'{"choices": "abc", "data": "abc"}'),
+    "deep": reply(200, DEEP),
+    "deep error": reply(500, DEEP),
+    "torn": reply(200, b'{"choices": [')[:-3],
+    "gzip": reply(200, gzip.compress(b" " * 1_000_000), Content_Encoding="gzip"),
+    "huge": reply(200, b" " * 300_000),
+    "no http": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "NaN": choice(logprobs={"token_logprobs": [float("nan")], "top_logprobs": [{"token_id:10": float("nan")}]}),
+    "word for a number": choice(token_ids=["ten"]),
+    "no logprobs": choice(logprobs=None, prompt_logprobs=None),
+    "fewer logprobs": choice(token_ids=[10, 11], prompt_logprobs=[None], logprobs={"token_logprobs": [-1.0]}),
+    **{
+        f"wait {text}": reply(429, b"{}", Retry_After=text)
+        for text in ("Wed, 21 Oct 2099 07:28:00 GMT", "1e9", "-5", "nan")
+    },
+}
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PAUSE_S", 0.0)
+    monkeypatch.setattr(wire, "MOST_BYTES", 250_000)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_of_something_else_is_an_error_that_names_the_server(name, short, tmp_path):
+    with misbehaving(ANSWERS[name]) as url:
+        for model in ("tiny", None):
+            made = ServerEngine(url, None, model=model)
+            rows = [Sample((1,), (2, 3), (0.0, 0.0), (True, True), (None, None), "policy", 0, "", "", "", "0", 0)]
+            stream = pack_samples(rows, {"0": [1.0]})[0]
+            for call in (
+                lambda made=made: served(made, [Request((5,), max_tokens=1)]),
+                lambda made=made: served(made, [Request((5,), allowed=TRIE)]),
+                lambda made=made, stream=stream: asyncio.run(made.logprobs([stream], "policy")),
+                lambda made=made: made.load_adapter("policy", 1, adapter(tmp_path / "adapter")),
+            ):
+                with pytest.raises(HardwonError, match=url):
+                    call()
+            made.close()
+
+
+def test_an_answer_that_comes_slowly_ends_in_time():
+    content = reply(200, b" " * 2_000)
+    with misbehaving([content[at : at + 1] for at in range(len(content))]) as url:
+        made = ServerEngine(url, None, model="tiny", timeout_s=0.1)
+        with pytest.raises(EngineUnreachable, match=f"{url} did not answer within"):
+            served(made, [Request((5,))])
+        made.close()

@@ -257,17 +257,17 @@ def show(
 
     with opened(path, namespace) as library:
         explanation = explain.explain(library, ref)
-    if as_json:
-        say_json(explanation)
-        return
-    ((what, value),) = explanation.items()
-    layouts: dict[str, Callable[[Any], RenderableType]] = {
-        "item": views.render_item,
-        "episode": lambda episode: views.render_episode(episode, brief=brief),
-        "step": views.render_step,
-        "attempt": tier_views.render_attempt,
-    }
-    out().print(layouts[what](value))
+        if as_json:
+            say_json(explanation)
+            return
+        ((what, value),) = explanation.items()
+        layouts: dict[str, Callable[[Any], RenderableType]] = {
+            "item": views.render_item,
+            "episode": lambda episode: views.render_episode(episode, brief=brief),
+            "step": views.render_step,
+            "attempt": tier_views.render_attempt,
+        }
+        out().print(layouts[what](value))
 
 
 @app.command()
@@ -371,7 +371,7 @@ def history(path: Library, item_id: ItemId, namespace: Namespace = "default", as
 
     with opened(path, namespace) as library:
         changes = library.history(item_id)
-    say_json(changes) if as_json else out().print(views.render_history(changes))
+        say_json(changes) if as_json else out().print(views.render_history(changes))
 
 
 @app.command()

@@ -94,6 +94,7 @@ def opened(path: Path, namespace: str = "default", *, write: bool = False) -> "I
     """
     from hardwon.memory import ExperienceLibrary
     from hardwon.memory.errors import NotALibrary
+    from hardwon.memory.upkeep.damage import readable
 
     # SQLite accepts an empty file as an empty database; here it is most likely a wrong path.
     if not is_address(path) and path.exists() and not path.is_dir() and not path.stat().st_size:
@@ -103,7 +104,10 @@ def opened(path: Path, namespace: str = "default", *, write: bool = False) -> "I
     if write and not is_address(path):
         must_exist(path, namespace)
     try:
-        with ExperienceLibrary.open(path, namespace=namespace, read_only=not write) as library:
+        with (
+            readable(library_name(path)),
+            ExperienceLibrary.open(path, namespace=namespace, read_only=not write) as library,
+        ):
             yield library
     except KeyboardInterrupt as stop:
         stop.add_note(f"The library is at {library_name(path)}; finished writes are kept.")

@@ -18,7 +18,7 @@ from typing import Any
 _FIXED: ContextVar[str | None] = ContextVar("hardwon.fixed_time", default=None)
 _NUMBER = re.compile(r"\s*[+-]?\d{1,25}(?:\.\d*)?(?:[eE][+-]?\d\d?)?\s*")
 _ISO = re.compile(
-    r"\s*(\d{4}-?\d\d-?\d\d)[Tt\s]?\s*+(\d\d(?::?\d\d){0,2})?(?:[.,]?(\d+))?\s*+(Z|z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?\s*+"
+    r"\s*(\d{4}-?(?:\d\d-?\d\d|W\d\d-?\d))[Tt\s]?\s*+(\d\d(?::?\d\d){0,2})?(?:[.,]?(\d+))?\s*+(Z|z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?\s*+"
 )
 """LangSmith writes no point before the fraction (20260101T100000123456Z)."""
 
@@ -57,8 +57,8 @@ def _format_time(second: int) -> str:
 def parse_time(value: Any) -> int | None:
     """Return the moment of a time in nanoseconds since the epoch; None if it is none.
 
-    ISO 8601 with or without an offset (without one it is UTC), with a space or nothing for the T, and numbers, also as
-    text: seconds, milliseconds, microseconds or nanoseconds, told apart by their size.
+    ISO 8601, also of a week or a leap second, with or without an offset (none is UTC), with a space or nothing
+    for the T, and numbers, also as text: seconds, milliseconds, microseconds or nanoseconds, told apart by their size.
     """
     if isinstance(value, datetime):
         value = value.isoformat()
@@ -77,9 +77,12 @@ def parse_time(value: Any) -> int | None:
 
 def _parse_iso(day: str, clock: str, fraction: str | None, zone: str | None) -> int | None:
     try:
-        zone = {None: "+00:00", "UTC": "+00:00", "GMT": "+00:00"}.get(zone, zone)
-        moment = datetime.fromisoformat(f"{day}T{clock or '00:00'}{zone}")
-    except ValueError:
+        zone = "+00:00" if zone in (None, "UTC", "GMT", "Z", "z") else zone
+        clock = clock or "00:00"
+        leap = re.fullmatch(r"(\d\d:?\d\d:?)60", clock)  # a leap second counts as the next second
+        moment = datetime.fromisoformat(f"{day}T{f'{leap[1]}59' if leap else clock}{zone}")
+        moment += timedelta(seconds=bool(leap))
+    except (ValueError, OverflowError):
         return None
     # Not `timestamp`, whose float has no nanoseconds.
     whole = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1)

@@ -18,7 +18,9 @@ from hardwon.memory.errors import LibraryDamaged
 
 from .migrations import MIGRATIONS, SCHEMA_DIGEST, SCHEMA_VERSION, VALUE_TABLES, create_text_indexes
 
-_READ = "SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master"
+_COLUMNS = ", ".join(f"CAST(coalesce({column}, '') AS TEXT)" for column in ("type", "name", "tbl_name", "sql"))
+_READ = f"SELECT {_COLUMNS} FROM sqlite_master"
+"""Whatever type a damaged page says that the values have."""
 SHARED_TEXTS = 18
 """The first schema whose text indexes are shared by all namespaces."""
 _TEXT_INDEX = re.compile(r"\b(states|testimony|items)_text_\d+")

@@ -1,12 +1,13 @@
 """Errors that name the damaged rows of a library and the next step."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from inspect import isfunction
 from typing import Any, TypeVar
 
-from hardwon.memory.errors import HardwonError, LibraryDamaged
+from hardwon.memory.errors import ConfigError, HardwonError, LibraryDamaged, LibraryError
 from hardwon.memory.storage.checksums import Damage, find_damaged_rows
 from hardwon.memory.storage.database import Store
 
@@ -15,6 +16,27 @@ C = TypeVar("C", bound=type)
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, sqlite3.DatabaseError)
 """Errors that reading a damaged row can raise."""
 _LISTED = 3
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Convert errors of damaged or manually changed rows to errors that name the library.
+
+    Raises:
+        ConfigError: The data is nested too deeply.
+        LibraryError: Any other row that cannot be read.
+    """
+    try:
+        yield
+    except HardwonError:
+        raise
+    except RecursionError as error:
+        raise ConfigError("the data is nested too deeply. Send flatter lists and objects.") from error
+    except UNREADABLE as error:
+        raise LibraryError(
+            f"{name} has a row that cannot be read ({type(error).__name__}: {str(error)[:200]}). "
+            f"Find it with: hardwon memory verify {name}"
+        ) from error
 
 
 def names_damage(cls: C) -> C:

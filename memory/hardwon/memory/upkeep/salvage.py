@@ -1,7 +1,8 @@
 """Export what can be read of a damaged library, and name what cannot.
 
 The rows that SQLite can still read are copied by their numbers, without indexes, into a new file, and that is exported.
-Nothing of the damaged file's schema is executed: a table is copied only if its definition is the one of hardwon.
+Nothing of the damaged file's schema is executed: a table is copied only if its definition is the one of hardwon. The
+copy of an older library is migrated.
 """
 
 import sqlite3
@@ -14,13 +15,15 @@ from typing import NamedTuple
 from hardwon.memory.errors import LibraryUnwritable, NotALibrary, UnknownName
 from hardwon.memory.storage.checksums import SUMMED, find_damaged_rows
 from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.migrations import APPLICATION_ID, SCHEMA_VERSION
+from hardwon.memory.storage.migrations import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
 from hardwon.memory.storage.schema_check import compute_schema, read_schema
 
 from . import jsonl
+from .damage import UNREADABLE
 from .write_buffer import WriteBuffer
 
 _LAST = 2**63 - 1
+_HEADER = ("application_id", "user_version")
 _TABLES = ("namespaces", *SUMMED)
 _WITHOUT_LOST = (
     # A state belongs to many episodes, so what is unreadable in it is left out rather than the episodes.
@@ -28,7 +31,8 @@ _WITHOUT_LOST = (
     "UPDATE states SET notes = '[]' WHERE CASE WHEN json_valid(notes) THEN json_type(notes) END IS NOT 'array'",
     "UPDATE offers SET actions = '[]' WHERE CASE WHEN json_valid(actions) THEN json_type(actions) END IS NOT 'array'",
     "UPDATE steps SET keys = (SELECT json_group_array(value) FROM json_each(steps.keys) WHERE value IN "
-    "(SELECT id FROM keys)) WHERE json_valid(keys)",
+    "(SELECT id FROM keys)) WHERE json_valid(keys) AND EXISTS (SELECT 1 FROM json_each(steps.keys) WHERE value NOT IN "
+    "(SELECT id FROM keys))",
 )
 
 
@@ -45,63 +49,80 @@ def salvage(path: Path, namespace: str, target: Path) -> Salvage:
     """Write the readable records of one namespace of a damaged file to a JSONL file.
 
     Raises:
-        NotALibrary: The file is no library of this version, or its first page is damaged.
+        NotALibrary: The file is no library, or its first page is damaged.
         UnknownName: The namespace does not exist.
         ConfigError: The target cannot be written.
     """
-    with _open_damaged(path) as source, _open_copy(target) as store:
-        damage = list(_copy_tables(source, store))
-        numbers = dict(store.rows("SELECT name, id FROM namespaces"))
-        if namespace not in numbers:
-            raise UnknownName.of("namespace", namespace, numbers)
-        damage += [f"{row} is damaged" for row in find_damaged_rows(store.connection) if not row.missing]
-        with store.transaction() as connection:
-            for statement in _WITHOUT_LOST:
-                connection.execute(statement)
-        WriteBuffer(store, numbers[namespace]).file()
-        return Salvage(jsonl.export_jsonl(store, numbers[namespace], target, damage), damage)
+    with _make_folder(target) as folder:
+        copy = Path(folder) / "copy.db"
+        with _open_damaged(path) as (source, version):
+            damage = _copy_tables(source, copy, version)
+        try:
+            store = Store(copy)
+        except UNREADABLE as error:
+            raise NotALibrary(f"{path} cannot be migrated ({error}). Restore a copy.") from error
+        with closing(store):
+            return _export(store, namespace, target, damage)
+
+
+def _export(store: Store, namespace: str, target: Path, damage: list[str]) -> Salvage:
+    """Export a namespace of the copy, without what is unreadable in it."""
+    numbers = dict(store.rows("SELECT name, id FROM namespaces"))
+    if namespace not in numbers:
+        raise UnknownName.of("namespace", namespace, numbers)
+    damage += [f"{row} is damaged" for row in find_damaged_rows(store.connection) if not row.missing]
+    WriteBuffer(store, numbers[namespace]).file()
+    return Salvage(jsonl.export_jsonl(store, numbers[namespace], target, damage), damage)
 
 
 @contextmanager
-def _open_damaged(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a file for reading, whatever its schema and its length are."""
+def _open_damaged(path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """Open a file for reading, whatever its schema and its length are; yield its version, too."""
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)) as source:
         source.text_factory = lambda text: text.decode(errors="replace")
         try:
             # So that SQLite skips damaged parts of the schema and accepts a file that was cut.
             source.execute("PRAGMA writable_schema = ON")
-            versions = [source.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+            application, version = (source.execute(f"PRAGMA {name}").fetchone()[0] for name in _HEADER)
         except sqlite3.DatabaseError as error:
             raise NotALibrary(f"{path} is not readable ({error}). Restore a copy.") from error
-        if versions != [APPLICATION_ID, SCHEMA_VERSION]:
-            raise NotALibrary(f"{path} is not a library of schema {SCHEMA_VERSION}. Restore a copy.")
-        yield source
+        if application != APPLICATION_ID or not 0 < version <= SCHEMA_VERSION:
+            raise NotALibrary(f"{path} is not a library of a schema up to {SCHEMA_VERSION}. Restore a copy.")
+        yield source, version
 
 
-@contextmanager
-def _open_copy(target: Path) -> Iterator[Store]:
-    """Open an empty library beside the target, where there is space for the export too."""
+def _make_folder(target: Path) -> tempfile.TemporaryDirectory[str]:
+    """Make a folder for the copy beside the target, where there is space for the export too."""
     try:
-        folder = tempfile.TemporaryDirectory(prefix="salvage-", dir=target.absolute().parent)
+        return tempfile.TemporaryDirectory(prefix="salvage-", dir=target.absolute().parent)
     except OSError as error:
         raise LibraryUnwritable(f"{target} cannot be written: {error.strerror}. Use an existing folder.") from error
-    with folder as name, closing(Store(Path(name) / "copy.db")) as store:
-        yield store
 
 
-def _copy_tables(source: sqlite3.Connection, store: Store) -> Iterator[str]:
-    """Copy the readable rows of the primary tables; yield what could not be read."""
+def _copy_tables(source: sqlite3.Connection, copy: Path, version: int) -> list[str]:
+    """Copy the readable rows of the primary tables to a new file of this version; return what could not be read."""
     try:
         schema = read_schema(source)
     except sqlite3.DatabaseError as error:
         raise NotALibrary(f"the schema of the file cannot be read ({error}). Restore a copy.") from error
-    tables = {entry.name for entry in schema & compute_schema(SCHEMA_VERSION)[0] if entry.type == "table"}
-    with store.transaction(durable=False) as connection:
+    required = {entry for entry in compute_schema(version)[0] if entry.type == "table" and entry.name in _TABLES}
+    readable = {entry.name for entry in schema & required}
+    damage = [f"table {entry.name} is missing or was changed" for entry in sorted(required - schema)]
+    with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        for number, step in enumerate(MIGRATIONS[:version], 1):
+            step(connection)
+            connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for table in _TABLES:
-            if table in tables:
-                yield from _copy_rows(source, connection, table)
-            else:
-                yield f"table {table} is missing or was changed"
+            if table in readable:
+                damage += _copy_rows(source, connection, table)
+        for statement in _WITHOUT_LOST:
+            table, column = statement.split()[1:4:2]
+            if table in readable and (rows := connection.execute(statement).rowcount):
+                damage.append(f"{column} of {rows} rows of {table} cannot be read")
+        connection.execute("COMMIT")
+    return damage
 
 
 def _copy_rows(source: sqlite3.Connection, connection: sqlite3.Connection, table: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
+from hardwon.memory.wire import parse_wait
 from hardwon.runtime.interfaces.types import Usage
 
 if TYPE_CHECKING:
@@ -204,8 +205,6 @@ def pause_s(error: Exception, n: int, chance: random.Random) -> float:
         chance: The random generator for the variation.
     """
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    try:
-        return max(0.0, min(float(headers["retry-after"]), MAX_PAUSE_S))
-    except (KeyError, ValueError, TypeError):
-        # The variation keeps many episodes from asking again at the same moment.
-        return min(0.5 * 2.0 ** (n - 1), MAX_PAUSE_S) * chance.uniform(0.5, 1.5)
+    # The variation keeps many episodes from asking again at the same moment.
+    usual_s = min(0.5 * 2.0 ** (n - 1), MAX_PAUSE_S) * chance.uniform(0.5, 1.5)
+    return parse_wait(headers.get("retry-after"), usual_s, MAX_PAUSE_S)

@@ -10,14 +10,17 @@ request has finished. No text is sent, so nothing is tokenized twice.
 """
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
+from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from hardwon.memory.errors import AdapterRefused, ConfigError, EngineFailure, EngineUnreachable, UnknownName
+from hardwon.memory.wire import PLAIN_ANSWERS, Answer, add_chunk
 from hardwon.trainers.algorithms.samples import Ids
 
 from .base import Request
@@ -27,6 +30,8 @@ ATTEMPTS = 5
 """Largest number of attempts to reach a server that is down or busy."""
 PAUSE_S = 0.5
 """Pause before the second attempt in seconds. It doubles with each attempt."""
+CONNECTIONS = 256
+"""Largest number of requests at once."""
 BUSY = frozenset({429, 502, 503, 504})
 """Status codes that ask the client to retry later."""
 PLAIN = {
@@ -41,6 +46,26 @@ PLAIN = {
     "skip_special_tokens": False,
 }
 """Options that leave the distribution unchanged, whatever the defaults of the server or model are."""
+
+
+Logprob = Annotated[float, Field(le=1e-3)]
+"""NaN is at most nothing, and rounding may leave a little above 0."""
+
+
+@dataclass(frozen=True)
+class _Logprobs:
+    token_logprobs: list[Logprob]
+    top_logprobs: list[dict[str, Logprob] | None] | None = None
+
+
+@dataclass(frozen=True)
+class _Choice:
+    token_ids: list[NonNegativeInt]
+    logprobs: _Logprobs | None = None
+    prompt_logprobs: list[dict[str, dict[str, Any]] | None] | None = None
+
+
+_CHOICE: TypeAdapter[Any] = TypeAdapter(_Choice)
 
 
 class ServerEngine(RemoteEngine):
@@ -71,10 +96,12 @@ class ServerEngine(RemoteEngine):
         """
         super().__init__(tokenizer, roles, folder)
         self.base_url = base_url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = ({"Authorization": f"Bearer {api_key}"} if api_key else {}) | PLAIN_ANSWERS
         self._model = model
         self._timeout_s = timeout_s
         self._client: httpx.AsyncClient | None = None
+        # all episodes send at once, and may wait for a connection as long as it takes
+        self._turns = asyncio.Semaphore(CONNECTIONS)
         self._tempered: bool | None = None
 
     # -- completions ------------------------------------------------------------------------------
@@ -98,13 +125,16 @@ class ServerEngine(RemoteEngine):
             logprobs=0,
             **({} if grammar is None else {"structured_outputs": {"grammar": grammar}}),
         )
-        return choice["token_ids"], choice["logprobs"]["token_logprobs"]
+        with self._reading():
+            tokens, logprobs = choice.token_ids, choice.logprobs.token_logprobs
+            return [token for token, _ in zip(tokens, logprobs, strict=True)], logprobs
 
     async def _score(self, serving: Serving, prompt: Ids, ids: Ids) -> list[float]:
         choice = await self._choice(
             serving, prompt=prompt, max_tokens=1, temperature=0.0, logprobs=len(ids), logprob_token_ids=ids
         )
-        logprobs: Mapping[str, float] = choice["logprobs"]["top_logprobs"][0]
+        with self._reading():
+            logprobs = choice.logprobs.top_logprobs[0]
         try:
             # keyed by id, because several tokens can decode to the same text
             return [logprobs[f"token_id:{token}"] for token in ids]
@@ -116,8 +146,9 @@ class ServerEngine(RemoteEngine):
 
     async def _read(self, serving: Serving, tokens: Ids) -> list[float]:
         choice = await self._choice(serving, prompt=tokens, max_tokens=1, temperature=0.0, prompt_logprobs=0)
-        logprobs = choice["prompt_logprobs"][1:]
-        return [place[str(token)]["logprob"] for place, token in zip(logprobs, tokens[1:], strict=True)]
+        with self._reading():
+            logprobs = choice.prompt_logprobs[1:]
+            return [(place or {})[str(token)]["logprob"] for place, token in zip(logprobs, tokens[1:], strict=True)]
 
     async def _has_processed_logprobs(self, serving: Serving, prompt: Ids) -> bool:
         """Return whether the server applies temperature and masks to log-probabilities: a forced token then has 0."""
@@ -125,14 +156,27 @@ class ServerEngine(RemoteEngine):
             choice = await self._choice(
                 serving, prompt=prompt, max_tokens=1, temperature=1.0, logprobs=0, allowed_token_ids=prompt[-1:]
             )
-            self._tempered = bool(choice["logprobs"]["token_logprobs"] == [0.0])
+            with self._reading():
+                self._tempered = bool(choice.logprobs.token_logprobs == [0.0])
         return self._tempered
 
     async def _choice(self, serving: Serving, **options: Any) -> Any:
         """Return the single choice of a completion request."""
         name = serving.name or await self._base()
         answer = await self._post("completions", {**PLAIN, **options, "model": name})
-        return answer["choices"][0]
+        with self._reading():
+            return _CHOICE.validate_python(answer["choices"][0])
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Convert errors about fields of an answer to one that names the server."""
+        try:
+            yield
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise EngineFailure(
+                f"{self.base_url} answered in another form than vLLM ({type(error).__name__}: {error!s:.160}). Is "
+                "base_url a vLLM server's, with /v1?"
+            ) from error
 
     # -- adapters -----------------------------------------------------------------------------------
 
@@ -157,13 +201,17 @@ class ServerEngine(RemoteEngine):
 
     async def _base(self) -> str:
         if self._model is None:
-            self._model = str((await self._names())[0])
+            names = await self._names()
+            with self._reading():
+                self._model = names[0]
         return self._model
 
     async def _names(self) -> list[str]:
         """Return the names of the server's models, bases first."""
-        models = (await self._send("GET", "models"))["data"]
-        return [model["id"] for model in sorted(models, key=lambda model: bool(model.get("parent")))]
+        answer = await self._send("GET", "models")
+        with self._reading():
+            models = sorted(answer["data"], key=lambda model: bool(dict(model).get("parent")))
+            return [str(model["id"]) for model in models]
 
     # -- the wire -----------------------------------------------------------------------------------
 
@@ -178,33 +226,45 @@ class ServerEngine(RemoteEngine):
                 await asyncio.sleep(PAUSE_S * 2.0 ** (attempts - 1))
             attempts += 1
             try:
-                response = await self._http().request(method, f"{self.base_url}/{path}", json=payload)
-            except httpx.TimeoutException as error:
+                answer = await self._exchange(method, path, payload)
+            except (httpx.TimeoutException, TimeoutError) as error:
                 reason = f"did not answer within {self._timeout_s:g} s"
                 # only a failed connection is safe and useful to repeat: a slow request would be slow again
                 if not isinstance(error, httpx.ConnectTimeout):
                     break
             except httpx.TransportError as error:
                 reason = f"cannot be reached ({type(error).__name__}: {error})"
+            except httpx.HTTPError as error:
+                raise EngineFailure(f"{self.base_url}/{path}: {error}. Is base_url a vLLM server's?") from error
             else:
-                if response.status_code not in BUSY:
-                    return await self._answer(path, payload, response)
-                reason = f"is busy (status {response.status_code})"
+                if answer.status not in BUSY:
+                    return await self._read_answer(path, payload, answer)
+                reason = f"is busy (status {answer.status})"
         raise EngineUnreachable(
             f"{self.base_url} {reason}, in {attempts} of at most {ATTEMPTS} attempts. "
             "Check that the vLLM server is running there, and its log."
         )
 
-    async def _answer(self, path: str, payload: Mapping[str, Any] | None, response: httpx.Response) -> Any:
-        """Return the body of a response, or raise the error that it stands for."""
-        if response.is_success:
-            try:
-                return response.json() if path in ("completions", "models") else response.text
-            except json.JSONDecodeError as error:
+    async def _exchange(self, method: str, path: str, payload: Mapping[str, Any] | None) -> Answer:
+        """Send a request once, and return the answer. The time-outs of httpx begin anew with each byte."""
+        async with self._turns, asyncio.timeout(self._timeout_s):
+            async with self._http().stream(method, f"{self.base_url}/{path}", json=payload) as response:
+                content = bytearray()
+                async for chunk in response.aiter_raw():
+                    add_chunk(content, chunk)
+            return Answer.of(response, content)
+
+    async def _read_answer(self, path: str, payload: Mapping[str, Any] | None, answer: Answer) -> Any:
+        """Return the body of an answer, or raise the error that it stands for."""
+        if 200 <= answer.status < 300:
+            is_done = answer.content.startswith(b"Success")
+            values = ({} if is_done else None) if path.endswith("_adapter") else answer.parse()
+            if values is None:
                 raise EngineFailure(
-                    f"{self.base_url}/{path} answered {response.text[:80]!r}. Is base_url a vLLM server's, with /v1?"
-                ) from error
-        status, message = response.status_code, _format_failure(response)
+                    f"{self.base_url}/{path} answered {answer.content[:80]!r}. Is base_url a vLLM server's, with /v1?"
+                )
+            return values
+        status, message = answer.status, _format_failure(answer)
         if status in (401, 403):
             raise ConfigError(f"{self.base_url} rejected the API key ({message}). Pass the server's key as api_key=...")
         if status == 404 and path == "completions" and "does not exist" in message:
@@ -216,9 +276,8 @@ class ServerEngine(RemoteEngine):
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
-            limits = httpx.Limits(max_connections=256, max_keepalive_connections=256)
-            # pool=None: all episodes send at once, and may wait for a connection as long as it takes
-            timeout = httpx.Timeout(self._timeout_s, connect=10.0, pool=None)
+            limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+            timeout = httpx.Timeout(self._timeout_s, connect=10.0)
             self._client = httpx.AsyncClient(headers=self._headers, limits=limits, timeout=timeout)
         return self._client
 
@@ -228,11 +287,9 @@ class ServerEngine(RemoteEngine):
             self._client = None
 
 
-def _format_failure(response: httpx.Response) -> str:
-    """Return the error message of a response."""
-    try:
-        body = response.json()
-        error = body.get("error", body.get("detail", body))
-        return str(error["message"] if isinstance(error, dict) and "message" in error else error)[:500]
-    except (ValueError, AttributeError):
-        return response.text[:200]
+def _format_failure(answer: Answer) -> str:
+    """Return the error message of an answer."""
+    if (body := answer.parse()) is None:
+        return answer.content[:200].decode(errors="replace")
+    error = body.get("error", body.get("detail", body))
+    return str(error["message"] if isinstance(error, dict) and "message" in error else error)[:500]

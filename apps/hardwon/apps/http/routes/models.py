@@ -32,6 +32,7 @@ from hardwon.memory import (
 from hardwon.memory.bank import Entry
 from hardwon.memory.records import Kind, Trust
 from hardwon.memory.situations.episode_map import Trail
+from hardwon.memory.upkeep.damage import readable
 from hardwon.memory.values.effects import Effect
 
 Count = Annotated[int, Field(ge=0, le=1000)]
@@ -521,4 +522,5 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 def to_response(kind: Any, value: Any) -> Response:
     """Return a value as JSON. It is not validated again: that would take as long as a recall."""
-    return Response(_adapter(kind).dump_json(value), media_type="application/json")
+    with readable("LIBRARY"):
+        return Response(_adapter(kind).dump_json(value), media_type="application/json")

@@ -12,38 +12,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, LibraryReadOnly, UnknownName
+from hardwon.memory.errors import LibraryReadOnly, UnknownName
 from hardwon.memory.fleet.places import Directory
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.retrieval.embedders import Embedder
-from hardwon.memory.upkeep.damage import UNREADABLE
+from hardwon.memory.upkeep.damage import readable
 from hardwon.memory.upkeep.file_queries import list_namespaces
 
 READ_S = 5.0
 """Seconds that a read waits for other requests altogether; then it is answered with status 503."""
 OPEN = 64
 """Number of idle namespaces kept open. Each holds its derived data in memory."""
-
-
-@contextmanager
-def readable(name: str) -> Iterator[None]:
-    """Convert errors of corrupt or manually changed rows to errors that name the library.
-
-    Raises:
-        ConfigError: The data is nested too deeply.
-        LibraryError: Any other row that cannot be read.
-    """
-    try:
-        yield
-    except HardwonError:
-        raise
-    except RecursionError as error:
-        raise ConfigError("the data is nested too deeply. Send flatter lists and objects.") from error
-    except UNREADABLE as error:
-        raise LibraryError(
-            f"{name} has a row that cannot be read ({type(error).__name__}: {str(error)[:200]}). "
-            f"Find it with: hardwon memory verify {name}"
-        ) from error
 
 
 class Shelf:
