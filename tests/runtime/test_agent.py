@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import threading
 import time
 from collections import Counter
@@ -7,6 +8,7 @@ from itertools import pairwise
 from unittest.mock import Mock
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
@@ -378,3 +380,54 @@ def test_one_environment_serves_all_episodes_unless_it_broke(library, rooms, scr
     for seed in range(3):
         agent.run(seed=seed)
     assert clones == []
+
+
+# ---- ends
+
+ENDS = {
+    "run": lambda agent: agent.run(),
+    "arun": lambda agent: asyncio.run(agent.arun()),
+    "stream": lambda agent: list(agent.stream()),
+}
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, TimeoutError])
+@pytest.mark.parametrize("end", ENDS)
+def test_an_episode_that_an_error_ends_is_recorded_with_an_unknown_outcome(agent, library, end, error):
+    """Nobody else has its steps. The error reaches the caller, and the agent plays on."""
+    broken = agent("go east", "go east", error("password: hunter22"))
+    with pytest.raises(error):
+        ENDS[end](broken)
+    (row,) = library.trajectories()
+    episode = library.trajectory(row["id"])
+    is_cancelled = end == "arun" and not issubclass(error, Exception)  # an interrupt cancels the task around it
+    assert episode.ending == ("CancelledError" if is_cancelled else error.__name__)
+    assert (episode.success, episode.task) == (None, "go to the golden room")
+    assert [step.action for step in episode.steps] == ["go east"] * 2
+    assert "hunter22" not in repr(episode)
+    broken.policy.actions = ("go east",)
+    assert broken.run().success
+    assert len(library.trajectories()) == 2
+
+
+def test_a_stream_that_is_left_is_recorded_with_an_unknown_outcome(agent, library):
+    for event in agent().stream():
+        if event.stage == "diagnose":
+            break
+    gc.collect()
+    (row,) = library.trajectories()
+    assert (row["success"], row["ending"], row["n_steps"]) == (None, "GeneratorExit", 1)
+
+
+def test_an_episode_that_was_stored_is_not_stored_again(agent, library, monkeypatch):
+    monkeypatch.setattr(library, "evolve", Mock(side_effect=RuntimeError("the disk is full")))
+    with pytest.raises(RuntimeError):
+        agent().run()
+    assert [row["success"] for row in library.trajectories()] == [True]
+
+
+@pytest.mark.parametrize("options", [{"learn": False}, {"checkpointer": InMemorySaver()}])
+def test_an_episode_that_nobody_records_or_that_can_be_resumed_is_not_stored_at_an_error(agent, library, options):
+    with pytest.raises(RuntimeError):
+        agent("go east", RuntimeError("no"), **options).run()
+    assert library.trajectories() == []

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from hardwon.memory import ExperienceLibrary, Step, Trajectory
 from hardwon.memory.errors import ConfigError, UnknownName
@@ -299,11 +299,15 @@ class Agent:
 
     def _drive(self, run: _Run) -> Result:
         """Answer the graph calls of a run."""
-        # If a call raises, `closing` unwinds the run, so that its environment is returned before the error propagates.
+        # If a call raises, `throw` unwinds the run, so that its steps are stored and its environment is returned.
         with closing(run):
             answer = None
             while isinstance(call := _advance(run, answer), _GraphCall):
-                answer = getattr(self._get_graph(fused=call.fused), call.method)(*call.arguments, **self._options(call))
+                graph = self._get_graph(fused=call.fused)
+                try:
+                    answer = getattr(graph, call.method)(*call.arguments, **self._options(call))
+                except BaseException as error:
+                    run.throw(error)
         return call
 
     async def _adrive(self, run: _Run) -> Result:
@@ -312,7 +316,10 @@ class Agent:
             answer = None
             while isinstance(call := _advance(run, answer), _GraphCall):
                 graph = self._get_graph(fused=call.fused, asynchronous=True)
-                answer = await getattr(graph, f"a{call.method}")(*call.arguments, **self._options(call))
+                try:
+                    answer = await getattr(graph, f"a{call.method}")(*call.arguments, **self._options(call))
+                except BaseException as error:
+                    run.throw(error)
         return call
 
     def _run_attempts(
@@ -397,12 +404,21 @@ class Agent:
         live = self._live[thread] = Live(environment, WorkingMemory())
         try:
             yield live
+        except BaseException as error:
+            self._store_cut(live, error)
+            raise
         finally:
             del self._live[thread]
             if getattr(environment, "broken", False):
                 environment.close()
             else:
                 self._idle.append(environment)
+
+    def _store_cut(self, live: Live, error: BaseException) -> None:
+        """Store the steps of an episode that an error ends; with a checkpointer, `resume` continues it instead."""
+        if live.reached is not None and self._checkpointer is None:
+            ending, failed = type(error).__name__, f"{type(error).__name__}: {error}"
+            self._nodes.store_cut(cast(EpisodeState, {**live.reached, "ending": ending, "failed": failed}))
 
     def _clone_environment(self) -> Environment:
         return _add_timeout(self._environment.clone(), self._step_timeout_s)

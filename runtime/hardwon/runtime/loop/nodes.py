@@ -12,11 +12,12 @@ module does not import LangGraph.
 import asyncio
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 from hardwon.memory import Diagnosis, Failure, Reasons, Recollection, Step, Trajectory, Verdict
-from hardwon.memory.errors import EnvironmentFailure, EnvironmentHung, PolicyFailure
+from hardwon.memory.errors import EnvironmentFailure, EnvironmentHung, HardwonError, PolicyFailure
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.interfaces.diagnosis import diagnose, why_replan
 from hardwon.runtime.interfaces.types import Decision, Info, Usage
@@ -228,7 +229,8 @@ class Nodes(AdvisingNodes):
 
     def diagnose(self, episode: EpisodeState) -> Update:
         """Diagnose the step and append it to the episode."""
-        working = self.live[episode["thread"]].working
+        live = self.live[episode["thread"]]
+        working = live.working
         step, done, info = self._build_step(episode, working)
         working.add(step)
         if not self.settings.learn:  # a recorded episode settles its trials itself
@@ -254,7 +256,11 @@ class Nodes(AdvisingNodes):
             "success": bool(info.get("success", False)),
             "ending": ending,
         }
-        return update if episode.get("plan") is None else {**update, **self._advance_plan(episode, planned, update)}
+        if episode.get("plan") is not None:
+            update |= self._advance_plan(episode, planned, update)
+        if self.settings.learn:
+            live.reached = cast(EpisodeState, {**episode, **update})
+        return update
 
     def _advance_plan(self, episode: EpisodeState, planned: PlannedStep | None, update: Update) -> Update:
         """Return the plan after a step and, when the plan or the episode ends, the verdicts on its skills."""
@@ -357,6 +363,7 @@ class Nodes(AdvisingNodes):
             trajectory = replace(
                 trajectory, meta={**trajectory.meta, **build_cost_fields(usage), "extraction": reading.report}
             )
+        self.live[episode["thread"]].reached = None
         self.library.record(trajectory)
         if reading is not None:
             carry_out(reading, trajectory.id, self.library)
@@ -364,6 +371,11 @@ class Nodes(AdvisingNodes):
         if trajectory.success is not None:
             self.library.evolve()
         return {"trajectory": trajectory, "usage": usage}
+
+    def store_cut(self, episode: EpisodeState) -> None:
+        """Store what an episode did before an error or a person stopped it; its outcome is unknown."""
+        with suppress(HardwonError):  # the error that stopped it is the one that its caller must see
+            self.library.record(self.record(episode)["trajectory"])
 
     async def afinish(self, episode: EpisodeState) -> Update:
         """Store the episode and learn from it; an extractor may wait for a model, so it runs in a thread."""

@@ -81,6 +81,8 @@ class Live:
 
     environment: Environment
     working: WorkingMemory
+    reached: "EpisodeState | None" = None
+    """The state after the last step, until the episode is stored."""
 
 
 @dataclass(frozen=True, slots=True)
