@@ -1,5 +1,7 @@
 """Texts that make a slow pattern slow: runs of one kind of character, and loops of the pattern itself."""
 
+import ast
+import gc
 import importlib
 import inspect
 import pkgutil
@@ -8,6 +10,7 @@ import re
 import re._constants as op  # type: ignore[import-not-found]  # private, but the only parser of this dialect
 import re._parser as parser  # type: ignore[import-not-found]
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
@@ -33,8 +36,8 @@ _CATEGORIES = {
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 
 
-def find_patterns(package: ModuleType) -> Iterator[tuple[str, re.Pattern[str], bool]]:
-    """Yield every pattern of a package's modules with its name and whether it is only matched from the beginning."""
+def find_patterns(package: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
+    """Yield every pattern of a package's modules with its name and how it is used, if that is known."""
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         try:
             module = importlib.import_module(found.name)
@@ -44,10 +47,39 @@ def find_patterns(package: ModuleType) -> Iterator[tuple[str, re.Pattern[str], b
         for name, value in vars(module).items():
             if not re.search(rf"^{re.escape(name)}\b[^=\n]*=|^\w+, {re.escape(name)} = ", source, re.M):
                 continue  # imported
-            used = set(re.findall(rf"\b{re.escape(name)}\.(\w+)", source)) - {"pattern"}
+            used = frozenset(re.findall(rf"\b{re.escape(name)}\.(\w+)", source)) - {"pattern"}
             for at, pattern in enumerate(_patterns_in(value)):
-                if isinstance(pattern.pattern, str):
-                    yield f"{found.name}.{name}[{at}]", pattern, bool(used) and used <= {"match", "fullmatch"}
+                yield f"{found.name}.{name}[{at}]", pattern, used
+        yield from _patterns_of_calls(module, source)
+
+
+def _patterns_of_calls(module: ModuleType, source: str) -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
+    """Yield the patterns in functions that are arguments of functions of `re`, such as `re.sub("a+", "", text)`."""
+    functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
+    for node in (inner for function in functions for part in function.body for inner in ast.walk(part)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+            continue
+        if getattr(node.func.value, "id", "") != "re" or node.func.attr == "escape":
+            continue
+        form = _evaluate(node.args[0], module)
+        values = (_evaluate(part, module) for part in [*node.args[1:], *(word.value for word in node.keywords)])
+        flags = sum(value for value in values if isinstance(value, re.RegexFlag))
+        if isinstance(form, str | bytes):
+            name = f"{module.__name__}:{node.lineno}"
+            yield name, re.compile(form, flags), frozenset([node.func.attr])
+
+
+def _evaluate(node: ast.expr, module: ModuleType) -> Any:
+    """Return the value of an expression, with `x` for each part of an f-string that only a call knows, or None."""
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    texts = []
+    for part in parts:
+        whole = part.value if isinstance(part, ast.FormattedValue) else part
+        try:
+            texts.append(eval(compile(ast.Expression(whole), "", "eval"), vars(module)))
+        except Exception:
+            texts.append("x" if isinstance(node, ast.JoinedStr) else None)
+    return "".join(map(str, texts)) if isinstance(node, ast.JoinedStr) else texts[0]
 
 
 def _patterns_in(value: Any, depth: int = 4) -> Iterator[re.Pattern[Any]]:
@@ -64,11 +96,12 @@ def repeat(before: str, run: str, end: str, length: int) -> str:
     return f"{before}{run * (length // len(run) + 1)}{end}"
 
 
-def attacks(pattern: re.Pattern[str]) -> Iterator[tuple[str, Callable[[int], str]]]:
+def attacks(pattern: re.Pattern[Any]) -> Iterator[tuple[str, Callable[[int], str]]]:
     """Yield texts of any length, with a label: runs, and the loops of the pattern after what leads to them."""
     pairs = [("go", run) for run in RUNS]
     rng = random.Random(0)
-    loops = list(dict.fromkeys(_loops(parser.parse(pattern.pattern, pattern.flags), rng)))
+    form = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
+    loops = list(dict.fromkeys(_loops(parser.parse(form, pattern.flags), rng)))
     rng.shuffle(loops)
     pairs += loops[:_LOOPS]
     pairs += [("", before + loop) for before, loop in loops[:_LOOPS]]
@@ -135,7 +168,7 @@ def _loops(tree: Any, rng: random.Random, before: str = "") -> Iterator[tuple[st
 def find_growth(call: Callable[[str], object], make: Callable[[int], str], size: int) -> float:
     """Return how much more time a text of four times the size takes, or 0 if even that takes almost none.
 
-    The time is that of the process, the shortest of several runs, so other work on the machine does not count. A loop
+    The time is that of the thread, the shortest of several runs, so other work on the machine does not count. A loop
     with an upper bound grows like one without until it reaches the bound, so a longer text must show the same.
     """
     if min(_measure(call, make(20)) for _ in range(2)) > _MEASURABLE_S:
@@ -143,16 +176,16 @@ def find_growth(call: Callable[[str], object], make: Callable[[int], str], size:
     if _measure(call, make(4 * size)) < _MEASURABLE_S:
         return 0.0
     growth = _compare(call, make, size)
-    return growth if growth < TIMES else min(growth, _compare(call, make, 6 * size))
+    return growth if growth < TIMES or size > _BOUND else min(growth, _compare(call, make, 6 * size))
 
 
 def _compare(call: Callable[[str], object], make: Callable[[int], str], size: int) -> float:
-    """Return the smallest of several measurements of the growth."""
+    """Return the smallest of several measurements of the growth, fewer of them if they take long."""
     growth = 99.0
     for runs in (1, 2, 4):
         long = min(_measure(call, make(4 * size)) for _ in range(runs))
         growth = min(growth, long / max(min(_measure(call, make(size)) for _ in range(runs + 1)), 1e-6))
-        if growth < TIMES:
+        if growth < TIMES or (runs > 1 and long > 50 * _MEASURABLE_S):
             break
     return growth
 
@@ -160,16 +193,25 @@ def _compare(call: Callable[[str], object], make: Callable[[int], str], size: in
 TIMES = 8
 """Largest growth of the time for a text of four times the size: less than 3 for twice the size."""
 _MEASURABLE_S = 0.002
+_BOUND = 1000
+"""Characters within which loops with an upper bound reach it."""
 
 
 def _measure(call: Callable[[str], object], text: str) -> float:
-    began = time.process_time()
+    gc.disable()  # it would count the objects of all other tests
+    began = time.thread_time()
     call(text)
-    return time.process_time() - began
+    spent = time.thread_time() - began
+    gc.enable()
+    return spent
 
 
-def exhaust(pattern: re.Pattern[str], is_anchored: bool) -> Callable[[str], object]:
+def exhaust(pattern: re.Pattern[Any], used: frozenset[str]) -> Callable[[str], object]:
     """Return a function that matches a text with a pattern in every way in which the pattern is used."""
-    if is_anchored:
-        return lambda text: (pattern.match(text), pattern.fullmatch(text))
-    return lambda text: list(pattern.finditer(text))
+    is_anchored = bool(used) and used <= {"match", "fullmatch"}
+    calls = (
+        [getattr(pattern, name) for name in used] if is_anchored else [lambda text: deque(pattern.finditer(text), 0)]
+    )
+    if isinstance(pattern.pattern, bytes):
+        return lambda text: [call(text.encode("utf-8", "surrogatepass")) for call in calls]
+    return lambda text: [call(text) for call in calls]

@@ -28,17 +28,17 @@ _OUTAGES = (
     r"(?:servi[cç][iç]?o|servidor)\b.{0,40}\b(?:no (?:está )?disponible|indisponível|sobrecarregado|sobrecargado|"
     r"no responde|não responde|fora do ar)|(?:conexión|conexão)\b.{0,40}\b(?:rechazada|recusada|restablecida|"
     r"interrumpida|interrompida|perdida|fallida|encerrada)|temporalmente no disponible|temporariamente indisponível|"
-    r"(?:inténtelo|intente|tente|vuelva a intentar)\w*\b.{0,30}\b(?:más tarde|mais tarde|novamente|de nuevo)|"
+    r"(?:inténtelo|intente|tente|vuelva a intentar)\w{0,12}\b.{0,30}\b(?:más tarde|mais tarde|novamente|de nuevo)|"
     r"error interno del servidor|erro interno do servidor",
     # Italian
     r"tempo (?:scaduto|di attesa\b.{0,20}\b(?:scaduto|superato))|troppe (?:richieste|connessioni)|"
     r"(?:servizio|server)\b.{0,40}\b(?:non (?:è )?(?:disponibile|raggiungibile)|sovraccarico|non risponde)|"
-    r"connessione\b.{0,40}\b(?:rifiutata|interrotta|scaduta|persa|reimpostata)|riprova\w*\b.{0,20}\bpiù tardi|"
+    r"connessione\b.{0,40}\b(?:rifiutata|interrotta|scaduta|persa|reimpostata)|riprova\w{0,12}\b.{0,20}\bpiù tardi|"
     r"errore interno del server",
     # Dutch, Polish, Swedish, Turkish
     r"te veel verzoeken|(?:dienst|service)\b.{0,30}\bniet beschikbaar|verbinding\b.{0,30}\b(?:geweigerd|verbroken)|"
     r"probeer het later|przekroczono (?:limit czasu|czas)|zbyt wiele (?:żądań|połączeń)|"
-    r"(?:usługa|serwer)\b.{0,40}\b(?:niedostępn\w+|przeciążon\w+)|połączeni\w+\b.{0,30}\b(?:odrzucon\w+|przerwan\w+)|"
+    r"(?:usługa|serwer)\b.{0,40}\b(?:niedostępn\w{1,12}|przeciążon\w{1,12})|połączeni\w{1,12}\b.{0,30}\b(?:odrzucon\w{1,12}|przerwan\w{1,12})|"
     r"spróbuj ponownie później|för många förfrågningar|tjänsten\b.{0,30}\binte tillgänglig|anslutningen\b.{0,30}\b"
     r"(?:nekades|bröts)|försök igen senare|zaman aşımı|çok fazla istek|"
     r"(?:hizmet|sunucu|servis)\b.{0,40}\b(?:kullanılamıyor|yanıt vermiyor)|bağlantı\b.{0,30}\b(?:reddedildi|kesildi)|"
@@ -47,14 +47,14 @@ _OUTAGES = (
     r"aikakatkaisu|liian monta pyyntöä|(?:palvelu|palvelin)\b.{0,30}\bei (?:ole käytettävissä|vastaa)|"
     r"(?:tjenesten|serveren)\b.{0,30}\b(?:ikke tilg(?:æ|j)engelig|utilgængelig|utilgjengelig|svarer ikke)|"
     r"for mange (?:anmodninger|forespørsler)|prøv igen senere|prøv igjen senere|"
-    r"časový limit|příliš mnoho (?:požadavků|připojení)|(?:služba|server)\b.{0,30}\b(?:nedostupn\w+|neodpovídá)|"
+    r"časový limit|příliš mnoho (?:požadavků|připojení)|(?:služba|server)\b.{0,30}\b(?:nedostupn\w{1,12}|neodpovídá)|"
     r"zkuste to (?:znovu )?později|waktu habis|terlalu banyak permintaan|layanan\b.{0,30}\btidak tersedia|"
     r"coba lagi nanti|hết thời gian|quá nhiều yêu cầu|dịch vụ\b.{0,30}\bkhông khả dụng|thử lại sau",
     # Russian and Ukrainian
-    r"(?:превышен\w*|истекло|вышло|перевищено)\b.{0,30}\b(?:врем\w+|ожидани\w+|таймаут\w*|час\w*|очікуван\w+)|"
+    r"(?:превышен\w{0,12}|истекло|вышло|перевищено)\b.{0,30}\b(?:врем\w{1,12}|ожидани\w{1,12}|таймаут\w{0,12}|час\w{0,12}|очікуван\w{1,12})|"
     r"слишком много (?:запросов|подключений)|забагато запитів|"
-    r"(?:сервис|сервер|служба|сервіс)\b.{0,40}\b(?:недоступ\w+|перегружен\w*|не отвечает|не відповідає)|"
-    r"(?:соединени\w+|подключени\w+|з'єднання)\b.{0,40}\b(?:отклонен\w*|сброшен\w*|разорван\w*|прерван\w*|потерян\w*|"
+    r"(?:сервис|сервер|служба|сервіс)\b.{0,40}\b(?:недоступ\w{1,12}|перегружен\w{0,12}|не отвечает|не відповідає)|"
+    r"(?:соединени\w{1,12}|подключени\w{1,12}|з'єднання)\b.{0,40}\b(?:отклонен\w{0,12}|сброшен\w{0,12}|разорван\w{0,12}|прерван\w{0,12}|потерян\w{0,12}|"
     r"відхилено|розірвано)|(?:повторите|попробуйте)\b.{0,30}\bпозже|внутренняя ошибка сервера",
     # Chinese, Japanese, Korean: no spaces between words
     r"(?:连接|連線|请求|請求|操作|响应|服务器?|服務)\S{0,8}(?:超时|逾時|超時)|(?:请求|請求)(?:过于频繁|过多|次数过多|太多)|"
@@ -65,12 +65,12 @@ _OUTAGES = (
     r"시간\s?(?:이\s?)?초과|요청이?\s?너무\s?많|(?:서비스|서버)\S{0,4}\s?\S{0,6}\s?(?:사용할 수 없|응답하지 않|과부하)|"
     r"연결\S{0,4}\s?(?:거부|끊|실패|재설정)|나중에 다시",
     # Arabic and Hindi
-    r"انتهت (?:المهلة|مهلة)|طلبات كثيرة|الخدمة\b.{0,30}\bغير متاحة|رفض الاتصال|حاول مرة أخرى لاحق\w*|"
-    r"समय समाप्त|बहुत अधिक अनुरोध|सेवा\S*\s.{0,20}उपलब्ध नहीं|बाद में पुनः प्रयास",
+    r"انتهت (?:المهلة|مهلة)|طلبات كثيرة|الخدمة\b.{0,30}\bغير متاحة|رفض الاتصال|حاول مرة أخرى لاحق\w{0,12}|"
+    r"समय समाप्त|बहुत अधिक अनुरोध|सेवा\S{0,12}\s.{0,20}उपलब्ध नहीं|बाद में पुनः प्रयास",
 )
 _OUTAGE = re.compile("|".join(_OUTAGES), re.IGNORECASE)
 _LASTING = re.compile(
-    r"ungültig|unbekannt\w* (?:argument|parameter|feld|befehl)|nicht gefunden|existiert nicht|berechtigung|"
+    r"ungültig|unbekannt\w{0,12} (?:argument|parameter|feld|befehl)|nicht gefunden|existiert nicht|berechtigung|"
     r"erforderlich|"
     r"non valide|invalide|introuvable|n'existe pas|autorisation|obligatoire|"
     r"inválid|no encontrad|não encontrad|no existe|não existe|permiso|permissão|obligatori|obrigatóri|"

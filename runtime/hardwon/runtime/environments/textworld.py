@@ -244,7 +244,7 @@ class TextWorldExpress:
 def strip_spaces(text: str) -> str:
     """Return the engine's text without superfluous spaces."""
     text = re.sub(r"(?<=\S)[ \t]+", " ", text)
-    return re.sub(r" (?=[.,\n])|\s+$", "", text)
+    return re.sub(r" (?=[.,\n])", "", text).rstrip()
 
 
 @lru_cache(maxsize=4096)

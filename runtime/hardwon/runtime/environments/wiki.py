@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from hardwon.memory import State
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.situations.scripts import split_words
 from hardwon.runtime.interfaces.types import Info
 
 HOPS = ("1", "2", "3", "4")
@@ -97,14 +98,14 @@ def build_pages(entities: int = ENTITIES, world: int = 0) -> dict[str, Page]:
 
 def search_pages(pages: dict[str, Page], query: str) -> list[str]:
     """Return the names of the pages whose texts have most words of the query, the page of a named entity first."""
-    words = set(re.findall(r"\w+", query.lower()))
+    words = set(split_words(query))
 
     def rate(page: Page) -> tuple[int, int, str]:
-        own = set(re.findall(r"\w+", page.text.lower()))
+        own = set(split_words(page.text))
         return -(page.name.lower() in words), -len(words & own), page.name
 
     ranked = sorted(pages.values(), key=rate)
-    return [page.name for page in ranked if words & set(re.findall(r"\w+", page.text.lower()))][:FOUND]
+    return [page.name for page in ranked if words & set(split_words(page.text))][:FOUND]
 
 
 def draw_question(pages: dict[str, Page], hops: int, rng: random.Random) -> Question:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hardwon.memory.records import Trust
 from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.situations.scripts import normalize
 from hardwon.runtime.environments.calls import Call
 
 RecordedTrust = Literal["own", "trusted", "untrusted"]
@@ -91,8 +92,8 @@ def _replace_copied(value: Any, passages: set[int]) -> Any:
 
 
 def _hash_passages(text: str) -> set[int]:
-    """Return the hashes of all passages of a text, without case and punctuation."""
-    words = _WORD.findall(text.lower())
+    """Return the hashes of all passages of a text, without case, punctuation and forms of letters."""
+    words = _WORD.findall(normalize(text))
     runs = {hash(tuple(words[at : at + PASSAGE])) for at in range(len(words) - PASSAGE + 1)}
     long = {hash(word[at : at + LONG_WORD]) for word in words for at in range(len(word) - LONG_WORD + 1)}
     return runs | long

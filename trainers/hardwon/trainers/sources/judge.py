@@ -101,11 +101,11 @@ _QUESTIONS: Mapping[AskKind, str] = {
     "items": "Answer every question about the state after the last turn with one line: `1: yes` or `1: no`.",
     "verdict": "Is the task solved? Answer with one line: `verdict: yes` or `verdict: no`.",
 }
-_STEP = re.compile(r"^\s*(\d+)\s*:\s*(right|wrong)\s*$", re.IGNORECASE | re.MULTILINE)
-_ITEM = re.compile(r"^\s*(\d+)\s*:\s*(yes|no)\s*$", re.IGNORECASE | re.MULTILINE)
-_SCORE = re.compile(r"^\s*score\s*:\s*([1-5])\s*$", re.IGNORECASE | re.MULTILINE)
-_VERDICT = re.compile(r"^\s*verdict\s*:\s*(yes|no)\s*$", re.IGNORECASE | re.MULTILINE)
-_PAIR = re.compile(r"^\s*([ab])\s*:\s*(\d+(?:\.\d+)?)\s*$", re.IGNORECASE | re.MULTILINE)
+_STEP = re.compile(r"^[ \t\r]*(\d+)[ \t\r]*:[ \t\r]*(right|wrong)[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+_ITEM = re.compile(r"^[ \t\r]*(\d+)[ \t\r]*:[ \t\r]*(yes|no)[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+_SCORE = re.compile(r"^[ \t\r]*score[ \t\r]*:[ \t\r]*([1-5])[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+_VERDICT = re.compile(r"^[ \t\r]*verdict[ \t\r]*:[ \t\r]*(yes|no)[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+_PAIR = re.compile(r"^[ \t\r]*([ab])[ \t\r]*:[ \t\r]*(\d+(?:\.\d+)?)[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
 
 
 def build_question(ask: Ask) -> str:
