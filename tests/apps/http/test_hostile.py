@@ -267,9 +267,9 @@ def test_damage_of_the_library_has_a_name(own, damage):
         assert not wrong, wrong
 
 
-@pytest.mark.parametrize("path", ["/v1/recall", "/v1/check", "/v1/keys", "/v1/context", "/v1/foresee"])
-def test_a_query_has_an_upper_length(client, path):
-    """The time of a query grows with its text, and other callers wait for it."""
+@pytest.mark.parametrize("path", ["/v1/check", "/v1/keys", "/v1/context", "/v1/foresee"])
+def test_a_lookup_has_an_upper_length(client, path):
+    """Its time grows with its text, and other callers wait for it."""
     body = {**BODIES[path], "state": {**STATE, "observation": "x" * 200_000}}
     answer = client.post(path, json=body)
     assert answer.status_code == 422

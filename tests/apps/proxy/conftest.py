@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import socket
+import ssl
 import threading
 import time
 from typing import Any
@@ -18,8 +20,11 @@ from starlette.routing import Route
 from hardwon.apps.proxy.app import create_proxy
 from hardwon.apps.proxy.conversations import ProxySettings
 from hardwon.apps.proxy.library_access import LibraryAccess
+from hardwon.apps.proxy.serving import NO_OWN_HEADERS
 from hardwon.apps.proxy.token_file import TokenFile
 from hardwon.memory import ExperienceLibrary
+
+read_certificates = functools.cache(ssl.create_default_context)
 
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
@@ -186,6 +191,12 @@ def _nothing_is_withheld(monkeypatch):
     monkeypatch.setattr("hardwon.runtime.loop.advisor.is_withheld", lambda *_: False)
 
 
+@pytest.fixture(autouse=True)
+def _certificates_are_read_once(monkeypatch):
+    """Reading them takes longer than a test, and every HTTP client does it."""
+    monkeypatch.setattr("ssl.create_default_context", read_certificates)
+
+
 @pytest.fixture
 def upstream():
     fake = Upstream()
@@ -212,7 +223,7 @@ def proxied(tmp_path, upstream):
                 timeout_s=timeout_s,
                 patience_s=patience_s,
             )
-            address = stack.enter_context(serving(app))
+            address = stack.enter_context(serving(app, **NO_OWN_HEADERS))
             client = openai.OpenAI(api_key="sk-secret-key", base_url=f"{address}/v1", max_retries=0)
             return stack.enter_context(client)
 

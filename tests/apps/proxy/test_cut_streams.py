@@ -1,4 +1,4 @@
-"""An upstream server that dies within a stream that only the end of the connection delimits: no length, no chunks."""
+"""An upstream server that dies within a response: the client gets what came, and no run ends with it."""
 
 import contextlib
 import json
@@ -6,10 +6,19 @@ import socket
 import threading
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+FRAMES = {
+    "close": lambda data: b"Connection: close\r\n\r\n" + data,
+    "chunks": lambda data: (
+        b"Transfer-Encoding: chunked\r\n\r\n" + (b"%x\r\n%b\r\n" % (len(data), data) if data else b"")
+    ),
+    "length": lambda data: b"Content-Length: 99999\r\n\r\n" + data,
+}
+"""Ways to tell the end of a response; with the first one, a server that dies cannot be told from one that ends."""
 QUESTION = [{"role": "user", "content": "Refund Ada's order."}]
 
 
@@ -52,7 +61,7 @@ def response_events():
 
 
 @contextlib.contextmanager
-def dying(data):
+def dying(data, frame="close", head=HEAD):
     """A server that sends a head and these bytes to every request and closes the connection in order."""
     listening = socket.create_server(("127.0.0.1", 0))
 
@@ -64,11 +73,11 @@ def dying(data):
                     request = b""
                     while b"\r\n\r\n" not in request:
                         request += connection.recv(65536)
-                    head, _, body = request.partition(b"\r\n\r\n")
-                    size = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+                    fields, _, body = request.partition(b"\r\n\r\n")
+                    size = int(fields.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
                     while len(body) < size:
                         body += connection.recv(65536)
-                    connection.sendall(HEAD + data)
+                    connection.sendall(head + FRAMES[frame](data))
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -102,31 +111,63 @@ def consume(client, kind, **options):
     return list(stream)
 
 
-@pytest.mark.parametrize("mode", ["warn", "block"])
 @pytest.mark.parametrize("cut", list(cuts(CHAT[:-1])), ids=lambda cut: f"{len(cut)}-bytes")
-def test_a_chat_that_ends_before_its_answer_is_an_error(proxied, library, cut, mode):
+def test_a_chat_that_ends_before_its_answer_is_an_error_in_block_mode(proxied, library, cut):
     """At every point: before the first event, within one, and between two."""
     with dying(cut) as url, pytest.raises(openai.APIError, match="broke off"):
-        consume(proxied(url=url, mode=mode), "chat")
+        consume(proxied(url=url, mode="block"), "chat")
     assert library.trajectories() == []
 
 
 @pytest.mark.parametrize("cut", list(cuts(RESPONSE)), ids=lambda cut: f"{len(cut)}-bytes")
-def test_a_response_that_ends_before_its_answer_is_an_error(proxied, library, cut):
+def test_a_response_that_ends_before_its_answer_is_an_error_in_block_mode(proxied, library, cut):
     with dying(cut) as url, pytest.raises(openai.APIError, match="broke off"):
-        consume(proxied(url=url), "responses")
+        consume(proxied(url=url, mode="block"), "responses")
     assert library.trajectories() == []
 
 
-def test_calls_that_pass_without_experience_are_errors_too(proxied):
-    """Several answers at once: one is complete, the other is not."""
-    parts = [chunk({"content": "a"}, at=0), chunk({"content": "b"}, at=1), chunk({}, "stop", at=0)]
-    with dying(b"".join(parts)) as url, pytest.raises(openai.APIError, match="broke off"):
-        consume(proxied(url=url), "chat", n=2)
+def read_raw(client, route, **options):
+    """Return the bytes of a response, and whether its connection broke."""
+    body = {"model": "m", "stream": True, "messages": QUESTION, "input": QUESTION, **options}
+    data = b""
+    with httpx.stream("POST", f"{client.base_url}{route}", json=body) as response:
+        assert response.status_code == 200
+        try:
+            for part in response.iter_raw():
+                data += part
+        except httpx.RemoteProtocolError:
+            return data, True
+    return data, False
 
 
-def test_whole_answers_are_passed_on_even_without_an_end_mark(proxied):
+@pytest.mark.parametrize("mode", ["warn", None])
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize(("route", "events"), [("chat/completions", CHAT[:-1]), ("responses", RESPONSE)])
+def test_nothing_is_added_to_a_response_that_breaks_off(proxied, library, route, events, frame, mode):
+    """The connection breaks as that of the server did, and an end in order is one."""
+    for cut in list(cuts(events))[::3]:
+        with dying(cut, frame) as url:
+            assert read_raw(proxied(url=url, mode=mode), route) == (cut, frame != "close")
+    assert library.trajectories() == []
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("route", ["chat/completions", "responses", "files"])
+def test_a_body_that_breaks_off_passes_as_far_as_it_came(proxied, route, frame):
+    head = HEAD.replace(b"text/event-stream", b"application/json")
+    with dying(b'{"id": "c-1", "choi', frame, head) as url:
+        assert read_raw(proxied(url=url), route, stream=False) == (b'{"id": "c-1", "choi', frame != "close")
+
+
+def test_several_answers_of_which_one_is_cut_pass_as_they_came(proxied):
+    parts = b"".join([chunk({"content": "a"}, at=0), chunk({"content": "b"}, at=1), chunk({}, "stop", at=0)])
+    with dying(parts) as url:
+        assert read_raw(proxied(url=url), "chat/completions", n=2) == (parts, False)
+
+
+@pytest.mark.parametrize("mode", ["warn", "block"])
+def test_whole_answers_are_passed_on_even_without_an_end_mark(proxied, mode):
     with dying(b"".join(CHAT[:-1])) as url:
-        assert consume(proxied(url=url), "chat")[-1].choices[0].finish_reason == "tool_calls"
+        assert consume(proxied(url=url, mode=mode), "chat")[-1].choices[0].finish_reason == "tool_calls"
     with dying(b"".join(RESPONSE)) as url:
-        assert consume(proxied(url=url), "responses")[-1].type == "response.completed"
+        assert consume(proxied(url=url, mode=mode), "responses")[-1].type == "response.completed"

@@ -1,8 +1,10 @@
 """The health check says when recall is off; a client that goes away ends the request to the server."""
 
 import asyncio
+import contextlib
 import sqlite3
 import threading
+import time
 
 import httpx
 import pytest
@@ -10,6 +12,8 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 from tests.apps.proxy.conftest import serving
+
+from hardwon.memory import Item
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -27,14 +31,44 @@ def test_a_deleted_library_is_an_outage(proxied, tmp_path):
     assert "work.db" in health["why"]
 
 
-def test_a_locked_library_is_an_outage(proxied, tmp_path, monkeypatch):
-    """Another program may hold it for itself."""
-    released = threading.Event()
-    client = proxied(patience_s=0.2)
-    monkeypatch.setattr("hardwon.memory.ExperienceLibrary.recall", lambda *_, **__: released.wait(100))
-    health = get_health(client)
-    released.set()
-    assert (health["recall"], "does not answer" in health["why"]) == ("off", True)
+@contextlib.contextmanager
+def locking(path, *pragmas):
+    """Hold a library as another program would."""
+    other = sqlite3.connect(path, isolation_level=None)
+    try:
+        for pragma in pragmas:
+            other.execute(pragma)
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+    finally:
+        other.close()
+
+
+def test_a_library_that_another_program_holds_for_itself_is_an_outage_until_it_is_free(
+    proxied, upstream, library, tmp_path, monkeypatch
+):
+    library.add(Item("strategy", "Say hello back.", "Say hello.", "Hello"))
+    library.close()
+    monkeypatch.setattr("hardwon.apps.proxy.library_access.RETRY_S", 0.0)
+    began = time.monotonic()
+    with locking(tmp_path / "work.db", "PRAGMA locking_mode=EXCLUSIVE"):
+        client = proxied()
+        health = get_health(client)
+        client.chat.completions.create(**BODY)
+    assert (health["recall"], "locked" in health["why"]) == ("off", True)
+    assert time.monotonic() - began < 30, "it waited for the lock"
+    assert get_health(client)["recall"] == "on"
+    client.chat.completions.create(**BODY)
+    assert [len(body["messages"]) for body in upstream.requests] == [1, 2]
+
+
+def test_a_writer_turns_recall_off_neither_in_health_nor_in_fact(proxied, upstream, library, tmp_path):
+    library.add(Item("strategy", "Say hello back.", "Say hello.", "Hello"))
+    client = proxied()
+    with locking(tmp_path / "work.db"):
+        assert get_health(client)["recall"] == "on"
+        client.chat.completions.create(**BODY)
+    assert [len(body["messages"]) for body in upstream.requests] == [2]
 
 
 def test_an_error_of_the_library_is_named(proxied, monkeypatch):
@@ -61,5 +95,5 @@ def test_a_client_that_leaves_ends_the_request_to_the_server(proxied, upstream, 
     with serving(Starlette(routes=[Route("/v1/{path:path}", wait, methods=["POST"])])) as url:
         client = proxied(url=f"{url}/v1", mode=mode)
         with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{client.base_url}chat/completions", json=body, timeout=httpx.Timeout(60, read=0.5))
+            httpx.post(f"{client.base_url}chat/completions", json=body, timeout=httpx.Timeout(60, read=0.2))
         assert gone.wait(20)

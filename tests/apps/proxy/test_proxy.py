@@ -1,5 +1,6 @@
 """The proxy gives any OpenAI client experience, and never costs it a call."""
 
+import contextlib
 import json
 import threading
 
@@ -238,13 +239,15 @@ def test_a_server_that_is_down_or_slow_is_an_error_of_the_api(proxied, upstream)
     assert caught.value.status_code == 504
 
 
+@pytest.mark.parametrize("mode", ["warn", "block"])
 @pytest.mark.parametrize("fault", ["break_off", "end_early"])
-def test_a_stream_that_breaks_off_is_an_error_and_ends_no_run(proxied, upstream, library, fault):
+def test_a_stream_that_breaks_off_ends_no_run(proxied, upstream, library, fault, mode):
     """Also if the connection closes in order, as of a server that stops or a balancer that gives up."""
-    client = proxied()
+    client = proxied(mode=mode)
     upstream.answer = refunding
     setattr(upstream, fault, True)
-    with pytest.raises(openai.APIError):
+    ends = fault == "end_early" and mode == "warn"
+    with contextlib.nullcontext() if ends else pytest.raises(openai.APIError):
         list(chat(client, [{"role": "user", "content": "Refund Ada's order."}], stream=True))
     setattr(upstream, fault, False)
     run_agent(client, upstream, "Refund Ada's order.", refund_tool, stream=True)

@@ -11,7 +11,9 @@ from hardwon.memory.records import Hit, Kind
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.retrieval.candidates import BOUND, MIN_COSINE
 from hardwon.memory.retrieval.recall import RECALL_FLOOR, estimate_tokens, within_budget
+from hardwon.memory.retrieval.request import LONGEST_QUERY
 from hardwon.memory.retrieval.task_recall import TASK_EPISODES
+from hardwon.memory.situations.phrases import content_words
 from hardwon.memory.storage.episodes import log_change
 from hardwon.memory.storage.rollups import WINDOW
 
@@ -616,3 +618,28 @@ def test_what_was_seen_twice_answers_a_question_once(library, episode):
 def test_actions_that_are_no_dict_are_named_with_the_form(actions):
     with ExperienceLibrary.open(":memory:") as library, pytest.raises(WrongType, match=r"actions is .*'open door': ''"):
         library.recall(State("A door."), actions=actions)
+
+
+@pytest.mark.parametrize("place", ["text", "observation", "task", "feedback", "notes"])
+def test_the_end_of_a_huge_query_costs_nothing(library, monkeypatch, place):
+    """One caller must not hold up the others."""
+    library.add(Item("insight", "a wooden drawer may be closed"))
+    huge, seen = "a wooden drawer " + "抽屉" * 100_000, []
+    for module in ("candidates", "text_index", "ranking"):
+        path = f"hardwon.memory.retrieval.{module}.content_words"
+        monkeypatch.setattr(path, lambda text: seen.append(len(text)) or content_words(text))
+    state = State("a wooden drawer")
+    query = {"text": huge, "notes": replace(state, notes=(huge, "b"))}
+    recollection = library.recall(query[place] if place in query else replace(state, **{place: huge}))
+    assert items(recollection) == ["a wooden drawer may be closed"]
+    assert seen
+    assert max(seen) < 4 * LONGEST_QUERY
+
+
+def test_a_known_situation_is_found_however_long_it_is(library, episode):
+    long = State("You see a wooden drawer. " * 2000 + "It is closed.", task="find the spoon")
+    made = episode("open drawer")
+    library.record(replace(made, steps=tuple(replace(step, pre=long) for step in made.steps)))
+    assert library.recall(long, k=1).path == "cluster"
+    other = State("You see a wooden drawer. " * 2000 + "It is open.", task="find the spoon")
+    assert library.recall(other, k=1).path == "hybrid"

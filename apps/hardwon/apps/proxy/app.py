@@ -246,7 +246,7 @@ class Proxy:
         try:
             return await await_client(request, exchange.answer())
         except ClientGone:
-            exchange.leave()
+            exchange.cancel()
             return Response(status_code=499)
         except (httpx.HTTPError, ResponseFailed) as error:
             exchange.cancel()

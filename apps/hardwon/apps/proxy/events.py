@@ -10,13 +10,11 @@ _BLANK_LINE = re.compile(rb"\n\r?\n|\r\r\n?")
 
 
 class EventBuffer:
-    """Collects the bytes of a stream, and cuts them into events and lines."""
+    """Collects the bytes of a stream, and cuts them into events."""
 
     def __init__(self) -> None:
         self._event = bytearray()
         """The bytes since the last complete event."""
-        self._line = bytearray()
-        """The bytes since the last complete line, which wait."""
 
     def split(self, data: bytes) -> list[bytes]:
         """Add bytes, and return the events that are complete."""
@@ -29,29 +27,10 @@ class EventBuffer:
         del self._event[:at]
         return events
 
-    def take_lines(self, data: bytes) -> bytes:
-        """Add bytes, and return the lines that are complete: the server may die within a line."""
-        at = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
-        lines = bytes(self._line) + data[:at] if at else b""
-        if at:
-            self._line.clear()
-        self._line += data[at:]
-        return lines
-
     @property
     def event(self) -> bytes:
         """The last event, whose blank line is missing."""
         return bytes(self._event)
-
-    @property
-    def line(self) -> bytes:
-        """The last line, whose end is missing."""
-        return bytes(self._line)
-
-    def begin_event(self) -> bytes:
-        """Return what ends the lines passed of an event without an end, so that another event can follow."""
-        head = self.event[: len(self._event) - len(self._line)]
-        return b"\n" if has_data(head) else b""
 
 
 def is_end_mark(event: bytes) -> bool:

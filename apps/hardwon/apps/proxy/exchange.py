@@ -1,8 +1,9 @@
 """One call of a model: the request with experience, and the response on its way to the client.
 
 The client gets the bytes of the server, and the bookkeeping reads a copy, so that nothing odd in them costs the client
-its answer. Only in `block` mode the parts of tool calls wait until the guardrails have ruled on them. If a call is
-refused, the model is called again with the refusal, within the same response to the client.
+its answer; a connection that breaks is broken for the client too. Only in `block` mode the parts of tool calls wait
+until the guardrails have ruled on them. If a call is refused, the model is called again with the refusal, within the
+same response to the client.
 """
 
 import asyncio
@@ -19,9 +20,9 @@ from hardwon.runtime.loop.enforcement import Ruling
 from .conversations import ModelCall
 from .dialect import Answer, Dialect
 from .events import format_event
-from .forwarding import Headers, Relay, relay, return_headers
+from .forwarding import Headers, Relay, decode_body, is_encoded, relay, return_headers
 from .json_text import JsonObject, load
-from .stream_copy import StreamCopy, try_read
+from .stream_copy import BodyCopy, StreamCopy, try_read
 
 if TYPE_CHECKING:
     from .app import Proxy
@@ -101,16 +102,23 @@ class Exchange:
         """
         response = await self.send()
         kind = response.headers.get("content-type", "")
-        if response.is_success and "text/event-stream" in kind and (self._holds or not _is_encoded(response)):
-            headers = [*return_headers(response, is_whole=False), *self._name_episode()]
-            source = self._rule(response) if self._holds else self._follow(response)
-            return Relay(source, response.status_code, headers)
-        if not response.is_success or self._turn is None or not (self._holds or "json" in kind or not kind):
+        if self._turn is None or not response.is_success:
             self.cancel()
-            return Relay(
-                relay(response), response.status_code, [*return_headers(response, is_whole=True), *self._name_episode()]
-            )
-        return await self._read(response)
+            source = relay(response)
+        elif not self._holds:
+            source = self._follow(response, self._open_copy(response, kind))
+        elif "text/event-stream" not in kind:
+            return await self._read(response)
+        else:
+            headers = [*return_headers(response, is_whole=False), *self._name_episode()]
+            return Relay(self._rule(response), response.status_code, headers)
+        headers = [*return_headers(response, is_whole=True), *self._name_episode()]
+        return Relay(source, response.status_code, headers)
+
+    def _open_copy(self, response: httpx.Response, kind: str) -> StreamCopy | BodyCopy:
+        if "text/event-stream" in kind and not is_encoded(response):
+            return StreamCopy(self._dialect.open_reader())
+        return BodyCopy(response, self._dialect.parse)
 
     def _name_episode(self) -> Headers:
         if self._turn is None:
@@ -118,17 +126,17 @@ class Exchange:
         return [(b"x-hardwon-episode", self._turn.conversation.episode.encode())]
 
     async def _read(self, response: httpx.Response) -> Response:
-        """Return a response that is not a stream."""
+        """Return a response that is not a stream, in `block` mode."""
         raw = b""
         for attempt in range(MOST_RETRIES + 1):
             try:
                 raw = b"".join([part async for part in response.aiter_raw()])
             finally:
                 await response.aclose()
-            data = _decode(response, raw)
+            data = decode_body(response, raw)
             answer = try_read(self._dialect.parse, data)
             if answer is None:
-                if self._holds and may_call(data):
+                if may_call(data):
                     raise Unreadable
                 self.cancel()
                 break
@@ -150,40 +158,36 @@ class Exchange:
         final.raw_headers = [*headers, (b"content-length", str(len(raw)).encode()), *self._name_episode()]
         return final
 
-    async def _follow(self, response: httpx.Response) -> AsyncGenerator[bytes]:
-        """Yield a stream byte for byte, and read a copy."""
-        copy, is_whole = StreamCopy(self._dialect.open_reader()), False
+    async def _follow(self, response: httpx.Response, copy: StreamCopy | BodyCopy) -> AsyncGenerator[bytes]:
+        """Yield a response byte for byte, and read a copy."""
+        waiting, is_sized = b"", "content-length" in response.headers
         try:
             async for data in response.aiter_raw():
                 copy.add(data)
                 if copy.is_over and not self._noted:
                     await self._note(copy.read_answer())
-                if passed := copy.buffer.take_lines(data):
+                # A client that knows the length may send its next request before the answer is noted below.
+                passed, waiting = (waiting, data) if is_sized else (data, b"")
+                if passed:
                     yield passed
             copy.finish()
-            if copy.is_cut:
-                raise ResponseFailed("the stream ended before the answer did")
-            answer = copy.read_answer() if copy.is_over else None
-            await self._note(answer)
-            is_whole = answer is not None
-            if rest := copy.buffer.line:
-                yield rest
-            if answer is not None:
-                self._end(answer)
-        except (httpx.HTTPError, ResponseFailed) as error:
-            is_whole = False
-            yield copy.buffer.begin_event() + explain_break(error)
-        except (GeneratorExit, asyncio.CancelledError):
-            self.leave()
+            if copy.is_over:
+                await self._note(copy.read_answer())
+        except httpx.HTTPError:
+            if waiting:
+                yield waiting
             raise
         finally:
-            if not is_whole:
-                self.cancel()
+            if self._noted and (answer := copy.read_answer()):
+                self._end(answer)
+            self.cancel()
             await response.aclose()
+        if waiting:
+            yield waiting
 
     async def _rule(self, response: httpx.Response) -> AsyncGenerator[bytes]:
         """Yield a stream event by event, without the calls that the guardrails refuse."""
-        reader, is_whole = self._dialect.open_reader(), False
+        reader = self._dialect.open_reader()
         try:
             for attempt in range(MOST_RETRIES + 1):
                 copy = StreamCopy(reader, holds=True)
@@ -206,33 +210,22 @@ class Exchange:
                     continue
                 else:
                     held = reader.release()
-                answer = copy.read_answer() if answer else None
-                is_whole = answer is not None
-                await self._note(answer)
+                if answer and (answer := copy.read_answer()):
+                    await self._note(answer)
+                    self._end(answer)
                 for event in held:
                     yield event
-                if answer is not None:
-                    self._end(answer)
                 return
         except (httpx.HTTPError, ResponseFailed) as error:
-            is_whole = False
             yield explain_break(error)
-        except (GeneratorExit, asyncio.CancelledError):
-            self.leave()
-            raise
         finally:
-            if not is_whole:
-                self.cancel()
+            self.cancel()
             await response.aclose()
 
     def cancel(self) -> None:
         """Let the conversation continue from before this request."""
         if self._turn is not None and not self._noted:
             self._proxy.log.cancel_turn(self._turn)
-
-    def leave(self) -> None:
-        """Note that the client went away before the end of the answer."""
-        self.cancel()
 
     async def _rule_on(self, answer: Answer, attempt: int = 0) -> list[Ruling]:
         if self._turn is None or self._proxy.settings.mode is None or not answer.calls:
@@ -307,18 +300,3 @@ def find_ending(rulings: Sequence[Ruling], attempt: int) -> str:
     if over is None:
         return ""
     return f"This run ends here: {over.verdict.cause or 'a guardrail'} forbids every call that the model insists on."
-
-
-def _is_encoded(response: httpx.Response) -> bool:
-    return bool(response.headers.get("content-encoding", "identity") != "identity")
-
-
-def _decode(response: httpx.Response, raw: bytes) -> bytes:
-    """Return the plain bytes of a body; servers may compress what they were asked not to."""
-    if not _is_encoded(response):
-        return raw
-    headers = {"content-encoding": response.headers["content-encoding"]}
-    try:
-        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(raw)).read()
-    except httpx.DecodingError:
-        return raw

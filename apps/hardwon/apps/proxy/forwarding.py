@@ -1,6 +1,7 @@
 """Pass requests and responses on as they came: headers, bytes, and the end of a client that goes away."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -9,6 +10,8 @@ import httpx
 from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
+
+logger = logging.getLogger("hardwon.proxy")
 
 Headers = list[tuple[bytes, bytes]]
 _T = TypeVar("_T")
@@ -64,9 +67,11 @@ class Relay(StreamingResponse):
         self.raw_headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
+        """Send the response. One that the server breaks off gets no end, so that the connection breaks here too."""
         try:
             await super().__call__(scope, receive, send)
+        except httpx.HTTPError as error:
+            logger.warning("the upstream server broke off its answer: %s: %s", type(error).__name__, error)
         finally:
             # The client's end cancels this call, and the connection to the upstream server must still be given back.
             await asyncio.shield(self._source.aclose())
@@ -79,6 +84,22 @@ async def relay(response: httpx.Response) -> AsyncGenerator[bytes]:
             yield data
     finally:
         await response.aclose()
+
+
+def is_encoded(response: httpx.Response) -> bool:
+    """Return whether the body of a response is compressed; servers may compress what they were asked not to."""
+    return bool(response.headers.get("content-encoding", "identity") != "identity")
+
+
+def decode_body(response: httpx.Response, raw: bytes) -> bytes:
+    """Return the plain bytes of a body."""
+    if not is_encoded(response):
+        return raw
+    headers = {"content-encoding": response.headers["content-encoding"]}
+    try:
+        return httpx.Response(200, headers=headers, stream=httpx.ByteStream(raw)).read()
+    except httpx.DecodingError:
+        return raw
 
 
 async def await_client(request: Request, work: Coroutine[Any, Any, _T]) -> _T:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import LibraryUnreachable, LibraryUnwritable
+from hardwon.memory.privacy.deadlines import deadline
+from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S
 
 logger = logging.getLogger("hardwon.proxy")
 
@@ -50,7 +52,8 @@ class LibraryAccess:
             if self._error is not None and time.monotonic() - self._tried_at < RETRY_S:
                 raise self._error
             try:
-                self._library = self._opener()
+                with deadline(BEFORE_CALL_S):  # the other calls wait here too
+                    self._library = self._opener()
             except Exception as error:
                 self._error, self._tried_at = error, time.monotonic()
                 raise

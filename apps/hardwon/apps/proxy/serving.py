@@ -23,6 +23,8 @@ logger = logging.getLogger("hardwon.proxy")
 
 GRACE_S = 5
 """Seconds in which running requests may finish after a shutdown signal."""
+NO_OWN_HEADERS: Any = {"server_header": False, "date_header": False}
+"""Settings with which a client gets the headers of the upstream server alone."""
 
 
 def serve_proxy(
@@ -63,7 +65,7 @@ def serve_proxy(
         bound = listening.getsockname()[1]
         tell(f"Proxy of {upstream}. Base URL for clients: http://{host}:{bound}/v1   (stop with Ctrl-C)")
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, server_header=False
+            app, log_config=None, access_log=False, timeout_graceful_shutdown=GRACE_S, **NO_OWN_HEADERS
         )
         Server(config, app).run([listening])
     finally:

@@ -1,11 +1,14 @@
-"""Read a copy of a stream, of which nothing reaches the client but what waits for a ruling."""
+"""Read copies of responses, while their bytes go on to the client or wait for a ruling."""
 
 import logging
 from collections.abc import Callable
 from typing import Any
 
+import httpx
+
 from .dialect import Answer, StreamReader
 from .events import EventBuffer, has_data, is_end_mark, parse_event
+from .forwarding import decode_body
 
 logger = logging.getLogger("hardwon.proxy")
 
@@ -21,7 +24,7 @@ class StreamCopy:
             holds: Whether calls wait, and whatever may be one.
         """
         self._reader, self._holds = reader, holds
-        self.buffer = EventBuffer()
+        self._buffer = EventBuffer()
         self._is_empty = True
         self._is_odd = False
         """Whether the last event was not understood."""
@@ -31,11 +34,11 @@ class StreamCopy:
 
     def add(self, data: bytes) -> list[bytes]:
         """Add bytes, and return the events to pass on."""
-        return [passed for event in self.buffer.split(data) for passed in self._read(event)]
+        return [passed for event in self._buffer.split(data) for passed in self._read(event)]
 
     def finish(self) -> list[bytes]:
         """Read the last event, which may lack its blank line, and return the events to pass on."""
-        rest = self.buffer.event
+        rest = self._buffer.event
         if not rest or (parse_event(rest) is None and not is_end_mark(rest)):
             return []
         return self._read(rest.rstrip() + b"\n\n")
@@ -73,6 +76,31 @@ class StreamCopy:
     def read_answer(self) -> Answer | None:
         """Return the answer that the client sees, or None if it is not understood."""
         return try_read(self._reader.read_answer)
+
+
+class BodyCopy:
+    """A response that is not a stream; it is read when all of it is there."""
+
+    is_over = False
+    """Whether an answer was read."""
+
+    def __init__(self, response: httpx.Response, parse: Callable[[bytes], Answer | None]) -> None:
+        self._response, self._parse = response, parse
+        self._data = bytearray()
+        self._answer: Answer | None = None
+
+    def add(self, data: bytes) -> None:
+        """Add bytes."""
+        self._data += data
+
+    def finish(self) -> None:
+        """Read the answer."""
+        self._answer = try_read(self._parse, decode_body(self._response, bytes(self._data)))
+        self.is_over = self._answer is not None
+
+    def read_answer(self) -> Answer | None:
+        """Return the answer, or None if it is not understood."""
+        return self._answer
 
 
 def try_read(read: Callable[..., Answer | None], *args: Any) -> Answer | None:

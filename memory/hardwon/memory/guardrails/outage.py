@@ -41,9 +41,24 @@ _WORK = (
     r"report|training|backup|indexing|scan)"
 )
 """Work that a service does after the call that began it."""
+
+
+def _join(*patterns: str) -> str:
+    """Return a pattern that matches where any of these does; only one alternative in ten is tried within words."""
+    alternatives, depth = [""], 0
+    for token in re.findall(r"\\.|\[\^?.[^\]]*\]|.", "|".join(patterns), re.DOTALL):
+        depth += (token == "(") - (token == ")")
+        if token == "|" and not depth:
+            alternatives.append("")
+        else:
+            alternatives[-1] += token
+    at_words = [part.removeprefix(r"\b") for part in alternatives if part.startswith(r"\b")]
+    return "|".join([rf"\b(?:{'|'.join(at_words)})", *(part for part in alternatives if not part.startswith(r"\b"))])
+
+
 _SURE = re.compile(
-    "|".join(
-        (
+    _join(
+        *(
             # an underscore before the word: `status_code: 503`
             rf"(?<![^\W_])(?:http|https|status|code|error|errno|response|returned|answered|replied|got|failed)\b"
             rf"[\W_]{{0,4}}(?:(?:status|code|error|http|response|with|of|is|was|an?|/\d(?:\.\d)?)\W{{1,4}}){{0,3}}{_CODE}\b"
@@ -86,8 +101,8 @@ _SURE = re.compile(
 )
 """Phrases that indicate an outage regardless of the rest of the error."""
 _LIKELY = re.compile(
-    "|".join(
-        (
+    _join(
+        *(
             r"\btemporar(?:y|ily)\b|\btransient(?:ly)?\b",
             r"\b(?:try|retry|back|wait)\b.{0,30}\b(?:later|moments?|minutes?|shortly|soon|in \d+|after \d+)\b",
             r"\b(?:limit|quota)\b.{0,30}\bresets? (?:at|in|on)\b|\bavailable (?:at|for) the moment\b|\bwarming up\b",
@@ -135,13 +150,15 @@ _LIKELY = re.compile(
 _ARGUMENTS = re.compile(r"\bwith (?:kwargs|arguments|args) ?\{[^}]{0,1000}\}", re.IGNORECASE | re.DOTALL)
 """The arguments of the call, which LangChain repeats in its errors. They say nothing about the service."""
 _LASTING = re.compile(
-    r"\b(?:permission|access) (?:is )?denied\b|\bforbidden\b|\bunauthori[sz]ed\b|"
-    r"\bnot (?:allowed|permitted|authori[sz]ed)\b|"
-    r"\bplease fix\b|\binput should\b|\binvalid\b|\bunknown\b|\bnot found\b|\bno such\b|\bdoes not exist\b|"
-    r"\bunsupported\b|\bunrecognized\b|\b(?:authentication|login|password)\b|"
-    r"\bmust\b|\bfirst\b|\bunexpected (?:argument|keyword)\b|\bmissing\b|\brequired\b|\bnot a valid\b|"
-    r"\b40[0-5]\b|\b41[0-57]\b|\b422\b|"
-    r"\b(?:Type|Value|Key|Assertion|Attribute|Name|Index|Syntax|Import|ModuleNotFound|Permission|FileNotFound)Error\b",
+    _join(
+        r"\b(?:permission|access) (?:is )?denied\b|\bforbidden\b|\bunauthori[sz]ed\b|"
+        r"\bnot (?:allowed|permitted|authori[sz]ed)\b|"
+        r"\bplease fix\b|\binput should\b|\binvalid\b|\bunknown\b|\bnot found\b|\bno such\b|\bdoes not exist\b|"
+        r"\bunsupported\b|\bunrecognized\b|\b(?:authentication|login|password)\b|"
+        r"\bmust\b|\bfirst\b|\bunexpected (?:argument|keyword)\b|\bmissing\b|\brequired\b|\bnot a valid\b|"
+        r"\b40[0-5]\b|\b41[0-57]\b|\b422\b|"
+        r"\b(?:Type|Value|Key|Assertion|Attribute|Name|Index|Syntax|Import|ModuleNotFound|Permission|FileNotFound)Error\b"
+    ),
     re.IGNORECASE,
 )
 """Phrases that blame the call itself, so that a retry would fail again."""

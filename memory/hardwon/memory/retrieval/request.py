@@ -21,6 +21,8 @@ from hardwon.memory.validation import (
 Level = Literal["step", "task"]
 Key = tuple[Any, ...]
 """The arguments of a recall as one hashable value."""
+LONGEST_QUERY = 20_000
+"""Characters of each text of a query that are read. Its time grows with them, and the other callers wait."""
 KEPT = 512
 """Largest number of kept recollections."""
 
@@ -98,16 +100,27 @@ def parse_request(
             )
         check_object("actions", actions)
         check_texts("actions", tuple(actions.values()))
-    state = state_or_text if isinstance(state_or_text, State) else State(state_or_text, task=task or "")
+    text = state_or_text[:LONGEST_QUERY] if isinstance(state_or_text, str) else state_or_text
+    state = text if isinstance(text, State) else State(text, task=task or "")
     check_state(state)
     if task is not None and not state.task:
         state = replace(state, task=task)
+    state = _shorten(state)
     given = actions or {}
     # the library stores redacted text only, so an unredacted query would miss its own situation
     return Request(
         redact_state(state), k, kinds, budget_tokens, level, redact_names(given), given,
-        isinstance(state_or_text, str), after and redact(after),
+        isinstance(state_or_text, str), after and redact(after[:LONGEST_QUERY]),
     )  # fmt: skip
+
+
+def _shorten(state: State) -> State:
+    """Return a state with at most LONGEST_QUERY characters in each text, and the signature of the whole one."""
+    texts = {name: getattr(state, name) for name in ("observation", "location", "task", "feedback")}
+    long = {name: text[:LONGEST_QUERY] for name, text in texts.items() if len(text) > LONGEST_QUERY}
+    if sum(map(len, state.notes)) > LONGEST_QUERY:
+        long["notes"] = tuple(note[: LONGEST_QUERY // len(state.notes)] for note in state.notes[:LONGEST_QUERY])
+    return replace(state, signature=state.signature, **long) if long else state
 
 
 def make_key(

@@ -37,7 +37,7 @@ from hardwon.memory.values.effects import Effect
 
 Count = Annotated[int, Field(ge=0, le=1000)]
 LONGEST_QUERY = 200_000
-"""Largest number of characters of a query: its time is linear in them, and the other callers wait."""
+"""Largest number of characters of a state or an action to look up: all of them count. A recall cuts its texts."""
 Text = Annotated[str, Field(max_length=LONGEST_QUERY)]
 REWARD = 1e9
 """Largest absolute reward of a step."""
@@ -73,9 +73,9 @@ QueryState = Annotated[State, AfterValidator(_check_length)]
 class RecallAsked(Asked):
     """A query for past experience: a state or a text, with filters and limits."""
 
-    state: QueryState | None = None
-    text: Text | None = None
-    task: Text | None = None
+    state: State | None = None
+    text: str | None = None
+    task: str | None = None
     k: Annotated[int, Field(ge=0, le=1000, strict=True)] = 5
     kinds: list[Kind] | None = None
     budget_tokens: Annotated[int, Field(ge=0, le=1_000_000, strict=True)] | None = None
