@@ -51,13 +51,20 @@ class Talk:
         self.read: list[Any] = []
         self.added: list[Any] = []
 
-    def __call__(self, count):
-        items = [{"role": "user", "content": "Write."}, *(item for n in range(count) for item in self.pair(n))]
+    def __call__(self, count, *others):
+        numbers = (*range(count), *others)
+        items = [{"role": "user", "content": "Write."}, *(item for n in numbers for item in self.pair(n))]
         return self.log.begin_turn(self.dialect.read_request(json.loads(json.dumps({"model": "m", self.name: items}))))
 
     def answer(self, turn, count):
         call = json.loads(json.dumps(next(self.pair(count))))
         self.log.note_response(turn, self.dialect.read_request({self.name: [call]}).messages, False, ())
+
+    def finish(self, turn):
+        response = self.dialect.read_request({self.name: [{"role": "assistant", "content": "Done."}]}).messages
+        self.log.note_response(turn, response, True, ())
+        self.log.end_run(turn, response, "stop")
+        return turn.conversation.episode
 
     def clear(self):
         self.read.clear()
@@ -94,18 +101,62 @@ def test_the_next_request_costs_what_is_new_in_it(talk):
     assert len(follows.conversation.run.episode.steps) == 21
 
 
-def test_a_repeated_request_is_not_computed_again(talk):
-    """Such as a second sample of the same conversation, which is a run of its own."""
+def test_a_second_branch_is_not_computed_again(talk):
+    """Such as another sample of the same conversation, which is a run of its own as soon as it has calls of its own."""
     turn = talk(20)
     talk.answer(turn, 20)
     talk.clear()
     again = talk(20)
-    assert again.conversation is not turn.conversation
     assert (talk.read, talk.added) == ([], [])
-    runs = [which.conversation.run for which in (turn, again)]
-    assert runs[0].episode.steps == runs[1].episode.steps
-    assert runs[0].episode.state(runs[0].calls) == runs[1].episode.state(runs[1].calls)
-    assert runs[0].episode.judge() == runs[1].episode.judge()
+    talk.answer(again, 30)
+    first, second = talk(21), talk(20, 30)
+    assert first.conversation is not second.conversation
+    assert len(talk.added) == 2
+    runs = [which.conversation.run for which in (first, second)]
+    assert runs[0].episode.steps[:20] == runs[1].episode.steps[:20]
+    assert [run.episode.steps[20].action for run in runs] == ['write(file="20.txt")', 'write(file="30.txt")']
+
+
+def list_steps(log):
+    """Return the number of steps of each episode, when all that is open is recorded."""
+    log.close()
+    library = log._access.get()
+    return sorted(len(library.trajectory(row["id"]).steps) for row in library.trajectories())
+
+
+def test_a_request_that_comes_again_after_its_final_answer_is_the_same_run(talk, log):
+    """The answer was lost on its way, and the client sends the request again."""
+    episodes = [talk.finish(talk(3)) for _ in range(3)]
+    assert len(set(episodes)) == 1
+    assert list_steps(log) == [3]
+
+
+def test_the_answer_to_a_repeated_request_may_go_on(talk, log):
+    talk.finish(talk(3))
+    talk.answer(talk(3), 3)
+    talk.finish(talk(4))
+    assert list_steps(log) == [4]
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_request_that_comes_again_after_a_lost_call_is_the_same_run(talk, log, is_over):
+    talk.answer(talk(2), 2)
+    talk.answer(talk(2), 7)
+    turn = talk(2, 7)
+    if is_over:
+        talk.finish(turn)
+    else:
+        log.cancel_turn(turn)
+    assert list_steps(log) == [3]
+
+
+def test_the_same_conversation_from_its_beginning_is_another_run(talk, log):
+    """Also of a server that numbers the calls of each conversation from 0."""
+    for _ in range(2):
+        talk.answer(talk(0), 0)
+        talk.answer(talk(1), 1)
+        talk.finish(talk(2))
+    assert list_steps(log) == [2, 2]
 
 
 def test_the_steps_of_a_repeated_request_are_on_the_disk_with_the_first_new_one(talk, tmp_path):

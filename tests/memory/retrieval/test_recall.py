@@ -625,12 +625,15 @@ def test_the_end_of_a_huge_query_costs_nothing(library, monkeypatch, place):
     """One caller must not hold up the others."""
     library.add(Item("insight", "a wooden drawer may be closed"))
     huge, seen = "a wooden drawer " + "抽屉" * 100_000, []
+
+    def read(text):
+        seen.append(len(text))
+        return content_words(text)
+
     for module in ("candidates", "text_index", "ranking"):
-        path = f"hardwon.memory.retrieval.{module}.content_words"
-        monkeypatch.setattr(path, lambda text: seen.append(len(text)) or content_words(text))
-    state = State("a wooden drawer")
-    query = {"text": huge, "notes": replace(state, notes=(huge, "b"))}
-    recollection = library.recall(query[place] if place in query else replace(state, **{place: huge}))
+        monkeypatch.setattr(f"hardwon.memory.retrieval.{module}.content_words", read)
+    fields: dict[str, Any] = {place: (huge, "b") if place == "notes" else huge}
+    recollection = library.recall(huge if place == "text" else replace(State("a wooden drawer"), **fields))
     assert items(recollection) == ["a wooden drawer may be closed"]
     assert seen
     assert max(seen) < 4 * LONGEST_QUERY

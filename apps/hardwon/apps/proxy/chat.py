@@ -106,7 +106,7 @@ class ChatReader:
     def add(self, event: bytes, chunk: Any, *, holds: bool) -> list[bytes]:
         """Add a chunk, and return the events to pass on now."""
         self._is_within = self._is_within and chunk is None
-        self._builder.add(chunk, index=None if holds else 0)
+        self._builder.add(chunk)
         self._is_within = self._is_within or _is_plain(chunk)
         self._has_end = self._has_end or is_end_mark(event)
         if self._continues:
@@ -124,7 +124,9 @@ class ChatReader:
     @property
     def is_cut(self) -> bool:
         """Return whether the last chunk is a plain one, while an answer has no end, and no error came."""
-        return self._is_within and self._builder.is_unfinished and not (self._has_end or self._builder.has_error)
+        builder = self._builder
+        is_unfinished = builder.has_choice and builder.finish_reason is None
+        return self._is_within and is_unfinished and not (self._has_end or builder.has_error)
 
     def read_response(self) -> Answer | None:
         """Return the current response."""

@@ -15,7 +15,7 @@ import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hardwon.apps.importers.messages import Message
 from hardwon.memory import Step, Trajectory, Verdict
@@ -30,6 +30,8 @@ from hardwon.runtime.loop.enforcement import Mode, Ruling
 
 from .library_access import LibraryAccess
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 logger = logging.getLogger("hardwon.proxy")
 
 OPEN_RUNS = 1024
@@ -81,6 +83,10 @@ class Conversation:
     is_continued: bool
     """Its beginning was recorded when an earlier proxy was killed, or when the client was away for long."""
     head: bytes
+    request_digest: bytes = b""
+    """Digest of the last request, if it had results of calls; a client may repeat it."""
+    keys: set[bytes] = field(default_factory=set)
+    """Digests under which the next request finds it."""
     used_at: float = field(default_factory=time.monotonic)
 
 
@@ -107,6 +113,8 @@ class ConversationLog:
         """Messages of conversations whose requests repeat nothing, by the id on the server."""
         self._replayed: OrderedDict[bytes, tuple[Step, ...]] = OrderedDict()
         """Steps of conversations that this process did not follow, by the digest of their messages."""
+        self._ended: OrderedDict[bytes, str] = OrderedDict()
+        """Episodes of runs that are over, by the digest of their last request, which a client may repeat."""
         self._lock = threading.Lock()
 
     def begin_turn(self, request: ModelRequest) -> ModelCall:
@@ -125,6 +133,7 @@ class ConversationLog:
             task = next(message["text"] for message in messages if message["role"] == "user")
         digests = list(digest_messages(messages))
         conversation = self._take(digests, len(after)) or self._begin(task, after, digests)
+        conversation.request_digest = digests[-1] if any(message["role"] == "tool" for message in after) else b""
         run = conversation.run
         run.learn = run.learn and beginning is not None
         with run.lock:
@@ -184,17 +193,17 @@ class ConversationLog:
         messages = (*turn.messages, *response)
         with self._lock:
             for name in kept_as if turn.is_kept else ():
-                self._kept[name] = messages
-                self._kept.move_to_end(name)
-            while len(self._kept) > KEPT_RESPONSES:
-                self._kept.popitem(last=False)
-        if is_last:
-            return
+                keep(self._kept, name, messages, KEPT_RESPONSES)
         conversation = turn.conversation
+        if is_last:
+            with self._lock:
+                self._remove(conversation)
+                keep(self._ended, conversation.request_digest, conversation.episode, OPEN_RUNS)
+            return
         *_, conversation.head = digest_messages(messages)
         conversation.used_at = time.monotonic()
         with self._lock:
-            self._by_head[conversation.head] = conversation
+            self._add(conversation)
 
     def end_run(self, turn: ModelCall, response: Sequence[Message], finish: str) -> None:
         """Record a run that a response without calls has ended; a response that was cut tells no outcome."""
@@ -212,12 +221,12 @@ class ConversationLog:
     def cancel_turn(self, turn: ModelCall) -> None:
         """Let a conversation continue from before a request that got no response; the client may repeat it."""
         with self._lock:
-            self._by_head[turn.conversation.head] = turn.conversation
+            self._add(turn.conversation)
 
     def close(self) -> None:
         """Record the runs in progress, with an unknown outcome."""
         with self._lock:
-            waiting = list(self._by_head.values())
+            waiting = list(dict.fromkeys(self._by_head.values()))
             self._by_head.clear()
         for conversation in waiting:
             self._abandon(conversation)
@@ -247,20 +256,35 @@ class ConversationLog:
         request = len(digests) - tail
         with self._lock:
             for at in range(len(digests) - 1, -1, -1):
-                conversation = self._by_head.pop(digests[at], None)
+                conversation = self._by_head.get(digests[at])
                 if conversation is not None:
                     break
             else:
                 return None
-        # Taken out of the dictionary, so that a second branch from the same point becomes a run of its own.
+            # Taken out, so that a second branch from the same point becomes a run of its own. Who repeats a request may
+            # still get its first response.
+            if digests[at] != conversation.request_digest:
+                self._remove(conversation)
         if at >= request:
             return conversation
         self._abandon(conversation)  # a person interrupted the run with another request
         return None
 
+    def _add(self, conversation: Conversation) -> None:
+        """Let the next request find a conversation, also the last one if it comes again."""
+        for digest in filter(None, (conversation.request_digest, conversation.head)):
+            self._by_head[digest] = conversation
+            conversation.keys.add(digest)
+
+    def _remove(self, conversation: Conversation) -> None:
+        for digest in conversation.keys:
+            if self._by_head.get(digest) is conversation:
+                del self._by_head[digest]
+        conversation.keys.clear()
+
     def _begin(self, task: str, after: Sequence[Mapping[str, Any]], digests: Sequence[bytes]) -> Conversation:
         settings, library, calls = self._settings, self._access.get(), list(iter_calls(after))
-        earlier = find_beginning(library, task, calls, "proxy")
+        earlier = self._ended.get(digests[-1]) or find_beginning(library, task, calls, "proxy")
         header = Trajectory(
             task, (), None, arm="retrieved", meta={"environment": "proxy"}, id=earlier or uuid.uuid4().hex,
             writer="proxy", trust=to_trust(settings.trust),
@@ -273,10 +297,7 @@ class ConversationLog:
             steps = next((self._replayed[name] for name in reversed(digests) if name in self._replayed), ())
         run.episode.replay(calls, steps)
         with self._lock:
-            self._replayed[digests[-1]] = tuple(run.episode.steps)
-            self._replayed.move_to_end(digests[-1])
-            while len(self._replayed) > REPLAYS:
-                self._replayed.popitem(last=False)
+            keep(self._replayed, digests[-1], tuple(run.episode.steps), REPLAYS)
         run.calls = tuple(calls)
         run.answered.update(message["answers"] for message in after if message["role"] == "tool")
         return Conversation(run, header.id, bool(earlier), digests[-1])
@@ -294,10 +315,10 @@ class ConversationLog:
         with self._lock:
             # The dictionary is ordered by last use.
             while self._by_head:
-                head, conversation = next(iter(self._by_head.items()))
-                if conversation.used_at >= oldest and len(self._by_head) <= OPEN_RUNS:
+                conversation = next(iter(self._by_head.values()))
+                if conversation.used_at >= oldest and len(self._by_head) <= 2 * OPEN_RUNS:
                     break
-                del self._by_head[head]
+                self._remove(conversation)
                 abandoned.append(conversation)
         for conversation in abandoned:
             self._abandon(conversation)
@@ -322,6 +343,15 @@ class ConversationLog:
             extractor=settings.extractor,
             is_continued=conversation.is_continued,
         )
+        conversation.is_continued = True  # another answer to the same request takes its place
+
+
+def keep(entries: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:
+    """Add an entry, and drop the oldest ones beyond a number."""
+    entries[key] = value
+    entries.move_to_end(key)
+    while len(entries) > most:
+        entries.popitem(last=False)
 
 
 def digest_messages(messages: Sequence[Message]) -> Iterator[bytes]:

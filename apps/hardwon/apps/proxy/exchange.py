@@ -178,9 +178,7 @@ class Exchange:
                 yield waiting
             raise
         finally:
-            if self._noted and (answer := copy.read_answer()):
-                self._end(answer)
-            self.cancel()
+            self._settle(copy)
             await response.aclose()
         if waiting:
             yield waiting
@@ -188,9 +186,9 @@ class Exchange:
     async def _rule(self, response: httpx.Response) -> AsyncGenerator[bytes]:
         """Yield a stream event by event, without the calls that the guardrails refuse."""
         reader = self._dialect.open_reader()
+        copy = StreamCopy(reader, holds=True)
         try:
             for attempt in range(MOST_RETRIES + 1):
-                copy = StreamCopy(reader, holds=True)
                 async for data in response.aiter_bytes():
                     for passed in copy.add(data):
                         yield passed
@@ -207,20 +205,27 @@ class Exchange:
                     held = reader.end(ending)
                 elif answer and not all(ruling.runs for ruling in rulings):
                     response = await self._repeat(answer, rulings)
+                    copy = StreamCopy(reader, holds=True)
                     continue
                 else:
                     held = reader.release()
-                if answer and (answer := copy.read_answer()):
-                    await self._note(answer)
-                    self._end(answer)
+                await self._note(copy.read_answer() if answer else None)
                 for event in held:
                     yield event
                 return
         except (httpx.HTTPError, ResponseFailed) as error:
             yield explain_break(error)
         finally:
-            self.cancel()
+            self._settle(copy)
             await response.aclose()
+
+    def _settle(self, copy: StreamCopy | BodyCopy) -> None:
+        """End the run after the last answer, also if the client left with the last event, else let it continue."""
+        answer = copy.read_answer() if copy.is_over else None
+        if answer is not None and (self._noted or not (answer.calls or copy.has_failed)):
+            self._end(answer)
+        else:
+            self.cancel()
 
     def cancel(self) -> None:
         """Let the conversation continue from before this request."""

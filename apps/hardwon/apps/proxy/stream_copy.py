@@ -81,8 +81,8 @@ class StreamCopy:
 class BodyCopy:
     """A response that is not a stream; it is read when all of it is there."""
 
-    is_over = False
-    """Whether an answer was read."""
+    is_over = has_failed = False
+    """Whether an answer was read; one that is not understood is None."""
 
     def __init__(self, response: httpx.Response, parse: Callable[[bytes], Answer | None]) -> None:
         self._response, self._parse = response, parse

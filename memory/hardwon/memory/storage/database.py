@@ -93,6 +93,7 @@ class Store:
             except BaseException:
                 self._end_connection()
                 raise
+            self.connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
         # After connecting, because SQLite creates a new file only then.
         self.freshness.start()
         self.db = sqlite_utils.Database(self.connection)
@@ -401,7 +402,13 @@ class Store:
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
     # No implicit BEGIN (isolation_level), as `transaction` issues its own. Threads are serialized by its lock.
-    return sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=uri)
+    return sqlite3.connect(path, timeout=_find_wait(), isolation_level=None, check_same_thread=False, uri=uri)
+
+
+def _find_wait() -> float:
+    """Return the seconds to wait for other processes that hold the file."""
+    left = seconds_left()
+    return BUSY_TIMEOUT_S if left is None else min(left, BUSY_TIMEOUT_S)
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:
@@ -410,7 +417,7 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
     If several processes open a new file at once, SQLite ignores the timeout and fails with BUSY for all but one.
     So retry until the timeout.
     """
-    until = time.monotonic() + BUSY_TIMEOUT_S
+    until = time.monotonic() + _find_wait()
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")

@@ -30,15 +30,9 @@ class CompletionBuilder:
         self._token_ids: list[int] = []
         self.finish_reason: str | None = None
         self.has_choice = False
-        self._has_ended: dict[Any, bool] = {}
-        """Whether each choice that has begun has ended, by index; a request with `n` has several."""
 
-    def add(self, chunk: Any, *, index: int | None = 0) -> None:
-        """Add a chunk.
-
-        Args:
-            chunk: The value of an event; what is no chunk is ignored.
-            index: The choice to read; None for all, where the request asks for one.
+    def add(self, chunk: Any) -> None:
+        """Add a chunk; what is no chunk is ignored. The request asks for one choice, so every choice is that one.
 
         Raises:
             ValueError: A part that may have calls has an unknown format.
@@ -47,12 +41,8 @@ class CompletionBuilder:
             return
         self._fields |= {name: chunk[name] for name in _KEPT if chunk.get(name) is not None}
         for choice in list_parts(chunk.get("choices")):
-            at = choice.get("index")
-            key = at if isinstance(at, int) else 0
-            self._has_ended[key] = self._has_ended.get(key, False) or bool(choice.get("finish_reason"))
-            if index is None or key == index:
-                self.has_choice = True
-                self._add_choice(choice)
+            self.has_choice = True
+            self._add_choice(choice)
 
     def _add_choice(self, choice: Mapping[str, Any]) -> None:
         for delta in iter_deltas(choice):
@@ -92,11 +82,6 @@ class CompletionBuilder:
                 return None
             same = match or same
         return None if not same or _begins_next(same[-1].get("function") or {}, function) else same[-1]
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Return whether a choice has begun and not ended."""
-        return not all(self._has_ended.values())
 
     @property
     def has_error(self) -> bool:
