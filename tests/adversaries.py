@@ -2,8 +2,7 @@
 
 import ast
 import gc
-import importlib
-import inspect
+import importlib.util
 import pkgutil
 import random
 import re
@@ -13,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -39,11 +39,14 @@ _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 def find_patterns(package: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], frozenset[str]]]:
     """Yield every pattern of a package's modules with its name and how it is used, if that is known."""
     for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        spec = importlib.util.find_spec(found.name)
+        source = Path(str(spec and spec.origin)).read_text("utf-8")
+        if not re.search(r"\bre\.", source):  # without an import, which may be slow
+            continue
         try:
             module = importlib.import_module(found.name)
         except ImportError:  # a package that is not installed
             continue
-        source = inspect.getsource(module)
         for name, value in vars(module).items():
             if not re.search(rf"^{re.escape(name)}\b[^=\n]*=|^\w+, {re.escape(name)} = ", source, re.M):
                 continue  # imported
