@@ -95,6 +95,7 @@ class TextIndex:
         self._with_word = f"SELECT rowid FROM {self._table} WHERE {self._table} MATCH ? AND rowid BETWEEN ? AND ?"
         self._reaches: dict[str, WordFrequency] = {}
         self._listed: dict[str, tuple[int, NDArray[np.int64]]] = {}
+        self._lengths: dict[int, int] = {}
         self._ids = array("q")
         """Ids of all rows, ascending. Gaps between them depend on rows of other tables, which must not count here."""
 
@@ -128,9 +129,14 @@ class TextIndex:
 
     def _read_lengths(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the number of words of each row; 0 for one that was deleted meanwhile."""
-        read = f"SELECT id, sz FROM {self._table}_docsize WHERE id IN (SELECT value FROM json_each(?))"
-        listed = rows.tolist()
-        lengths = {row: _decode(size) for row, size in self._rows(read, (json.dumps(listed),))}
+        listed, lengths = rows.tolist(), self._lengths
+        if missing := [row for row in listed if row not in lengths]:
+            if len(lengths) >= COUNTED:
+                lengths.clear()
+                missing = listed
+            size = "substr(CAST(coalesce(sz, x'00') AS BLOB), 1, 5)"  # of a file from elsewhere, too
+            read = f"SELECT id, {size} FROM {self._table}_docsize WHERE id IN (SELECT value FROM json_each(?))"
+            lengths.update((row, _decode(size)) for row, size in self._rows(read, (json.dumps(missing),)))
         return np.array([lengths.get(row, 0) for row in listed], dtype=np.float64)
 
     def scored(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[TextMatch]:
@@ -201,8 +207,9 @@ class TextIndex:
             rows = self._list(word, since)
             if len(self._listed) >= LISTED:
                 self._listed.clear()
+            start = since
             self._listed[word] = since, rows
-        return rows[np.searchsorted(rows, since) :]
+        return rows if since == start else rows[np.searchsorted(rows, since) :]
 
     def _list(self, word: str, since: int) -> NDArray[np.int64]:
         """Read the ids of rows that contain a word.
@@ -246,6 +253,7 @@ class TextIndex:
     def forget(self) -> None:
         """Drop everything that was cached, after rows were deleted or replaced."""
         self._forget_words()
+        self._lengths.clear()
         del self._ids[:]
 
     def _forget_words(self) -> None:

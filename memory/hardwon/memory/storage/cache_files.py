@@ -62,7 +62,7 @@ class Sidecar:
         self._store = store
         self._namespace = namespace
         # Read before any data: arrays that still hold what is forgotten later must never be saved.
-        self._generation = store.freshness.generation()
+        self._generation = store.freshness.changes
         self.folder = None if store.path == ":memory:" else Path(f"{store.path}.index")
 
     @property

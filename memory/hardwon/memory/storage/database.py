@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import sqlite_utils
-
 from hardwon.memory.errors import (
     HardwonError,
     LibraryReadOnly,
@@ -90,13 +88,13 @@ class Store:
             self._key = OPEN_FILES.add(self.path)
             try:
                 self._prepare()
+                # After connecting, because SQLite creates a new file only then.
+                self.freshness.start()
+                if seconds_left() is not None:  # only opening ends at the deadline
+                    self.connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
             except BaseException:
                 self._end_connection()
                 raise
-            self.connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
-        # After connecting, because SQLite creates a new file only then.
-        self.freshness.start()
-        self.db = sqlite_utils.Database(self.connection)
 
     def _connect(self) -> sqlite3.Connection:
         if not self.read_only:
@@ -117,7 +115,7 @@ class Store:
     def _prepare(self) -> None:
         # In one transaction: another process that creates or migrates the library commits all of it together.
         self.connection.execute("BEGIN")
-        (tables,) = self.connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        tables = self.connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
         if self._new:  # the file exists now; SQLite creates the log with the same permissions
             Path(self.path).chmod(FILE_MODE)
         (application,) = self.connection.execute("PRAGMA application_id").fetchone()
@@ -205,8 +203,7 @@ class Store:
                 )
             self.freshness.check_same_file()
             run = self.connection.execute
-            left = seconds_left()
-            wait_s = wait_s if left is None else min(wait_s, left)
+            wait_s = min(wait_s, _find_wait())
             try:
                 if wait_s != BUSY_TIMEOUT_S:
                     run(f"PRAGMA busy_timeout = {wait_s * 1000:.0f}")
@@ -406,9 +403,9 @@ def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
 
 
 def _find_wait() -> float:
-    """Return the seconds to wait for other processes that hold the file."""
+    """Return the seconds for which another writer may be waited for now."""
     left = seconds_left()
-    return BUSY_TIMEOUT_S if left is None else min(left, BUSY_TIMEOUT_S)
+    return BUSY_TIMEOUT_S if left is None else min(BUSY_TIMEOUT_S, left)
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:

@@ -25,7 +25,7 @@ def namespace_number(store: Store, name: str) -> int:
     if rows:
         return int(rows[0][0])
     if store.read_only:
-        names = [row[0] for row in store.rows("SELECT name FROM namespaces")]
+        names = [str(row[0]) for row in store.rows("SELECT name FROM namespaces")]
         raise UnknownName.of("namespace", name, names)
     check_no_secret("namespace", name)
     with store.transaction() as connection:

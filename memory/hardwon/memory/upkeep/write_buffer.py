@@ -26,6 +26,7 @@ from hardwon.memory.guardrails.outage import mark_outages
 from hardwon.memory.learning import item_credit
 from hardwon.memory.privacy.redaction import may_hold_secrets, redact_trajectory
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
+from hardwon.memory.sqlite_errors import TRANSLATED
 from hardwon.memory.storage.checksums import SUMMED, compute_checksum, raw_text
 from hardwon.memory.storage.clock import fix_time, now
 from hardwon.memory.storage.counted import EpisodeClock
@@ -53,7 +54,7 @@ UNION ALL SELECT episode FROM inbox WHERE id = :id AND namespace = :namespace AN
 """Only ids from callers are indexed, because an index costs one more page per write. An id that was assigned here
 encodes its row."""
 BROKEN = (
-    *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
     *(IntegrityError, InterfaceError, ProgrammingError),
 )
 """Errors caused by the content of an episode. All other errors concern the file or the machine and are raised."""
@@ -346,7 +347,10 @@ def _decode_row_id(ref: str) -> int:
 
 def has_waiting(store: Store, namespace: int) -> bool:
     """Return whether buffered episodes wait to be stored."""
-    return store.connection.execute(f"SELECT 1 {_WAITING} LIMIT 1", (namespace,)).fetchone() is not None
+    try:
+        return store.connection.execute(f"SELECT 1 {_WAITING} LIMIT 1", (namespace,)).fetchone() is not None
+    except TRANSLATED as error:  # not `store.rows`, which would file again
+        raise store.translate(error) from error
 
 
 def file_all(store: Store) -> None:
