@@ -133,12 +133,13 @@ def serve(server: MCPServer, *, http: bool, host: str, port: int, say: Callable[
 
 
 def _worded(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Convert the library's errors to tool errors, whose message a model can act on."""
+    """Bound the time of a tool, and convert the library's errors to tool errors, whose message a model can act on."""
 
     @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
-            return function(*args, **kwargs)
+            with deadline(CALL_S):
+                return function(*args, **kwargs)
         except HardwonError as error:
             raise ToolError(str(error)) from error
 
@@ -170,8 +171,8 @@ class _Refusals:
             del self._counts[key]
 
 
-QUERY_S = 5.0
-"""Seconds that a query waits for other threads and processes altogether; then it is an error."""
+CALL_S = 5.0
+"""Seconds that a tool waits for other threads and processes altogether; then it is an error."""
 
 
 def _recalling(
@@ -189,8 +190,7 @@ def _recalling(
         """
         state = _state(task, situation)
         # GUIDANCE counts characters; a token has about four.
-        with deadline(QUERY_S):
-            recollection = library.recall(state, k=k, budget_tokens=2 * GUIDANCE // 4)
+        recollection = library.recall(state, k=k, budget_tokens=2 * GUIDANCE // 4)
         lines = lines_of(recollection, state, everything=trusted)
         items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
         texts = [line.text for line in lines]
@@ -226,8 +226,7 @@ def _reading(
         if mode is None:
             return Checked(allowed=True, reason="", item_id="")
         state = _state(task, situation)
-        with deadline(QUERY_S):
-            verdict = (library.enforce if mode == "block" else library.check)(state, action, again=again)
+        verdict = (library.enforce if mode == "block" else library.check)(state, action, again=again)
         if mode == "block":
             ruling = Ruling(verdict) if verdict.allowed else refusals.rule(library, verdict, task, action)
         else:

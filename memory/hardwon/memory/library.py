@@ -648,7 +648,8 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
                 self._closed = True
                 with suppress(LibraryError):  # the cache files only save time, so closing never fails for them
                     if not self.read_only:
-                        self._runs.close(self._record_again)
+                        with deadline(BRIEF_S):
+                            self._runs.close(self._record_again)
                         self._inbox.file()
                     if self._steps_written >= SAVE_AFTER:
                         self._caught_up().read_values()

@@ -6,13 +6,14 @@ in a replica of a shared library, so both follow the same rules. Its times are t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from sqlite3 import Connection
 from typing import Any, NamedTuple
 
+from .errors import LibraryBusy
 from .storage.clock import read_clock
-from .storage.database import Store
+from .storage.database import BUSY_TIMEOUT_S, Store
 from .storage.migrations import VALUE_TABLES
 
 MINUTE = 60.0
@@ -75,13 +76,16 @@ class StoredValues:
             LibraryReadOnly: The library is open for reading only.
             LibraryError: The library cannot be written.
         """
-        with self.store.transaction() as connection:
+        # A read that prolongs values waits for nobody: they are prolonged by a later one.
+        wait_s = BUSY_TIMEOUT_S if batch.writes else 0.0
+        with suppress(*([] if batch.writes else [LibraryBusy])), self.store.transaction(wait_s=wait_s) as connection:
             apply(connection, self.namespace, batch)
 
     def sweep(self) -> int:
-        """Delete the expired values, and return their number."""
-        with self.store.transaction() as connection:
+        """Delete the expired values, and return their number; none while others hold the library."""
+        with suppress(LibraryBusy), self.store.transaction(wait_s=0.0) as connection:
             return _sweep(connection, self.namespace) if has_tables(self.store) else 0
+        return 0
 
     def count_expired(self) -> int:
         """Return the number of expired values. Call it inside `reading`, if there are tables."""

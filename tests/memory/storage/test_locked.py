@@ -1,41 +1,17 @@
 """Tests of reads while another process, or another thread, holds the lock of a library."""
 
-import subprocess
-import sys
 import threading
-from contextlib import contextmanager
 
+import numpy as np
 import pytest
+from tests.memory.storage.locking import hold
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import LibraryBusy
-from hardwon.memory.privacy.deadlines import deadline, seconds_left
+from hardwon.memory.privacy.deadlines import Interruptible, deadline, seconds_left
 from hardwon.memory.storage import database
 
-HOLD = """
-import sqlite3, sys
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN EXCLUSIVE")
-print("held", flush=True)
-sys.stdin.readline()
-connection.execute("ROLLBACK")
-"""
 HERE = State("You see a copper kettle beside the stove.", task="find the spoon")
-
-
-@contextmanager
-def hold(path):
-    """Let another process hold the lock of the file until the block ends."""
-    with subprocess.Popen(
-        [sys.executable, "-S", "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        try:
-            yield
-        finally:
-            process.communicate("\n")
 
 
 READS = {
@@ -176,3 +152,62 @@ def test_texts_without_vectors_are_not_all_embedded_before_a_deadline(library, e
         library.recall("box7")
     ((vectors,),) = library._store.rows("SELECT count(*) FROM vectors")
     assert 0 < vectors < 80
+
+
+class RemoteEmbedder:
+    """An embedder whose server does not answer until `may_answer` is set."""
+
+    name, fingerprint, dim = "remote", "remote-1", 4
+
+    def __init__(self):
+        self.may_answer, self.calls = threading.Event(), 0
+        self.may_answer.set()
+
+    def embed(self, texts):
+        self.calls += 1
+        self.may_answer.wait(40)
+        return np.full((len(texts), self.dim), 0.5, np.float32)
+
+
+@pytest.mark.timeout(30)
+def test_a_deadline_ends_the_wait_for_an_embedder(path, episode):
+    """Later calls do not wait for it either, until it answers; without a deadline everything waits."""
+    embedder = RemoteEmbedder()
+    with ExperienceLibrary.open(path, embedder) as library:
+        library.record(episode())
+        library.recall("where is the kettle?")
+        embedder.may_answer.clear()
+        calls = embedder.calls
+        for _ in range(3):
+            with deadline(0.02), pytest.raises(LibraryBusy, match="the embedder remote"):
+                library.recall("where is the spoon?")
+        assert embedder.calls == calls + 1
+        embedder.may_answer.set()
+        late = library._search._calls._late
+        assert late is not None
+        late.result(20.0)
+        assert library.recall("where is the spoon?").steps
+        with deadline(20.0):
+            assert library.recall("where is the cup?").steps
+
+
+def test_an_error_of_an_embedder_is_not_a_late_answer(library):
+    with deadline(20.0), pytest.raises(TimeoutError, match="the socket"):
+        Interruptible("the embedder").call(lambda: (_ for _ in ()).throw(TimeoutError("the socket")))
+
+
+@pytest.mark.timeout(30)
+def test_opening_ends_at_the_deadline(path, library):
+    """A new namespace is a write."""
+    with hold(path), deadline(0.01), pytest.raises(LibraryBusy, match="locked"):
+        ExperienceLibrary.open(path, namespace="new")
+
+
+@pytest.mark.timeout(50)
+def test_closing_does_not_wait_for_a_writer(path, episode):
+    """The steps of a run that is not over wait for the next opening."""
+    library, (step, *_) = ExperienceLibrary.open(path), episode().steps
+    library.open_run("run", lambda: episode()).add(step)
+    with hold(path):
+        library.close()
+    assert list(path.parent.glob("*.runs/*.jsonl"))

@@ -174,8 +174,10 @@ def test_no_number_comes_again_after_what_waited_was_filed(path, library, monkey
 
 def test_numbers_go_on_after_those_of_another_process(path, library, monkeypatch):
     """Whose clock is ahead: what is recorded later stands later all the same."""
-    monkeypatch.setattr("hardwon.memory.upkeep.write_buffer.time.time_ns", iter([9, 3]).__next__)
+    clock = "hardwon.memory.upkeep.write_buffer.time.time_ns"
+    monkeypatch.setattr(clock, lambda: 9)
     first = library.record(one())
+    monkeypatch.setattr(clock, lambda: 3)
     with ExperienceLibrary.open(path) as other:
         second = other.record(one())
         assert rows(path, "SELECT id, ref FROM inbox ORDER BY id") == [(9, first), (10, second)]

@@ -14,11 +14,12 @@ from hardwon.apps.importers.comparison import episode_id
 from hardwon.apps.importers.messages import plain_messages
 from hardwon.apps.shared.common import is_address, parse_library
 from hardwon.memory import ExperienceLibrary, Reasons, Verdict
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.rendering import Visible, render_item
 from hardwon.runtime.integrations.own_words import to_trust
 from hardwon.runtime.integrations.recording import begin_run, record_run
-from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS
+from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S, SHOWN_CHARS
 from hardwon.runtime.integrations.tool_run import HEADING, ToolRun, format_hint, format_refusal, format_warning
 from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.llm.prompts import GUIDANCE, block
@@ -46,6 +47,7 @@ def open_library(options: argparse.Namespace, *, write: bool = False) -> Iterato
         yield library
 
 
+@deadline(BEFORE_CALL_S)
 def describe_library(options: argparse.Namespace, journal: Journal) -> str:
     """Return the best lessons for the beginning of a session, and update the file of guards."""
     with open_library(options) as library:
@@ -65,6 +67,7 @@ def write_guards(library: ExperienceLibrary, journal: Journal) -> None:
     new.replace(journal.guards)
 
 
+@deadline(BEFORE_CALL_S)
 def find_hint(options: argparse.Namespace, task: str) -> tuple[str, dict[str, list[Any]]]:
     """Return what earlier turns suggest for a request, and the ids of what the text was made from."""
     with open_library(options) as library:
@@ -76,6 +79,7 @@ def find_hint(options: argparse.Namespace, task: str) -> tuple[str, dict[str, li
     return (text, {"items": list(why.recalled or ()), "steps": list(why.similar or ())}) if text else ("", {})
 
 
+@deadline(BEFORE_CALL_S)
 def rule_on(
     options: argparse.Namespace, entries: Sequence[Mapping[str, Any]], event: HookEvent
 ) -> tuple[str, str, dict[str, Any]]:

@@ -6,6 +6,7 @@ fails or is slow, the call passes through without experience, and a line is logg
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from hardwon.apps.http.access.browsers import is_for_loopback, is_foreign
+from hardwon.runtime.integrations.recording import REMIND_S
 from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S
 
 from .address import PathRefused, join_path, name_route
@@ -51,6 +53,7 @@ class Worker:
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "hardwon-proxy"))
     _late: set[Future[Any]] = field(default_factory=set)
     """Calls that nobody waits for any more."""
+    _reported_at: dict[str, float] = field(default_factory=dict)
 
     async def try_call(
         self, what: str, work: Callable[..., _T], *args: Any, undo: Callable[[_T], None] | None = None
@@ -65,7 +68,7 @@ class Worker:
         """
         self._late = {future for future in self._late if not future.done()}
         if len(self._late) >= THREADS:
-            logger.warning("%s is skipped: the library does not answer", what)
+            self._report_late(what)
             return None
         future = self._pool.submit(work, *args)
         waiter = asyncio.wrap_future(future)
@@ -73,7 +76,7 @@ class Worker:
         waiter.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         done, _ = await asyncio.wait([waiter], timeout=self.patience_s)
         if not done:
-            logger.warning("%s is skipped: the library did not answer in %g s", what, self.patience_s)
+            self._report_late(what)
             self._late.add(future)
             if undo is not None:
                 future.add_done_callback(lambda late: late.exception() or undo(late.result()))
@@ -83,6 +86,13 @@ class Worker:
         except Exception as error:
             logger.warning("%s is skipped: %s: %s", what, type(error).__name__, error)
             return None
+
+    def _report_late(self, what: str) -> None:
+        """Log that something is skipped, once and not with every request."""
+        now = time.monotonic()
+        if now - self._reported_at.get(what, -REMIND_S) >= REMIND_S:
+            self._reported_at[what] = now
+            logger.warning("%s is skipped: the library did not answer in %g s", what, self.patience_s)
 
     def submit(self, what: str, work: Callable[..., Any], *args: Any) -> None:
         """Run `work` behind the request; a failure becomes a log line."""

@@ -1,7 +1,8 @@
 """The folder of the runs of a library, and the file of each run.
 
 `TOKEN.lock` is held by one process as long as it lives, and `TOKEN.RUN.jsonl` is a run of that process.
-`paused.RUN.jsonl` is a run that waits for a person, and may go on in another process.
+`paused.RUN.jsonl` is a run that waits for a person, and may go on in another process. `finished.RUN.jsonl` is one that
+is over, and could not be recorded because the library was busy.
 """
 
 import hashlib
@@ -28,7 +29,7 @@ ABANDONED = "abandoned"
 """Ending of an episode whose run stopped without a word."""
 PAUSED_S = 7 * 24 * 3600.0
 """Seconds after which a run that waits for a person counts as abandoned."""
-_PAUSED = "paused"
+_PAUSED, _FINISHED = "paused", "finished"
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -52,7 +53,7 @@ class OpenRuns:
         return any(True for _ in self._find_abandoned())
 
     def record_abandoned(self, record: Callable[[Trajectory], object]) -> None:
-        """Record the runs of processes that are gone, and those that nobody continued."""
+        """Record the runs of processes that are gone, those that nobody continued, and those that are finished."""
         for file in self._find_abandoned():
             _record_file(file, record)
         if self._folder is not None:
@@ -76,6 +77,7 @@ class OpenRuns:
                 yield from filter(self._is_own, sorted(self._folder.glob(f"{lock.stem}.*.jsonl")))
                 if not any(self._folder.glob(f"{lock.stem}.*.jsonl")):
                     lock.unlink(missing_ok=True)
+        yield from filter(self._is_own, self._folder.glob(f"{_FINISHED}.*.jsonl"))
         oldest = time.time() - PAUSED_S
         for file in filter(self._is_own, self._folder.glob(f"{_PAUSED}.*.jsonl")):
             if file.stat().st_mtime < oldest:
@@ -121,6 +123,27 @@ class OpenRun:
                 os.rename(self.file, self._paused)  # noqa: PTH104
             self.file, self._is_paused = "", True
 
+    def finish(self, episode: Trajectory) -> bool:
+        """Keep the whole episode until the library can be written; return whether that is possible.
+
+        The next one that opens or evolves the library records it.
+        """
+        if self._folder is None:
+            return False
+        file, writer = self._folder / f"{_FINISHED}.{self._digest}.jsonl", StepWriter()
+        part = file.with_suffix(".part")
+        try:
+            LOCKS.take(self._folder)
+            part.unlink(missing_ok=True)
+            head = self._encode_head(replace(episode, steps=()))
+            _append(str(part), "\n".join([head, *map(writer.encode, episode.steps)]))
+            part.rename(file)
+        except (OSError, *BROKEN) as error:
+            logger.warning("episode %s could not be kept on the disk: %s", self._episode, error)
+            return False
+        self.close()
+        return True
+
     def close(self) -> None:
         """Remove the file: the episode is recorded, or nobody wants it."""
         for file in (self.file, self._paused) if self._folder is not None else ():
@@ -137,9 +160,12 @@ class OpenRun:
             # A process that continues the run of another one begins anew, with all steps.
             os.unlink(self._paused)  # noqa: PTH108
         self._writer.start_over()
-        header = pack_episode(redact_trajectory(self._describe()))
-        _append(file, json.dumps({"namespace": self._namespace, "episode": self._episode, "header": header}))
+        _append(file, self._encode_head(self._describe()))
         return file
+
+    def _encode_head(self, episode: Trajectory) -> str:
+        header = pack_episode(redact_trajectory(episode))
+        return json.dumps({"namespace": self._namespace, "episode": self._episode, "header": header})
 
 
 def _append(file: str, line: str) -> None:
@@ -173,4 +199,7 @@ def _read_run(file: Path) -> Trajectory | None:
     steps = tuple(read_steps(lines))
     fields = json.loads(head)
     header = unpack_episode(fields["header"], fields["episode"])
-    return replace(header, steps=steps, success=None, score=0.0, ending=ABANDONED) if steps else None
+    if not steps:
+        return None
+    episode = replace(header, steps=steps)
+    return episode if file.name.startswith(_FINISHED) else replace(episode, success=None, score=0.0, ending=ABANDONED)

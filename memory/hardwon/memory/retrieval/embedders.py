@@ -22,6 +22,8 @@ from hardwon.memory.situations.scripts import separate
 
 Vectors = NDArray[np.float32]
 """One vector (dim,) or several (n, dim), normalized to length 1."""
+LOCAL = ("hashing", "sentence-transformers:")
+"""Beginnings of the names of embedders that run in this process, so that nothing is waited for but a first loading."""
 _WORD = re.compile(r"\w\w+")
 _SETTINGS = ("prompts", "default_prompt_name", "truncate_dim", "max_seq_length")
 """Settings of a sentence-transformers model that change its vectors."""

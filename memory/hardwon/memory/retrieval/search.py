@@ -9,18 +9,19 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from hardwon.memory.errors import LibraryBusy, LibraryReadOnly, LibraryUnwritable
-from hardwon.memory.privacy.deadlines import seconds_left
+from hardwon.memory.privacy.deadlines import Interruptible, seconds_left
 from hardwon.memory.storage.cache_files import Saved, Sidecar, due
 from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import dumps, first_row, plain
 from hardwon.memory.storage.freshness import Version
 
-from .embedders import Embedder, Vectors, refuse_other
+from .embedders import LOCAL, Embedder, Vectors, refuse_other
 from .text_index import TextIndex, TextMatch
 from .vector_index import Exact, TrainedIndex, VectorIndex
 
@@ -76,6 +77,8 @@ class Search:
         self._wait_s = 0.0
         """Seconds for which the write of new vectors waits for another process; a search can do without."""
         self._lock = threading.RLock()
+        self._calls = Interruptible(f"the embedder {embedder.name}")
+        self._is_local = embedder.name.startswith(LOCAL)
         self.scans = 0
         """Number of index searches so far; recall on a known cluster adds none."""
         self.on_embedded: Callable[[Kind, int], None] = lambda kind, count: None
@@ -92,12 +95,17 @@ class Search:
 
     def embed(self, text: str) -> Vectors:
         """Return the vector of a text, (dim,) float32."""
-        vector: Vectors = self._embedder.embed([plain(text)])[0]
+        vector: Vectors = self.embed_all([text])[0]
         return vector
 
     def embed_all(self, texts: Sequence[str]) -> Vectors:
         """Return the vectors of texts, (n, dim) float32."""
-        return self._embedder.embed([plain(text) for text in texts])
+        return self._embed([plain(text) for text in texts])
+
+    def _embed(self, texts: Sequence[str]) -> Vectors:
+        if self._is_local:
+            return self._embedder.embed(texts)
+        return self._calls.call(partial(self._embedder.embed, texts))
 
     def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int) -> list[TextMatch]:
         """Return the rows that contain the rarest words of the text, the best first."""
@@ -278,7 +286,7 @@ class Search:
                 path = self._store.path
                 raise LibraryBusy(f"{path} has texts without vectors. Embed them: hardwon memory search {path} WORD")
             # Outside the transaction: embedding is slow and must not block writers.
-            vectors = self._embedder.embed([text for _, text in rows])
+            vectors = self._embed([text for _, text in rows])
             self._keep(kind, dict(rows), vectors)
             self.on_embedded(kind, len(rows))
             after = rows[-1][0]

@@ -31,7 +31,7 @@ from hardwon.runtime.interfaces.endings import decide
 from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.loop.enforcement import mode_of
 
-from .recording import begin_run, record_run
+from .recording import begin_run, record_run, report_busy
 from .tool_episode import SHOWN_CHARS, extract_text
 from .tool_run import ToolRun, format_hint, format_refusal, format_warning
 
@@ -187,7 +187,7 @@ def _try(what: str, work: Callable[[], _T]) -> _T | None:
     try:
         return work()
     except LibraryBusy as error:
-        logger.warning("%s is skipped: %s", what, error)
+        report_busy("functions", error)
         return None
     except Exception:
         logger.exception("%s failed; the program continues without it", what)

@@ -65,7 +65,7 @@ from .middleware_run import (
     prepend_messages,
 )
 from .namespaces import Namespaces
-from .recording import record_run
+from .recording import name_draws, record_run, report_busy
 from .tool_episode import (
     BEFORE_CALL_S,
     SHOWN_CHARS,
@@ -312,7 +312,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         except ConfigError:
             raise
         except LibraryBusy as error:
-            logger.warning("the agent continues without experience here: %s", error)
+            report_busy("the agent", error)
             return None
         except Exception:
             logger.exception("the experience middleware failed; the agent continues without it here")
@@ -320,6 +320,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
 
     # ---- episodes
 
+    @deadline(BEFORE_CALL_S)
     def _begin(self, name: str, state: Mapping[str, Any], runtime: Any, *, resumed: bool = False) -> ActiveRun:
         library = self._libraries.of(getattr(runtime, "context", None))
         task, after = split_at_request([normalize_message(message) for message in state["messages"]])
@@ -328,7 +329,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         run = ActiveRun(
             library,
             ToolEpisode(library, task, hides_results=self._hides_results),
-            f"{self._seed}:{task}:{library.episodes}",
+            name_draws(library, self._seed, task),
             Advisor(library, self._guidance, self._learn),
             self._guardrails,
             self._learn,

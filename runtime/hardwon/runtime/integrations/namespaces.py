@@ -3,13 +3,13 @@
 A run whose namespace cannot be determined is refused, so namespaces never mix.
 """
 
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.privacy.private_files import OwnLock
 
 FINISHED = 10_000
 """Threads whose newest episode is remembered."""
@@ -29,7 +29,7 @@ class Namespaces:
         self._runs: Counter[str] = Counter()
         self._finished: OrderedDict[tuple[str, str], str] = OrderedDict()
         """Newest episode by namespace and thread."""
-        self._lock = threading.Lock()
+        self._lock = OwnLock(library.path)
 
     def of(self, context: Any) -> ExperienceLibrary:
         """Return the library for a run, to be released with `release`.

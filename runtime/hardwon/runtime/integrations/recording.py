@@ -2,17 +2,19 @@
 
 import logging
 import random
+import time
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Trajectory
-from hardwon.memory.errors import HardwonError
+from hardwon.memory.errors import HardwonError, LibraryBusy
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.records import Trust
 from hardwon.memory.trust.intake import received
@@ -22,11 +24,15 @@ from hardwon.runtime.loop.advisor import Advisor
 from hardwon.runtime.loop.enforcement import Mode
 from hardwon.runtime.loop.extract import carry_out, read_episode
 
-from .tool_episode import ToolEpisode
+from .tool_episode import BEFORE_CALL_S, ToolEpisode
 from .tool_run import ToolRun
 
 logger = logging.getLogger(__name__)
 
+AFTER_RUN_S = 2.0
+"""Seconds that the end of a run waits for the library altogether; then its episode is recorded later."""
+REMIND_S = 60.0
+"""Seconds between two log lines that say that the library is busy."""
 RECENT = 50
 """Episodes among which the beginning of a run is looked for."""
 
@@ -57,10 +63,17 @@ def begin_run(
     """
     draw = random.getrandbits(32) if seed is None else seed
     learns = not library.read_only
-    name = f"{draw}:{task}:{library.episodes}"
+    name = name_draws(library, draw, task)
     advisor = Advisor(library, guidance or RetrievalGuidance(), learns)
     episode = ToolEpisode(library, task, hides_results=hides_results)
     return ToolRun(library, episode, name, advisor, mode, learns, recall_k, header)
+
+
+def name_draws(library: ExperienceLibrary, seed: int, task: str) -> str:
+    """Return the seed of a run's random draws, which differ from episode to episode."""
+    with suppress(LibraryBusy), deadline(BEFORE_CALL_S):
+        return f"{seed}:{task}:{library.episodes}"
+    return f"{seed}:{task}"
 
 
 def record_run(
@@ -111,20 +124,45 @@ def record_run(
     if extractor is not None and success is not None:
         reading = read_episode(extractor, trajectory, library)
         trajectory = replace(trajectory, meta={**trajectory.meta, "extraction": reading.report})
+    # A run whose steps are not on the disk has no other place than the library.
+    with deadline(AFTER_RUN_S) if run.is_kept else nullcontext():
+        try:
+            _write(library, trajectory, writer, trust, is_continued)
+        except LibraryBusy as error:
+            if not run.finish(replace(trajectory, writer=writer, trust=trust)):
+                raise
+            report_busy(environment, error)
+            return name
+        run.close()
+        with suppress(LibraryBusy):  # a later run learns from this one, too
+            if reading is not None:
+                carry_out(reading, name, library)
+            if success is not None:
+                library.evolve()
+    return name
+
+
+def _write(library: ExperienceLibrary, trajectory: Trajectory, writer: str, trust: Trust, is_continued: bool) -> None:
+    """Write an episode in place of its beginning, or as a new one."""
     if is_continued and _has_beginning(library, trajectory):
         if writer or trust == "untrusted":
             trajectory = received(trajectory, library.keys, writer=writer, trust=trust)
-        library.replace_many([(trajectory, [name])])
+        library.replace_many([(trajectory, [trajectory.id])])
     elif writer or trust == "untrusted":
         library.receive([trajectory], writer=writer, trust=trust)
     else:
         library.record(trajectory)
-    run.close()
-    if reading is not None:
-        carry_out(reading, name, library)
-    if success is not None:
-        library.evolve()
-    return name
+
+
+_reported_at: dict[str, float] = {}
+
+
+def report_busy(door: str, error: LibraryBusy) -> None:
+    """Log that a door goes on without the library, once and not with every call."""
+    now = time.monotonic()
+    if now - _reported_at.get(door, -REMIND_S) >= REMIND_S:
+        _reported_at[door] = now
+        logger.warning("%s continues without experience while the library is busy: %s", door, error)
 
 
 def find_beginning(library: ExperienceLibrary, task: str, calls: Sequence[Call], environment: str) -> str:

@@ -8,11 +8,13 @@ import random
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Reasons, State, Step, Trajectory, Verdict
+from hardwon.memory.errors import LibraryBusy
 from hardwon.memory.open_runs import OpenRun
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.reasons import NO_REASONS
@@ -93,6 +95,15 @@ class ToolRun:
         for step in self.episode.steps[self._kept :]:
             file.add(step)
         self._kept = len(self.episode.steps)
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the steps are on the disk before the episode is recorded."""
+        return self._file is not None
+
+    def finish(self, episode: Trajectory) -> bool:
+        """Keep the whole episode on the disk until the library can be written; return whether that is possible."""
+        return self._file is not None and self._file.finish(episode)
 
     def pause(self) -> None:
         """Let another process continue the run."""
@@ -225,7 +236,8 @@ class ToolRun:
                 why = self.why.merged(ruling.why) if ruling else self.why
                 self.episode.add_answer(pre, calls, invalid=invalid, outage=outage, why=why)
                 if not self.learn:
-                    settle(self.library, self.episode.steps[-1])
+                    with suppress(LibraryBusy), deadline(BEFORE_CALL_S):
+                        settle(self.library, self.episode.steps[-1])
             self.answered.add(call_id or "")
             return ruling
 

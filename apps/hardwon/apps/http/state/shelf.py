@@ -19,8 +19,8 @@ from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.upkeep.damage import readable
 from hardwon.memory.upkeep.file_queries import list_namespaces
 
-READ_S = 5.0
-"""Seconds that a read waits for other requests altogether; then it is answered with status 503."""
+READ_S, WRITE_S = 5.0, 10.0
+"""Seconds that a read or a write waits for others altogether; then it is answered with status 503."""
 OPEN = 64
 """Number of idle namespaces kept open. Each holds its derived data in memory."""
 
@@ -74,13 +74,15 @@ class Shelf:
     def writing(self, namespace: str) -> Iterator[ExperienceLibrary]:
         """Open a namespace, and create it if it does not exist. Raise LibraryReadOnly on a read-only shelf."""
         self._must_be_writable()
-        yield from self._lease(namespace, make=True)
+        with deadline(WRITE_S):
+            yield from self._lease(namespace, make=True)
 
     @contextmanager
     def recording(self, namespace: str) -> Iterator[ExperienceLibrary]:
         """Open an existing namespace for adding. Raise LibraryReadOnly on a read-only shelf."""
         self._must_be_writable()
-        yield from self._lease(namespace, make=False)
+        with deadline(WRITE_S):
+            yield from self._lease(namespace, make=False)
 
     def _must_be_writable(self) -> None:
         if self.read_only:
