@@ -48,6 +48,35 @@ SENTENCES = {
     "Amharic": ("መሳቢያውን በሰማያዊ ቁልፍ ክፈት", "በሰማያዊ ቁልፍ", "ዛሬ አየሩ ጥሩ ነው"),
     "Myanmar": ("မီးဖိုချောင်အံဆွဲကိုဖွင့်ရန်သော့လိုသည်", "အံဆွဲကိုဖွင့်ရန်", "ယနေ့ရာသီဥတုကောင်းသည်"),
     "Lao": ("ຕ້ອງໃຊ້ກະແຈສີຟ້າເພື່ອເປີດລິ້ນຊັກ", "ກະແຈສີຟ້າ", "ມື້ນີ້ອາກາດດີຫຼາຍ"),
+    "Balinese": ("ᬲᬾᬃᬯᬾᬃ ᬧᬸᬦᬶᬓᬶ", "ᬲᬾᬃᬯᬾᬃ", "ᬢᬫᬦ᭄ ᬩᬕᬸᬲ᭄"),
+    "Yi": ("ꆈꌠꁱꂷꉬꌠ", "ꁱꂷꉬ", "ꐎꑆ"),
+    "zero-width space in a word": ("flush the ca\u200bche first", "flush cache", "water the plants on monday"),
+    "zero-width space in Chinese": ("备份\u200b数据库\u200b以后升级", "备份数据库", "明天去公园散步"),
+    "soft hyphens": ("the pay\u00adroll led\u00adger is final", "payroll ledger", "water the plants on monday"),
+    "soft hyphen in the query": ("approve the invoice batch", "in\u00advoice ba\u00adtch", "water plants on monday"),
+    "byte order mark": ("rotate\ufeff log\ufefffiles weekly", "rotate logfiles", "water the plants on monday"),
+    "direction marks": ("\u202bבדוק\u202c \u200fיומן\u200f", "בדוק יומן", "מזג האוויר יפה היום"),
+    "final sigma": ("ο οδηγος ανοιξε τους δρομους", "ΟΔΗΓΟΣ ΔΡΟΜΟΥΣ", "καλο καλοκαιρι σε ολες"),
+    "keycaps": ("press 1️⃣ then 2️⃣ to confirm", "1️⃣ confirm", "water plants on monday"),
+    "flag": ("ship to 🏳️‍🌈 and 🇩🇪", "🇩🇪 🏳️‍🌈", "🏔 🎻"),
+    "Arabic with long letters": ("أغلق النافـــذة ثم البـــاب", "اغلق النافذة", "وصل القطار متأخرا أمس"),
+    "Arabic endings": ("إلى المستشفى بالسيارة", "الي المستشفي بالسياره", "وصل القطار متأخرا أمس"),
+    "Arabic digits": ("أدخل الرمز ٤٢٥٦ ٧٧", "الرمز 4256 77", "وصل القطار متأخرا أمس"),
+    "Persian": ("می\u200cخواهم کلید بگیرم", "میخواهم كليد", "هوا امروز خوب است"),
+    "Hindi with joiners": ("क्\u200dष पत्र भेजो", "क्ष पत्र भेजो", "आज मौसम बहुत अच्छा है"),
+    "Hebrew hyphen": ("בית־ספר סגור מחר", "בית ספר", "מזג האוויר יפה היום"),
+    "Thai vowel in parts": ("น้ําดื่มเย็นอยู่ในตู้", "น้ำดื่มเย็นอยู่", "พรุ่งนี้มีประชุมที่กรุงเทพ"),
+    "composed": (
+        unicodedata.normalize("NFC", "Prüfe die Größe"),
+        unicodedata.normalize("NFD", "prüfe größe"),
+        "so geht es",
+    ),
+    "decomposed": (
+        unicodedata.normalize("NFD", "Mở ngăn kéo"),
+        unicodedata.normalize("NFC", "mở ngăn kéo"),
+        "trời đẹp quá",
+    ),
+    "kana in parts": (unicodedata.normalize("NFD", "デプロイのログ"), "デプロイ", "明日の会議は東京で行われる"),
     "Tibetan": ("སྒམ་ཁ་ཕྱེ་བར་ལྡེ་མིག་དགོས།", "ལྡེ་མིག་དགོས", "དེ་རིང་གནམ་གཤིས་ཡག་པོ་འདུག"),
 }
 
@@ -82,13 +111,16 @@ def test_texts_that_were_never_stored_are_not_similar(library):
     assert max(library.search(other, how="dense")[0].similarity or 0.0 for other in others) < 0.5
 
 
+@pytest.mark.parametrize("how", ["text", "dense", "hybrid"])
 @pytest.mark.parametrize("query", ["柜", "退", "単", "열"])
-def test_one_character_finds_the_runs_that_contain_it(tmp_path, query):
+def test_one_character_finds_the_runs_that_contain_it(tmp_path, query, how):
     with ExperienceLibrary.open(tmp_path / "library.db", "hashing") as library:
         library.add(Item("insight", "退货前先查订柜"))
         library.add(Item("insight", "簡単な手順"))
         library.add(Item("insight", "서랍을 열려면"))
-        assert query in getattr(library.search(query, how="text")[0].what, "title", "")
+        best = library.search(query, how=how)[0]
+        assert query in getattr(best.what, "title", "")
+        assert best.similarity > 0.9
 
 
 def test_a_hint_shows_a_value_that_is_a_part_of_a_sentence():
@@ -131,6 +163,25 @@ def test_an_older_library_finds_its_texts(tmp_path):
         assert getattr(library.search(part, how="text")[0].what, "title", "") == sentence
         assert library.search(part, how="dense")[0].similarity > 0.3
         assert library.verify() == []
+
+
+@pytest.mark.parametrize("kind", ["items", "states"])
+def test_an_older_library_that_is_read_only_is_not_searched_by_its_old_vectors(tmp_path, caplog, kind):
+    path, (sentence, part, other) = tmp_path / "old.db", SENTENCES["Chinese"]
+    record(path, sentence)
+    record(path, "open the drawer with a key")
+    forget_scripts(path, 7)
+    with sqlite3.connect(path) as connection:  # vectors of the old embedder say that both are about something else
+        vector = HashingEmbedder().embed([other])[0].tobytes()
+        first = "(SELECT min(ref) FROM vectors AS others WHERE others.kind = vectors.kind)"
+        connection.execute(f"UPDATE vectors SET vector = ? WHERE ref = {first}", (vector,))
+    connection.close()
+    with ExperienceLibrary.open(path, read_only=True) as library:
+        index = library._search.index(kind)
+        embed = HashingEmbedder().embed
+        assert index.search(embed([part])[0], 1)[0][1] > 0.3
+        assert index.search(embed([other])[0], 1)[0][1] < 0.25
+    assert "is read-only: some of its experience is not found" in caplog.text
 
 
 def test_an_older_library_of_ascii_texts_stays_as_it_is(tmp_path, monkeypatch):

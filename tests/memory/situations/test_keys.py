@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import State
+from hardwon.memory.situations.familiarity import location
 from hardwon.memory.situations.keys import (
     ANY_SAID,
     CONTEXT_KEY,
@@ -19,6 +20,7 @@ from hardwon.memory.situations.keys import (
     words,
 )
 from hardwon.memory.situations.name_keys import NAME_MARK, name_in_full
+from hardwon.memory.situations.scripts import FULL_STOPS
 
 KITCHEN = State(
     "You see a stove. The stove is hot. A raw potato lies beside an oven.",
@@ -285,3 +287,13 @@ def test_words_that_notes_tell_of_a_thing_have_a_key_of_them_all():
     assert not any(key.endswith(TOLD) for key in Situation(KITCHEN, STRUCTURAL).keys("cook lamp"))
     silent = State(KITCHEN.observation, task=KITCHEN.task)
     assert not any(key.endswith(TOLD) for key in Situation(silent, STRUCTURAL).keys("cook potato"))
+
+
+@pytest.mark.parametrize("stop", [". ", "\n", *FULL_STOPS])
+def test_a_sentence_ends_at_the_full_stop_of_its_script(stop):
+    """The words around an argument are those of its own sentence; a place is called by its first sentence."""
+    state = State(f"炉子热了{stop}土豆生的", task="做土豆")
+    around = Situation(state).whole.read_surroundings(("土豆",))
+    assert "生的" in around
+    assert "热了" not in around
+    assert location(state).rstrip(FULL_STOPS + ".") == "炉子热了"

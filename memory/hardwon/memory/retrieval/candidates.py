@@ -142,11 +142,11 @@ def find(
         depth: Number of matches that a hybrid search takes from each index.
     """
     terms = MORE_TERMS if is_question else QUERY_TERMS
-    if how == "text":
+    if vector is None and how != "text":
+        vector = index.embed(text)
+    if vector is None or (how == "dense" and not vector.any()):  # one letter has no meaning, but it is found as a word
         index.scans += 1
         return [(row.ref, row.share, "words") for row in index.by_words(kind, text, k, frequencies, terms)]
-    if vector is None:
-        vector = index.embed(text)
     if how == "dense":
         index.scans += 1
         return [(ref, cosine, "meaning") for ref, cosine in index.index(kind, version).search(vector, k)]

@@ -16,6 +16,7 @@ import numpy as np
 
 from hardwon.memory.errors import LibraryBusy, LibraryReadOnly, LibraryUnwritable
 from hardwon.memory.privacy.deadlines import Interruptible, seconds_left
+from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.cache_files import Saved, Sidecar, due
 from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import dumps, first_row, plain
@@ -49,6 +50,8 @@ _TEXTS: Mapping[Kind, str] = {
     "items": "coalesce((SELECT substr(text, 1, instr(text || char(10, 31), char(10, 31)) - 1) "
     "FROM items_text WHERE rowid = {} + number), '')",  # without the words that `index_text` puts beside it
 }
+NOT_ASCII = "{} GLOB '*[^' || char(1) || '-' || char(127) || ']*'"
+"""SQL condition: texts of which earlier versions of the hashing embedder made other vectors."""
 _REFS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ? AND ref > ? AND ref <= ? ORDER BY ref"
 _VECTORS = _REFS.replace("SELECT ref", "SELECT ref, vector") + " LIMIT ?"
 _OF_REFS = (
@@ -68,6 +71,7 @@ class Search:
         self._embedder = embedder
         self._texts = {kind: TextIndex(store.rows, kind, namespace) for kind in KINDS}
         self._sidecar = Sidecar(store, namespace)
+        self._is_older = embedder.name.startswith("hashing") and is_older_copy(store)
         self._indices: dict[Kind, VectorIndex | TrainedIndex] = {}
         self._last: dict[Kind, int] = {}
         self._version: dict[Kind, Version] = {}
@@ -179,12 +183,12 @@ class Search:
 
     def _open_index(self, kind: Kind, newest: int) -> VectorIndex | TrainedIndex:
         """Return an index loaded from its file, or one built from the library."""
-        saved = self._sidecar.load(kind, self._index_identity())
+        saved = None if self._is_older else self._sidecar.load(kind, self._index_identity())
         index = self._restore(kind, saved) if saved is not None else None
         if saved is not None and index is not None:
             self._last[kind], self._saved[kind] = saved.last, saved.count
             return index
-        if not self._all_embedded(kind, newest):
+        if self._is_older or not self._all_embedded(kind, newest):
             self._embed_missing(kind, 0, newest)
         self._last[kind] = newest
         if self._count(kind, newest) > VectorIndex.LIMIT:
@@ -248,7 +252,8 @@ class Search:
         length, unsaved = 4 * self._embedder.dim, self._unsaved[kind]
 
         def read(refs: Sequence[int]) -> tuple[list[int], Vectors]:
-            rows = self._store.rows(_OF_REFS, (kind, dumps(refs), self.namespace, length)) if refs else []
+            stored = [ref for ref in refs if ref not in unsaved]
+            rows = self._store.rows(_OF_REFS, (kind, dumps(stored), self.namespace, length)) if stored else []
             rows += [(ref, unsaved[ref][1].tobytes()) for ref in refs if ref in unsaved]
             return [row[0] for row in rows], _unpack([row[1] for row in rows], self._embedder.dim)
 
@@ -270,13 +275,15 @@ class Search:
         return int(self._store.rows(live, (self.namespace, newest))[0][0]) == self._count(kind, newest)
 
     def _embed_missing(self, kind: Kind, after: int, newest: int) -> None:
-        """Embed everything in an id range without an intact vector, and store it batch by batch."""
+        """Embed everything in an id range without an intact vector of this version, and store it batch by batch."""
         table, ref = _ROWS[kind]
+        text = _TEXTS[kind].format(first_row(self.namespace))
+        other = f"OR {NOT_ASCII.format(f'({text})')}" if self._is_older else ""
         query = (
             # The unary plus disables the namespace index, which would sort the whole namespace.
-            f"SELECT {ref}, {_TEXTS[kind].format(first_row(self.namespace))} FROM {table} "
-            f"WHERE +{table}.namespace = ? AND {ref} > ? AND {ref} <= ? {_LIVE[kind]} AND NOT EXISTS "
-            f"(SELECT 1 FROM vectors WHERE kind = ? AND vectors.ref = {ref} AND length(vector) = ?) "
+            f"SELECT {ref}, {text} FROM {table} "
+            f"WHERE +{table}.namespace = ? AND {ref} > ? AND {ref} <= ? {_LIVE[kind]} AND (NOT EXISTS "
+            f"(SELECT 1 FROM vectors WHERE kind = ? AND vectors.ref = {ref} AND length(vector) = ?) {other}) "
             f"ORDER BY {ref} LIMIT ?"
         )
         length = 4 * self._embedder.dim
@@ -367,6 +374,18 @@ def _trim_memory() -> None:
 def _read_nothing(refs: Sequence[int]) -> tuple[list[int], Vectors]:
     """Return no vectors, in place of a reader of the library."""
     return [], np.empty((0, 0), dtype=np.float32)
+
+
+def read_keys_version(store: Store) -> int:
+    """Return the version of the keys in a library, which is also that of its words and hashed vectors."""
+    rows = store.rows("SELECT value FROM meta WHERE name = 'keys'")
+    # Libraries from before this entry have keys of version 1.
+    return int(rows[0][0]) if rows else 1
+
+
+def is_older_copy(store: Store) -> bool:
+    """Return whether a library holds what an older version computed, and cannot be written to replace it."""
+    return store.read_only and read_keys_version(store) < KEYS_VERSION
 
 
 def _index_identity(fingerprint: str) -> str:

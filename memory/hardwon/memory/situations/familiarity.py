@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from hardwon.memory.records import State, Step
 
 from .actions import parse_action
+from .scripts import FULL_STOPS
 
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
+_SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from hardwon.memory.records import Fact, State
 from .actions import ParsedAction, parse_action, pattern_of
 from .name_keys import NAME_MARK, name_in_full
 from .phrases import ARTICLES, FUNCTION_WORDS, content_words, head_noun, vocabulary, words
+from .scripts import FULL_STOPS
 
 __all__ = [
     "Attempt",
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 Words = tuple[str, ...]
-_SENTENCE = re.compile(r"[.!?]\s+|\n")
+_SENTENCE = re.compile(rf"[.!?]\s+|[\n{FULL_STOPS}]")
 _PLACES = 1 << 32
 """More than the words of a sentence."""
 WINDOW = 4

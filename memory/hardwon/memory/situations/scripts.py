@@ -9,26 +9,33 @@ import re
 import unicodedata
 
 _PAIRED = (
-    "\u1100-\u11ff\u3005\u3007\u3040-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\u1100-\u11ff\ua000-\ua48c\u3005\u3007\u3040-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
-"""Han, kana and Hangul."""
-_LONGER = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\ua9e0-\ua9ff\uaa60-\uaa7f"
-"""Thai, Lao, Khmer and Myanmar."""
+"""Han, kana, Hangul and Yi."""
+_LONGER = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u19e0-\u19ff\u1b00-\u1b7f\ua980-\ua9ff\uaa60-\uaa7f"
+"""Thai, Lao, Khmer, Myanmar, Balinese and Javanese."""
 _EMOJI = (
     "\u231a\u231b\u23e9-\u23fa\u25fd\u25fe\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55"
     "\U0001f000-\U0001f3fa\U0001f400-\U0001faff"  # without the tones of skin
 )
 _DENSE = re.compile(f"([{_PAIRED}]+)|([{_LONGER}]+)|([\U0001f1e6-\U0001f1ff]{{2}}|[{_EMOJI}])")
-_OPTIONAL = re.compile("[\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670]|(?<=i)\u0307")
-"""Marks that most texts leave out: vowels of Hebrew and Arabic, and the dot that the capital i of Turkish keeps."""
+_INVISIBLE = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff"
+_OPTIONAL = re.compile(
+    f"[{_INVISIBLE}\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670]|(?<=i)\u0307"
+)
+"""Marks that most texts leave out: soft hyphens, joiners and other characters that cannot be seen, vowels of Hebrew and
+Arabic, and the dot that the capital i of Turkish keeps."""
 _INNER = re.compile(
     f"[{''.join(map(chr, (c for c in range(0x900, 0xE00) if unicodedata.category(chr(c))[0] == 'M')))}]+"
 )
 """Vowel signs of the scripts of India, at which a splitter of words would break a word."""
-_VARIANTS = dict(zip("ıأإآٱ’", "iاااا'", strict=True))
-"""Letters that are written in several ways: `IŞIK` is `ışık` in Turkish."""
+_VARIANTS = dict(zip("ıأإآٱةىیک’", "iااااهييك'", strict=True))
+"""Letters that are written in several ways: `IŞIK` is `ışık` in Turkish. Some scripts have their own digits."""
+_VARIANTS |= {chr(ord(zero) + digit): str(digit) for zero in "٠۰०০๐" for digit in range(10)}
 _VARIANT = re.compile(f"[{''.join(_VARIANTS)}]")
+FULL_STOPS = "。！？｡।॥؟۔።။"
+"""Ends of a sentence in other scripts; many of them have no space after it."""
 _ONE = re.compile(f"[{_PAIRED}]")
 _WORD = re.compile(r"\w+")
 _BESIDE = "\n\x1f"

@@ -13,6 +13,7 @@ from sqlite3 import Connection
 from typing import Any
 
 from hardwon.memory.retrieval.cache import structural_words
+from hardwon.memory.retrieval.search import NOT_ASCII, is_older_copy, read_keys_version
 from hardwon.memory.situations.keys import KEYS_VERSION, Situation, guard_keys
 from hardwon.memory.storage.cache_files import drop_indices
 from hardwon.memory.storage.checksums import seal
@@ -30,7 +31,6 @@ _DERIVED = ("words", "worlds", "attempts", "item places")
 """Other structures derived from words and templates."""
 _SAME_IN_ASCII = 7
 """Version of the keys that differ from the current ones only for texts that are not ASCII."""
-_NOT_ASCII = "{} GLOB '*[^' || char(1) || '-' || char(127) || ']*'"
 _TEXTS = {
     "states": ("observation", "feedback", "task", "location", "notes", "facts"),
     "steps": ("action",),
@@ -41,15 +41,22 @@ _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 
 def rekey(store: Store) -> int:
     """Compute new keys for the steps of an older library; return the number of steps."""
-    if store.read_only or _read_version(store) == KEYS_VERSION:
+    if is_older_copy(store):
+        logger.warning(
+            "%s was written by an older version and is read-only: some of its experience is not found. "
+            "Open it once for writing, for example: hardwon memory repair %s",
+            store.path,
+            store.path,
+        )
+    if store.read_only or read_keys_version(store) == KEYS_VERSION:
         return 0
     if store.rows("SELECT 1 FROM inbox LIMIT 1"):
         file_all(store)  # buffered episodes also have old keys
     with store.transaction() as connection:
-        if _read_version(store) == KEYS_VERSION:  # another process was faster
+        if read_keys_version(store) == KEYS_VERSION:  # another process was faster
             return 0
         namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
-        is_same = _read_version(store) == _SAME_IN_ASCII and not _has_other_texts(store)
+        is_same = read_keys_version(store) == _SAME_IN_ASCII and not _has_other_texts(store)
         count = 0 if is_same else sum(_rekey_namespace(connection, store, namespace) for namespace in namespaces)
         if not is_same:
             integrity.rebuild_states_text(connection, store)  # of all namespaces at once
@@ -60,16 +67,10 @@ def rekey(store: Store) -> int:
     return count
 
 
-def _read_version(store: Store) -> int:
-    rows = store.rows("SELECT value FROM meta WHERE name = 'keys'")
-    # Libraries from before this entry have keys of version 1.
-    return int(rows[0][0]) if rows else 1
-
-
 def _has_other_texts(store: Store) -> bool:
     """Return whether a text that has words is not ASCII."""
     return any(
-        store.rows(f"SELECT 1 FROM {table} WHERE {' OR '.join(map(_NOT_ASCII.format, columns))} LIMIT 1")
+        store.rows(f"SELECT 1 FROM {table} WHERE {' OR '.join(map(NOT_ASCII.format, columns))} LIMIT 1")
         for table, columns in _TEXTS.items()
     )
 
@@ -79,7 +80,7 @@ def _drop_other_vectors(connection: Connection, store: Store) -> None:
     if not store.rows("SELECT 1 FROM meta WHERE name = 'embedder' AND value LIKE 'hashing%'"):
         return
     # the vectors of items were dropped with their texts
-    text = " OR ".join(map(_NOT_ASCII.format, ("observation", "feedback")))
+    text = " OR ".join(map(NOT_ASCII.format, ("observation", "feedback")))
     connection.execute(f"DELETE FROM vectors WHERE kind != 'items' AND ref IN (SELECT id FROM states WHERE {text})")
     if store.rows("SELECT 1 FROM sqlite_schema WHERE name = 'langgraph_vectors'"):
         connection.execute("DELETE FROM langgraph_vectors WHERE fingerprint LIKE 'hashing%'")

@@ -20,7 +20,7 @@ from typing import Any
 from hardwon.memory.records import Outcome, State
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.phrases import content_words
-from hardwon.memory.situations.scripts import separate
+from hardwon.memory.situations.scripts import FULL_STOPS, separate
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import state_text
 from hardwon.memory.storage.offers import read_offers
@@ -35,7 +35,7 @@ PRIOR = 2
 """Weight of the actions of the same template in `certainty`, in episodes."""
 _NOTHING = Outcome()
 _WORDS = re.compile(r"\w+")
-_SENTENCES = re.compile(r"[.!?]\s+|\n")
+_SENTENCES = re.compile(rf"[.!?]\s+|[\n{FULL_STOPS}]")
 _OF_ONE = re.compile(r"[\d@_]")
 """Signs of a name that belongs to one thing of one episode, such as `drawer 3` or an order number."""
 _NEW = (

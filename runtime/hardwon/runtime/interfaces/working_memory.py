@@ -11,8 +11,9 @@ from dataclasses import replace
 from hardwon.memory import State, Step
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.familiarity import Familiarity, location as location, place as place
+from hardwon.memory.situations.scripts import FULL_STOPS
 
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
+_SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
 MAX_NOTES = 60
 """Number of sentences of feedback to keep; the oldest are dropped first."""
 

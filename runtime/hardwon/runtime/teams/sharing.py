@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar
 from hardwon.memory import Reasons, State, Step
 from hardwon.memory.bank import Bank, Entry
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.situations.scripts import FULL_STOPS
 from hardwon.runtime.interfaces.types import Context, Decision, Described, Environment, Info, Policy, Tooled, Usage
 from hardwon.runtime.llm.chat_model import in_thread
 
@@ -37,7 +38,7 @@ PULLED = "Looked up for you:"
 HOW = "pull(entry: integer): What another team found, by the number of its key; it takes no time and no step."
 PULL_SCHEMA = {"type": "object", "properties": {"entry": {"type": "integer"}}, "required": ["entry"]}
 
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
+_SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
 
 T = TypeVar("T")
 Outcome = tuple[State, float, bool, Info]

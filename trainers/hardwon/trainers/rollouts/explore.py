@@ -13,6 +13,7 @@ from typing import Any
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.skill_mining import without_circles
+from hardwon.memory.situations.scripts import FULL_STOPS
 from hardwon.runtime import Agent, Environment, EpisodicPolicy, RandomPolicy, open_environment
 from hardwon.runtime.environments import count_seeds
 from hardwon.runtime.llm.prompts import clean
@@ -32,7 +33,7 @@ Tell = Callable[[str], None]
 """Receives a line of progress now and then."""
 LONGEST_PLACE = 120
 """Characters of a sentence that stands for a place."""
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
+_SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
 
 
 class Explorer:
@@ -230,7 +231,7 @@ def place(observation: str, *, is_compact: bool = True) -> str:
     if is_compact:
         return compact(observation).partition(" .")[0]
     first = next(filter(None, map(str.strip, _SENTENCE.split(observation))), "")
-    return " ".join(clean(first.rstrip(".。"), LONGEST_PLACE).split())
+    return " ".join(clean(first.rstrip(f".{FULL_STOPS}"), LONGEST_PLACE).split())
 
 
 def words(trajectories: Iterable[Trajectory], more: Sequence[str] = ()) -> list[str]:
