@@ -1,6 +1,7 @@
 """Steps of runs that are not over: on the disk at once, recorded when nobody else can, and never in the way."""
 
 import os
+import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -22,8 +23,7 @@ def folder(path: Path) -> Path:
 
 
 def add_steps(run, episode: Trajectory) -> None:
-    for step in episode.steps:
-        run.add(step)
+    run.add(*episode.steps)
 
 
 def leave(path: Path, episode: Trajectory, namespace: str = "default") -> OpenRuns:
@@ -52,6 +52,28 @@ def test_a_run_that_ends_leaves_nothing(path, folder, episode):
         run.close()
         assert list(folder.glob("*.jsonl")) == []
     assert not folder.exists()
+
+
+def test_steps_that_may_come_late_are_written_by_a_thread_in_their_order(path, folder, episode):
+    whole = episode("open drawer", "look", "close drawer")
+    with ExperienceLibrary.open(path) as library:
+        run = library.open_run("e-1", episode)
+        run.add_soon(*whole.steps[:2])
+        assert not folder.exists()
+        (timer,) = (thread for thread in threading.enumerate() if isinstance(thread, threading.Timer))
+        timer.join()
+        run.add_soon(whole.steps[2])
+    with ExperienceLibrary.open(path) as library:
+        assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer", "look", "close drawer"]
+
+
+def test_steps_that_wait_when_their_episode_is_recorded_are_not_written(path, folder, episode):
+    with ExperienceLibrary.open(path) as library:
+        run = library.open_run("e-1", episode)
+        run.add_soon(*episode("look").steps)
+        run.close()
+        library._runs._write_late()
+        assert not folder.exists()
 
 
 def test_runs_that_were_left_are_recorded_once_with_an_unknown_outcome(path, folder, episode):

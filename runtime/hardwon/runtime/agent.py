@@ -401,7 +401,7 @@ class Agent:
                 f"An episode already runs under thread {thread!r}. Give this one another thread_id, or wait for it."
             )
         environment = self._idle.pop() if self._idle else self._clone_environment()
-        live = self._live[thread] = Live(environment, WorkingMemory())
+        live = self._live[thread] = Live(environment, WorkingMemory(), is_kept=self._checkpointer is None)
         try:
             yield live
         except BaseException as error:
@@ -416,7 +416,7 @@ class Agent:
 
     def _store_cut(self, live: Live, error: BaseException) -> None:
         """Store the steps of an episode that an error ends; with a checkpointer, `resume` continues it instead."""
-        if live.reached is not None and self._checkpointer is None:
+        if live.reached is not None:
             ending, failed = type(error).__name__, f"{type(error).__name__}: {error}"
             self._nodes.store_cut(cast(EpisodeState, {**live.reached, "ending": ending, "failed": failed}))
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -29,6 +30,8 @@ ABANDONED = "abandoned"
 """Ending of an episode whose run stopped without a word."""
 PAUSED_S = 7 * 24 * 3600.0
 """Seconds after which a run that waits for a person counts as abandoned."""
+LATE_S = 0.1
+"""Seconds that the line of a step of `add_soon` may take."""
 _PAUSED, _FINISHED = "paused", "finished"
 
 logger = logging.getLogger("hardwon.memory")
@@ -41,12 +44,28 @@ class OpenRuns:
         self._folder = None if path == ":memory:" else Path(f"{path}.runs")
         self._namespace = namespace
         self._open: dict[str, OpenRun] = {}
+        self._late: set[OpenRun] = set()
+        self._timer: threading.Timer | None = None
 
     def begin(self, episode: str, describe: Callable[[], Trajectory]) -> "OpenRun":
         """Return the run of an episode; nothing is on the disk before its first step."""
         run = self._open[episode] = OpenRun(self._folder, self._namespace, episode, describe)
         run.on_close = lambda: self._open.pop(episode, None)
+        run.on_late = self._write_soon
         return run
+
+    def _write_soon(self, run: "OpenRun") -> None:
+        self._late.add(run)
+        if self._timer is None:
+            self._timer = threading.Timer(LATE_S, self._write_late)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _write_late(self) -> None:
+        self._timer = None  # a run that comes from now on starts the next one
+        with suppress(KeyError):
+            while True:
+                self._late.pop().add()
 
     def has_abandoned(self) -> bool:
         """Return whether `record_abandoned` would find a run."""
@@ -63,6 +82,7 @@ class OpenRuns:
     def close(self, record: Callable[[Trajectory], object]) -> None:
         """Record the runs of this handle that are not over, and remove the lock if this process has no other runs."""
         for run in list(self._open.values()):
+            run.add()
             if run.file and (file := Path(run.file)).exists():
                 _record_file(file, record)
         self._open.clear()
@@ -103,18 +123,31 @@ class OpenRun:
         """Path of the file, once there is a step. Building a `Path` takes as long as a write."""
         self.on_close: Callable[[], object] = lambda: None
         """Called when the file is removed."""
+        self.on_late: Callable[[OpenRun], object] = lambda run: run.add()
+        """Called when steps wait to be appended."""
+        self._waiting: list[Step] = []
+        self._lock = threading.Lock()
 
-    def add(self, step: Step) -> None:
-        """Append a step."""
-        if self._folder is None:
-            return
-        try:
-            if not self.file:
-                self.file = self._begin(self._folder)
-            _append(self.file, self._writer.encode(step))
-        except (OSError, *BROKEN) as error:
-            self._writer.start_over()
-            logger.warning("a step of episode %s is not on the disk yet: %s", self._episode, error)
+    def add(self, *steps: Step) -> None:
+        """Append steps, after those that wait."""
+        with self._lock:
+            steps, self._waiting = (*self._waiting, *steps), []
+            if self._folder is None or not steps:
+                return
+            try:
+                if not self.file:
+                    self.file = self._begin(self._folder)
+                _append(self.file, "\n".join(map(self._writer.encode, steps)))
+            except (OSError, *BROKEN) as error:
+                self._writer.start_over()
+                logger.warning("steps of episode %s are not on the disk yet: %s", self._episode, error)
+
+    def add_soon(self, *steps: Step) -> None:
+        """Append steps within `LATE_S` seconds, by a thread: for an agent whose steps take little more than a line."""
+        if self._folder is not None:
+            with self._lock:
+                self._waiting += steps
+            self.on_late(self)
 
     def pause(self) -> None:
         """Keep the steps for a process that continues the run, perhaps days later."""
@@ -146,9 +179,11 @@ class OpenRun:
 
     def close(self) -> None:
         """Remove the file: the episode is recorded, or nobody wants it."""
-        for file in (self.file, self._paused) if self._folder is not None else ():
-            with suppress(OSError):
-                os.unlink(file)  # noqa: PTH108
+        with self._lock:
+            self._waiting = []
+            for file in (self.file, self._paused) if self._folder is not None else ():
+                with suppress(OSError):
+                    os.unlink(file)  # noqa: PTH108
         self.on_close()
 
     def _begin(self, folder: Path) -> str:
@@ -169,7 +204,7 @@ class OpenRun:
 
 
 def _append(file: str, line: str) -> None:
-    # Opened for each line, which takes 3 µs: a process may have more runs than it may have open files. The line break
+    # Opened for each write, which takes 3 µs: a process may have more runs than it may have open files. The line break
     # comes first, so that a line that was cut does not spoil the next one.
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
     try:

@@ -92,8 +92,7 @@ class ToolRun:
 
     def _keep(self, file: OpenRun, last: Step) -> None:
         """Put the steps up to this one on the disk, because the process may end before the run does."""
-        for step in self.episode.steps[self._kept :]:
-            file.add(step)
+        file.add(*self.episode.steps[self._kept :])
         self._kept = len(self.episode.steps)
 
     @property

@@ -10,7 +10,6 @@ module does not import LangGraph.
 """
 
 import asyncio
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 from hardwon.memory import Diagnosis, Failure, Reasons, Recollection, Step, Trajectory, Verdict
 from hardwon.memory.errors import EnvironmentFailure, EnvironmentHung, HardwonError, PolicyFailure
 from hardwon.memory.learning.extraction import Extractor
+from hardwon.memory.open_runs import ABANDONED
 from hardwon.runtime.interfaces.diagnosis import diagnose, why_replan
 from hardwon.runtime.interfaces.types import Decision, Info, Usage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
@@ -258,9 +258,20 @@ class Nodes(AdvisingNodes):
         }
         if episode.get("plan") is not None:
             update |= self._advance_plan(episode, planned, update)
-        if self.settings.learn:
-            live.reached = cast(EpisodeState, {**episode, **update})
+        if self.settings.learn and live.is_kept:
+            self._keep(live, cast(EpisodeState, {**episode, **update}))
         return update
+
+    def _keep(self, live: Live, reached: EpisodeState) -> None:
+        """Keep the state after a step; the process may end before the episode does."""
+        live.reached, steps = reached, reached["steps"]
+        if live.run is None:
+            begun = cast(EpisodeState, {**reached, "steps": (), "ending": ABANDONED})
+            header = self.record(begun)["trajectory"]
+            live.run = self.library.open_run(live.id, lambda: header)
+            live.run.add_soon(*steps)
+        else:
+            live.run.add_soon(steps[-1])
 
     def _advance_plan(self, episode: EpisodeState, planned: PlannedStep | None, update: Update) -> Update:
         """Return the plan after a step and, when the plan or the episode ends, the verdicts on its skills."""
@@ -335,7 +346,7 @@ class Nodes(AdvisingNodes):
             episode["seed"],
             episode["ending"],
             meta,
-            uuid.uuid4().hex if self.settings.learn else "",
+            self.live[episode["thread"]].id if self.settings.learn else "",
         )
         return {"trajectory": trajectory}
 
@@ -363,8 +374,7 @@ class Nodes(AdvisingNodes):
             trajectory = replace(
                 trajectory, meta={**trajectory.meta, **build_cost_fields(usage), "extraction": reading.report}
             )
-        self.live[episode["thread"]].reached = None
-        self.library.record(trajectory)
+        self._store(episode["thread"], trajectory)
         if reading is not None:
             carry_out(reading, trajectory.id, self.library)
         # An excluded episode teaches nothing (decision 007).
@@ -372,10 +382,18 @@ class Nodes(AdvisingNodes):
             self.library.evolve()
         return {"trajectory": trajectory, "usage": usage}
 
+    def _store(self, thread: str, trajectory: Trajectory) -> None:
+        """Store an episode in place of the steps that were kept."""
+        live = self.live[thread]
+        live.reached = None
+        self.library.record(trajectory)
+        if live.run is not None:
+            live.run.close()
+
     def store_cut(self, episode: EpisodeState) -> None:
         """Store what an episode did before an error or a person stopped it; its outcome is unknown."""
         with suppress(HardwonError):  # the error that stopped it is the one that its caller must see
-            self.library.record(self.record(episode)["trajectory"])
+            self._store(episode["thread"], self.record(episode)["trajectory"])
 
     async def afinish(self, episode: EpisodeState) -> Update:
         """Store the episode and learn from it; an extractor may wait for a model, so it runs in a thread."""

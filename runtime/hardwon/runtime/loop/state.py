@@ -1,9 +1,11 @@
 """The state of a running episode that the nodes of the loop read and update."""
 
+import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypedDict
 
 from hardwon.memory import Recollection, State, Step, Trajectory
+from hardwon.memory.open_runs import OpenRun
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.arms import RETRIEVED, Arm
 from hardwon.runtime.interfaces.extension import Budget
@@ -81,8 +83,14 @@ class Live:
 
     environment: Environment
     working: WorkingMemory
+    is_kept: bool = True
+    """Whether the steps are kept here until the episode is stored; a checkpointer keeps them itself."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """Id of the episode."""
     reached: "EpisodeState | None" = None
     """The state after the last step, until the episode is stored."""
+    run: OpenRun | None = None
+    """The steps on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
