@@ -113,7 +113,7 @@ def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(library):
     )
     assert any('Do not `push(branch="main")`' in title for answer in recorded for title in told(answer)["learnt"])
     assert (told(checked)["allowed"], told(checked)["warned"]) == (True, True)
-    assert told(checked)["reason"].startswith("<experience>\nfailed ")
+    assert told(checked)["reason"].startswith("<experience>\nFailed in ")
 
 
 @pytest.mark.parametrize("pinned", [False, True])

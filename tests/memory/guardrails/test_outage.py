@@ -170,4 +170,4 @@ def test_an_outage_neither_feeds_nor_clears_a_guardrail(library, episode):
     library.evolve()
     (guard,) = [item for item in library.items(["guardrail"]) if item.forbids == "shake drawer"]
     assert isinstance(guard, Item)
-    assert guard.body == "failed 6 of 6 times here"
+    assert guard.body == "Failed in 6 of 6 episodes here"

@@ -9,7 +9,7 @@ from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.guardrails import probation
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
 from hardwon.memory.guardrails.probation import MOST_HOURS, MOST_REFUSALS, TRIAL_REFUSALS
-from hardwon.memory.learning.rule_mining import EPISODES
+from hardwon.memory.learning.rule_mining import EPISODES, LOSING_EPISODES
 from hardwon.memory.situations.evidence import evidence_of
 
 SHAKE = "shake drawer"
@@ -119,12 +119,19 @@ def test_a_guardrail_needs_several_episodes(library, episode, episodes, allowed)
     assert library.check(episode().steps[0].pre, SHAKE).allowed is allowed
 
 
-def test_failures_are_weighed_against_successes_of_the_same_call(library, episode):
-    """Twelve failures in one situation do not outweigh a hundred successes in others; twenty do."""
+def work_elsewhere(library, episode, times):
+    """Episodes in which the call works in another situation, each of them twice."""
     elsewhere = replace(episode().steps[0].pre, facts={"light": "on"})
-    told, keys = episode(*[SHAKE] * 100), library.keys(elsewhere, SHAKE)
-    library.record(replace(told, steps=tuple(replace(step, pre=elsewhere, keys=keys) for step in told.steps)))
-    for allowed, more in ((True, 6), (False, 4)):
+    keys = library.keys(elsewhere, SHAKE)
+    for _ in range(times):
+        told = episode(SHAKE, SHAKE)
+        library.record(replace(told, steps=tuple(replace(step, pre=elsewhere, keys=keys) for step in told.steps)))
+
+
+def test_failures_are_weighed_against_successes_of_the_same_call(library, episode):
+    """Five failed episodes in one situation do not outweigh 16 in which the call worked in others; six do."""
+    work_elsewhere(library, episode, 16)
+    for allowed, more in ((True, 5), (False, 1)):
         for _ in range(more):
             record(library, episode, SHAKE, SHAKE, failure=Failure.TOOL_ERROR, words="permission denied")
         library.evolve()
@@ -132,11 +139,9 @@ def test_failures_are_weighed_against_successes_of_the_same_call(library, episod
 
 
 def test_calls_that_lost_the_task_need_less_evidence(library, episode):
-    """A few lost tasks in one situation outweigh a hundred successes in others; a wait for twenty would lose twenty."""
-    elsewhere = replace(episode().steps[0].pre, facts={"light": "on"})
-    told, keys = episode(*[SHAKE] * 100), library.keys(elsewhere, SHAKE)
-    library.record(replace(told, steps=tuple(replace(step, pre=elsewhere, keys=keys) for step in told.steps)))
-    for allowed, more in ((True, 2), (False, 2)):
+    """A few lost tasks in one situation outweigh many successes in others; a wait for more would lose more."""
+    work_elsewhere(library, episode, 16)
+    for allowed, more in ((True, LOSING_EPISODES - 1), (False, 1)):
         for _ in range(more):
             record(library, episode, SHAKE, failure=Failure.TASK_LOST, words="the vase is broken")
         library.evolve()
@@ -367,7 +372,7 @@ def test_a_repetition_is_in_vain_unless_waiting_was_enough(steps, again):
 
 
 def test_a_tool_whose_repetitions_are_in_vain_is_not_called_again_for_things_never_seen(library, episode):
-    """Twelve vain repetitions with different things forbid the thirteenth; the first call is free."""
+    """Twelve episodes of vain repetitions with different things forbid the thirteenth; the first call is free."""
     for n in range(12):
         in_vain(library, episode, f"thing{'abcdefghijkl'[n]}", "push box", f"open(what='thing{'abcdefghijkl'[n]}')")
     assert [item.forbids for item in repeats(library)] == ["open(what={1})"]
@@ -375,7 +380,7 @@ def test_a_tool_whose_repetitions_are_in_vain_is_not_called_again_for_things_nev
     assert library.check(state, other).allowed
     verdict = library.check(state, other, again=True)
     assert not verdict.allowed
-    assert verdict.cause == "failed 12 of 12 times when it had just failed and nothing was done in between"
+    assert verdict.cause == "Failed in 8 of 8 episodes when it had just failed and nothing was done in between"
     assert not library.check(state, "open(what='lid')", again=True).allowed
 
 
@@ -410,3 +415,15 @@ def test_a_repetition_that_works_takes_its_guardrail_out_of_force(library, episo
     library.record(replace(told, steps=(first, *told.steps[1:])))
     library.evolve()
     assert repeats(library) == []
+
+
+def test_trials_of_one_episode_are_one_piece_of_evidence(guarded, episode):
+    """Three failed trials in a run lengthen the wait once; three successes under override count as one episode."""
+    library, _, refs = guarded
+    why = {"overrode": refs, "trial": refs}
+    record(library, episode, SHAKE, SHAKE, SHAKE, failure=Failure.TOOL_ERROR, why=why)
+    assert library._probation.standing(refs[0]).failed == 1
+    record(library, episode, SHAKE, SHAKE, SHAKE, why=why)
+    assert library.get(refs[0]).status == "active"
+    record(library, episode, SHAKE, why=why)
+    assert library.get(refs[0]).status == "retired"

@@ -199,7 +199,7 @@ def test_a_guardrail_that_blocked_what_then_worked_twice_retires(library, episod
     assert library.get(ref).confidence < MIN_CONFIDENCE  # from the first on it only advises
     library.record(overridden(episode, ref, worked=True))
     assert library.get(ref).status == "retired"
-    assert "worked 2 times under override" in library.history(ref)[-1]["detail"]["why"]
+    assert "worked under override in 2 of 2 episodes" in library.history(ref)[-1]["detail"]["why"]
     assert library.check(DRAWER, "open drawer").allowed
 
 

@@ -91,8 +91,23 @@ def test_a_long_run_teaches_its_end():
 
 def test_a_repair_is_what_came_between_a_failure_and_the_same_action_s_success():
     steps = walk(("open gate", 0, 0.0, FAILED), ("take key", 1), ("open gate", 2))
-    ((failure, run),) = repairs(steps)
+    ((failure, run, has_worked),) = repairs(steps)
     assert (failure, actions(run), run.ids) == ("precondition", ["take key", "open gate"], (2, 3))
+    assert has_worked
+
+
+def test_a_repair_says_of_how_many_episodes(library):
+    """An attempt that did not help counts, and what mostly does not help is no remedy."""
+    helped = walk(("open gate", 0, 0.0, FAILED), ("take key", 1), ("open gate", 2))
+    in_vain = walk(("open gate", 0, 0.0, FAILED), ("take key", 1), ("open gate", 1, 0.0, FAILED))
+    assert [has_worked for *_, has_worked in repairs(in_vain)] == [False]
+    bodies = []
+    for number, steps in enumerate((helped, in_vain, helped, helped, in_vain, in_vain, in_vain, helped)):
+        library.record(Trajectory("get out", tuple(steps), True, id=f"e{number}"))
+        library.evolve()
+        bodies.append("".join(item.body for item in library.items(["remedy"])))
+    assert (bodies[1], bodies[2]) == ("", "It then worked in 2 of 3 episodes")
+    assert bodies[-1] == bodies[2]
 
 
 def test_what_worked_without_a_repair_is_none():

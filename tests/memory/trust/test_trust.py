@@ -88,7 +88,7 @@ def test_a_guardrail_on_redacted_words_is_enforced_on_raw_ones(library):
 
 
 def test_what_is_learnt_from_secretive_failures_holds_where_they_come_again(library):
-    for _ in range(4):
+    for _ in range(8):
         library.record(secretive(5, library=library))
     library.evolve()
     first = secretive().steps[0]

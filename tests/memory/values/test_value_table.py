@@ -104,7 +104,7 @@ def test_failures_are_counted_apart():
     cell.add(0.0, 1, episode=1)
     cell.add(-1.0, 2, bad=True, episode=1)
     cell.add(-1.0, 3, bad=True, lost=True, episode=2)
-    assert (cell.n, cell.bad, cell.lost, cell.bad_steps) == (3, 2, 1, [2, 3])
+    assert (cell.n, cell.bad, cell.lost, cell.bad_steps) == (3, 2, 1, [3])
 
 
 def test_few_steps_are_kept_as_evidence():
@@ -119,7 +119,7 @@ def test_bad_steps_of_one_episode_are_one_piece_of_evidence():
     cell = Cell()
     for step, episode in enumerate((7, 7, 7, 8, 8, 9)):
         cell.add(0.0, step, bad=True, episode=episode)
-    assert (cell.bad, cell.bad_episodes, cell.bad_steps) == (6, 3, [2, 4, 5])
+    assert (cell.bad, cell.failed, cell.streak, cell.bad_steps) == (6, 3, 3, [2, 4, 5])
 
 
 def test_a_rebuilt_table_equals_the_grown_one(path, library, episode):

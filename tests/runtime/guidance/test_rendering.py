@@ -156,15 +156,18 @@ def test_an_action_with_values_of_others_or_orders_is_not_worked_towards(action)
     assert not abstract_recollection(seen, state).outcomes
 
 
-def test_an_estimate_replaces_single_successes_and_keeps_error_messages():
+def test_no_return_stands_beside_a_failure_of_the_same_action():
+    """It would recommend the action as it is; the successes are part of the count of the failures."""
+
     def step(diagnosis):
         return Step(State("A coat."), "put coat in chest", State("Then."), diagnosis)
 
     good, bad = step(Diagnosis(True)), step(Diagnosis(False, Failure.TOOL_ERROR, evidence="it is locked"))
     seen = Recollection(estimates=ESTIMATES, steps=(Hit(good, 1.0, ""), Hit(bad, 1.0, "")))
     texts = [line.text for line in lines_of(seen, State("A coat in the chest."), ["put coat in chest"])]
-    assert sum("put coat in chest" in text for text in texts) == 2
-    assert any("failed (tool_error)" in text and "locked" in text for text in texts)
+    assert [text for text in texts if "put coat in chest" in text] == [
+        "- in 1 of 2 similar situations, `put coat in chest` failed (tool_error): it is locked"
+    ]
 
 
 def test_a_forbidden_action_has_no_estimate():
@@ -203,6 +206,18 @@ def test_holes_stand_in_the_place_of_the_values(action, general):
     assert generalize_action(action, Visible(None)) == general
     assert generalize_action(action, Visible(None, everything=True)) == action
     assert generalize_action(action, Visible(None), parse_action(action).slots) == action
+
+
+@pytest.mark.parametrize(
+    ("action", "general"),
+    [
+        ("query(sql=\"SELECT amount FROM sales WHERE region = 'x'\")", "query(sql={sql})"),
+        ('{"name": "move", "args": {"item": {"id": "A-17"}, "n": 2}}', "move(item={item}, n={n})"),
+    ],
+)
+def test_an_action_whose_words_cannot_all_be_placed_has_a_hole_for_each_argument(action, general):
+    """A form that lost quotes, words or capitals is no action that anybody ran."""
+    assert generalize_action(action, Visible(None)) == general
 
 
 def test_a_line_break_in_an_action_begins_no_line():

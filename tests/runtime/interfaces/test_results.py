@@ -44,6 +44,9 @@ def test_a_parsed_result_says_the_same_as_its_text(text):
     ("result", "words"),
     [
         ("Error: not verified", "Error: not verified"),
+        ("410 Gone: use v2", "410 Gone: use v2"),
+        ("element is not clickable: a banner", "element is not clickable: a banner"),
+        ('Error from server (NotFound): deployments.apps "a" not found',) * 2,
         ('{"success": false, "error": "not verified"}', "not verified"),
         ('{"error": "not_found", "message": "no order A-1"}', "not_found: no order A-1"),
         ('{"error": {"code": 5, "message": "no order"}}', "no order"),

@@ -20,6 +20,7 @@ from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.situations.keys import vocabulary
 from hardwon.memory.storage.counted import ALONE, COUNTED_STATES, find_counted_writers
 from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.trust.support import Support
 from hardwon.memory.values.value_table import ValueTable
 
@@ -147,7 +148,12 @@ class Consolidator:
         """Return the candidates of both miners; see `collect_proposals`."""
         # read at most once per call, and only if there is a strategy
         list_common = cache(partial(read_common_words, self._store, self._namespace, self._vocabularies))
-        return collect_proposals(self._evolution, self._induction, values, worded, list_common)
+        return collect_proposals(self._evolution, self._induction, values, worded, list_common, self._read_actions)
+
+    def _read_actions(self, step_ids: Sequence[int]) -> list[str]:
+        """Return the distinct actions of steps."""
+        query = "SELECT DISTINCT action FROM steps WHERE id IN (SELECT value FROM json_each(?))"
+        return [action for (action,) in self._store.rows(query, (dumps(list(step_ids)),))]
 
     @staticmethod
     def _generalize(item: Item, pattern: str) -> Item | None:
@@ -256,6 +262,7 @@ def collect_proposals(
     values: ValueTable,
     worded: Callable[[Item, str], Item | None],
     list_common: Callable[[], Collection[str]] = tuple,
+    read_actions: Callable[[Sequence[int]], Collection[str]] = lambda _: (),
 ) -> list[Proposal]:
     """Return the candidates of both miners.
 
@@ -265,9 +272,10 @@ def collect_proposals(
         values: Counts that the rules read.
         worded: Rewrites an item, given the pattern of its key; returns None to drop it.
         list_common: Returns the words that titles leave out.
+        read_actions: Returns the distinct actions of steps.
     """
     proposals: list[Proposal] = []
-    for key, item in evolution.candidates(values, list_common):
+    for key, item in evolution.candidates(values, list_common, read_actions):
         if (reworded := worded(item, item.forbids or key.partition(" | ")[0])) is not None:
             proposals.append((reworded, partial(evolution.settle, key), partial(evolution.postpone, key, values)))
     for candidate, item in induction.candidates():

@@ -305,14 +305,18 @@ def _mean_where(
 
 
 def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
-    """Apply the outcomes of calls that guardrails forbid but that ran anyway.
+    """Apply the outcomes of calls that guardrails forbid but that ran anyway, as one outcome per episode.
 
-    A failed trial renews a guardrail, a success weakens it, and OVERRIDES successes retire it. An outage has no effect.
+    A failed trial renews a guardrail, a success weakens it, and OVERRIDES episodes with a success retire it. An outage
+    has no effect.
     """
+    trials: dict[str, bool] = {}
     for step in trajectory.steps:
         if step.diagnosis.failure is not Failure.UNAVAILABLE:
             for item_id in step.why.trial or ():
-                judge_trial(connection, namespace, item_id, step.diagnosis.success)
+                trials[item_id] = trials.get(item_id, False) or step.diagnosis.success
+    for item_id, has_worked in trials.items():
+        judge_trial(connection, namespace, item_id, has_worked)
     guardrails = _read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.overridden))
     _count_uses(
         connection,
@@ -322,15 +326,15 @@ def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajec
     )
     for item in guardrails:
         worked, failed = connection.execute(
-            "SELECT sum(outcome = 1), sum(outcome = 0) FROM usages "
-            "WHERE namespace = ? AND item_id = ? AND mode = 'overridden'",
+            "SELECT sum(best = 1), sum(best = 0) FROM (SELECT max(outcome) AS best FROM usages "
+            "WHERE namespace = ? AND item_id = ? AND mode = 'overridden' GROUP BY trajectory_id)",
             (namespace, item.id),
         ).fetchone()
         # `worked` is None if the guardrail has no usage with a known outcome.
         if item.kind != "guardrail" or item.pinned or not worked:
             continue
         if worked >= OVERRIDES and 2 * worked >= failed:
-            why = f"what it blocked worked {worked} times under override (and failed {failed} times)"
+            why = f"what it blocked worked under override in {worked} of {worked + failed} episodes"
             catalogue.retire(connection, namespace, item.id, why)
         elif item.confidence >= MIN_CONFIDENCE and _worked_last(connection, namespace, item.id):
             catalogue.weaken(connection, namespace, item, WEAKENED, "what it forbids worked when it was let through")

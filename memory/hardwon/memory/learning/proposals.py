@@ -1,9 +1,9 @@
 """Proposals of the rules, kept in the library, so that a new process does not propose everything again.
 
-A row holds a key of the value table, the number of its steps when it was last proposed, and the kind of the item. A row
-with 0 steps waits, because a rate limit left it out. One more row, with an empty key, holds the last step that the
-rules have looked at, and which rules and steps the rows belong to. The rows only save work: without them, the rules
-look at all keys once more.
+A row holds a key of the value table, the number of its episodes when it was last proposed, and the kind of the item. A
+row with 0 episodes waits, because a rate limit left it out. One more row, with an empty key, holds the last step that
+the rules have looked at, and which rules and steps the rows belong to. The rows only save work: without them, the
+rules look at all keys once more.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from hardwon.memory.records import KINDS, Kind
 from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.database import Store
 
-RULES_VERSION = 3
+RULES_VERSION = 4
 """Version of the rules. If you change them, add one: the next process then proposes everything again."""
 Proposed = tuple[int, Kind]
-"""The number of steps at the last proposal, and the kind of the proposed item."""
+"""The number of episodes at the last proposal, and the kind of the proposed item."""
 
 
 class Earlier(NamedTuple):

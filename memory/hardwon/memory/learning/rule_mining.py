@@ -1,13 +1,14 @@
 """Rule mining: create items from the counts of past steps by fixed rules.
 
 `RuleMiner` reads the changed cells of the value table and proposes candidates; the curator decides on admission. A
-guardrail needs a pattern that failed almost every time under one condition, in several episodes, and without a success
-since. A general pattern with an open argument needs more evidence than one that names its arguments. A call that
-succeeds elsewhere needs more evidence than one that never did. A strategy is an action with a clearly higher return
-under a condition than on average, and than under every more general condition.
+guardrail needs a pattern that failed in almost every episode under one condition, and in several since it last worked.
+A general pattern with an open argument needs more episodes than one that names its arguments. A call that succeeds
+elsewhere needs more episodes than one that never did. An episode is one piece of evidence, however many steps it has. A
+strategy is an action with a clearly higher return under a condition than on average, and than under every more general
+condition.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import sqrt
@@ -18,7 +19,7 @@ from hardwon.memory.records import Admission, Item, Kind
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.situations.evidence import ANY_AGAIN, call_key, fact_key, split_facts
 from hardwon.memory.situations.keys import GUARD_MARK, TOLD
-from hardwon.memory.situations.titles import fill_holes, guardrail_title, strategy_title, warning_title
+from hardwon.memory.situations.titles import fill_holes, guardrail_title, name_pattern, strategy_title, warning_title
 from hardwon.memory.values.cells import Cell
 from hardwon.memory.values.value_table import ValueTable
 
@@ -27,37 +28,34 @@ from .proposals import Proposed
 
 RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10, "skill": 5, "remedy": 5}
 """Largest number of items per kind that one call of `evolve` adds (SLEA-RL: 10 strategies, 5 warnings)."""
-NARROW_EVIDENCE = 4
-"""Failures in a row that a guardrail with named arguments needs."""
-WIDE_EVIDENCE = 12
-"""Failures in a row that a guardrail with an open argument needs."""
-WIDE_RATE = 0.97
-"""Failure rate that a guardrail with an open argument needs."""
-AGAIN_EVIDENCE = 2 * WIDE_EVIDENCE
-"""Repetitions of several forms of calls after which repeating is considered useless in general."""
-NARROW_RATE = 0.95
-"""Failure rate that a guardrail with named arguments needs."""
+EPISODES = 4
+"""Failed episodes since the call last worked that a guardrail needs."""
+WIDE_EPISODES = 8
+"""The same for a guardrail with an open argument, unless most of the failures lost the task."""
+AGAIN_EPISODES = 3 * WIDE_EPISODES
+"""Episodes with repetitions of several forms of calls after which repeating is considered useless in general."""
+FAILURE_RATE = 0.95
+"""Least share of failed episodes that a guardrail needs."""
+LOSING_EPISODES = 3
+"""The same if most of the failures lost the task: each costs an episode."""
 LOST_SHARE = 0.5
-"""Share of failures that lost the task from which an open pattern needs no more evidence than a named one."""
-EPISODES = 3
-"""Distinct episodes that an item needs: of a guardrail or a warning those with failures, so that one bad run forbids
-nothing."""
-LOSING_EPISODES = 2
-"""The same if most of the failures lost the task."""
+"""Share of failed episodes that lost the task from which an open argument needs no more episodes than a named one."""
 WEIGHT = 1.5
-"""A call must have failed at least WEIGHT * sqrt(successes) times here, counting successes in any situation."""
+"""A call must have failed in WEIGHT * sqrt(n) episodes here, with n those in which it worked in any situation."""
 LOSING_WEIGHT = 0.3
 """WEIGHT for calls whose failures lost the task: an error costs an episode, and trying again costs another one."""
-WARNING_EVIDENCE = 8
-"""Steps that a warning needs."""
+WARNING_EPISODES = 5
+"""Failed episodes that a warning needs."""
 WARNING_RATE = 0.7
-"""Failure rate that a warning needs."""
+"""Least share of failed episodes that a warning needs."""
 RELEASE_RATE = 0.8
-"""Failure rate below which a guardrail is retired."""
+"""Share of failed episodes below which a guardrail is retired."""
 _WHERE = {"again": "when it had just failed and nothing was done in between"}
 """By operator of the condition: where the failures occurred, for the body of the item."""
+STRATEGY_EPISODES = 3
+"""Episodes that a strategy needs."""
 STRATEGY_EVIDENCE = 5
-"""Steps that a strategy needs."""
+"""Steps that a strategy needs in them."""
 STRATEGY_GAIN = 0.15
 """Least advantage in discounted return of a strategy over the action's average."""
 CONDITION_GAIN = 0.05
@@ -86,13 +84,17 @@ class RuleMiner:
         return changed
 
     def candidates(
-        self, values: ValueTable, list_common: Callable[[], Collection[str]] = tuple
+        self,
+        values: ValueTable,
+        list_common: Callable[[], Collection[str]] = tuple,
+        read_actions: Callable[[Sequence[int]], Collection[str]] = lambda _: (),
     ) -> Iterator[tuple[str, Item]]:
         """Yield a (key, item) pair for every changed cell that justifies an item, guardrails first.
 
         Args:
             values: The value table; its set of changed keys is cleared.
             list_common: Returns the words that almost every situation shows, which titles leave out.
+            read_actions: Returns the distinct actions of steps, so that a title shows one as it can be run.
         """
         cells = {key: cell for key in values.touched if (cell := values.cell(key)) is not None}
         for key in sorted(cells, key=lambda key: (not key.startswith(GUARD_MARK), -cells[key].n, key)):
@@ -100,10 +102,10 @@ class RuleMiner:
             item = (
                 _build_failure_item(key, cell, values)
                 if key.startswith(GUARD_MARK)
-                else _build_strategy(key, cell, values, list_common)
+                else _build_strategy(key, cell, values, list_common, read_actions)
             )
             if item is not None and self._is_news(key, cell, item):
-                self._proposed[key] = self._changed[key] = cell.n, item.kind
+                self._proposed[key] = self._changed[key] = cell.episodes, item.kind
                 yield key, item
         self.watch.note(values.touched)
         # After the last candidate. `postpone` marks keys again, so call it only when this generator is exhausted.
@@ -112,11 +114,11 @@ class RuleMiner:
     def _is_news(self, key: str, cell: Cell, item: Item) -> bool:
         """Return whether a proposal is new.
 
-        It is new if the steps doubled since the last proposal, the kind changed, or the call succeeded in between.
+        It is new if the episodes doubled since the last proposal, the kind changed, or the call worked in between.
         """
         n, kind = self._proposed.get(key, (0, item.kind))
-        worked_since = key.startswith(GUARD_MARK) and cell.n - cell.streak > n
-        return cell.n >= 2 * n or kind != item.kind or worked_since
+        worked_since = key.startswith(GUARD_MARK) and cell.episodes - cell.streak > n
+        return cell.episodes >= 2 * n or kind != item.kind or worked_since
 
     def postpone(self, key: str, values: ValueTable) -> None:
         """Propose a candidate again next time, because the rate limit left it out."""
@@ -148,14 +150,14 @@ class RuleMiner:
     def loses(self, values: ValueTable, item: Item) -> bool:
         """Return whether most of the failures behind a guardrail lost the task."""
         cell = values.cell(guard_key(item))
-        return cell is not None and cell.lost >= LOST_SHARE * cell.bad
+        return cell is not None and cell.lost >= LOST_SHARE * cell.failed
 
     def released(self, values: ValueTable, guardrails: Iterable[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the rule-made guardrails that the counts no longer support, each with the reason."""
         for item in guardrails:
             cell = self.cell(item, values) if item.writer == "rules" else None
-            if cell is not None and cell.bad < RELEASE_RATE * cell.n:
-                yield item, f"worked {cell.n - cell.bad} of {cell.n} times"
+            if cell is not None and cell.failed < RELEASE_RATE * cell.episodes:
+                yield item, f"worked in {cell.episodes - cell.failed} of {cell.episodes} episodes"
 
     def weakened(self, values: ValueTable, guardrails: Iterable[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the enforced rule-made guardrails whose call succeeded the last time, each with the reason."""
@@ -164,7 +166,7 @@ class RuleMiner:
                 continue
             cell = self.cell(item, values)
             if cell is not None and cell.n and not cell.streak:
-                yield item, f"worked the last time, {cell.n - cell.bad} of {cell.n} times in all"
+                yield item, f"worked the last time, in {cell.episodes - cell.failed} of {cell.episodes} episodes in all"
 
 
 def _build_failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
@@ -178,33 +180,32 @@ def _build_failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None
     # If only one object failed, nothing follows for other objects of the same kind.
     if wide and operator in ("around", "again") and not cell.several_bad:
         return None
-    losing = cell.lost >= LOST_SHARE * cell.bad
-    if cell.bad_episodes < (LOSING_EPISODES if losing else EPISODES):
-        return None
-    evidence, rate = (WIDE_EVIDENCE, WIDE_RATE) if wide and not losing else (NARROW_EVIDENCE, NARROW_RATE)
+    # Several actions failed: the last one shows the form, and the pattern what they share.
+    examples = (cell.bad_action,) * (1 + cell.several_bad)
+    losing = cell.lost >= LOST_SHARE * cell.failed
+    needed = LOSING_EPISODES if losing else WIDE_EPISODES if wide else EPISODES
     # Successes elsewhere were first attempts, so they say nothing about repetitions.
     weight = LOSING_WEIGHT if losing else WEIGHT
-    outweighs = operator == "again" or cell.bad >= weight * sqrt(_count_successes(pattern, condition, values))
-    if cell.streak >= evidence and cell.bad >= rate * cell.n and outweighs:
+    outweighs = operator == "again" or cell.failed >= weight * sqrt(_count_successes(pattern, condition, values))
+    if cell.streak >= needed and cell.failed >= FAILURE_RATE * cell.episodes and outweighs:
         kind: Kind = "guardrail"
         # The id is derived from the wording of earlier versions, so existing items keep their ids.
-        title, legacy = guardrail_title(pattern, {operator: operand}, cell.bad_action), f"do not `{pattern}`"
-    elif cell.n >= WARNING_EVIDENCE and cell.bad >= WARNING_RATE * cell.n:
+        title, legacy = guardrail_title(pattern, {operator: operand}, examples), f"do not `{pattern}`"
+    elif cell.failed >= WARNING_EPISODES and cell.failed >= WARNING_RATE * cell.episodes:
         kind = "warning"
-        title, legacy = warning_title(pattern, {operator: operand}, cell.bad_action), f"`{pattern}` mostly fails"
+        title, legacy = warning_title(pattern, {operator: operand}, examples), f"`{pattern}` mostly fails"
     else:
         return None
-    failed = cell.episodes * cell.bad / cell.n  # an episode is one piece of evidence, however many steps it has
     legacy_title = f"{legacy} when {condition_words({operator: operand}, pattern)}" if operand else legacy
     return Item(
         kind,
         title,
-        f"failed {round(failed)} of {cell.episodes} times {_WHERE.get(operator, 'here')}",
+        f"Failed in {cell.failed} of {cell.episodes} episodes {_WHERE.get(operator, 'here')}",
         condition={operator: operand},
         forbids=pattern,
         provenance=tuple(cell.bad_steps),
-        episodes=cell.bad_episodes,
-        confidence=round((failed + 1) / (cell.episodes + 2), 3),
+        episodes=cell.failed,
+        confidence=round((cell.failed + 1) / (cell.episodes + 2), 3),
         source="experience",
         writer="rules",
         id=identify(Item(kind, legacy_title, condition={operator: operand}, forbids=pattern)),
@@ -227,11 +228,13 @@ def _is_in_vain(values: ValueTable) -> bool:
     A form then needs no more evidence of its own than a call with named arguments.
     """
     cell = values.cell(ANY_AGAIN)
-    return cell is not None and cell.several_bad and cell.n >= AGAIN_EVIDENCE and cell.bad >= WIDE_RATE * cell.n
+    if cell is None or not cell.several_bad:
+        return False
+    return cell.episodes >= AGAIN_EPISODES and cell.failed >= FAILURE_RATE * cell.episodes
 
 
 def _count_successes(pattern: str, condition: str, values: ValueTable) -> int:
-    """Return how often a call succeeded, in any situation or, if it has facts, where one of them was the same.
+    """Return in how many episodes a call worked, in any situation or, if it has facts, where one of them was the same.
 
     Of several facts, the one with the fewest successes counts: it tells best where the call fails.
     """
@@ -240,17 +243,21 @@ def _count_successes(pattern: str, condition: str, values: ValueTable) -> int:
     if operator == "around":
         keys += [fact_key(pattern, fact) for fact in split_facts(context, pattern)]
     cells = [values.cell(key) for key in keys]
-    return min(cell.n - cell.bad if cell is not None else 0 for cell in cells)
+    return min(cell.episodes - cell.failed if cell is not None else 0 for cell in cells)
 
 
 def _build_strategy(
-    key: str, cell: Cell, values: ValueTable, list_common: Callable[[], Collection[str]] = tuple
+    key: str,
+    cell: Cell,
+    values: ValueTable,
+    list_common: Callable[[], Collection[str]],
+    read_actions: Callable[[Sequence[int]], Collection[str]],
 ) -> Item | None:
     """Return the strategy that the returns in a cell justify, or None."""
     if key.endswith(TOLD):  # that notes tell anything at all is no advice; each of their words has a key of its own
         return None
     pattern, _, condition = key.partition(" | ")
-    is_enough = cell.n >= STRATEGY_EVIDENCE and cell.episodes >= EPISODES
+    is_enough = cell.n >= STRATEGY_EVIDENCE and cell.episodes >= STRATEGY_EPISODES
     average = values.cell(pattern) if condition and is_enough else None
     if average is None or cell.mean < average.mean + STRATEGY_GAIN:
         return None
@@ -258,15 +265,16 @@ def _build_strategy(
     cells = [parent for other in wider if (parent := values.cell(other)) is not None]
     if any(cell.mean < parent.mean + CONDITION_GAIN for parent in cells):
         return None
-    common = list_common()
-    title = strategy_title(key, common)
+    common, examples = list_common(), read_actions(cell.steps)
+    title = strategy_title(key, common, examples)
     # without the common words, it would say no more than the condition without words
-    if len(wider) == len(_WIDER) and title == strategy_title(wider[-1], common):
+    if len(wider) == len(_WIDER) and title == strategy_title(wider[-1], common, examples):
         return None
+    action = fill_holes(name_pattern(pattern, examples))
     return Item(
         "strategy",
         title,
-        f"brought {cell.mean:.2f} on average, in {cell.episodes} episodes; `{fill_holes(pattern)}` at any time brought "
+        f"Brought {cell.mean:.2f} on average, in {cell.episodes} episodes; `{action}` at any time brought "
         f"{average.mean:.2f}, in {average.episodes} episodes",
         provenance=tuple(cell.steps),
         episodes=cell.episodes,

@@ -51,15 +51,19 @@ class Candidate:
 
     n: int = 0
     """Number of their episodes, which `episodes` limits."""
+    tried: int = 0
+    """Number of episodes in which the steps were taken, whether they reached what they are for or not."""
     runs: list[Run] = field(default_factory=list)
     proposed: int = 0
     last: str = ""
     """The episode of the last run; episodes are read whole, one after another."""
+    last_tried: str = ""
     episodes: set[str] = field(default_factory=set)
     """Up to MAX_RUNS episodes of the runs; a single episode justifies nothing."""
 
     def add(self, run: Run, episode: str) -> None:
         """Add a run, and drop the oldest beyond MAX_RUNS."""
+        self.add_attempt(episode)
         self.n += episode != self.last
         self.last = episode
         if len(self.episodes) < MAX_RUNS:
@@ -67,10 +71,16 @@ class Candidate:
         self.runs.append(run)
         del self.runs[:-MAX_RUNS]
 
+    def add_attempt(self, episode: str) -> None:
+        """Count an episode in which the steps were taken."""
+        self.tried += episode != self.last_tried
+        self.last_tried = episode
+
     @property
     def due(self) -> bool:
-        """Return whether the support doubled since the last proposal."""
-        return self.n >= max(SUPPORT, 2 * self.proposed) and len(self.episodes) >= SUPPORT
+        """Return whether the support doubled since the last proposal, and most attempts worked."""
+        is_new = self.n >= max(SUPPORT, 2 * self.proposed) and len(self.episodes) >= SUPPORT
+        return is_new and 2 * self.n > self.tried
 
 
 class SkillMiner:
@@ -94,8 +104,12 @@ class SkillMiner:
                 if len(run.actions) < MIN_SKILL_STEPS:
                     continue
                 self._skills.setdefault(shape_of(run.actions), Candidate()).add(run, trajectory.id)
-        for failure, run in repairs(trajectory.steps):
-            self._remedies.setdefault((failure, shape_of(run.actions)), Candidate()).add(run, trajectory.id)
+        for failure, run, has_worked in repairs(trajectory.steps):
+            candidate = self._remedies.setdefault((failure, shape_of(run.actions)), Candidate())
+            if has_worked:
+                candidate.add(run, trajectory.id)
+            else:
+                candidate.add_attempt(trajectory.id)
 
     def _is_successful(self, trajectory: Trajectory) -> bool:
         """Return whether the gains of an episode are worth repeating, and count its outcome."""
@@ -140,22 +154,25 @@ def gains(steps: Sequence[Step]) -> Iterator[Run]:
             run = []
 
 
-def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, Run]]:
-    """Yield (failure, run) pairs: the steps between the failure of an action and its next success.
+def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, Run, bool]]:
+    """Yield (failure, run, has_worked) for each attempt to make an action work after it failed.
 
-    The run ends with the repeated action; only the earliest repair of each failure is used.
+    A run has the successful steps after the failure and ends with the repeated action. The attempts of a failure end
+    with the first that worked.
     """
     for t, failed in enumerate(steps):
         if failed.diagnosis.failure not in REPAIRABLE or not failed.action:
             continue
-        later = steps[t + 1 : t + 2 + REPAIR_WITHIN]
-        # 0 can stand for no success: a success right after the failure has no steps in between to learn from.
-        success_at = next(
-            (n for n, step in enumerate(later) if step.action == failed.action and step.diagnosis.success), 0
-        )
-        between = [step for step in later[:success_at] if step.diagnosis.success and step.action != failed.action]
-        if success_at and between:
-            yield failed.diagnosis.failure.value, _run([*between, later[success_at]], gain=later[success_at].reward)
+        between: list[Step] = []
+        for step in steps[t + 1 : t + 2 + REPAIR_WITHIN]:
+            if step.action != failed.action:
+                between += [step] if step.diagnosis.success else []
+                continue
+            has_worked = step.diagnosis.success
+            if between:
+                yield failed.diagnosis.failure.value, _run([*between, step], gain=step.reward), has_worked
+            if has_worked:
+                break
 
 
 def without_circles(run: Sequence[Step]) -> list[Step]:
@@ -267,7 +284,7 @@ def _build_skill(shape: Shape, candidate: Candidate) -> Item:
     return Item(
         "skill",
         skill_title(steps),
-        f"worked {candidate.n} times, gaining {gain:.2f} on average",
+        f"Worked in {candidate.n} episodes, gaining {gain:.2f} on average",
         condition=common(before),
         steps=steps,
         verify=common(after, before),
@@ -283,7 +300,7 @@ def _build_remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
     return Item(
         "remedy",
         remedy_title(steps, failure),
-        f"it then worked {candidate.n} times",
+        f"It then worked in {candidate.n} of {candidate.tried} episodes",
         when_to_use=f"after `{fill_holes(shape[-1])}` failed: {failure.replace('_', ' ')}",
         steps=steps,
         repairs=failure,

@@ -95,9 +95,10 @@ class UntrustedWriters:
         tables = [trusted, *self._all_tables()]
         in_situation = [cell for table in tables if (cell := table.cell(guard_key(item))) is not None]
         anywhere = [cell for table in tables if (cell := table.cell(call_key(item.forbids))) is not None]
-        bad, worked = sum(cell.bad for cell in in_situation), sum(cell.n - cell.bad for cell in anywhere)
-        n = sum(cell.n for cell in in_situation)
-        return bool(n) and (bad < RELEASE_RATE * n or bad < WEIGHT * sqrt(worked))
+        failed = sum(cell.failed for cell in in_situation)
+        worked = sum(cell.episodes - cell.failed for cell in anywhere)
+        episodes = sum(cell.episodes for cell in in_situation)
+        return bool(episodes) and (failed < RELEASE_RATE * episodes or failed < WEIGHT * sqrt(worked))
 
     def _all_tables(self) -> list[ValueTable]:
         """Return the values of every untrusted writer, including those without recent episodes."""

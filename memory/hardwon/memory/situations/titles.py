@@ -35,17 +35,19 @@ _MARKS = {
     "other": 'your notes mention {name}, but not with "{verb}"',
     "unnamed": "your notes do not mention {name}",
 }
+_NOT_IN_SIGHT = " is not in sight"
 
 WITH_FAILED_VALUES = "with the values that failed before; other values may work"
 """The end of a sentence about failures whose values are left out."""
 
 
-def strategy_title(key: str, common: Collection[str] = ()) -> str:
+def strategy_title(key: str, common: Collection[str] = (), examples: Collection[str] = ()) -> str:
     """Return the title of a strategy that was found under a key of the value table.
 
     Args:
         key: The key.
         common: Words that almost every situation shows. They tell nothing about a situation and are left out.
+        examples: Distinct actions that were filed under the key; the title names the pattern in their words.
     """
     pattern, *parts = key.split(" | ")
     clauses: list[str] = []
@@ -58,7 +60,8 @@ def strategy_title(key: str, common: Collection[str] = ()) -> str:
                 clauses += _read_around(_drop_words(part, common))
             case _:
                 clauses += _CLAUSES[kind](part)
-    return f"Prefer `{fill_holes(pattern)}` when {_join(_drop_repeats(clauses, _find_verb(pattern))) or 'you can'}"
+    action = fill_holes(name_pattern(pattern, examples))
+    return f"Prefer `{action}` when {_join(_drop_repeats(clauses, _find_verb(pattern))) or 'you can'}"
 
 
 def _find_verb(pattern: str) -> str:
@@ -88,24 +91,31 @@ def _drop_words(part: str, common: Collection[str]) -> str:
     return "; ".join(clauses)
 
 
-def name_pattern(pattern: str, example: str) -> str:
-    """Return a pattern in the order and with the signs of an action that matches it; the pattern itself if none can."""
+def name_pattern(pattern: str, examples: Collection[str]) -> str:
+    """Return a pattern in the order and with the signs of actions that match it; the pattern itself if none can.
+
+    If all steps did the same, this is the action as it was run: a pattern keeps only the part of an address or a path
+    that tells it apart.
+    """
+    example = next(iter(examples), "")
     wanted, tried = parse_action(pattern), parse_action(example)
     if _HOLE.sub("{}", wanted.template) != _HOLE.sub("{}", tried.template) or len(wanted.slots) != len(tried.slots):
         return pattern
+    if len(examples) == 1 and "\n" not in example and not _HOLE.search(pattern):
+        return example
     changed = {old: new for new, old in zip(wanted.slots, tried.slots, strict=True) if new != old}
     named = put_values(example, changed) if changed else example
     return named if named and parse_action(named).slots == wanted.slots else pattern
 
 
-def guardrail_title(pattern: str, condition: Mapping[str, Any], example: str = "") -> str:
-    """Return the title of a guardrail: the forbidden action, in the words of an example, and its condition."""
-    return f"Do not `{fill_holes(name_pattern(pattern, example))}`{_when(condition, pattern)}"
+def guardrail_title(pattern: str, condition: Mapping[str, Any], examples: Collection[str] = ()) -> str:
+    """Return the title of a guardrail: the forbidden action, in the words of examples, and its condition."""
+    return f"Do not `{fill_holes(name_pattern(pattern, examples))}`{_when(condition, pattern)}"
 
 
-def warning_title(pattern: str, condition: Mapping[str, Any], example: str = "") -> str:
-    """Return the title of a warning: the action that mostly fails, in the words of an example, and its condition."""
-    return f"`{fill_holes(name_pattern(pattern, example))}` mostly fails{_when(condition, pattern)}"
+def warning_title(pattern: str, condition: Mapping[str, Any], examples: Collection[str] = ()) -> str:
+    """Return the title of a warning: the action that mostly fails, in the words of examples, and its condition."""
+    return f"`{fill_holes(name_pattern(pattern, examples))}` mostly fails{_when(condition, pattern)}"
 
 
 def skill_title(steps: Sequence[str]) -> str:
@@ -166,6 +176,8 @@ def _when(condition: Mapping[str, Any], pattern: str) -> str:
             clauses = ["it has just failed and nothing was done since"]
         case _:
             clauses = [_HOLE.sub(lambda hole: _name(hole[1], names), condition_words(condition))]
+    if parse_action(pattern).parts:  # what a call names need not be in sight
+        clauses = [clause for clause in clauses if not clause.endswith(_NOT_IN_SIGHT)]
     return f" when {_join(clauses)}" if clauses else ""
 
 
@@ -227,7 +239,7 @@ def _read_around(part: str, names: Sequence[str] = ()) -> list[str]:
         if match is None:
             clauses += [f'the situation says "{clause}"'] if clause else []
         elif match[2] == "-":
-            clauses.append(f"{_name(match[1], names)} is not in sight")
+            clauses.append(f"{_name(match[1], names)}{_NOT_IN_SIGHT}")
         elif match[2]:
             clauses.append(f"the text around {_name(match[1], names)} says {_words(match[2])}")
     return clauses

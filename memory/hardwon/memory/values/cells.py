@@ -18,7 +18,7 @@ SPREAD = 0.02
 """Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
-MADE = f"cells 9 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+MADE = f"cells 10 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """Identifies the parameters that cells depend on; cache files with another value are stale."""
 LEAST = 3
 """Least number of episodes with a thing's full name, and with others of its kind, before the name counts."""
@@ -45,19 +45,18 @@ class Cell:
     bad_action: str = ""
     several_bad: bool = False
     """Whether different actions failed; with one action, nothing follows for the others."""
-    streak: int = 0
-    """Bad steps since the last good one."""
-    bad_episodes: int = 0
-    """Number of episodes with bad steps."""
-    bad_in: int = field(default=0, compare=False)
-    """Episode of the last bad step; this suffices because episodes are filed whole, one after another."""
     episodes: int = 0
     """Number of episodes with any step."""
+    failed: int = 0
+    """Number of episodes in which every step was bad. The steps of an episode depend on each other, so an episode is
+    one piece of evidence."""
+    streak: int = 0
+    """Failed episodes since the last one that was not."""
     last_in: int = field(default=0, compare=False)
-    """Episode of the last step."""
+    """Episode of the last step; this suffices because episodes are filed whole, one after another."""
     steps: list[int] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
-    """The last bad step of each of the newest episodes: the steps of one episode are one piece of evidence."""
+    """The last step of each of the newest failed episodes."""
     total: float = 0.0
     """Sum of the returns of all steps, also of those that the moving mean has left behind."""
     squares: float = 0.0
@@ -77,7 +76,8 @@ class Cell:
             episode: A number that all steps of one episode share.
         """
         self.n += 1
-        self.episodes += not self.episodes or episode != self.last_in
+        is_new = not self.episodes or episode != self.last_in
+        self.episodes += is_new
         self.last_in = episode
         remembered = min(self.n, MEMORY)  # Welford's update, exponential once MEMORY steps are reached
         error = value - self.mean
@@ -88,19 +88,28 @@ class Cell:
         self.squares += value * value
         self.steps.append(step_id)
         del self.steps[:-SAMPLES]
-        self.streak = self.streak + 1 if bad else 0
         if bad:
             self.bad += 1
-            is_new = not self.bad_episodes or episode != self.bad_in
-            self.bad_episodes += is_new
-            self.bad_in = episode
             self.lost += lost
             self.several_bad |= self.bad_action not in ("", action)
             self.bad_action = action
-            if not is_new:
-                self.bad_steps.pop()
+        self._count_episode(step_id, bad, is_new)
+
+    def _count_episode(self, step_id: int, bad: bool, is_new: bool) -> None:
+        """Count the episode of a step as failed for as long as each of its steps is bad."""
+        is_failed = self.streak > 0 and not is_new
+        if bad and is_new:
+            self.failed += 1
+            self.streak += 1
             self.bad_steps.append(step_id)
             del self.bad_steps[:-SAMPLES]
+        elif bad and is_failed:
+            self.bad_steps[-1] = step_id
+        elif not bad:
+            self.failed -= is_failed
+            self.streak = 0
+            if is_failed:
+                self.bad_steps.pop()
 
 
 def compute_precision(n: int, variance: float) -> float:
@@ -143,9 +152,9 @@ _NUMBERS: Mapping[str, type] = {
     "bad": np.int64,
     "lost": np.int64,
     "several_bad": np.bool_,
-    "streak": np.int64,
-    "bad_episodes": np.int64,
     "episodes": np.int64,
+    "failed": np.int64,
+    "streak": np.int64,
     "total": np.float64,
     "squares": np.float64,
 }

@@ -157,9 +157,12 @@ def lines_of(
     estimated = render_estimates(estimates, outcomes)
     covered = {*(action for action, _, _ in estimated), *unlisted}
     rewarded = [line for line in estimated if outcomes.get(line[0], Outcome()).share > 0]
-    compared = [line for line in estimated if line not in rewarded]
-    # The mean over all evidence replaces the single outcomes of the same action; error messages stay.
-    similar = (step for step in steps if not (step.action in covered and step.diagnosis.success))
+    failed = {step.action for step in steps if not step.diagnosis.success}
+    # A return beside a failure of the same action would recommend it as it is; counts of punishments stay.
+    told_apart = (line for line in estimated if line[0] not in failed or outcomes.get(line[0], Outcome()).punished)
+    compared = [line for line in told_apart if line not in rewarded]
+    # The mean over all evidence replaces the single outcomes of the same action.
+    similar = [step for step in steps if step.action in failed or step.action not in covered]
     lines = [
         *(Line(render_item(item, visible), item.id) for item in (*usable, *recollection.guardrails)),
         *(Line(text, step_ids=ids) for _, text, ids in rewarded),

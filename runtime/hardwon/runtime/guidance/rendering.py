@@ -6,12 +6,13 @@ replaces it, as in `refund(order={order})`. An action without holes is shown exa
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
 from hardwon.memory import Estimate, Item, Outcome, State, Step
-from hardwon.memory.situations.actions import fill, parse_action, put_values
+from hardwon.memory.situations.actions import ParsedAction, fill, parse_action, put_values
 from hardwon.memory.situations.commands import looks_like_shell
 from hardwon.memory.situations.name_keys import names_all_things
 from hardwon.memory.situations.scripts import split_words
@@ -74,14 +75,20 @@ def generalize_action(action: str, visible: Visible, supported: Collection[str] 
     names = [part.name.rpartition(".")[2] for part in parsed.parts for _ in part.slots]
     holes = {n: f"{{{names[n] if n < len(names) and names[n] else n + 1}}}" for n in hidden}
     in_place = "" if has_leftover else put_values(action, {parsed.slots[n]: hole for n, hole in holes.items()})
-    return in_place or _HOLE.sub(
-        lambda match: holes.get(int(match[1]) - 1) or _find_slot(parsed.slots, match), parsed.template
+    return in_place or _hide_arguments(parsed)
+
+
+def _hide_arguments(parsed: ParsedAction) -> str:
+    """Return an action with a hole for each argument.
+
+    Its template is no substitute: it has lost quotes, capitals and the order of flags, so nobody could run it.
+    """
+    if not parsed.parts:
+        return f"{parsed.verb} {{1}}" if looks_like_shell(parsed.template) else parsed.template
+    names = dict.fromkeys(part.name.partition(".")[0] or str(n) for n, part in enumerate(parsed.parts, 1))
+    return (
+        f"{parsed.verb}({', '.join(f'{name}={{{name}}}' if not name.isdigit() else f'{{{name}}}' for name in names)})"
     )
-
-
-def _find_slot(slots: Sequence[str], hole: re.Match[str]) -> str:
-    """Return the value of a numbered hole, or the hole itself if it has none."""
-    return slots[int(hole[1]) - 1] if 0 < int(hole[1]) <= len(slots) else hole[0]
 
 
 def _put_on_line(action: str) -> str:
@@ -117,10 +124,14 @@ class StepGroup:
         """Return the mean return."""
         return self.returns / self.n
 
-    @property
-    def text(self) -> str:
-        """Return the line of the group."""
-        return f"- in {_count(self.n)}, `{self.action}` {self.outcome or _describe_return(self.mean, self.n)}"
+    def describe(self, among: int) -> str:
+        """Return the line of the group.
+
+        Args:
+            among: Number of all steps with the action, whatever their outcome.
+        """
+        count = _count(self.n) if self.n == among else f"{self.n} of {among} similar situations"
+        return f"- in {count}, `{self.action}` {self.outcome or _describe_return(self.mean, self.n)}"
 
 
 def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
@@ -145,13 +156,18 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
 def render_steps(steps: Iterable[Step], visible: Visible) -> list[tuple[str, tuple[int, ...]]]:
     """Return one line, with the step ids, for all steps with the same action and outcome, in order of appearance.
 
-    A success of which only the verb would remain is left out. Steps from untrusted sources get lines of their own
-    without ids, at the end.
+    A success of which only the verb would remain is left out. The successes of an action that also failed are part of
+    the count of its failures: a return beside a failure would recommend the action as it is. Steps from untrusted
+    sources get lines of their own without ids, at the end.
     """
     steps = list(steps)
     untrusted = [(_render_untrusted(step), ()) for step in steps if step.why.untrusted]
-    groups = (group for group in group_steps(steps, visible) if group.outcome or _says_something(group.action))
-    return [*((group.text, tuple(group.ids)) for group in groups), *untrusted]
+    groups = group_steps(steps, visible)
+    failed, among = {group.action for group in groups if group.outcome}, Counter[str]()
+    for group in groups:
+        among[group.action] += group.n
+    lines = (g for g in groups if g.outcome or (g.action not in failed and _says_something(g.action)))
+    return [*((group.describe(among[group.action]), tuple(group.ids)) for group in lines), *untrusted]
 
 
 def render_estimates(

@@ -40,14 +40,14 @@ _BEGINNING = re.compile(
             r"(?:tool_use_)?error>",
             rf"(?:{_NOUN} )?{_ERROR}(?:\W{{0,3}}[:：!]|\W{{0,3}}\d|\W*(?:\n|\Z)|[\])>]|\s+[-–—]\s|\s+\[\w)",
             rf"error (?:\w+ )?(?:{_ACT}|while|when|during|occurred|code\W{{0,3}}\d)\b(?! guide| in \w+\W*\Z)",
-            r"error (?:at line|from tool|in (?:line|tool|function|call|cell|the )|in \S+\()",
+            r"error (?:at line|from (?:tool|server)|in (?:line|tool|function|call|cell|the )|in \S+\()",
             rf"(?:an?|there was an?|encountered an?|got an?|unhandled|uncaught) (?:[\w-]+ ){{0,2}}{_ERROR}"
             r"(?:\s*[:：]| (?:has )?(?:occurred|while|when|during|from)\b|[.!]?\s*\Z)",
             # the names of classes, as tracebacks and `repr` have them
             r"(?-i:(?:[a-zA-Z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failure|Timeout|Expired|Interrupt)\b\s*(?:[:(]|\Z))",
             r"http(?:/\d(?:\.\d)?)?(?: status)?(?: code)?(?: error)?\W{0,3}[45]\d\d\b(?! (?:is|means?|are|stands?)\b)",
             r"status(?: code)?\W{1,3}[45]\d\d\b",
-            rf"[45]\d\d\b\W{{1,3}}{_REASON}",
+            rf"[45]\d\d\b\W{{1,3}}(?:{_REASON}|gone|not acceptable|precondition failed|locked)\b",
             rf"(?:{_NOUN} |{_WORK} )?fail(?:ed|ure)?(?:\W{{0,3}}[:：!]|\W*(?:\n|\Z))|failed (?:to|with|because|due) \w",
             rf"(?:the |your )?{_WORK} {_ENDED}\b",
             r"(?:permission|access) (?:is |was )?denied\b(?! errors?\b)|(?:unauthori[sz]ed|forbidden)\s*(?:[:.!,(]|\Z)",
@@ -62,7 +62,8 @@ _BEGINNING = re.compile(
 _SHORT_BEGINNING = re.compile(
     r"\W{0,12}(?:sorry, (?:but )?(?:i )?)?(?:can ?not|can't|could not|couldn't|unable to|invalid|illegal|missing|"
     r"not (?:allowed|permitted|authori[sz]ed|implemented|supported|enough)|(?:request )?(?:timed? ?out|timeout)|"
-    r"rejected|refused|denied|aborted)\b(?! \w+ing\b)",
+    r"rejected|refused|denied|aborted|(?:the )?element (?:is )?not (?:attached|clickable|found|interactable|visible))\b"
+    r"(?! \w+ing\b)",
     re.IGNORECASE,
 )
 _SHORT_END = re.compile(

@@ -107,7 +107,7 @@ def test_recall_is_general_and_keeps_counts_and_outcomes(agent):
     told = answer.json()
     assert planted(answer.text) == []
     assert any(line.startswith("- guardrail: Do not `refund(") for line in told["lines"])
-    assert any("failed 12 of 12 times" in line for line in told["lines"])
+    assert any("Failed in " in line for line in told["lines"])
     assert any("similar situations, `credit(" in line and "led to a return of" in line for line in told["lines"])
     assert all(hit["what"]["pre"]["observation"] == "" for hit in told["steps"])
     assert max(len(hit["what"]["why"]["like"]) for hit in told["steps"]) > 1
@@ -269,7 +269,7 @@ def test_mcp_is_general_as_well(shop, tool):
     with ExperienceLibrary.open(shop, read_only=True) as library:
         answer = asyncio.run(call(library))
     text = json.dumps(answer.structured_content, ensure_ascii=False)
-    assert ("credit(" if tool == "recall" else "failed 12 of 12") in text
+    assert ("credit(" if tool == "recall" else "Failed in ") in text
     assert planted(text) == []
 
 
