@@ -8,8 +8,10 @@ need the file itself, such as `repair` and `restore`, raise an error. The HTTP c
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -18,7 +20,8 @@ from .errors import ConfigError, LibraryError, UnknownName
 from .grading.grades import Grade
 from .learning.extraction import Extractor
 from .library import ExperienceLibrary
-from .open_runs import OpenRun
+from .open_runs import OpenRuns
+from .privacy.private_files import find_cache
 from .records import (
     Add,
     Admission,
@@ -93,6 +96,10 @@ class RemoteLibrary(ExperienceLibrary):
         self._read_only = read(bool, about["read_only"])
         self._evolves = "write" in read(list[str], about.get("rights", ["write"]))
         self._embedder_name, self._fingerprint = read(str, about["embedder"]), read(str, about["fingerprint"])
+        # Steps of runs that are not over stay on this host, apart for each token, because it names the writer.
+        account = blake2b(f"{url}\n{token}".encode(), digest_size=12).hexdigest()
+        self._runs = OpenRuns(str(find_cache() / f"client-{account}"), namespace)
+        self._record_abandoned()
 
     def _about(self) -> dict[str, Any]:
         """Return the server's description of the namespace, which is created if it does not exist."""
@@ -156,9 +163,11 @@ class RemoteLibrary(ExperienceLibrary):
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def open_run(self, episode: str, describe: Callable[[], Trajectory]) -> OpenRun:
-        """Return a run that keeps nothing on this host; see `ExperienceLibrary.open_run`."""
-        return OpenRun(None, self.namespace, episode, describe)
+    def _record_abandoned(self) -> None:
+        """Send the runs of processes of this host that are gone; they wait if the server does not take them."""
+        if not self._read_only:
+            with suppress(LibraryError):
+                self._runs.record_abandoned(self._record_again)
 
     def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
         """Record several episodes in one transaction; see `ExperienceLibrary.record_many`.
@@ -231,6 +240,7 @@ class RemoteLibrary(ExperienceLibrary):
             raise ConfigError(
                 f"{self._wire.url} reads its episodes itself. Start it with: hardwon serve LIBRARY --extractor MODEL"
             )
+        self._record_abandoned()
         # not an error: the runtime evolves after each episode, whatever its token permits
         if not self._evolves:
             return EvolutionReport()
@@ -495,7 +505,9 @@ class RemoteLibrary(ExperienceLibrary):
         return read(int, answer["lines"])
 
     def close(self) -> None:
-        """Close the connections. Closing twice is allowed."""
+        """Send the runs that are not over, and close the connections. Closing twice is allowed."""
+        with suppress(LibraryError):
+            self._runs.close(self._record_again)
         self._wire.close()
 
 

@@ -3,6 +3,9 @@
 import ast
 import asyncio
 import inspect
+import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 from hypothesis import given, settings, strategies as st
+from tests import warm
 
 import hardwon.runtime
 from hardwon.apps.http.access.auth import Tokens
@@ -25,6 +29,7 @@ from hardwon.memory.errors import (
     UnknownName,
 )
 from hardwon.memory.guardrails.probation import TRIAL_REFUSALS
+from hardwon.memory.open_runs.locks import LOCKS
 from hardwon.memory.remote import RemoteLibrary
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.policies.episodic import EpisodicPolicy
@@ -61,6 +66,56 @@ def remote(address, request):
     """A namespace of its own for every test."""
     with RemoteLibrary(address, namespace=request.node.name) as library:
         yield library
+
+
+KILLED = """
+import time
+from hardwon.memory.open_runs.locks import LOCKS
+from hardwon.memory.remote import RemoteLibrary
+from hardwon.runtime import FunctionEpisode, remember
+
+@remember
+def book(table):
+    return "booked"
+
+with FunctionEpisode(RemoteLibrary({address!r}, namespace="killed"), "Book a table with the key {secret}."):
+    book(11)
+    book(12)
+    print("ready", flush=True)
+    time.sleep(100)
+"""
+
+
+def test_a_killed_client_leaves_its_steps_to_the_next_on_its_host(address, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    secret = "AKIA" + "IOSFODNN7EXAMPLE"
+    code = KILLED.format(address=address, secret=secret)
+    with warm.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+    (file,) = tmp_path.glob("hardwon/*.runs/*.jsonl")
+    assert secret not in file.read_text()
+    for _ in range(2):
+        with RemoteLibrary(address, namespace="killed") as library:
+            (row,) = library.trajectories()
+            episode = library.trajectory(row["id"])
+    assert (episode.success, episode.ending) == (None, "abandoned")
+    assert [step.action for step in episode.steps] == ["book(table=11)", "book(table=12)"]
+    assert list(tmp_path.glob("hardwon/*")) == []
+
+
+def test_a_run_of_a_client_waits_while_the_server_is_down(tmp_path, monkeypatch, episode):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("hardwon.memory.wire.time.sleep", lambda seconds: None)
+    with served(tmp_path / "library.db", trust="trusted") as url:
+        library = RemoteLibrary(url)
+        run = library.open_run("e-1", lambda: episode("look"))
+        run.add(*episode("look").steps)
+    library.close()
+    LOCKS._drop()  # the process ends
+    assert len(list(tmp_path.glob("hardwon/*.runs/*.jsonl"))) == 1
 
 
 # ---- the same library
@@ -244,7 +299,7 @@ def test_all_that_the_runtime_calls_is_served():
             ):
                 called.add(node.attr)
     assert called >= {"recall", "check", "record", "evolve"}
-    inherited = {"record", "add", "items"}  # by record_many, add_many and _listed
+    inherited = {"record", "add", "items", "open_run"}  # by record_many, add_many, _listed and the cache of the user
     assert called - inherited - SERVED_BY_HAND_ONLY - {"namespace"} <= vars(RemoteLibrary).keys()
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from hardwon.memory.errors import LibraryUnreachable, LibraryUnwritable, OtherReplica
-from hardwon.memory.privacy.private_files import FOLDER_MODE, open_new
+from hardwon.memory.privacy.private_files import FOLDER_MODE, find_cache, open_new
 from hardwon.memory.storage.database import Store
 
 from .schema import install
@@ -34,11 +34,6 @@ class Note(NamedTuple):
     database: str
     """Random id of the database."""
     namespace: str
-
-
-def find_cache() -> Path:
-    """Return the folder of the replicas that have no folder of their own choice: in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hardwon"
 
 
 def find_folder(database: str, namespace: str) -> Path:

@@ -43,7 +43,7 @@ class Locks:
         """Return the token of this process in a folder, which it creates if necessary."""
         with self._lock:
             while folder not in self._held:
-                folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
+                folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
                 token = uuid.uuid4().hex[:16]
                 with suppress(FileNotFoundError):  # another process removed the empty folder meanwhile
                     descriptor = os.open(folder / f"{token}.lock", os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE)

@@ -20,6 +20,11 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700
 """Modes of new files and folders: access for their user only. Existing ones keep their mode."""
 
 
+def find_cache() -> Path:
+    """Return the folder of files that have no place of their own, such as replicas: in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hardwon"
+
+
 def open_new(path: Path, *, exclusive: bool = False) -> IO[bytes]:
     """Open a file for writing from its beginning. A new file gets mode 0600."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC)
