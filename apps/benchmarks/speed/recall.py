@@ -17,6 +17,7 @@ Agreement is the share of the five returned states that are as similar to the qu
 import sqlite3
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -107,7 +108,7 @@ class Parts:
 
     def __init__(self, library: ExperienceLibrary) -> None:
         self._connection = sqlite3.connect(f"{Path(library.path).absolute().as_uri()}?mode=ro", uri=True)
-        self._word_counts = dict(self._connection.execute("SELECT word, episodes FROM words"))
+        self._word_counts = Counter(dict(self._connection.execute("SELECT word, episodes FROM words")))
         self._texts = {kind: TextIndex(self._fetch, kind, 1) for kind in ("states", "items")}
         self.signatures = {row[0] for row in self._connection.execute(_SIGNATURES)}
         self._indices = {kind: self._build_index(kind, library.embedder.dim) for kind in ("states", "items")}
@@ -139,7 +140,7 @@ class Parts:
 
     def choose_terms(self, text: str) -> dict[str, str]:
         """Return the FTS5 queries that the library would run for a text, by kind."""
-        chosen = {kind: index.choose(text, self._word_counts).words for kind, index in self._texts.items()}
+        chosen = {kind: index.choose(text, lambda _: self._word_counts).words for kind, index in self._texts.items()}
         return {kind: " OR ".join(f'"{word}"' for word in words) for kind, words in chosen.items()}
 
     def search_terms(self, terms: Mapping[str, str]) -> None:

@@ -179,8 +179,8 @@ def test_a_match_asks_each_index_once(house, monkeypatch):
         monkeypatch.setattr(vectors, name, spy)
     scans = index.scans
     found = match(
-        index, "items", "a wooden drawer", index.embed("a wooden drawer"), frequencies={}, version=None, depth=2,
-        further=range(1, 7),
+        index, "items", "a wooden drawer", index.embed("a wooden drawer"), count_episodes=Counter, version=None,
+        depth=2, further=range(1, 7),
     )  # fmt: skip
     assert [spy.call_count for spy in spies] == [1, 1]
     assert index.scans == scans + 1
@@ -191,7 +191,7 @@ def test_a_match_asks_each_index_once(house, monkeypatch):
 def test_a_match_by_words_counts_by_its_share_of_them(house):
     """A short question has a small cosine to a long text."""
     house.index()
-    (first, *_) = find(house._search, "items", "oak", 3, frequencies={}, how="text")
-    hybrid = {ref: (near, why) for ref, near, why in find(house._search, "items", "oak", 3, frequencies={})}
+    (first, *_) = find(house._search, "items", "oak", 3, count_episodes=Counter, how="text")
+    hybrid = {ref: (near, why) for ref, near, why in find(house._search, "items", "oak", 3, count_episodes=Counter)}
     assert hybrid[first[0]][0] >= first[1] == 1.0
     assert "words" in hybrid[first[0]][1]

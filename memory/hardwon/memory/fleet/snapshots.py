@@ -173,7 +173,7 @@ def _check(log: Log, snapshot: Snapshot, source: sqlite3.Connection) -> None:
     (schema,) = source.execute("PRAGMA user_version").fetchone()
     # before anything is read from its tables, which may be views
     is_library = (application, schema) == (APPLICATION_ID, snapshot.schema)
-    if is_library and (changes := find_changes(source, schema)):
+    if is_library and (changes := find_changes(source, schema, "")):
         raise LibraryError(
             f"the snapshot of {log.name} at position {snapshot.position} was changed by another program: {changes}. "
             "Delete its row from hardwon.snapshots."

@@ -20,6 +20,7 @@ from hardwon.memory.situations.keys import Situation, guard_keys
 from hardwon.memory.storage.cache_files import Sidecar
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.storage.worlds import Worlds
 from hardwon.memory.trust import testimony
 from hardwon.memory.trust.support import Support
@@ -49,18 +50,23 @@ _CHANGED_ITEMS = (
 )
 STRUCTURAL_AFTER = 15
 """Number of episodes before any word is considered structural."""
+_STRUCTURAL = "SELECT word FROM words WHERE namespace = ? AND episodes >= ?"
+_COUNTS = (
+    "SELECT value, coalesce(episodes, 0) FROM json_each(?) LEFT JOIN words ON words.namespace = ? AND word = value"
+)
 
 
-def structural_words(words: Mapping[str, int], episodes: int) -> frozenset[str]:
+def read_structural_words(store: Store, namespace: int, episodes: int) -> frozenset[str]:
     """Return the words that belong to the structure of the environment.
 
     Args:
-        words: By word, the number of episodes that showed it.
+        store: The library.
+        namespace: The number of the namespace.
         episodes: Number of episodes.
     """
-    enough = STRUCTURAL_SHARE * episodes
-    frequent = (word for word, count in words.items() if count >= enough)
-    return frozenset(frequent) if episodes >= STRUCTURAL_AFTER else frozenset()
+    if episodes < STRUCTURAL_AFTER:
+        return frozenset()
+    return frozenset(word for (word,) in store.rows(_STRUCTURAL, (namespace, STRUCTURAL_SHARE * episodes)))
 
 
 class NamespaceCache:
@@ -81,9 +87,9 @@ class NamespaceCache:
         self._homes: dict[str, frozenset[int]] = {}
         self._effects = Effects(store, namespace)
         self._situation: Situation | None = None
-        self._words_unread = False
-        self._words: dict[str, int] = {}
-        self._structural: frozenset[str] = frozenset()
+        self._word_counts: dict[str, int] = {}
+        """By word that was asked for, the number of episodes that showed it."""
+        self._structural: frozenset[str] | None = None
         self.clock = EpisodeClock(namespace)
         """The number of episodes in this namespace, and of those that count."""
         self.items: dict[str, Item] = {}
@@ -150,7 +156,9 @@ class NamespaceCache:
             if self.clock.counted != before_count:
                 self._forget_counts()
             # Only marked here: words and values are read when they are needed.
-            self._words_unread = self._values.unread = True
+            self._values.unread = True
+            self._word_counts.clear()
+            self._structural = None
             self._read_worlds()
             self._effects.unread = True
             self._repertoires.mark_unread()
@@ -176,16 +184,18 @@ class NamespaceCache:
             self._situation = Situation(state, self.structural if is_known else frozenset())
         return self._situation
 
-    @property
-    def words(self) -> dict[str, int]:
-        """Return the number of episodes that showed each word."""
-        self._read_words()
-        return self._words
+    def count_episodes(self, words: Collection[str]) -> Mapping[str, int]:
+        """Return, by word, the number of episodes that showed it."""
+        counts = self._word_counts
+        if missing := [word for word in words if word not in counts]:
+            counts.update(self._store.rows(_COUNTS, (dumps(missing), self._namespace)))
+        return counts
 
     @property
     def structural(self) -> frozenset[str]:
         """Return the words that belong to the structure of the environment."""
-        self._read_words()
+        if self._structural is None:
+            self._structural = read_structural_words(self._store, self._namespace, self.clock.time)
         return self._structural
 
     @property
@@ -210,15 +220,6 @@ class NamespaceCache:
         self._effects.renew(worlds=True)
         for counts in (self._choices, self._outlooks, self._homes, self.bound):
             counts.clear()
-
-    def _read_words(self) -> None:
-        """Read the words if there are new episodes."""
-        if not self._words_unread:
-            return
-        self._words_unread = False
-        rows = self._store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (self._namespace,))
-        self._words = dict(rows)
-        self._structural = structural_words(self._words, self.clock.time)
 
     @property
     def values(self) -> ValueTable:

@@ -6,7 +6,7 @@ and `Candidates.items` merge the answers. `recall` filters, ranks, deduplicates 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -21,7 +21,7 @@ from .cache import NamespaceCache
 from .embedders import Vectors
 from .ranking import POOL, Found, TakenStep, find_best_steps, steps_of, weigh_subject
 from .search import Kind, Search
-from .text_index import MORE_TERMS, QUERY_TERMS
+from .text_index import MORE_TERMS, QUERY_TERMS, WordCounts
 
 How = Literal["hybrid", "dense", "text"]
 RRF = 60.0
@@ -82,7 +82,7 @@ def match(
     text: str,
     vector: Vectors,
     *,
-    frequencies: Mapping[str, int],
+    count_episodes: WordCounts,
     version: Version | None,
     terms: int = QUERY_TERMS,
     depth: int = DEPTH,
@@ -95,7 +95,7 @@ def match(
         kind: The texts to search.
         text: The query.
         vector: The vector of the query, (dim,) float32.
-        frequencies: By word, the number of episodes that showed it.
+        count_episodes: Returns the number of episodes that showed each of some words.
         version: The version of the library to search, or None for the current one.
         terms: Largest number of words to look up.
         depth: Number of matches taken from each index.
@@ -105,7 +105,7 @@ def match(
     vectors = index.index(kind, version)
     cosines = dict(vectors.search(vector, depth))
     nearest = frozenset(cosines)
-    rows = index.by_words(kind, text, depth, frequencies, terms)
+    rows = index.by_words(kind, text, depth, count_episodes, terms)
     scores = {row.ref: row.score for row in rows}
     # One product with all missing vectors: each call of the index costs more than the multiplication.
     missing = [ref for ref in dict.fromkeys((*scores, *further)) if ref not in nearest]
@@ -120,7 +120,7 @@ def find(
     text: str,
     k: int,
     *,
-    frequencies: Mapping[str, int],
+    count_episodes: WordCounts,
     how: How = "hybrid",
     vector: Vectors | None = None,
     version: Version | None = None,
@@ -134,7 +134,7 @@ def find(
         kind: What to search: `states` or `items`.
         text: The query.
         k: Largest number of matches.
-        frequencies: By word, the number of episodes that showed it.
+        count_episodes: Returns the number of episodes that showed each of some words.
         how: Which index to use: `hybrid`, `dense` (meaning only) or `text` (words only).
         vector: The vector of the text, if it is already computed.
         version: The version of the library to search, or None for the current one.
@@ -146,12 +146,12 @@ def find(
         vector = index.embed(text)
     if vector is None or (how == "dense" and not vector.any()):  # one letter has no meaning, but it is found as a word
         index.scans += 1
-        return [(row.ref, row.share, "words") for row in index.by_words(kind, text, k, frequencies, terms)]
+        return [(row.ref, row.share, "words") for row in index.by_words(kind, text, k, count_episodes, terms)]
     if how == "dense":
         index.scans += 1
         return [(ref, cosine, "meaning") for ref, cosine in index.index(kind, version).search(vector, k)]
     matches = match(
-        index, kind, text, vector, frequencies=frequencies, version=version, terms=terms, depth=depth
+        index, kind, text, vector, count_episodes=count_episodes, version=version, terms=terms, depth=depth
     )  # fmt: skip
     return [(ref, *matches.rate(ref)) for ref in matches.order[:k]]
 
@@ -316,7 +316,7 @@ class Candidates:
         """Return the matches that are similar enough to be shown."""
         steps = find(
             self._index, kind, self.text, k,
-            frequencies=self._derived.words, vector=self._embed(), version=self._version,
+            count_episodes=self._derived.count_episodes, vector=self._embed(), version=self._version,
             is_question=self.is_question, depth=depth,
         )  # fmt: skip
         return [hit for hit in steps if hit[1] >= MIN_COSINE]
@@ -375,7 +375,7 @@ class Candidates:
         Words that no episode shows are of two kinds: those of the sentences themselves, such as `rewarded`, which are
         common among items, and names of things that have not been met.
         """
-        count = self._derived.words.get(word)
+        count = self._derived.count_episodes((word,))[word]
         if count:
             return max(0.0, math.log((self._derived.clock.time + 1) / count))
         return self._index.measure_rarity("items", word)
@@ -387,7 +387,7 @@ class Candidates:
         def search_within(depth: int) -> tuple[Matches, list[int]]:
             matches = match(
                 self._index, "items", query, self._embed(),
-                frequencies=self._derived.words, version=self._version, depth=depth, further=filed,
+                count_episodes=self._derived.count_episodes, version=self._version, depth=depth, further=filed,
             )  # fmt: skip
             return matches, [ref for ref in matches.order[:depth] if is_of(ref, worlds)]
 
@@ -400,8 +400,9 @@ class Candidates:
         """Return the filed items as (least similarity, reason, numbers), in ascending order of similarity."""
         own = self._read_filed("signature", [plain(self.state.signature)])
         at_place, adjacent = self._find_by_place(plain(self.state.location))
-        count: Callable[[str, int], int] = self._derived.words.get
-        rarest = [word for _, word in sorted((count(word, 0), word) for word in content_words(query))]
+        named = content_words(query)
+        counts = self._derived.count_episodes(named)
+        rarest = [word for _, word in sorted((counts[word], word) for word in named)]
         return [
             (0.0, "its subject", self._find_by_subject(rarest)),
             (MIN_COSINE, "its tags", self._find_by_tag(rarest[:RARE_WORDS])),
@@ -440,11 +441,11 @@ class Candidates:
         The words that are rare among items are often common among states, such as `nothing`, so the search for the
         whole text does not look these up. Of words that no episode showed, a long answer of a tool may have hundreds.
         """
-        frequencies = self._derived.words
-        new = sorted((word for word in rarest if word not in frequencies), key=lambda word: not word.isalpha())
-        old = [word for word in rarest if word in frequencies]
+        counts = self._derived.count_episodes(rarest)
+        new = sorted((word for word in rarest if not counts[word]), key=lambda word: not word.isalpha())
+        old = [word for word in rarest if counts[word]]
         named = self._index.select_present("items", (*new[:CONSIDERED], *old[:CONSIDERED]))[:RARE_WORDS]
-        return self._index.list_by_words("items", " ".join(named), DEPTH, frequencies, len(named))
+        return self._index.list_by_words("items", " ".join(named), DEPTH, self._derived.count_episodes, len(named))
 
     def _find_by_tag(self, rarest: Sequence[str]) -> list[int]:
         """Return the items that share at least TAGS tags with the rare words of a state, most shared tags first."""

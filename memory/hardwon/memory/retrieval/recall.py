@@ -305,8 +305,8 @@ def search(
         how: Which index to use: `hybrid`, `dense` or `text`.
     """
     vector = None if how == "text" else index.embed(text)
-    options: dict[str, Any] = {"frequencies": derived.words, "how": how, "vector": vector, "version": version}
-    options["is_question"] = True
+    options: dict[str, Any] = {"count_episodes": derived.count_episodes, "how": how, "vector": vector}
+    options.update(version=version, is_question=True)
     items = find(index, "items", text, k, **options) if derived.items else []
     hits = [
         Hit(derived.items[derived.numbers[ref]], cosine, why) for ref, cosine, why in items if ref in derived.numbers

@@ -23,7 +23,7 @@ from hardwon.memory.storage.episodes import dumps, first_row, plain
 from hardwon.memory.storage.freshness import Version
 
 from .embedders import LOCAL, Embedder, Vectors, refuse_other
-from .text_index import TextIndex, TextMatch
+from .text_index import TextIndex, TextMatch, WordCounts
 from .vector_index import Exact, TrainedIndex, VectorIndex
 
 Kind = Literal["states", "testimony", "items"]
@@ -111,13 +111,13 @@ class Search:
             return self._embedder.embed(texts)
         return self._calls.call(partial(self._embedder.embed, texts))
 
-    def by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int) -> list[TextMatch]:
+    def by_words(self, kind: Kind, text: str, k: int, count_episodes: WordCounts, terms: int) -> list[TextMatch]:
         """Return the rows that contain the rarest words of the text, the best first."""
-        return self._texts[kind].scored(text, k, frequencies, terms)
+        return self._texts[kind].scored(text, k, count_episodes, terms)
 
-    def list_by_words(self, kind: Kind, text: str, k: int, frequencies: Mapping[str, int], terms: int) -> list[int]:
+    def list_by_words(self, kind: Kind, text: str, k: int, count_episodes: WordCounts, terms: int) -> list[int]:
         """Return the ids of the rows that `by_words` returns, without the cost of their coverage."""
-        return self._texts[kind].search(text, k, frequencies, terms)
+        return self._texts[kind].search(text, k, count_episodes, terms)
 
     def select_present(self, kind: Kind, words: Sequence[str]) -> list[str]:
         """Return those of the words that occur in any row, in their order."""
@@ -231,7 +231,7 @@ class Search:
         unsaved, length, first = self._unsaved[kind], 4 * self._embedder.dim, after
         # Each vector is recomputed at most once: if it cannot be replaced, the loop must still end.
         recomputed: set[int] = set()
-        while rows := self._store.rows(_VECTORS, (self.namespace, kind, after, newest, _READ)):
+        while after < newest and (rows := self._store.rows(_VECTORS, (self.namespace, kind, after, newest, _READ))):
             torn = [
                 row[0] for row in rows if len(row[1]) != length and row[0] not in unsaved and row[0] not in recomputed
             ]
@@ -288,7 +288,10 @@ class Search:
         )
         length = 4 * self._embedder.dim
         batch = _EMBED if seconds_left() is None else _EMBED_BRIEFLY
-        while rows := self._store.rows(query, (self.namespace, after, newest, kind, length, batch)):
+        while after < newest:
+            rows = self._store.rows(query, (self.namespace, after, newest, kind, length, batch))
+            if not rows:
+                return
             if seconds_left() == 0.0:
                 path = self._store.path
                 raise LibraryBusy(f"{path} has texts without vectors. Embed them: hardwon memory search {path} WORD")

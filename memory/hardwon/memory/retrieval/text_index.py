@@ -14,7 +14,7 @@ import re
 import sqlite3
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ from hardwon.memory.storage.episodes import first_row, last_row
 
 Rows = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
 """Runs an SQL query with parameters and returns its rows."""
+WordCounts = Callable[[Collection[str]], Mapping[str, int]]
+"""Returns, by word, the number of episodes that showed it, at least for the given words."""
 QUERY_TERMS = 4
 """Number of words of a text that are looked up regardless of their rows, the rarest ones."""
 MORE_TERMS = 24
@@ -99,16 +101,16 @@ class TextIndex:
         self._ids = array("q")
         """Ids of all rows, ascending. Gaps between them depend on rows of other tables, which must not count here."""
 
-    def search(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[int]:
+    def search(self, text: str, k: int, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> list[int]:
         """Return the ids of at most k rows that share the text's rarest words, the best first.
 
         Args:
             text: The query.
             k: Largest number of rows.
-            frequencies: By word, the number of episodes that showed it.
+            count_episodes: Returns the number of episodes that showed each of some words.
             terms: Largest number of words to look up; see `choose`.
         """
-        query = self.choose(text, frequencies, terms)
+        query = self.choose(text, count_episodes, terms)
         return [row - self._first for row, _ in self._find(query, k)]
 
     def _find(self, query: Query, k: int) -> list[tuple[int, float]]:
@@ -139,13 +141,13 @@ class TextIndex:
             lengths.update((row, _decode(size)) for row, size in self._rows(read, (json.dumps(missing),)))
         return np.array([lengths.get(row, 0) for row in listed], dtype=np.float64)
 
-    def scored(self, text: str, k: int, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> list[TextMatch]:
+    def scored(self, text: str, k: int, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> list[TextMatch]:
         """Return the rows that `search` finds, with their coverage and score, the best first.
 
         The coverage is the share, in [0, 1], of the weight of the query's words that a row contains. Words that occur
         in no row count, too, so no row covers much of a question about other topics.
         """
-        query = self.choose(text, frequencies, terms)
+        query = self.choose(text, count_episodes, terms)
         matches = self._find(query, k)
         best = matches[0][1] if matches else 0.0
         shares = self._coverage(query, [row for row, _ in matches])
@@ -170,18 +172,19 @@ class TextIndex:
         shares: list[float] = (sums / (sum(query.weights) + query.missing)).tolist()
         return shares
 
-    def choose(self, text: str, frequencies: Mapping[str, int], terms: int = QUERY_TERMS) -> Query:
+    def choose(self, text: str, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> Query:
         """Choose the words of a text to look up; ties are broken alphabetically.
 
         Args:
             text: The query.
-            frequencies: By word, the number of episodes that showed it; selects the words to consider in a long text.
+            count_episodes: Returns the number of episodes that showed each of some words, to choose those of a long
+                text that are considered.
             terms: Largest number of words. Beyond QUERY_TERMS, words are added only while all of them together have few
                 rows.
         """
         self._follow()
         cached = self._reaches
-        reaches = {word: cached.get(word) or self._count_rows(word) for word in _select_words(text, frequencies)}
+        reaches = {word: cached.get(word) or self._count_rows(word) for word in _select_words(text, count_episodes)}
         rarest = [word for _, word in sorted((reach.rows, word) for word, reach in reaches.items() if reach.rows)]
         if not rarest:
             return Query((), (), 0, 0.0)
@@ -296,11 +299,15 @@ def _decode(size: bytes) -> int:
     return number
 
 
-def _select_words(text: str, frequencies: Mapping[str, int]) -> list[str]:
+def _select_words(text: str, count_episodes: WordCounts) -> list[str]:
     """Return the words of a text that the fewest episodes showed; unseen words come last."""
+    all_words = _short(content_words(text))
+    if len(all_words) <= CONSIDERED:
+        return list(all_words)
+    counts = count_episodes(all_words)
     # Ties are decided by the word itself, which is the last of each tuple.
-    counts = [(word not in frequencies, frequencies.get(word, 0), word) for word in _short(content_words(text))]
-    return [word for _, _, word in heapq.nsmallest(CONSIDERED, counts)]
+    chosen = heapq.nsmallest(CONSIDERED, ((not counts[word], counts[word], word) for word in all_words))
+    return [word for _, _, word in chosen]
 
 
 class StemIndex:

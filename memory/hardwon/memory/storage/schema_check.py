@@ -62,16 +62,16 @@ def check_schema(connection: sqlite3.Connection, version: int, path: str) -> Non
     Raises:
         LibraryDamaged: It has others. The message names them.
     """
-    if changes := find_changes(connection, version):
+    if changes := find_changes(connection, version, path):
         raise LibraryDamaged(
             f"{path} was changed by another program, so it cannot be trusted: {changes}. "
             f"Save what can be read with `hardwon memory export {path} FILE`, and import FILE into a new library."
         )
 
 
-def find_changes(connection: sqlite3.Connection, version: int) -> str:
+def find_changes(connection: sqlite3.Connection, version: int, path: str) -> str:
     """Return in words how the schema of a library file differs from that of its version; empty if it does not."""
-    stamp = _read_stamp(connection)
+    stamp = _read_stamp(path)
     if stamp is not None and (stamp, version) in _SOUND:
         return ""
     changes = _compare(tuple(connection.execute(_READ)), version)
@@ -80,15 +80,14 @@ def find_changes(connection: sqlite3.Connection, version: int) -> str:
     return changes
 
 
-def _read_stamp(connection: sqlite3.Connection) -> tuple[int, ...] | None:
+def _read_stamp(path: str) -> tuple[int, ...] | None:
     """Return numbers that change with any write to a file or its log; None if there are none yet.
 
     Nobody can choose the time of the last change of a file. It is counted in ticks, so it is none while it is recent.
     """
-    (_, _, file), *_ = connection.execute("PRAGMA database_list")
     numbers: list[int] = []
     with suppress(OSError):
-        for name in filter(None, (file, f"{file}-wal")):
+        for name in (path, f"{path}-wal"):
             stat = os.stat(name)  # noqa: PTH116  # not Path.stat, which costs twice as much
             if stat.st_size and time.time_ns() - stat.st_ctime_ns < TICK_NS:
                 return None
