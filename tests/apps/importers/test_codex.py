@@ -54,3 +54,21 @@ def test_each_request_becomes_an_episode(tmp_path, events):
         assert [step.diagnosis.success for step in episode.steps] == [False, True]
         assert episode.steps[0].diagnosis.evidence == "1 failed"
         assert episode.meta["trace"] == "s-1"
+
+
+STOPS = {
+    "event": line("event_msg", type="turn_aborted", reason="interrupted"),
+    "text": message("user", "<turn_aborted>\nThe user interrupted the previous turn on purpose.\n</turn_aborted>"),
+}
+
+
+@pytest.mark.parametrize("events", [True, False])
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_turn_that_a_person_stopped_is_no_success(library, tmp_path, events, stop):
+    path = write_rollout(tmp_path / "rollout.jsonl", events=events)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines, STOPS[stop]]) + "\n")
+    form, logged = reading.read(path)
+    filing.write(library, logged, source=form, trust="trusted")
+    outcomes = {row["task"]: row["success"] for row in library.trajectories()}
+    assert outcomes == {"Fix the tests.": True, "Now the lint.": None}

@@ -111,7 +111,7 @@ def leave_an_async_stream(library, desk):
     asyncio.run(run())
 
 
-def cancel_a_task(library, desk):
+def cancel_a_task(library, desk, *, wait_s=None):
     async def run():
         called = asyncio.Event()
 
@@ -125,6 +125,10 @@ def cancel_a_task(library, desk):
 
         chat = Looping(messages=iter(()))
         agent = create_agent(chat, [book], middleware=[ExperienceMiddleware(library)])
+        if wait_s:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(agent.ainvoke(REQUEST), wait_s)
+            return
         task = asyncio.create_task(agent.ainvoke(REQUEST))
         await called.wait()
         while chat.made < 2:
@@ -134,6 +138,10 @@ def cancel_a_task(library, desk):
             await task
 
     asyncio.run(run())
+
+
+def wait_for_a_task(library, desk):
+    cancel_a_task(library, desk, wait_s=0.5)
 
 
 def exceed_a_time_limit(library, desk):
@@ -164,6 +172,7 @@ ENDS = {
     leave_a_stream: (None, "GeneratorExit"),
     leave_an_async_stream: (None, "GeneratorExit"),
     cancel_a_task: (None, "CancelledError"),
+    wait_for_a_task: (None, "CancelledError"),
     exceed_a_time_limit: (None, "TimeoutError"),
 }
 

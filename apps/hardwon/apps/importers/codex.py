@@ -20,7 +20,9 @@ from .spool import LoggedEpisode, Spool, started_at
 TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 UNIQUE_CHARS = 16
 """Length from which the id of a call is taken to be random."""
-_INSERTED = ("<environment_context>", "<user_instructions>", "<turn_aborted>", "# AGENTS.md", "<INSTRUCTIONS>")
+_STOPPED = "<turn_aborted>"
+"""Beginning of what the program inserts when the person stops a turn; newer versions write an event as well."""
+_INSERTED = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<INSTRUCTIONS>")
 """Beginnings of user messages that no person wrote."""
 
 
@@ -54,6 +56,8 @@ class Rollouts:
             self._with_events.add(self._session)
             request = _make_request(str(payload.get("message") or ""))
             self._spool.put(self._session, place, ["event", [request], at], at=at)
+        elif kind == "event_msg" and payload.get("type") == "turn_aborted":
+            self._spool.put(self._session, place, ["item", [_make_stop()], at], at=at)
         elif kind == "response_item" and payload.get("role") not in ("developer", "system"):
             messages = [_unwrap_output(message) for message in plain_messages(payload)]
             self._spool.put(self._session, place, ["item", messages, at], at=at)
@@ -66,6 +70,8 @@ class Rollouts:
                 for message in messages:
                     if message["role"] != "user":
                         replies.append(message)
+                    elif message["text"].lstrip().startswith(_STOPPED):
+                        replies.append(_make_stop())
                     elif self._is_request(session, source, message["text"]):
                         yield from self._build_episode(session, number, task, replies, start)
                         number, task, replies, start = number + 1, message["text"], [], at
@@ -109,6 +115,11 @@ def _refer_to_content(number: int, start: Any, task: str, call: Any) -> str:
 
 def _make_request(text: str) -> Message:
     return {"role": "user", "text": text, "calls": [], "answers": None, "error": False}
+
+
+def _make_stop() -> Message:
+    """Return a message that says that the turn was stopped; see `read_ending`."""
+    return {**_make_request(""), "role": "assistant", "unfinished": "interrupted"}
 
 
 def _unwrap_output(message: Message) -> Message:
