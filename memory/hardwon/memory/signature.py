@@ -18,6 +18,8 @@ _IDS = re.compile(
     r"|\b[0-9a-f]{12,}\b"
     r"|\d+(?:[.,:]\d+)*"
 )
+HASH_DIGITS = 16
+"""Digits of a computed signature."""
 _COUNTS = re.compile(r"\b(?:one|two|three|four|five|six|seven|eight|nine|ten|several|some|an?|the)\b\s*")
 _CLAUSE = re.compile(r"[.!?;:]\s+|\n")
 _LISTING = re.compile(r" ?, ?(?:and )?| and ")
@@ -40,7 +42,7 @@ def signature(observation: str, facts: Mapping[str, Any] | None = None) -> str:
     """
     shape = abstract_facts(facts) if facts else abstract(observation)
     # `replace`, because a lone surrogate from an environment has no UTF-8 form
-    return hashlib.blake2b(shape.encode(errors="replace"), digest_size=8).hexdigest()
+    return hashlib.blake2b(shape.encode(errors="replace"), digest_size=HASH_DIGITS // 2).hexdigest()
 
 
 @lru_cache(maxsize=4096)

@@ -179,7 +179,7 @@ def check_item(item: Item) -> None:
     """Raise an error if an item would differ after it is stored and read back."""
     if not isinstance(item, Item):
         raise WrongType(f"an item is {describe_value(item)}; give an Item.")
-    for name in ("title", "body", "when_to_use", "when_not_to_use", "repairs", "source", "writer", "status"):
+    for name in ("title", "body", "when_to_use", "when_not_to_use", "repairs", "source", "writer"):
         check_text(f"item {name}", getattr(item, name))
     if item.id != "":
         check_id("item id", item.id)
@@ -196,6 +196,8 @@ def check_item(item: Item) -> None:
         check_number(f"item {name}", getattr(item, name))
     _check_flag("item pinned", item.pinned)
     check_whole("item version", item.version)
+    check_whole("item episodes", item.episodes)
+    check_choice("item status", item.status, ("active", "quarantined", "retired"))
     if item.ttl is not None:
         check_whole("item ttl", item.ttl)
 

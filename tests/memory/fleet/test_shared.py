@@ -361,3 +361,13 @@ def test_importing_the_memory_does_not_import_psycopg():
         "assert not {'psycopg', 'zstandard'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_secret_is_no_name_of_a_namespace(url, tmp_path):
+    """The server does not get it either."""
+    name = "ghp_" + "a1B2c3D4e5" * 3 + "f6G7h8"
+    with pytest.raises(ConfigError, match="contains a secret"):
+        ExperienceLibrary.open(url, namespace=name, replica=tmp_path / "a")
+    with ExperienceLibrary.open(url, replica=tmp_path / "b") as library:
+        assert isinstance(library, FleetLibrary)
+        assert library._log._reader.run("SELECT name FROM hardwon.namespaces") == [("default",)]

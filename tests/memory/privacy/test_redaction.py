@@ -365,6 +365,33 @@ def test_a_secret_in_a_name_is_refused(library, path, episode, write):
     assert NAMED.encode() not in path.read_bytes()
 
 
+FIELDS = [
+    *(("state", {field: NAMED}) for field in ("observation", "location", "task", "feedback", "signature")),
+    *[("state", {"notes": (NAMED,)}), ("state", {"facts": {NAMED: NAMED}}), ("step", {"action": NAMED})],
+    *[("step", {"keys": (NAMED,)}), ("step", {"admissible": (NAMED,)})],
+    *[("episode", {field: NAMED}) for field in ("task", "arm", "ending")],
+    *[("episode", {"meta": {NAMED: {NAMED: [NAMED]}}}), ("item", {"condition": {"text": NAMED}})],
+    *[("item", {field: NAMED}) for field in ("title", "body", "when_to_use", "when_not_to_use", "forbids")],
+    *[("item", {field: (NAMED,)}) for field in ("steps", "tags", "locations", "signatures")],
+]
+
+
+@pytest.mark.parametrize(("what", "changes"), FIELDS)
+def test_a_secret_in_a_field_is_not_stored(library, path, what, changes):
+    state = State("A door.", task="go")
+    if what == "item":
+        library.add(replace(Item("insight", "a title"), **changes))
+    else:
+        state = replace(state, **changes) if what == "state" else state
+        step = Step(state, "go", state, Diagnosis(True))
+        step = replace(step, **changes) if what == "step" else step
+        episode = Trajectory("go", (step,), True)
+        library.record(replace(episode, **changes) if what == "episode" else episode)
+        assert library.recall(state)
+    library.close()
+    assert NAMED.encode() not in path.read_bytes()
+
+
 def exported(library, episode, name):
     """A file of an export in which an episode has this id."""
     file = Path(library.path).with_name("export.jsonl")

@@ -19,6 +19,7 @@ from hardwon.memory.errors import (
     OtherReplica,
     UnknownName,
 )
+from hardwon.memory.validation import check_no_secret
 
 from .entries import FORMAT, LogEntry, is_equal, unpack
 from .schema import GRANTS, MANAGE_GRANTS, WRITE_GRANTS, install
@@ -142,6 +143,7 @@ class Log:
         find, by = "SELECT id FROM hardwon.namespaces WHERE name = %(name)s", {"name": self.namespace}
         rows = self._reader.run(find, by)
         if not rows and create:
+            check_no_secret("namespace", self.namespace)
             try:
                 with self._reader.transaction():
                     self._reader.run(

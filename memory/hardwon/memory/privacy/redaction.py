@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
+from hardwon.memory.signature import HASH_DIGITS
 
 from .secret_fields import PINS, is_pin, is_typed, kind_of, may_hold_fields, redact_fields
 from .secret_forms import NAMES, VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
@@ -366,7 +367,7 @@ _last: tuple[State, State] | None = None
 
 
 def redact_state(state: State) -> State:
-    """Return the state without secrets. Its signature stays that of the original state."""
+    """Return the state without secrets. A computed signature stays that of the original state."""
     global _last
     last = _last  # one read: another thread may replace the pair
     if last is None or last[0] is not state:
@@ -376,8 +377,13 @@ def redact_state(state: State) -> State:
 
 def _redacted_state(state: State) -> State:
     """Return the state with all its texts redacted."""
+    given = state.signature_if_known
+    named = (
+        {"signature": redact(given)} if len(given) not in (0, HASH_DIGITS) else {}
+    )  # a name that the environment chose
     return _with(
         state,
+        **named,
         observation=redact(state.observation),
         facts=_value_of(state.facts),
         location=redact(state.location),
@@ -422,6 +428,7 @@ def redact_item(item: Item) -> Item:
         condition=_value_of(item.condition),
         forbids=item.forbids and redact(item.forbids),
         steps=redact_all(item.steps),
+        signatures=redact_all(item.signatures),
         verify=_value_of(item.verify),
         locations=redact_all(item.locations),
         tags=redact_all(item.tags),

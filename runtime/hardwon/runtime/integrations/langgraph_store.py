@@ -40,6 +40,7 @@ from hardwon.memory.errors import ConfigError, LibraryError
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.stored_values import MINUTE, ValueBatch, ValueWrite
+from hardwon.memory.validation import check_no_secret
 
 from .langgraph_embedder import GivenEmbedder
 
@@ -109,7 +110,8 @@ class HardwonStore(BaseStore):
             One result per operation, in order; None for writes.
 
         Raises:
-            ConfigError: An operation is of unknown type, a value is not plain JSON, or a filter operator is unknown.
+            ConfigError: An operation is of unknown type, a value is not plain JSON, a label or key contains a secret,
+                or a filter operator is unknown.
             LibraryUnreachable: The batch writes, and the server of a shared library does not answer.
         """
         operations = list(ops)
@@ -291,6 +293,8 @@ class HardwonStore(BaseStore):
         path = _join_labels(op.namespace)
         if op.value is None:
             return ValueWrite(path, op.key, None)
+        for name in (*op.namespace, op.key):
+            check_no_secret("a name in the store", name)
         try:
             value = json.dumps(op.value)
         except (TypeError, ValueError, RecursionError) as error:

@@ -28,6 +28,7 @@ from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, U
 from hardwon.memory.storage.database import Store
 from hardwon.memory.trust.intake import writer_name
 from hardwon.memory.upkeep.file_queries import is_marked, mark
+from hardwon.memory.validation import check_no_secret
 
 PREFIX = "hardwon_"
 """Prefix of every token, so that a leaked one is recognized."""
@@ -171,11 +172,12 @@ class Tokens:
             The secret.
 
         Raises:
-            ConfigError: The name is empty or in use, the token has no rights, or the file cannot be written.
+            ConfigError: The name is empty, in use or a secret, the token has no rights, or the file cannot be written.
         """
         rights = rights_of(read=not record if read is None else read, record=record, write=write, log=log)
         if not rights:
             raise ConfigError(f"the token {name!r} would have no rights. Grant it read, record or write.")
+        check_no_secret("token name", name)  # it is the writer of what the token records
         names = None if namespaces is None else tuple(dict.fromkeys(namespaces))
         secret = PREFIX + secrets.token_urlsafe(32)
         with self._changing() as tokens:
