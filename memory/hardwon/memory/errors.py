@@ -81,7 +81,7 @@ class UnknownName(HardwonError, LookupError):
         names = sorted(map(str, candidates))  # of a damaged library, a name may be no text
         matches = difflib.get_close_matches(name, names, n=1)
         hint = f" Did you mean {matches[0]!r}?" if matches else ""
-        return cls(f"unknown {kind} {name!r}.{hint} There are: {', '.join(names) or 'none'}.")
+        return cls(f"unknown {kind} {name!r:.200}.{hint} There are: {', '.join(names) or 'none'}.")
 
 
 class MissingExtra(HardwonError, ImportError):

@@ -76,7 +76,7 @@ def _read(settings: Path) -> dict[str, Any]:
         return {}
     try:
         value = json.loads(read_text(settings) or "{}")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{settings} is not JSON ({error}). Mend it, or move it away.") from error
     if not isinstance(value, dict) or not isinstance(value.get("hooks") or {}, dict):
         raise ConfigError(f"{settings} has no object of hooks. Mend it, or move it away.")

@@ -67,14 +67,14 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         value = json.loads(text)
         if value["format"] != FORMAT:
-            raise ConfigError(f"{path} has format {value['format']}, not {FORMAT}. Update hardwon.")
+            raise ConfigError(f"{path} has format {value['format']!r:.40}, not {FORMAT}. Update hardwon.")
         items: Mapping[str, list[str]] = value["items"]
         return Manifest(
             str(value["library"]), str(value["namespace"]),
             {ref: str(file) for ref, (file, _) in items.items()},
             {ref: str(digest) for ref, (_, digest) in items.items()},
         )  # fmt: skip
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(

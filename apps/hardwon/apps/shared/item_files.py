@@ -157,7 +157,7 @@ def parse_file(text: str, name: str) -> ItemFile:
     fields_given, lines = _parse_front(front, name)
     for key in fields_given:
         if key not in (*HEAD, *PARTS):
-            raise ConfigError(f"{name}:{lines[key]}: {key!r} is not a field; use {', '.join((*HEAD, *PARTS))}.")
+            raise ConfigError(f"{name}:{lines[key]}: {key!r:.60} is not a field; use {', '.join((*HEAD, *PARTS))}.")
     ref, kind = fields_given.pop("id", None) or "", fields_given.pop("kind", None) or ""
     for key, value in (("id", ref), ("kind", kind)):
         if not isinstance(value, str):
@@ -210,7 +210,7 @@ def _check_values(values: Mapping[str, Any], kind: str, name: str, lines: Mappin
             try:
                 check_changes(sample, {key: value})
             except (ConfigError, TypeError) as error:
-                raise ConfigError(f"{where}: {error}") from error
+                raise ConfigError(f"{where}: {error!s:.500}") from error
     if not values["title"]:
         raise ConfigError(f"{name}:2: the item has no title; give one sentence that summarizes it.")
     try:

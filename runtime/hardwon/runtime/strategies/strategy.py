@@ -8,6 +8,7 @@
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -21,6 +22,9 @@ CHAT_ONLY = {"instructions": "", "temperature": None, "context": "all", "history
 """The fields that only a chat model reads, with their defaults."""
 PLANNERS = ("skills", "demonstrations", "search", "recorded")
 """Names of the planners without a chat model."""
+DEEPEST = 32
+_DEEP_NAME = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
+"""A name of many parts, of which the parser takes the square of their number."""
 DRAFTS = "drafts:"
 """Before the name of a chat model that writes several plans and compares them; see `DraftPlanner`."""
 
@@ -71,8 +75,13 @@ def load_strategies(path: str | Path) -> tuple[Strategy, ...]:
         UnknownName: A table has an unknown field.
     """
     try:
-        tables = tomllib.loads(read_text(path))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        text = read_text(path)
+        if _DEEP_NAME.search(text):
+            raise ConfigError(f"{path} has a name of over {DEEPEST} parts; a strategy is one table of settings.")
+        tables = tomllib.loads(text)
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5,000 digits is no TOMLDecodeError
         raise ConfigError(f"{path} cannot be read as TOML: {error}.") from error
     strategies = tuple(_parse_strategy(name, table, path) for name, table in tables.items())
     if not strategies:

@@ -40,7 +40,7 @@ def parse(kind: type[T], given: Any, path: str = "") -> T:
     """
     if not isinstance(given, Mapping):
         raise ConfigError(
-            f"{path or 'the settings'} is {given!r}; it must be a section with: {', '.join(_field_names(kind))}."
+            f"{path or 'the settings'} is {given!r:.200}; it must be a section with: {', '.join(_field_names(kind))}."
         )
     for name in given:
         if name not in _field_names(kind):
@@ -82,15 +82,15 @@ def parse_value(kind: Any, given: Any, path: str) -> Any:
         return given
     if origin is dict:
         if not isinstance(given, Mapping):
-            raise ConfigError(f"{path} is {given!r}; it must be a mapping of names to values.")
+            raise ConfigError(f"{path} is {given!r:.200}; it must be a mapping of names to values.")
         return {str(name): parse_value(parts[1], value, _join_path(path, str(name))) for name, value in given.items()}
     if origin is tuple and parts[-1] is Ellipsis:
         if not isinstance(given, Sequence) or isinstance(given, str):
-            raise ConfigError(f"{path} is {given!r}; it must be a list.")
+            raise ConfigError(f"{path} is {given!r:.200}; it must be a list.")
         return tuple(parse_value(parts[0], value, f"{path}[{n}]") for n, value in enumerate(given))
     if origin is tuple:
         if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(parts):
-            raise ConfigError(f"{path} is {given!r}; it must be a list of {len(parts)}.")
+            raise ConfigError(f"{path} is {given!r:.200}; it must be a list of {len(parts)}.")
         return tuple(
             parse_value(part, value, f"{path}[{n}]") for n, (part, value) in enumerate(zip(parts, given, strict=True))
         )
@@ -104,7 +104,7 @@ def _parse_scalar(kind: type, given: Any, path: str) -> Any:
     # bool is a subclass of int in Python, but `true` is not a number in a settings file.
     if not isinstance(given, kind) or (kind is int and isinstance(given, bool)):
         descriptions = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
-        raise ConfigError(f"{path} is {given!r}; it must be {descriptions.get(kind, kind.__name__)}.")
+        raise ConfigError(f"{path} is {given!r:.200}; it must be {descriptions.get(kind, kind.__name__)}.")
     return given
 
 
@@ -117,7 +117,7 @@ def _parse_float(given: Any, path: str) -> Any:
     elif isinstance(given, int) and not isinstance(given, bool):
         number = float(given)
     if isinstance(number, float) and not math.isfinite(number):
-        raise ConfigError(f"{path} is {given!r}; it must be a finite number.")
+        raise ConfigError(f"{path} is {given!r:.200}; it must be a finite number.")
     return number
 
 

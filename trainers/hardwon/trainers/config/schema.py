@@ -31,7 +31,7 @@ from .program import ProgramConfig as ProgramConfig
 from .roles import CreditConfig as CreditConfig, RoleConfig as RoleConfig
 from .schedules import look_up
 from .sources import check_call
-from .yaml_bounds import check_yaml
+from .yaml_bounds import read_yaml
 
 MOST_WORLDS = 1_000_000
 """Task instances that a range of seeds can name."""
@@ -482,20 +482,10 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, method: str = "") -
         ConfigError: The file cannot be read or a setting is invalid; the message names its path.
         UnknownName: There is no such method.
     """
-    import yaml
-
     try:
-        text = read_text(path)
-        check_yaml(text, path)
-        given = yaml.safe_load(text) or {}
+        given = read_yaml(read_text(path), path) or {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}. Give the path of a YAML file.") from error
-    except yaml.YAMLError as error:
-        # Not the error itself: it quotes the file, which may hold secrets.
-        mark = getattr(error, "problem_mark", None)
-        line = f" in line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or "it cannot be read"
-        raise ConfigError(f"{path} is not YAML{line}: {problem}. Give a file of settings.") from None
     if not isinstance(given, Mapping):
         raise ConfigError(f"{path} holds {type(given).__name__}, not settings; write sections, such as `run:`.")
     return of(given, overrides, method=method)
@@ -535,14 +525,11 @@ def _apply_method(given: dict[str, Any], method: str) -> None:
 
 def _override(given: dict[str, Any], override: str) -> None:
     """Apply one override `a.b=value` to a mapping, in place."""
-    import yaml
-
     path, equals, value = override.partition("=")
     if not equals or not path.strip():
         raise ConfigError(f"override {override!r} has no value; write roles.policy.learner.lr=1e-4.")
     section, name = _find_section(given, path.strip())
-    check_yaml(value, path.strip())
-    section[name] = yaml.safe_load(value)
+    section[name] = read_yaml(value, path.strip())
 
 
 def _find_section(given: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:

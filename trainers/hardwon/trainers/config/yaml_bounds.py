@@ -1,6 +1,7 @@
-"""Bound what is read as YAML: a text of nested lists takes the square of its depth, and aliases stand for gigabytes."""
+"""Bound what is read as YAML: nested lists and long numbers take the square of their length, aliases stand for more."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from hardwon.memory.errors import ConfigError
 
@@ -8,6 +9,9 @@ DEEPEST = 32
 """Levels of lists and mappings in each other, with those that aliases stand for."""
 LARGEST = 1_000_000
 """Characters of a text, and of the values in it, with those that aliases stand for."""
+LONGEST_NUMBER = 100
+"""Characters of a number or a date."""
+_NUMBERS = ("int", "float", "timestamp")
 
 
 @dataclass
@@ -52,6 +56,8 @@ def check_yaml(text: str, name: object, *, first_line: int = 1) -> None:
                 raise ConfigError(f"{name}:{line}: the alias *{event.anchor:.60} stands for no value before it.")
         elif isinstance(event, yaml.ScalarEvent):
             value = _Value(event.anchor, 1 + len(event.value), 0)
+            if len(event.value) > LONGEST_NUMBER and _is_number(event):
+                raise ConfigError(f"{name}:{line}: a number of {len(event.value):,} characters. Shorten or quote it.")
         elif isinstance(event, yaml.CollectionStartEvent):
             path.append(_Value(event.anchor))
         elif isinstance(event, yaml.CollectionEndEvent):
@@ -66,3 +72,40 @@ def check_yaml(text: str, name: object, *, first_line: int = 1) -> None:
             raise ConfigError(f"{name}:{line}: more than {DEEPEST} levels in each other are not read. Flatten it.")
         if path[-1].size > LARGEST:
             raise ConfigError(f"{name}:{line}: aliases stand for over {LARGEST:,} characters. Use fewer of them.")
+
+
+def _is_number(event: Any) -> bool:
+    """Return whether a scalar would be read as a number or a date."""
+    import yaml
+
+    tag = event.tag
+    if event.implicit[0]:
+        tag = yaml.SafeLoader("").resolve(yaml.ScalarNode, event.value, (True, False))
+    return str(tag).rpartition(":")[2] in _NUMBERS
+
+
+def read_yaml(text: str, name: object, *, first_line: int = 1) -> Any:
+    """Return the value of a text within the bounds.
+
+    Args:
+        text: The text.
+        name: Name of the file, for messages.
+        first_line: Number of the text's first line in the file.
+
+    Raises:
+        ConfigError: The text is not YAML, or exceeds a bound. The message names the line, but does not quote the text,
+            which may hold secrets.
+    """
+    import yaml
+
+    try:
+        check_yaml(text, name, first_line=first_line)
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or "it cannot be read"
+        line = f" in line {mark.line + first_line}" if mark else ""
+        raise ConfigError(f"{name} is not YAML{line}: {problem}. Write `name: value`.") from None
+    except ConfigError:
+        raise
+    except ValueError as error:  # such as a date that does not exist
+        raise ConfigError(f"{name} has a value that does not exist ({error}). Write another, or quote it.") from None
