@@ -45,7 +45,7 @@ def test_forms_with_more_words_of_the_question_come_first(library):
     library.receive(
         [
             *(episode(f"a{n}", "an office", "wire(amount=1)") for n in range(6)),
-            *(episode(f"b{n}", "an office", "wire(bonus=1)") for n in range(2)),
+            *(episode(f"b{n}", "an office", "wire(bonus=1)") for n in range(3)),
         ],
         writer="token:stranger", trust="untrusted",
     )  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 from hardwon.memory import Diagnosis, Estimate, Failure, Hit, Item, Outcome, Recollection, State, Step
 from hardwon.memory.situations.actions import parse_action, pattern_of
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
-from hardwon.memory.trust.support import REQUESTS
+from hardwon.memory.trust.testimony import REQUESTS, find_chosen_words
 from hardwon.runtime.guidance.abstraction import abstract_recollection
 from hardwon.runtime.guidance.base import lines_of
 from hardwon.runtime.guidance.rendering import Visible, generalize_action, render_estimates, render_item, render_steps
@@ -203,9 +203,10 @@ def test_a_warning_says_that_the_action_fails():
 )
 def test_holes_stand_in_the_place_of_the_values(action, general):
     """Order, flags and quotes stay; an action without holes is the one that was run."""
-    assert generalize_action(action, Visible(None)) == general
+    chosen = find_chosen_words(action)
+    assert generalize_action(action, Visible(None), chosen) == general
     assert generalize_action(action, Visible(None, everything=True)) == action
-    assert generalize_action(action, Visible(None), parse_action(action).slots) == action
+    assert generalize_action(action, Visible(None), {*parse_action(action).slots, *chosen}) == action
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,9 @@ class Consolidator:
         if self._heard == ALONE:
             return self._collect(values, self._generalize)
 
-        def limit_words(item: Item, pattern: str) -> Item:
+        def limit_words(item: Item, pattern: str) -> Item | None:
+            if support.has_doubtful_names(item):
+                return None
             return item if support.vouches_for(item) else replace(item, episodes=0)
 
         return [*self._collect(values, limit_words), *self._voices.proposals()]

@@ -19,10 +19,10 @@ MAX_DEPTH = 3
 MAX_ARGUMENTS = 12
 """Maximum number of arguments of a call. Further ones are dropped."""
 
-_CALL = re.compile(r"\s*([A-Za-z_][\w.-]*)\((.*)\)\s*", re.DOTALL)
-_BRACKETS = re.compile(r"\s*([A-Za-z_][\w.-]*+)((?:\[[^\[\]]*\]|\"[^\"]*\"|\s)+)", re.DOTALL)
+_CALL = re.compile(r"\s*([^\W\d][\w.-]*)\((.*)\)\s*", re.DOTALL)
+_BRACKETS = re.compile(r"\s*([^\W\d][\w.-]*+)((?:\[[^\[\]]*\]|\"[^\"]*\"|\s)+)", re.DOTALL)
 _BRACKETED = re.compile(r"\[([^\[\]]*)\]|\"([^\"]*)\"")
-_NAME = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*=(?!=)\s*")
+_NAME = re.compile(r"\s*([^\W\d][\w.-]*)\s*=(?!=)\s*")
 _TOKEN = re.compile(r"(?<!\S)\"[^\"]*\"(?!\S)|(?<!\S)'[^']*'(?!\S)|\S+")
 _WORDS = re.compile(r"\w+")
 _OPENERS, _CLOSERS = "([{", ")]}"

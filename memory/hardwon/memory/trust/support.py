@@ -25,8 +25,8 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import witness_of
 
 from .instructions import LEFT_OUT
+from .testimony import PARTIES, REQUESTS, find_chosen_words, find_names
 
-REQUESTS, PARTIES = 3, 2
 SHARE_OF_VALUES, SHARE_OF_MESSAGES = 0.25, 0.5
 """Least share of the requests with the same form of action, or with a similar message."""
 CONSTANT = 0.9
@@ -131,6 +131,10 @@ class _Tool:
         self.parties: dict[str, str] = {}
         """By episode."""
         self.forms: dict[str, _Form] = {}
+        self.chosen: dict[str, set[str]] = {}
+        """Which requests chose a word of a form, or the name of a tool or parameter."""
+        self.copied: set[str] = set()
+        """What was copied from a result."""
         self.messages: dict[frozenset[Pair], _Messages] = {}
         self._words: Counter[str] = Counter()
 
@@ -167,6 +171,9 @@ class _Tool:
                 if slot not in copied:
                     for value in {slot, head}:  # a pattern may name the kind of a thing alone
                         values.setdefault(value, set()).add(use.episode)
+        self.copied.update(copied)
+        for word in find_chosen_words(use.action) | find_names(use.action):
+            self.chosen.setdefault(word, set()).add(use.episode)
         if use.message:
             _, _, distinct, pairs = _pair(use.message)
             messages = self.messages.get(distinct) or self.messages.setdefault(distinct, _Messages())
@@ -211,13 +218,31 @@ class Support:
 
     def _limit(self, step: Step, tool: _Tool) -> Step:
         varying, diagnosis = tool.find_varying(step.pre.task), step.diagnosis
-        values = self._find_values(step.action, varying, tool) or None
+        values_copied = {*(step.why.copied or ())} - find_names(step.action)
+        copied = tuple(sorted(values_copied | self._find_doubtful_names(step.action, tool))) or None
+        chosen = find_chosen_words(step.action)
+        values = self._find_values(step.action, varying, tool, chosen) or None
         if diagnosis.evidence:
             message = self._find_message(diagnosis.evidence, varying, tool) if diagnosis.evidence != LEFT_OUT else ""
             diagnosis = replace(diagnosis, evidence=message)
-        if values == step.why.supported and diagnosis is step.diagnosis:
+        if (values, copied) == (step.why.supported, step.why.copied) and diagnosis is step.diagnosis:
             return step
-        return replace(step, diagnosis=diagnosis, why=step.why.updated(supported=values))
+        return replace(step, diagnosis=diagnosis, why=step.why.updated(supported=values, copied=copied))
+
+    def has_doubtful_names(self, item: Item) -> bool:
+        """Return whether an action of a rule-made item has a name that may not be shown."""
+        actions = (item.forbids,) if item.forbids else item.steps
+        return any(self._find_doubtful_names(action, self._find_tool(action)) for action in actions)
+
+    def _find_doubtful_names(self, action: str, tool: _Tool) -> frozenset[str]:
+        """Return the names of a tool and its parameters that too few requests gave.
+
+        That is asked of a name that a result had, and of each name once the tool has more requests.
+        """
+        names, chosen = find_names(action), tool.chosen
+        rare = {name for name in names if len(chosen.get(name, ())) < REQUESTS <= len(tool.parties) // 2}
+        unsupported = {name for name in names if not self._is_supported(chosen.get(name, ()), (), 0.0, tool)}
+        return frozenset(rare | (unsupported & tool.copied))
 
     def vouches_for(self, item: Item) -> bool:
         """Return whether enough parties did what a rule-made item says, and enough requests gave the values in it."""
@@ -229,10 +254,11 @@ class Support:
                 return False
         task = evidence[-1][1] if evidence else ""
         for action in (item.forbids,) if item.forbids else item.steps:
-            named = {slot for slot in parse_action(action).slots if not HOLE.fullmatch(slot)}
+            chosen = find_chosen_words(action)
+            named = chosen.union(slot for slot in parse_action(action).slots if not HOLE.fullmatch(slot))
             if named:
                 tool = self._find_tool(action)
-                if not named <= {*self._find_values(action, tool.find_varying(task), tool)}:
+                if not named <= {*self._find_values(action, tool.find_varying(task), tool, chosen)}:
                     return False
         return True
 
@@ -277,19 +303,19 @@ class Support:
             return False
         return not self._has_several_parties or len({tool.parties[episode] for episode in episodes}) >= PARTIES
 
-    def _find_values(self, action: str, varying: frozenset[str], tool: _Tool) -> tuple[str, ...]:
-        """Return the arguments of an action or a pattern that enough requests gave to the same parameter."""
+    def _find_values(
+        self, action: str, varying: frozenset[str], tool: _Tool, chosen: Collection[str] = ()
+    ) -> tuple[str, ...]:
+        """Return the arguments of an action or a pattern, and the words of its form, that enough requests chose."""
         parsed = parse_action(action)
-        form = tool.forms.get(parsed.template)
-        if form is None:
-            return ()
-        values = (
+        form = tool.forms.get(parsed.template) or _Form(len(parsed.slots))
+        values = [
             value
             for value, by_value in zip(parsed.slots, form.values, strict=True)
             if self._is_supported(by_value.get(value, ()), form.episodes, SHARE_OF_VALUES, tool)
-            and varying.isdisjoint(_find_words(value))
-        )
-        return tuple(dict.fromkeys(values))
+        ]
+        values += [word for word in sorted(chosen) if self._is_supported(tool.chosen.get(word, ()), (), 0.0, tool)]
+        return tuple(dict.fromkeys(value for value in values if varying.isdisjoint(_find_words(value))))
 
     def _find_message(self, message: str, varying: frozenset[str], tool: _Tool) -> str:
         """Return the part of a step's message that enough requests got, with holes; empty if little remains."""
@@ -321,6 +347,8 @@ def _find_words(text: str) -> frozenset[str]:
 @lru_cache(maxsize=4096)
 def _find_head(action: str) -> str:
     """Return the name of the tool or the verb of an action."""
+    if action.lstrip().startswith("{"):
+        return parse_action(action).verb.lower()
     match = _HEAD.match(action.lstrip())
     return match[0].lower() if match else ""
 

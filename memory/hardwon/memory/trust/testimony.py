@@ -11,16 +11,22 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import sqrt
 from typing import Any
 
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Failure, Hit, State, Step
 from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.situations.commands import looks_like_shell
 from hardwon.memory.situations.phrases import FUNCTION_WORDS, HOLE
+from hardwon.memory.situations.scripts import split_words
 from hardwon.memory.storage.database import Store
 
 from .instructions import instruction_in
+
+REQUESTS, PARTIES = 3, 2
+"""Number of requests that must say a word before it is shown, and of their parties if there are several."""
 
 READ = 4000
 """Number of untrusted steps, the newest ones, that are considered."""
@@ -31,8 +37,10 @@ WORDS_OF_NAME, LONGEST_NAME, ARGUMENTS = 4, 40, 8
 LONGEST_COMMAND = 8
 """Maximum number of words of an action that is not a call. A longer one is a sentence."""
 WHY = "untrusted: only the form of the action and its outcome"
+_HOLES = re.compile(r"\{\d*\}")
+_PLAIN = re.compile(r"[\w.'-]+")
 _PIECES = re.compile(r"[a-z]+|[A-Z][a-z]*|\d+")
-_CALL = re.compile(r"\s*[A-Za-z_][\w.-]*\(.*\)\s*", re.S)
+_CALL = re.compile(r"\s*[^\W\d][\w.-]*\(.*\)\s*", re.S)
 
 
 @dataclass(slots=True)
@@ -68,12 +76,36 @@ def form_of(action: str) -> str:
         return ""
     if _CALL.fullmatch(action) is None:
         return parsed.verb if parsed.verb.isalpha() and len(parsed.verb) <= 20 and _is_name(parsed.verb) else ""
-    arguments = [part.name or str(n) for n, part in enumerate(parsed.parts, 1)]
+    # the keys of nested objects are no names of parameters
+    arguments = list(dict.fromkeys(part.name.partition(".")[0] or str(n) for n, part in enumerate(parsed.parts, 1)))
     names = (parsed.verb, *(name for name in arguments if not name.isdigit()))
     if len(arguments) > ARGUMENTS or not all(map(_is_name, names)) or instruction_in(" ".join(names)):
         return ""
     listed = (f"{{{name}}}" if name.isdigit() else f"{name}={{{name}}}" for name in arguments)
     return f"{parsed.verb}({', '.join(listed)})"
+
+
+def find_names(action: str) -> frozenset[str]:
+    """Return the names of the tool and of its parameters in lower case."""
+    parsed = parse_action(action)
+    return frozenset(name.lower() for name in (parsed.verb, *(part.name.partition(".")[0] for part in parsed.parts)))
+
+
+@lru_cache(maxsize=8192)
+def find_chosen_words(action: str) -> frozenset[str]:
+    """Return the words of an action's form that no schema gives: commands, flags, keys within JSON.
+
+    Names of tools and parameters are among them only if they are no names, such as a link or a sentence.
+    """
+    parsed = parse_action(action)
+    names = [(parsed.verb, parsed.verb), *((part.name, part.name.partition(".")[0]) for part in parsed.parts)]
+    if parsed.parts:
+        texts = [part.frame for part in parsed.parts]
+    else:
+        texts = [parsed.template] if looks_like_shell(action) else []
+    for name, first in names:
+        texts.append(name[len(first) :] if _PLAIN.fullmatch(first) and _is_name(first) else name)
+    return frozenset(split_words(_HOLES.sub(" ", " ".join(texts))))
 
 
 def hides_values(pattern: str) -> bool:
@@ -113,7 +145,7 @@ def hits_of(
     # not the best cosine: a few close copies of an expected request would then exclude all other states
     reference = cosines[min(COPIES, len(cosines) // 3)] if cosines else 0.0
     states = [ref for ref, cosine, _ in hits if cosine >= reference - SIMILARITY_MARGIN]
-    usage = _count(store.rows(_STEPS, (json.dumps(states), namespace, signature, namespace, READ)))
+    usage = _count(store.rows(_STEPS, (json.dumps(states), namespace, signature, namespace, READ)), is_known)
     ranked = sorted(usage, key=lambda form: _rank(form, usage[form], is_known, uses))
     return tuple(Hit(_step(form, usage[form]), 0.5, WHY) for form in ranked[:k])
 
@@ -138,7 +170,7 @@ def hits_by_words(
     shares = {form: len(question_words & _words_of_form(form)) for form in uses if form}
     if not any(shares.values()):
         return ()
-    usage = _count(store.rows(_NEWEST, (namespace, READ)))
+    usage = _count(store.rows(_NEWEST, (namespace, READ)), is_known)
     matching = [form for form in usage if shares.get(form)]
     ranked = sorted(matching, key=lambda form: (-shares[form], _rank(form, usage[form], is_known, uses)))
     return tuple(Hit(_step(form, usage[form]), 0.5, WHY) for form in ranked[:k])
@@ -149,8 +181,11 @@ def _words_of_form(form: str) -> set[str]:
     return {word.lower() for word in _PIECES.findall(form)}
 
 
-def _count(rows: Iterable[tuple[Any, ...]]) -> dict[str, FormUsage]:
-    """Return the uses by form of steps as (action, failure, witness, episode) rows."""
+def _count(rows: Iterable[tuple[Any, ...]], is_known: Callable[[str], bool]) -> dict[str, FormUsage]:
+    """Return the uses by form of steps as (action, failure, witness, episode) rows.
+
+    A form that no trusted step has needs REQUESTS episodes: its names are words of its writer.
+    """
     usage: dict[str, FormUsage] = {}
     for action, failure, witness, episode in rows:
         form = form_of(action)
@@ -161,7 +196,11 @@ def _count(rows: Iterable[tuple[Any, ...]]) -> dict[str, FormUsage]:
             if failure not in (Failure.NONE, Failure.STEP_LIMIT):
                 form_usage.failed.add(episode)
                 form_usage.failures.append(failure)
-    return usage
+    return {
+        form: form_usage
+        for form, form_usage in usage.items()
+        if form_usage.total >= REQUESTS or any(map(is_known, form_usage.templates))
+    }
 
 
 def _rank(

@@ -8,10 +8,12 @@ states. Rendering an abstracted recollection gives the same lines as rendering t
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, Reasons, Recollection, State, Step, Summary, Verdict
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.trust.testimony import find_chosen_words
 
 from .rendering import StepGroup, Visible, describe_item, generalize_action, group_steps, may_show
 
@@ -76,14 +78,16 @@ def abstract_item(item: Item, visible: Visible) -> Item:
     if item.source != "experience":
         return item
     general = describe_item(item, visible)
+    # Enough requests support the words of an item without a general form.
+    abstract = partial(_hide_words if general else _abstract_pattern, visible=visible)
     title, body = (general, "") if general else (item.title, item.body)
     return replace(
         item,
         title=title,
         body=body,
         when_to_use="" if general else item.when_to_use,
-        forbids=None if item.forbids is None else _abstract_pattern(item.forbids, visible),
-        steps=tuple(_abstract_pattern(step, visible) for step in item.steps),
+        forbids=None if item.forbids is None else abstract(item.forbids),
+        steps=tuple(map(abstract, item.steps)),
         # A guardrail must have a condition; this one is always true. The library itself enforces the original.
         condition={"all": []} if item.kind == "guardrail" else None,
         verify=None,
@@ -98,9 +102,17 @@ def _abstract_pattern(pattern: str, visible: Visible) -> str:
     return pattern if generalize_action(pattern, visible) == pattern else parse_action(pattern).template
 
 
+def _hide_words(pattern: str, visible: Visible) -> str:
+    """Return a pattern like `_abstract_pattern`, without the words of its form that are not shown either."""
+    if all(map(visible.shows, find_chosen_words(pattern))):
+        return _abstract_pattern(pattern, visible)
+    # A named hole matches no value, so the form of a guardrail does not speak about other calls of the tool.
+    return generalize_action(pattern, visible)
+
+
 def abstract_summary(summary: Summary, visible: Visible) -> Summary:
     """Return a summary whose pattern holds no values of other requests."""
-    return replace(summary, pattern=_abstract_pattern(summary.pattern, visible))
+    return replace(summary, pattern=_hide_words(summary.pattern, visible))
 
 
 def abstract_verdict(library: ExperienceLibrary, verdict: Verdict, state: State, *actions: str) -> Verdict:

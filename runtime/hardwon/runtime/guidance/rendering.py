@@ -18,7 +18,7 @@ from hardwon.memory.situations.name_keys import names_all_things
 from hardwon.memory.situations.scripts import split_words
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
 from hardwon.memory.trust.instructions import instruction_in
-from hardwon.memory.trust.support import REQUESTS
+from hardwon.memory.trust.testimony import REQUESTS, find_chosen_words, find_names, form_of
 
 BEST, WORST = 3, 2
 """Admissible actions of which the past return is shown: the most with the highest and with the lowest."""
@@ -65,8 +65,20 @@ class Visible:
         return self._everything or not words or f" {' '.join(words)} " in self._text
 
 
-def generalize_action(action: str, visible: Visible, supported: Collection[str] = ()) -> str:
-    """Return an action with named holes for the values that neither the present nor independent requests show."""
+def generalize_action(
+    action: str, visible: Visible, supported: Collection[str] = (), copied: Collection[str] = ()
+) -> str:
+    """Return an action with named holes for the values that neither the present nor independent requests show.
+
+    If that is true of other words of a call, such as a subcommand, only the names of the tool and of its parameters are
+    left. If it is true of a name that was copied from a result, or of a command without a name, the text is empty.
+    """
+    doubtful = find_chosen_words(action).difference(supported)
+    if copied and not all(map(visible.shows, find_names(action).intersection(copied).difference(supported))):
+        return ""
+    if doubtful and not all(map(visible.shows, doubtful)):
+        form = form_of(action)
+        return form if form.endswith(")") else ""
     parsed = parse_action(action)
     hidden = {n for n, slot in enumerate(parsed.slots) if slot not in supported and not visible.shows(slot)}
     has_leftover = not visible.shows(_find_leftover_words(action, parsed.slots, visible))
@@ -141,8 +153,8 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
     """
     groups: dict[tuple[str, str], StepGroup] = {}
     for step in steps:
-        action = generalize_action(_put_on_line(step.action), visible, step.why.supported or ())
-        if step.why.untrusted or instruction_in(action):  # a prompt injection in a recorded action
+        action = generalize_action(_put_on_line(step.action), visible, step.why.supported or (), step.why.copied or ())
+        if step.why.untrusted or not action or instruction_in(action):  # a prompt injection in a recorded action
             continue
         outcome, message = _describe_failure(step)
         group = groups.setdefault((action, outcome), StepGroup(action, outcome, message, step))

@@ -70,16 +70,18 @@ def hide_results(calls: Sequence[Call]) -> list[Call]:
 
 
 def find_copied(action: str, task: str, results: Sequence[str]) -> tuple[str, ...]:
-    """Return the ids and addresses in an action that an earlier result has, in lower case, and the request has not.
+    """Return the ids, addresses and the tool of an action that an earlier result has, and the request has not.
 
-    An attacker names an account or a page in a result. Plain words, such as a command that an error recommends, are no
-    address.
+    An attacker names an account, a page or a tool in a result. Plain words, such as a command that an error recommends,
+    are no address. All are in lower case.
     """
     if not results:
         return ()
-    named = [slot for slot in parse_action(action).slots if len(slot) >= ADDRESS and _ADDRESS.search(slot)]
+    parsed = parse_action(action)
+    named = [slot for slot in parsed.slots if len(slot) >= ADDRESS and _ADDRESS.search(slot)]
+    named += [parsed.verb.lower()] if len(parsed.verb) >= ADDRESS else []
     request = task.lower() if named else ""
-    return tuple(slot for slot in named if slot not in request and any(slot in result for result in results))
+    return tuple(name for name in named if name not in request and any(name in result for result in results))
 
 
 def _replace_copied(value: Any, passages: set[int]) -> Any:
