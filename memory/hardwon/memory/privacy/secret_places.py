@@ -54,9 +54,9 @@ _FORMS: dict[str, tuple[Form, ...]] = {
         make_form('psk ",psk \\', r"\bpsk\s\"(?P<value>[^\"\n]{6,200})\"", certain=True),
         make_form("-psk ", rf"\bwpa-psk\s(?:ascii|hex)\s\d\s{{1,3}}{VALUE}"),
     ),
-    "define(": (
+    "(": (
         make_form(
-            "_key,_salt",
+            "define(",
             r"\bdefine\(\s?[\"']\w{0,40}_(?:key|salt)[\"'],\s{0,9}(?P<q>[\"'])(?P<value>[^\s\"']{20,200})(?P=q)",
             "api_key",
         ),
@@ -78,9 +78,9 @@ _FORMS: dict[str, tuple[Form, ...]] = {
         make_form("\nuser ,\\nuser ", rf"\nuser \S{{1,80}} {VALUE}\s?(?=\n|\Z)"),
     ),
     "community": (make_form("", rf"\b(?:ro|rw|snmp-server )community6?\s{{1,3}}{VALUE}"),),
-    "send": (
+    "assword": (
         make_form(
-            "assword",
+            "send",
             r"assword:?\s?[\"']?\s?\{?\s?send\s(?:--\s)?[\"'](?P<value>[^\s\"'\\]{3,100})",
             certain=True,
         ),
@@ -98,27 +98,25 @@ _FORMS: dict[str, tuple[Form, ...]] = {
             certain=True,
         ),
     ),
-    ">{": (
+    ">": (
         # what Maven and Jenkins encrypt with a key that lies beside it
         make_form("}<", r">\{(?=AQAA|[\w+/]{0,400}[=+])(?P<value>[\w+/=]{20,400})(?=\}<)", "token", certain=True),
-    ),
-    "echo ": (
         make_form(
-            ">",
+            "echo ",
             rf"\becho\s(?:-n\s)?{VALUE}\s?>{{1,2}}\s?[^\s;|&]{{0,200}}(?:key|secret|passw|token|cred)",
         ),
     ),
-    "net use": (
+    "\\": (
         make_form(
-            "\\\\",
+            "net use",
             rf"\bnet\s{{1,9}}use\s{{1,9}}(?:[a-z*]:?\s{{1,9}})?\\\\\S{{1,200}}\s{{1,9}}(?![/*]){VALUE}",
             certain=True,
         ),
     ),
-    " /rp ": (make_form("", rf"\s/rp\s{{1,3}}{VALUE}", certain=True),),
+    "/": (make_form(" /rp ", rf"\s/rp\s{{1,3}}{VALUE}", certain=True),),
 }
-"""Other forms in the same order. Most texts contain none of these, so the hints of few forms are tested. The JSON of a
-text has the same hints."""
+"""Other forms in the same order. Most texts contain few of these, so the hints of few forms are tested. A sign is found
+in a fraction of the time of a word. The JSON of a text has the same hints."""
 _ENCODED_HINT = "ls0tls1crudjti"
 
 
