@@ -22,7 +22,7 @@ from weakref import ref
 
 from . import items as catalogue
 from .bank import Bank
-from .errors import ConfigError, LibraryError
+from .errors import ConfigError, LibraryError, UnknownName
 from .guardrails.probation import WEAKENED, Probation
 from .learning import extraction, reading
 from .learning.consolidation import Consolidator, admit_within_limits
@@ -247,11 +247,24 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
                 self._runs.record_abandoned(self._record_again)
 
     def _record_again(self, episode: Trajectory) -> None:
-        """Record an episode as the client did who would have recorded it."""
-        if episode.writer or episode.trust == "untrusted":
+        """Record an episode as the client did who would have recorded it, in place of its beginning."""
+        is_received = bool(episode.writer) or episode.trust == "untrusted"
+        if self._has_beginning(episode):
+            if is_received:
+                episode = received(episode, self.keys, writer=episode.writer, trust=episode.trust)
+            self.replace_many([(episode, [episode.id])])
+        elif is_received:
             self.receive([episode], writer=episode.writer, trust=episode.trust)
         else:
             self.record(episode)
+
+    def _has_beginning(self, whole: Trajectory) -> bool:
+        """Return whether an earlier version of an episode is recorded."""
+        with suppress(UnknownName):
+            beginning = self.trajectory(whole.id)
+            is_same = (beginning.id, beginning.task) == (whole.id, redact(whole.task))
+            return is_same and jsonl.is_later_version(whole, len(beginning.steps), beginning.success)
+        return False
 
     def record(self, trajectory: Trajectory) -> str:
         """Record one episode; it is durable when the call returns.
@@ -524,7 +537,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         return StoredValues(store, self.namespace, read_only=self.read_only)
 
     def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
-        """Read a file that `export_jsonl` wrote, in one transaction.
+        """Read a file that `export_jsonl` wrote, in one transaction. Reads of other threads do not wait for it.
 
         Args:
             path: File to read.
@@ -537,6 +550,12 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         Raises:
             ConfigError: The file cannot be read, or a line is not valid.
         """
+        if self._store.path == ":memory:" or self._store.writing:
+            return self._import_jsonl(path, trust)
+        with self.reopen() as library:  # with locks of its own
+            return library._import_jsonl(path, trust)
+
+    def _import_jsonl(self, path: str | Path, trust: Trust) -> int:
         with self._transaction() as connection:
 
             def write(trajectory: Trajectory, at: str) -> None:

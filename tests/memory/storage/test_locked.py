@@ -1,6 +1,7 @@
 """Tests of reads while another process, or another thread, holds the lock of a library."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import LibraryBusy
 from hardwon.memory.privacy.deadlines import Interruptible, deadline, seconds_left
 from hardwon.memory.storage import database
+from hardwon.memory.upkeep import jsonl
 
 HERE = State("You see a copper kettle beside the stove.", task="find the spoon")
 
@@ -211,3 +213,50 @@ def test_closing_does_not_wait_for_a_writer(path, episode):
     with hold(path):
         library.close()
     assert list(path.parent.glob("*.runs/*.jsonl"))
+
+
+@pytest.mark.timeout(50)
+def test_a_read_does_not_wait_for_an_import_of_another_thread(path, episode, monkeypatch, tmp_path):
+    """It reads what was there before."""
+    with ExperienceLibrary.open(tmp_path / "other.db") as other:
+        other.record_many([episode(id=f"other {number}") for number in range(3)])
+        other.export_jsonl(tmp_path / "other.jsonl")
+    is_begun, may_end = threading.Event(), threading.Event()
+    read_lines = jsonl.Import.read_lines
+
+    def import_slowly(*arguments):
+        count = read_lines(*arguments)
+        is_begun.set()
+        may_end.wait(40)
+        return count
+
+    monkeypatch.setattr(jsonl.Import, "read_lines", import_slowly)
+    with ExperienceLibrary.open(path) as library:
+        fill(library, episode)
+        thread = threading.Thread(target=library.import_jsonl, args=(tmp_path / "other.jsonl",))
+        thread.start()
+        try:
+            assert is_begun.wait(40)
+            with deadline(5.0):
+                for read in READS.values():
+                    read(library)
+                assert library.episodes == 4
+        finally:
+            may_end.set()
+            thread.join()
+        assert library.episodes == 7
+
+
+@pytest.mark.parametrize("client", [{}, {"writer": "bot"}, {"writer": "bot", "trust": "untrusted"}], ids=str)
+def test_a_finished_run_takes_the_place_of_its_beginning(library, episode, client):
+    """It was recorded when the run stopped; then the run went on, and ended while the library was locked."""
+    whole = replace(episode(id="run"), **client)
+    whole = replace(whole, steps=(*whole.steps, replace(whole.steps[0], t=len(whole.steps))))
+    library.record(replace(whole, steps=whole.steps[:1], success=None, score=0.0, ending="abandoned"))
+    run = library.open_run("run", lambda: whole)
+    run.add(*whole.steps)
+    assert run.finish(whole)
+    library.evolve()
+    recorded = library.trajectory("run")
+    assert (len(recorded.steps), recorded.success, library.episodes) == (len(whole.steps), True, 1)
+    assert (recorded.writer, recorded.trust) == (whole.writer, whole.trust)

@@ -253,7 +253,7 @@ class Import:
             "SELECT n_steps, success FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, ref)
         ).fetchone()
         is_new = row is None
-        is_later = row is not None and self._trust == "trusted" and _is_later(episode, *row)
+        is_later = row is not None and self._trust == "trusted" and is_later_version(episode, *row)
         if is_later:
             self._later[ref] = episode
         if is_new and recorded_at is None and self._trust == "trusted":
@@ -360,8 +360,8 @@ class Import:
         return [self._ids[ref, t] for ref, t in places if (ref, t) in self._ids]
 
 
-def _is_later(episode: Trajectory, steps: int, success: int | None) -> bool:
-    """Return whether a file has a later version of an episode that has so many steps and this outcome."""
+def is_later_version(episode: Trajectory, steps: int, success: int | bool | None) -> bool:
+    """Return whether this is a later version of an episode that has so many steps and this outcome."""
     is_decided = success is None and episode.success is not None
     return len(episode.steps) > steps or (len(episode.steps) == steps and is_decided)
 
