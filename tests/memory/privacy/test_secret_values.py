@@ -3,7 +3,7 @@
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
-from hardwon.memory.privacy.redaction import may_hold_secrets, redact_trajectory, redact_values
+from hardwon.memory.privacy.redaction import may_hold_secrets, redact, redact_trajectory, redact_values
 from hardwon.memory.upkeep.write_buffer import pack_episode
 
 SECRET = "Tr0ub4dorXy9"
@@ -72,3 +72,11 @@ def test_names_that_people_choose_are_redacted(tmp_path):
         assert [entry.team for entry in bank.entries()] == ["password=[redacted:password]", "a"]
         assert len(bank.pulls(own=True)) == len(bank.pulls()) == 1
     assert all(SECRET.encode() not in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("beginning", ["sntryu_", "FlyV1 fm2_", "ATBB", "CCIPAT_"])
+def test_more_beginnings_of_tokens_are_known(beginning):
+    """Tokens of Sentry, Fly, Bitbucket and CircleCI, without a name before them."""
+    secret = f"{beginning}{'a1B2c3D4e5' * 4}"
+    assert secret[-40:] not in redact(f"got {secret} back")
+    assert redact(f"{beginning} is a beginning") == f"{beginning} is a beginning"
