@@ -2,12 +2,16 @@
 
 import io
 import json
+import os
+import shutil
 import sys
 
 import pytest
+from starlette.testclient import TestClient
 
 from hardwon.apps.cli import app
 from hardwon.apps.coding_agents import hook
+from hardwon.apps.http.app import create_app
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 
 TEXT = "退款 für Ada 🎉 → résumé"
@@ -54,6 +58,24 @@ def test_every_character_is_printed_or_replaced(monkeypatch, library, encoding, 
     code, printed, said = call(monkeypatch, encoding, app.main, *command[:2], library, *question, *command[2:])
     assert (code, "Traceback" in said) == (0, False)
     assert printed.strip()
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
+@pytest.mark.parametrize("command", [*COMMANDS, ["memory", "ls", "--json"]], ids=" ".join)
+def test_a_library_whose_name_is_not_utf8_is_opened(monkeypatch, library, tmp_path, encoding, command):
+    path = tmp_path / os.fsdecode(b"caf\xe9.db")
+    shutil.copy(library, path)
+    question = [TEXT] if command[-1] == "search" else []
+    code, printed, said = call(monkeypatch, encoding, app.main, *command[:2], path, *question, *command[2:])
+    assert (code, "Traceback" in said) == (0, False)
+    assert printed.strip()
+
+
+def test_the_server_says_a_name_that_is_not_utf8(library, tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.db")
+    shutil.copy(library, path)
+    with TestClient(create_app(path), base_url="http://127.0.0.1", client=("127.0.0.1", 5)) as client:
+        assert client.get("/v1/stats").json()["path"] == "caf\ufffd.db"
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -96,5 +96,6 @@ def _write(settings: Path, value: Mapping[str, Any]) -> None:
     if settings.exists():
         settings.with_name(f"{settings.name}.before-hardwon").write_bytes(settings.read_bytes())
     new = settings.with_name(f"{settings.name}.new")
-    new.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    new.write_text(text, encoding="utf-8", errors="backslashreplace")  # the escape of a lone surrogate in JSON, too
     new.replace(settings)

@@ -1,5 +1,6 @@
 """Routes for episodes and data derived from them, and for export and import."""
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -165,7 +166,8 @@ def stats(at: At) -> Response:
         figures = library.stats()
     # Neither the server's folders nor the names of other namespaces may reach a restricted token.
     visible = [name for name in figures["namespaces"] if at.caller.may(name, "read")]
-    return to_response(dict[str, Any], {**figures, "path": Path(figures["path"]).name, "namespaces": visible})
+    name = os.fsencode(Path(figures["path"]).name).decode(errors="replace")
+    return to_response(dict[str, Any], {**figures, "path": name, "namespaces": visible})
 
 
 @router.get("/verify", response_model=Problems)
