@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from contextlib import suppress
 
 import pytest
 from starlette.testclient import TestClient
@@ -21,6 +22,7 @@ COMMANDS = (
     ["memory", "ls", "--episodes"],
     ["memory", "stats"],
     ["memory", "search"],
+    ["memory", "show"],
     ["memory", "verify"],
 )
 
@@ -31,7 +33,7 @@ def library(tmp_path_factory):
     step = Step(State(TEXT, task=TEXT), TEXT, State(TEXT, task=TEXT), Diagnosis(True), reward=1.0)
     with ExperienceLibrary.open(path) as opened:
         opened.record(Trajectory(TEXT, (step,), success=True))
-        opened.add(Item("insight", TEXT, TEXT, source="person"))
+        opened.add(Item("insight", TEXT, TEXT, source="person", id="i-1"))
     return path
 
 
@@ -54,7 +56,7 @@ def call(monkeypatch, encoding, function, *arguments):
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_character_is_printed_or_replaced(monkeypatch, library, encoding, command):
-    question = [TEXT] if command[-1] == "search" else []
+    question = {"search": [TEXT], "show": ["i-1"]}.get(command[1], [])
     code, printed, said = call(monkeypatch, encoding, app.main, *command[:2], library, *question, *command[2:])
     assert (code, "Traceback" in said) == (0, False)
     assert printed.strip()
@@ -65,7 +67,7 @@ def test_every_character_is_printed_or_replaced(monkeypatch, library, encoding, 
 def test_a_library_whose_name_is_not_utf8_is_opened(monkeypatch, library, tmp_path, encoding, command):
     path = tmp_path / os.fsdecode(b"caf\xe9.db")
     shutil.copy(library, path)
-    question = [TEXT] if command[-1] == "search" else []
+    question = {"search": [TEXT], "show": ["i-1"]}.get(command[1], [])
     code, printed, said = call(monkeypatch, encoding, app.main, *command[:2], path, *question, *command[2:])
     assert (code, "Traceback" in said) == (0, False)
     assert printed.strip()
@@ -79,11 +81,28 @@ def test_the_server_says_a_name_that_is_not_utf8(library, tmp_path):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["doctor"]], ids=" ".join)
+@pytest.mark.parametrize("command", [["--help"], ["run", "--help"], ["doctor"], ["methods"]], ids=" ".join)
 def test_frames_and_signs_of_our_own_are_printed_or_replaced(monkeypatch, encoding, command):
     _, printed, said = call(monkeypatch, encoding, app.main, *command)
     assert "Traceback" not in said
     assert printed.strip()
+
+
+@pytest.mark.parametrize(
+    "command", [["memory", "ls"], ["memory", "ls", "--json"], ["methods"], ["--help"]], ids=" ".join
+)
+def test_a_reader_that_left_ends_a_command_quietly(monkeypatch, capfd, library, command):
+    read, write = os.pipe()
+    os.close(read)
+    stream = os.fdopen(write, "w", encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", stream)
+    path = [library] if command[0] == "memory" else []
+    monkeypatch.setattr(sys, "argv", ["hardwon", *command[:2], *map(str, path), *command[2:]])
+    with pytest.raises(SystemExit) as end:
+        app.main()
+    with suppress(BrokenPipeError):
+        stream.close()
+    assert (end.value.code, capfd.readouterr().err) == (1, "")
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
