@@ -170,12 +170,7 @@ def copy_library(source: str | Path, target: Path) -> None:
 
 
 def copy_start(source: str, target: Path) -> None:
-    """Copy the library that a run starts from: a library file, or what a shared library holds now.
-
-    Args:
-        source: Path of the file, or address of a database.
-        target: File of the copy.
-    """
+    """Copy the library that a run starts from: a library file, or what a shared library holds now."""
     if not source.startswith(("postgresql://", "postgres://")):
         copy_library(source, target)
         return

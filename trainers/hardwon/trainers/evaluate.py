@@ -115,11 +115,7 @@ def _to_episode(trajectory: Trajectory, world: str, copy: int, *, problem: str, 
 
 
 def summarise(played: Sequence[Played]) -> dict[str, ArmResult]:
-    """Return the results of every arm, in the order of first appearance.
-
-    Args:
-        played: Episodes of all arms. Episodes without an outcome count only as excluded.
-    """
+    """Return the results of every arm, in the order of first appearance."""
     counted = [episode for episode in played if episode.success is not None]
     by_world: dict[str, dict[str, list[Played]]] = {arm: {} for arm in dict.fromkeys(e.arm for e in played)}
     for episode in counted:

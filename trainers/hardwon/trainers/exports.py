@@ -66,13 +66,7 @@ def compute_fingerprint(model: Any) -> str:
 
 
 def write_manifest(folder: Path, config: TrainConfig, model: Any) -> None:
-    """Write the manifest of an export.
-
-    Args:
-        folder: Folder of the export.
-        config: Settings of the run.
-        model: The model of any role, with its adapters.
-    """
+    """Write the manifest of an export."""
     base = compute_fingerprint(model) if config.model.adapter is not None else ""
     roles = {name: role.settings for name, role in config.roles.items()}
     # an export is used from other folders than that of the run
@@ -107,11 +101,7 @@ def find_roles(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of an export, and compare its instructions with those of this version.
-
-    Raises:
-        ConfigError: The folder is not an export, or its roles were trained on other instructions.
-    """
+    """Read the manifest of an export, and compare its instructions with those of this version."""
     try:
         saved = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         number, model = saved.pop("format"), parse(ModelConfig, saved.pop("model"), "model")

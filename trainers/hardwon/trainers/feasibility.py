@@ -37,15 +37,7 @@ TINY = 1e-9
 
 
 def check_prompts(session: Session, recalled: int = 0) -> None:
-    """Check that the model can read an episode as long as those that exploration met.
-
-    Args:
-        session: The run.
-        recalled: Tokens of the longest turn with what the library recalls; see `measure_recalled`.
-
-    Raises:
-        CannotLearn: The longest prompt has more tokens than the model reads.
-    """
+    """Check that the model can read an episode as long as those that exploration met."""
     limit = session.context
     if limit is None:
         return
@@ -78,11 +70,7 @@ def find_revisits(config: TrainConfig) -> str | None:
 
 
 def check_groups(session: Session) -> None:
-    """Check that a group has episodes to compare.
-
-    Raises:
-        CannotLearn: Only the policy is trained, and every arm has one episode.
-    """
+    """Check that a group has episodes to compare."""
     config = session.config
     if [*config.roles] == ["policy"] and max(config.arms.values()) < 2 and config.run.iterations:
         raise CannotLearn(
@@ -96,9 +84,6 @@ def check_decisions(name: str, model: Any, tokens: Sequence[int]) -> None:
 
     The head of a base with adapters is frozen. Tokens whose rows of it are equal have equal logits for every input,
     whatever the adapter learns.
-
-    Raises:
-        CannotLearn: The rows of all these tokens are equal.
     """
     import torch
 
@@ -129,11 +114,7 @@ def check_roles(session: Session) -> None:
 
 
 def check_episodes(session: Session, rollouts: Sequence[Rollout]) -> None:
-    """Check that the first episodes can be learned from.
-
-    Raises:
-        CannotLearn: All of them failed, none has an outcome, or the extractor has nothing to read.
-    """
+    """Check that the first episodes can be learned from."""
     if rollouts and all(rollout.failed for rollout in rollouts):
         raise CannotLearn(_explain_failures(rollouts))
     if session.config.environment.name != PROGRAM:  # a program takes any words, not only actions
@@ -239,13 +220,7 @@ def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
 
 
 def find_untrained_roles(config: TrainConfig, versions: Mapping[str, int], iterations: int) -> tuple[str, ...]:
-    """Return a warning for each role that no iteration trained.
-
-    Args:
-        config: Settings of the run.
-        versions: Versions of the weights by role; a run begins with 1.
-        iterations: Iterations so far.
-    """
+    """Return a warning for each role that no iteration trained."""
     untrained = [name for name, role in config.roles.items() if role.learner.lr and versions.get(name, 0) <= 1]
     return tuple(
         f"roles.{name} was not trained in {iterations} iterations, so its weights are those of the start: one role is "
@@ -288,16 +263,7 @@ class ActionWatch:
     acted: set[str] = field(default_factory=set)
 
     def update(self, metrics: Mapping[str, float], *, last: bool = False) -> tuple[dict[str, float], str | None]:
-        """Take in an iteration's metrics.
-
-        Args:
-            metrics: The metrics.
-            last: Whether it is the last iteration of the run, after which all that never acted are named.
-
-        Returns:
-            Metrics that are 1 for every mechanism that did nothing in this iteration and else 0, and a warning if some
-            never acted for `PATIENCE` iterations.
-        """
+        """Take in an iteration's metrics."""
         idle = {
             setting: float(abs(metrics.get(name, resting) - resting) < TINY)
             for setting, (name, resting) in self.mechanisms.items()

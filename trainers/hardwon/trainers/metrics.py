@@ -23,14 +23,7 @@ class Metrics:
     """Writes metrics by iteration into a run's folder."""
 
     def __init__(self, out: Path, *, begun: int | None = None, wandb: str | None = None, config: Any = None) -> None:
-        """Open the files.
-
-        Args:
-            out: Folder of the run.
-            begun: Iteration of the checkpoint that a resumed run starts from; None for a new run.
-            wandb: Weights & Biases project; None sends nothing.
-            config: Settings to store with the Weights & Biases run.
-        """
+        """Open the files."""
         out.mkdir(parents=True, exist_ok=True)
         self.path = out / FILE
         keep_until(self.path, -1 if begun is None else begun)
@@ -73,16 +66,7 @@ def read(out: Path, kind: str = "train") -> list[dict[str, Any]]:
 
 
 def is_worse(rows: Sequence[Mapping[str, Any]], figure: str, reference: str) -> bool:
-    """Return whether a figure was lower than another one by more than two standard errors.
-
-    Args:
-        rows: Lines of one kind; those without both figures are left out.
-        figure: Name of the figure, such as `success/guided`.
-        reference: Name of the one to compare it with in the same line.
-
-    Returns:
-        False with fewer than FEWEST lines.
-    """
+    """Return whether a figure was lower than another one by more than two standard errors."""
     pairs = [
         (row[figure], row[reference]) for row in rows if row.get(figure) is not None and row.get(reference) is not None
     ]

@@ -371,11 +371,7 @@ def _find_base(folder: Path, manifest: Manifest, base: str | Path | None) -> str
 
 
 def _load_model(place: str | Path, remedy: str) -> Any:
-    """Load a model from a folder or the hub.
-
-    Raises:
-        ConfigError: It cannot be loaded. The message says where it was looked for, and the remedy.
-    """
+    """Load a model from a folder or the hub."""
     if Path(place).is_absolute() and not Path(place).is_dir():
         raise ConfigError(f"there is no folder {place}. {remedy}")
     import torch

@@ -234,9 +234,6 @@ def check_instructions(config: TrainConfig, checkpoint: Path, roles: Iterable[st
 
     Prompts of the compact format have no instructions. A checkpoint without a record, from before they were recorded,
     cannot be compared, and a warning says so.
-
-    Raises:
-        ConfigError: The texts differ.
     """
     if config.model.is_compact:
         return

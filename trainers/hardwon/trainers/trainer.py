@@ -151,16 +151,6 @@ def extrapolate_run(config: TrainConfig, step: int) -> Path:
 
     The checkpoint is a copy of the newest one with other weights, and `derived.json` names its origin. Evaluate it
     before you use it. The run itself does not change.
-
-    Args:
-        config: The settings of the run, with `run.history`.
-        step: The iteration to read the line at.
-
-    Returns:
-        The folder of the new run, `RUN-at-STEP`.
-
-    Raises:
-        ConfigError: There is no checkpoint, the history is too short, or the new folder exists.
     """
     import torch
 
@@ -222,11 +212,7 @@ def _run_worker(config: TrainConfig, team: parallel.Team) -> TrainReport:
 
 @contextmanager
 def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[TrainingLoop]:
-    """Open a new run, or one from its newest checkpoint, from the bottom up; close it on exit.
-
-    Raises:
-        ConfigError: There is a run and `resume` is false, or a setting that must stay the same was changed.
-    """
+    """Open a new run, or one from its newest checkpoint, from the bottom up; close it on exit."""
     _set_threads(config)
     out = Path(config.run.out)
     screen = Screen(config.run.iterations, list(config.arms), outcome=config.outcome, quiet=quiet)
@@ -271,11 +257,7 @@ def _set_threads(config: TrainConfig) -> None:
 
 
 def _find_checkpoint(config: TrainConfig, screen: Screen, *, resume: bool) -> Path | None:
-    """Return the checkpoint to resume from, or None for a new run.
-
-    Raises:
-        ConfigError: There is a run and `resume` is false, or a setting that must stay the same was changed.
-    """
+    """Return the checkpoint to resume from, or None for a new run."""
     latest = _find_latest(Path(config.run.out), screen.tell)
     if latest is None:
         if resume:
@@ -323,11 +305,7 @@ def _load_position(checkpoint: Path) -> Position:
 
 
 def _begin(loop: TrainingLoop) -> bool:
-    """Run the warm start if there is one, then load the weights of every role into the engine.
-
-    Returns:
-        False if the run was asked to stop within the warm start.
-    """
+    """Run the warm start if there is one, then load the weights of every role into the engine."""
     session, warmstart = loop.session, loop.config.warmstart
     (session.out / "config.yaml").write_text(schema.as_yaml(loop.config), encoding="utf-8")
     # checked before the warm start, which may take hours
@@ -353,15 +331,7 @@ def _begin(loop: TrainingLoop) -> bool:
 
 
 def _begin_roles(loop: TrainingLoop, studied: tuple[str, ...]) -> bool:
-    """Prepare every role, with a checkpoint after each stage 1, and load its weights into the engine.
-
-    Args:
-        loop: The loop of the run.
-        studied: The roles whose stage 1 was over when the run was resumed.
-
-    Returns:
-        False if the run was asked to stop between two roles.
-    """
+    """Prepare every role, with a checkpoint after each stage 1, and load its weights into the engine."""
     session, done = loop.session, studied
     for name, role in session.roles.items():
         if isinstance(role, SupervisedRole) and name in done:

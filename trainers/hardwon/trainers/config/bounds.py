@@ -62,11 +62,7 @@ BOUNDS: Mapping[str, Bounds] = {name: bounds for bounds, names in _NAMES.items()
 
 
 def check_bounds(config: "TrainConfig") -> None:
-    """Check that every number of the settings is within its bounds.
-
-    Raises:
-        ConfigError: One is not; the message has its path, its value and the bounds.
-    """
+    """Check that every number of the settings is within its bounds."""
     for path, value in list_numbers(as_dict(config)):
         bounds = find_bounds(path)
         if bounds is not None and not bounds[0] <= value <= bounds[1]:

@@ -27,12 +27,7 @@ if TYPE_CHECKING:
 
 
 def check(config: "TrainConfig") -> None:
-    """Check the settings of a run as a whole.
-
-    Raises:
-        ConfigError: The settings contradict each other, or a number is out of its bounds.
-        CannotLearn: A part of the run could never learn anything.
-    """
+    """Check the settings of a run as a whole."""
     check_bounds(config)
     _check_arms(config)
     _check_worlds(config)

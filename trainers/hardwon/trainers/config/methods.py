@@ -40,11 +40,7 @@ def list_methods() -> dict[str, list[Card]]:
 
 
 def find_cards(name: str) -> list[Card]:
-    """Return the cards of a method.
-
-    Raises:
-        UnknownName: There is no such method.
-    """
+    """Return the cards of a method."""
     methods = list_methods()
     if name not in methods:
         raise UnknownName.of("method", name, [*methods])
@@ -52,20 +48,12 @@ def find_cards(name: str) -> list[Card]:
 
 
 def collect_settings(name: str) -> dict[str, Any]:
-    """Return the settings that make a run use a method, by dotted path; an empty mapping keeps what the run has there.
-
-    Raises:
-        UnknownName: There is no such method.
-    """
+    """Return the settings of a method by dotted path; an empty mapping keeps what the run has there."""
     return {path: value for card in find_cards(name) for path, value in _list_settings(card)}
 
 
 def collect_example(name: str) -> dict[str, Any]:
-    """Return the further settings with which a method acts in `examples/methods/base.yaml`, by dotted path.
-
-    Raises:
-        UnknownName: There is no such method.
-    """
+    """Return the further settings with which a method acts in `examples/methods/base.yaml`, by dotted path."""
     return {path: value for card in find_cards(name) for path, value in card.example.items()}
 
 

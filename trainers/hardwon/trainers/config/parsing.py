@@ -28,16 +28,7 @@ _DESCRIPTIONS: dict[Any, Mapping[str, str]] = {}
 
 
 def parse(kind: type[T], given: Any, path: str = "") -> T:
-    """Return a dataclass instance from a mapping, with the types of all values checked recursively.
-
-    Args:
-        kind: The dataclass.
-        given: A mapping of field names to values.
-        path: Dotted path of this section, for error messages.
-
-    Raises:
-        ConfigError: A name is unknown, a required setting is missing, or a value has the wrong type.
-    """
+    """Return a dataclass instance from a mapping, with the types of all values checked recursively."""
     if not isinstance(given, Mapping):
         raise ConfigError(
             f"{path or 'the settings'} is {given!r:.200}; it must be a section with: {', '.join(_field_names(kind))}."

@@ -49,11 +49,7 @@ class ProgramConfig:
 
 
 def check_program(config: "TrainConfig") -> None:
-    """Check that a run of a program names one, and nothing that needs an environment of its own.
-
-    Raises:
-        ConfigError: The settings contradict each other.
-    """
+    """Check that a run of a program names one, and nothing that needs an environment of its own."""
     program = config.program
     if config.environment.name != PROGRAM:
         if program != ProgramConfig():

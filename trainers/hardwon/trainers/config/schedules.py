@@ -17,21 +17,12 @@ SCHEDULED = ("environment.max_steps", "run.temperature", "roles.policy.loss.entr
 
 
 def look_up(entries: Sequence[Sequence[float]], iteration: int) -> float:
-    """Return the value of the last entry that begins at or before an iteration.
-
-    Args:
-        entries: Pairs of an iteration and a value; the first one begins at 0.
-        iteration: Finished iterations of the run.
-    """
+    """Return the value of the last entry that begins at or before an iteration."""
     return [value for begin, value in entries if begin <= iteration][-1]
 
 
 def check_schedule(schedule: Mapping[str, Any]) -> None:
-    """Check that every schedule is a list of rising iterations from 0 on, with numbers.
-
-    Raises:
-        ConfigError: It is not, or its setting cannot have one.
-    """
+    """Check that every schedule is a list of rising iterations from 0 on, with numbers."""
     for path, entries in schedule.items():
         if path not in SCHEDULED:
             raise ConfigError(f"schedule.{path} is no setting: {nearest(path, SCHEDULED)}")

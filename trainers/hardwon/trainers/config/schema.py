@@ -492,17 +492,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), *, method: str = "") -
 
 
 def of(given: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str = "") -> TrainConfig:
-    """Build the settings from a nested mapping, as it is written in YAML.
-
-    Args:
-        given: The sections.
-        overrides: Settings as `a.b=value` that replace those of `given` and of the method.
-        method: Published method whose settings replace those of `given`; empty for none.
-
-    Raises:
-        ConfigError: A setting is invalid; the message names its path.
-        UnknownName: There is no such method.
-    """
+    """Build the settings from a nested mapping, as it is written in YAML."""
     if not isinstance(given, Mapping):
         raise ConfigError(f"the settings are {given!r:.60}; they must be a mapping of sections, such as `run:`.")
     # A deep copy of plain values: overrides must not change the caller's mapping.

@@ -253,14 +253,7 @@ def asks_own_model(sources: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def find_signals(name: str) -> tuple[str, ...]:
-    """Return the names of the signals that a source gives.
-
-    Args:
-        name: A registered name, or `MODULE:CLASS` of your own source.
-
-    Raises:
-        UnknownName: There is no such source.
-    """
+    """Return the names of the signals that a source gives."""
     if ":" in name:
         return tuple(import_source(name).gives)
     if name not in SOURCES:
@@ -269,11 +262,7 @@ def find_signals(name: str) -> tuple[str, ...]:
 
 
 def import_source(name: str) -> Any:
-    """Return the class of your own source, `MODULE:CLASS`.
-
-    Raises:
-        UnknownName: It cannot be imported, or does not say which signals it gives.
-    """
+    """Return the class of your own source, `MODULE:CLASS`."""
     target = import_named(name, "source")
     if not tuple(getattr(target, "gives", ())):
         raise UnknownName(f"source {name!r} cannot be used: it has no names of signals in `gives`. Add them.")
@@ -281,11 +270,7 @@ def import_source(name: str) -> Any:
 
 
 def parse_source(name: str, settings: Mapping[str, Any]) -> Any:
-    """Return the settings of a source as its dataclass; those of your own class are returned as they are.
-
-    Raises:
-        ConfigError: A setting is unknown, missing or of a wrong type, or names no judge.
-    """
+    """Return the settings of a source as its dataclass; those of your own class are returned as they are."""
     if ":" in name:
         return dict(settings)
     parsed: Any = parse(SOURCES[name], settings, f"sources.{name}")
@@ -299,11 +284,7 @@ def parse_source(name: str, settings: Mapping[str, Any]) -> Any:
 
 
 def check_call(function: Callable[..., Any], settings: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return settings with the types of the keyword arguments of a function.
-
-    Raises:
-        ConfigError: A setting is unknown, missing or of a wrong type.
-    """
+    """Return settings with the types of the keyword arguments of a function."""
     # a class may inherit its initializer; getattr, because mypy refuses to read __init__ of an instance
     hints = get_type_hints(getattr(function, "__init__") if isinstance(function, type) else function)  # noqa: B009
     parameters = {
@@ -331,17 +312,7 @@ def _name_settings(name: str) -> str:
 
 
 def check_fed(needs: Mapping[str, Sequence[str]], sources: Sequence[str], path: str) -> None:
-    """Check that every signal that is needed has a source, and that every source is used.
-
-    Args:
-        needs: The signals that each user needs, by the setting that names the user.
-        sources: Names of the configured sources.
-        path: Path of the sources in the settings.
-
-    Raises:
-        CannotLearn: A signal has no source; the message names those that would give it.
-        ConfigError: Nothing reads a source.
-    """
+    """Check that every signal that is needed has a source, and that every source is used."""
     given = {signal: name for name in sources for signal in find_signals(name)}
     for user, signals in needs.items():
         for signal in signals:

@@ -34,11 +34,7 @@ class Group:
 
 
 def check_unused(config: "TrainConfig") -> None:
-    """Check that something reads every setting that differs from its default.
-
-    Raises:
-        ConfigError: Nothing reads a setting; the message names the setting that would change this.
-    """
+    """Check that something reads every setting that differs from its default."""
     for group in _list_groups(config):
         for name in () if group.is_read else group.names:
             if _is_given(group.section, name):

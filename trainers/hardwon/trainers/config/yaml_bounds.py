@@ -31,17 +31,7 @@ class _Value:
 
 
 def check_yaml(text: str, name: object, *, first_line: int = 1) -> None:
-    """Check the size and the depth, in time linear in the size of the text.
-
-    Args:
-        text: The text.
-        name: Name of the file, for messages.
-        first_line: Number of the text's first line in the file.
-
-    Raises:
-        ConfigError: The text exceeds a bound. The message names the line.
-        yaml.YAMLError: The text is not YAML.
-    """
+    """Check the size and the depth, in time linear in the size of the text."""
     import yaml
 
     if len(text) > LARGEST:

@@ -84,11 +84,7 @@ def read_context(model: Any) -> int | None:
 
 
 def select_device(name: str) -> str:
-    """Return the name of a device that this machine has; `auto` selects a GPU if there is one.
-
-    Raises:
-        ConfigError: torch does not know the device, or this machine does not have it.
-    """
+    """Return the name of a device that this machine has; `auto` selects a GPU if there is one."""
     import torch
 
     if name == "auto":
@@ -140,18 +136,7 @@ def read_base(folder: Path, config: ModelConfig) -> tuple[Any, Any]:
 
 
 def export(model: Any, tokenizer: Any, role: str, folder: Path, config: ModelConfig) -> Path:
-    """Write a role's weights with the tokenizer, in the format that peft, transformers and vLLM load.
-
-    Args:
-        model: The model that the role trains.
-        tokenizer: Its tokenizer.
-        role: Name of the role.
-        folder: Parent folder; the role gets a folder of its own in it.
-        config: Model settings.
-
-    Returns:
-        The folder of the role.
-    """
+    """Write a role's weights with the tokenizer, in the format that peft, transformers and vLLM load."""
     target = folder / role
     target.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(str(target))

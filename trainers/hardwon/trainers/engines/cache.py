@@ -159,16 +159,7 @@ class BatchCache:
         return following + self.slots.sum(1)[:, None]
 
     def mask(self, valid: Tensor | None, longest: int) -> Tensor | None:
-        """Return the attention mask of the new tokens in the form that transformers expects.
-
-        Args:
-            valid: Which new tokens are real, (rows, longest); None for all.
-            longest: Number of new tokens, padding included.
-
-        Returns:
-            None if no slot is empty. With torch's own attention, (rows, 1, new, slots). Otherwise (rows, slots),
-            from which transformers builds the mask.
-        """
+        """Return the attention mask of the new tokens in the form that transformers expects."""
         # without a mask, torch can use flash attention, which accepts none
         if self.whole and valid is None:
             return None

@@ -19,22 +19,7 @@ from .server import ServerEngine
 
 
 def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> Engine:
-    """Open the engine of the settings, for all roles.
-
-    Args:
-        config: Settings of the run.
-        model: The base with its adapters.
-        tokenizer: The tokenizer of the run.
-        out: Folder of the run, in which adapters and a derived base are written.
-
-    Returns:
-        The engine. Close it if it is not local.
-
-    Raises:
-        ConfigError: The settings do not fit the model or the server.
-        EngineUnreachable: The server cannot be reached.
-        MissingExtra: vLLM is not installed.
-    """
+    """Open the engine of the settings, for all roles."""
     roles, settings = list(config.roles), config.engine
     if settings.kind == "local":
         from .local import LocalEngine
@@ -61,14 +46,7 @@ def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> E
 
 
 def open_server(config: TrainConfig, tokenizer: Any, key: str | None, folder: Path | None = None) -> ServerEngine:
-    """Open an engine over the vLLM server of the settings.
-
-    Args:
-        config: Settings of the run.
-        tokenizer: The tokenizer of the run.
-        key: API key of the server.
-        folder: Folder in which adapters are written; None where none is loaded.
-    """
+    """Open an engine over the vLLM server of the settings."""
     settings = config.engine
     assert settings.url is not None
     return ServerEngine(settings.url, tokenizer, list(config.roles), key, model=settings.model, folder=folder)

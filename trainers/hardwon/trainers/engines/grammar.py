@@ -29,18 +29,7 @@ class Grammar:
     """The automaton of one answer. Do not share it between answers in progress."""
 
     def __init__(self, tokenizer: Any, lark: str, *, max_tokens: int = MAX_TOKENS, end: int | None = None) -> None:
-        """Compile a grammar.
-
-        Args:
-            tokenizer: Fast byte-level tokenizer.
-            lark: The grammar, in llguidance's Lark dialect.
-            max_tokens: Length at which the answer is cut off.
-            end: The token that ends the answer; default: the tokenizer's own end token.
-
-        Raises:
-            ConfigError: The grammar is invalid, or the tokenizer is not byte-level.
-            MissingExtra: llguidance is not installed.
-        """
+        """Compile a grammar."""
         self.lark, self.max_tokens = lark, max_tokens
         self.end = int(tokenizer.eos_token_id) if end is None else end
         self._tokens = _load_tokenizer(tokenizer, self.end)
@@ -68,11 +57,7 @@ class Grammar:
         return len(prefix) >= self.max_tokens or (len(prefix) > 0 and prefix[-1] == self.end)
 
     def _advance(self, prefix: Sequence[int]) -> None:
-        """Move the automaton to the state after `prefix`.
-
-        Raises:
-            ValueError: A token is not allowed.
-        """
+        """Move the automaton to the state after `prefix`."""
         prefix = tuple(prefix)
         # reuse the common prefix: the automaton can roll back, and an answer usually only grows
         common = next((n for n, (a, b) in enumerate(zip(self._prefix, prefix, strict=False)) if a != b), None)
@@ -113,11 +98,7 @@ class CallForm:
         return tuple(parts)
 
     def read(self, text: str) -> tuple[str, dict[str, Any]] | None:
-        """Parse the name and the arguments of a call, without the control tokens around it.
-
-        Returns:
-            None if the text is cut off or not a call.
-        """
+        """Parse the name and the arguments of a call, without the control tokens around it."""
         first, last = ("".join(part for part in side if isinstance(part, str)) for side in (self.before, self.after))
         try:
             call = json.loads(text.strip().removeprefix(first.strip()).removesuffix(last.strip()))

@@ -389,13 +389,6 @@ def _draw(logprobs: Tensor, rows: Sequence[_Running]) -> tuple[list[int], list[f
     """Draw one index per row by inverse transform of one random number.
 
     At temperature 0, take the most probable index, with its log-probability at temperature 1.
-
-    Args:
-        logprobs: Log-probabilities at temperature 1, (rows, K).
-        rows: Completions with their temperatures and random generators.
-
-    Returns:
-        The indices and their log-probabilities.
     """
     temperatures = [running.request.temperature for running in rows]
     points = [

@@ -379,11 +379,7 @@ def _draw(logprobs: Sequence[float], request: Request) -> int:
 
 
 def hash_adapter(folder: Path) -> str:
-    """Return eight hex digits that identify an adapter's weights and shape.
-
-    Raises:
-        ConfigError: The folder is not a peft folder.
-    """
+    """Return eight hex digits that identify an adapter's weights and shape."""
     digest = hashlib.blake2b(digest_size=4)
     for name in (SHAPE, WEIGHTS):
         try:
@@ -396,18 +392,7 @@ def hash_adapter(folder: Path) -> str:
 
 
 def write_adapter(weights: Mapping[str, Any], folder: Path) -> Path:
-    """Write the tensors of an adapter as a peft folder. The shape is derived from the tensors.
-
-    Args:
-        weights: Tensors by peft's names.
-        folder: Folder to write.
-
-    Returns:
-        The folder.
-
-    Raises:
-        ConfigError: The tensors are not those of one LoRA adapter. vLLM cannot swap all parameters.
-    """
+    """Write the tensors of an adapter as a peft folder. The shape is derived from the tensors."""
     from safetensors.torch import save_file
 
     from hardwon.trainers.models.adapters import WEIGHT

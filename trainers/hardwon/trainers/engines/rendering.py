@@ -12,11 +12,6 @@ def render_messages(tokenizer: Any, messages: Sequence[Mapping[str, Any]], **opt
 
     transformers 5.23 reads control tokens in messages as plain text. Older versions ignore that switch, so there every
     name of one gets a space behind its first character, such as `< |im_end|>`.
-
-    Args:
-        tokenizer: A tokenizer with a chat template.
-        messages: Messages in the form of transformers.
-        **options: Further arguments of `apply_chat_template`, and variables of the template.
     """
     if "sanitize_control_tokens" not in inspect.signature(tokenizer.apply_chat_template).parameters:
         # those of the template's own marks, such as `</tool_call>`, need not be special

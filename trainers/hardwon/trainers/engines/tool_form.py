@@ -58,14 +58,7 @@ class ToolForm:
 
     @classmethod
     def find(cls, render: Render, tokenizer: Any, head: Messages, end: int) -> "ToolForm | None":
-        """Return the form of a template; None if it has none, or one that cannot be bound or grows by rewriting.
-
-        Args:
-            render: Renders messages with the template.
-            tokenizer: The tokenizer of the template.
-            head: A system message, where the template takes one, and a message of the user.
-            end: The token that ends an answer.
-        """
+        """Return the form of a template; None if it has none, or one that cannot be bound or grows by rewriting."""
         try:
             if render(head, tools=[_TOOL]) == render(head):
                 return None
@@ -88,11 +81,7 @@ class ToolForm:
         return tuple(token for tokens in encoded for token in tokens)
 
     def resume(self, messages: Messages) -> Ids:
-        """Return the tokens between the end token of a call and the next answer.
-
-        Raises:
-            ConfigError: The template rewrites what stands before the messages.
-        """
+        """Return the tokens between the end token of a call and the next answer."""
         answers = [
             {**message, "tool_call_id": _ID, "name": _NAME} if message["role"] == "tool" else message
             for message in messages
@@ -104,11 +93,7 @@ class ToolForm:
 
 
 def _find_call(render: Render, tokenizer: Any, head: Messages, end: int) -> tuple[CallForm, Ids]:
-    """Return the form of a call, and the tokens of a conversation up to and including one.
-
-    Raises:
-        ValueError: The call is not one JSON object between texts and control tokens.
-    """
+    """Return the form of a call, and the tokens of a conversation up to and including one."""
     pair = [render([*head, {"role": "assistant", "content": text}], answer=False, tools=[_TOOL]) for text in "xy"]
     start = next(n for n, (token, other) in enumerate(zip(*pair, strict=False)) if token != other)
     answer = render([*head, _CALL], answer=False, tools=[_TOOL])
@@ -140,11 +125,7 @@ def _cut(tokenizer: Any, ids: Ids) -> Iterator[str | int]:
 
 
 def _read_form(parts: Sequence[str | int]) -> CallForm:
-    """Return the form of the example call, of which the parts are given.
-
-    Raises:
-        ValueError: It is not one JSON object with the name and the arguments.
-    """
+    """Return the form of the example call, of which the parts are given."""
     for number, part in enumerate(parts):
         if isinstance(part, str) and "{" in part:
             start = part.index("{")

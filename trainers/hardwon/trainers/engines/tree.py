@@ -56,11 +56,6 @@ def read_trees(model: Any, questions: Sequence[TreeQuery], cache: BatchCache) ->
     """Read the rows and return the log-probabilities of the tokens that may follow, by row and node.
 
     The cache then has keys and values of all nodes; say with `cache.take` which ones stay.
-
-    Args:
-        model: A causal model, see `can_read_trees`.
-        questions: The rows, in the order of the cache.
-        cache: What the rows have read before.
     """
     device = next(model.parameters()).device
     lengths = [len(row.unread) + len(row.tree.tokens) for row in questions]
@@ -136,13 +131,7 @@ def number_nodes(tree: Tree) -> dict[Ids, int]:
 
 
 def find_best(answers: Sequence[Ids], tree: Tree, scored: dict[int, Tensor]) -> Ids:
-    """Return the answer with the highest sum of log-probabilities; the first one if several have it.
-
-    Args:
-        answers: The possible answers, as tokens after the root.
-        tree: Their tree.
-        scored: The log-probabilities that `read_trees` returned.
-    """
+    """Return the answer with the highest sum of log-probabilities; the first one if several have it."""
     nodes = number_nodes(tree)
     values = {node: dict(zip(following, scored[node].tolist(), strict=True)) for node, following in tree.choices}
 

@@ -29,14 +29,7 @@ class Trie:
     """The possible answers. None may be a prefix of another, so end each with an end token."""
 
     def __init__(self, sequences: Iterable[Sequence[int]]) -> None:
-        """Build the trie.
-
-        Args:
-            sequences: Token ids of each possible answer.
-
-        Raises:
-            ValueError: There is no sequence, one is empty, or one is a prefix of another.
-        """
+        """Build the trie."""
         following: dict[Ids, set[int]] = {}
         self._ends: set[Ids] = set()
         for sequence in sequences:

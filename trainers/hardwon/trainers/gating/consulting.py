@@ -29,14 +29,7 @@ class ConsultedGuidance:
     """Shows the hint of another guidance where the guide says that it helps."""
 
     def __init__(self, inner: Guidance, engine: Engine, prompts: PromptFormat, *, always: bool = False) -> None:
-        """Wrap a guidance.
-
-        Args:
-            inner: Proposes the hints.
-            engine: Generates the guide's answers.
-            prompts: Encodes the questions.
-            always: Show every hint, and keep the question with the current rollout.
-        """
+        """Wrap a guidance."""
         self._inner, self._engine, self._prompts, self._always = inner, engine, prompts, always
         self._verdicts = prompts.verdicts("guide")
 

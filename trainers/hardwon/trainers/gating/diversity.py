@@ -47,13 +47,7 @@ class Diversity:
         self._asks: Counter[str] = Counter()
 
     def ranked(self, items: Mapping[str, float], k: int = 1, asker: str = "") -> list[str]:
-        """Return the ids in their new order, and count the first `k` as shown.
-
-        Args:
-            items: Similarity by item id.
-            k: Number of items that will be shown.
-            asker: Name of the episode, which seeds the random numbers.
-        """
+        """Return the ids in their new order, and count the first `k` as shown."""
         rng = random.Random(f"{self._seed}:{asker}:{self._asks[asker]}")
         self._asks[asker] += 1
         # sorted: which item gets which number must not depend on the order of recall

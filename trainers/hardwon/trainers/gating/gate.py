@@ -103,11 +103,6 @@ class Gated:
         """Return the judgement of a text; its `text` is what to show, and is empty after a rejection.
 
         Within an episode, each item is judged once and the answer is reused.
-
-        Args:
-            context: The situation in which the text would be shown.
-            text: The text.
-            item: Id of the item; defaults to the text.
         """
         task, key = context.state.task, (current_session(), item or text)
         if (cached := self._judged.get(key)) is not None:
@@ -204,11 +199,7 @@ class GatedGuidance:
 
 
 def open_gate(config: GateConfig, engine: Engine, prompts: PromptFormat) -> Gated | None:
-    """Return the gate of the settings, or None.
-
-    Raises:
-        UnknownName: The kind is unknown, or its class cannot be imported.
-    """
+    """Return the gate of the settings, or None."""
     kind = config.kind
     if kind == "none":
         return None

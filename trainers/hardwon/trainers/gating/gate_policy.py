@@ -38,11 +38,7 @@ class PolicyGate:
     """Asks a role of an engine within its running episode."""
 
     def __init__(self, engine: Engine, prompts: PromptFormat, *, role: str = "policy") -> None:
-        """Create a gate on an engine.
-
-        Raises:
-            ConfigError: The tokenizer does not distinguish the three answers.
-        """
+        """Create a gate on an engine."""
         self._engine, self._prompts, self._role = engine, prompts, role
         self._either, answers = prompts.actions(get_args(Answer))
         if len(answers) < len(get_args(Answer)):

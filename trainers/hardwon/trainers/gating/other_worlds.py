@@ -50,12 +50,7 @@ class OtherWorlds:
     """
 
     def __init__(self, library: ExperienceLibrary, *, instance: Instance | None = None) -> None:
-        """Wrap a library.
-
-        Args:
-            library: The library to recall from.
-            instance: The task instance to leave out; None takes that of the current rollout.
-        """
+        """Wrap a library."""
         self._library, self._instance = library, instance
 
     def _find_instance(self) -> Instance | None:

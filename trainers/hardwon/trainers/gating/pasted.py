@@ -37,11 +37,7 @@ class PastedEpisodes:
         return self if self._library is not None else PastedEpisodes(library)
 
     def propose(self, context: Context) -> Hint | None:
-        """Return the episodes of the recalled steps, or None if nothing was recalled.
-
-        Raises:
-            ConfigError: It has no library.
-        """
+        """Return the episodes of the recalled steps, or None if nothing was recalled."""
         if self._library is None:
             raise ConfigError("PastedEpisodes has no library to read; give it to an agent, or call attach(library).")
         hits = (hit.what for hit in context.recollection.steps)

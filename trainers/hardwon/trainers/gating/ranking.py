@@ -31,14 +31,7 @@ class PreferenceValue:
     def __init__(
         self, engine: LocalEngine, prompts: PromptFormat, *, builder: PromptBuilder | None = None, role: str = "policy"
     ) -> None:
-        """Judge with a role of an engine.
-
-        Args:
-            engine: Holds the base with the adapter of the role.
-            prompts: Encodes the episode and the actions, as in training.
-            builder: Writes the messages of an episode, as in training.
-            role: The role whose weights judge.
-        """
+        """Judge with a role of an engine."""
         self._engine, self._prompts, self._role = engine, prompts, role
         self._log = Conversations(builder)
         self._context: Context | None = None

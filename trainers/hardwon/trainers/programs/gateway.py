@@ -64,15 +64,7 @@ class Gateway:
     def __init__(
         self, engine: Engine, prompts: ProgramPrompts, *, max_tokens: int, context: int | None, port: int = 0
     ) -> None:
-        """Create a gateway; `serve` makes it listen.
-
-        Args:
-            engine: Generates the tokens.
-            prompts: Renders the messages.
-            max_tokens: Longest answer where a request names no other.
-            context: Longest sequence that the model reads, in tokens; None for no limit.
-            port: Port to listen on; 0 for any free one.
-        """
+        """Create a gateway; `serve` makes it listen."""
         self._engine, self._prompts = engine, prompts
         self._max_tokens, self._context, self._port = max_tokens, context, port
         self._runs: dict[str, ProgramRun] = {}
@@ -90,11 +82,7 @@ class Gateway:
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[None]:
-        """Listen in the running event loop until the block ends.
-
-        Raises:
-            ConfigError: The port is in use.
-        """
+        """Listen in the running event loop until the block ends."""
         with socket.socket() as listening:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

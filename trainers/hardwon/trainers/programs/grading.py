@@ -37,12 +37,7 @@ Reward = Callable[[FinishedEpisode], Any]
 
 
 def open_reward(name: str) -> Reward:
-    """Import a reward function, `MODULE:CALLABLE`, from the current folder or an installed module.
-
-    Raises:
-        UnknownName: It cannot be imported.
-        ConfigError: It cannot be called.
-    """
+    """Import a reward function, `MODULE:CALLABLE`, from the current folder or an installed module."""
     module, _, attribute = name.partition(":")
     if (folder := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.append(folder)
@@ -59,11 +54,7 @@ def open_reward(name: str) -> Reward:
 
 
 def call_reward(reward: Reward, episode: FinishedEpisode) -> float | None:
-    """Return the outcome that a reward function gives; None if it gives none.
-
-    Raises:
-        RewardFailed: It raised an error, or returned no number.
-    """
+    """Return the outcome that a reward function gives; None if it gives none."""
     try:
         outcome = reward(episode)
         return None if outcome is None else read_outcome(outcome)

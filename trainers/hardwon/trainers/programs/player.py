@@ -40,15 +40,7 @@ class PlaysPrograms(Protocol):
         snapshot: str = "",
         on_end: Callable[[], None] | None = None,
     ) -> list[Rollout]:
-        """Return the rollouts of the episodes, in order.
-
-        Args:
-            specs: The episodes.
-            temperature: Sampling temperature of the policy.
-            max_calls: Most model calls of an episode.
-            snapshot: Name of the library version in use.
-            on_end: Called after each episode.
-        """
+        """Return the rollouts of the episodes, in order."""
         ...
 
 
@@ -56,18 +48,7 @@ class ProgramPlayer:
     """Starts a program for each episode, with the policy as its model."""
 
     def __init__(self, config: TrainConfig, engine: Engine, prompts: ChatFormat, context: int | None) -> None:
-        """Create a player.
-
-        Args:
-            config: The settings of the run.
-            engine: Generates the tokens of the policy.
-            prompts: The prompt format of the base.
-            context: Longest sequence that the model reads, in tokens; None for no limit.
-
-        Raises:
-            ConfigError: The inputs cannot be read, or there is no line for a seed.
-            UnknownName: The reward function does not exist.
-        """
+        """Create a player."""
         from .gateway import Gateway
 
         self._config, self._settings, self._engine = config, config.program, engine
@@ -166,11 +147,7 @@ class ProgramPlayer:
 
 
 def _read_inputs(config: TrainConfig) -> list[Any] | None:
-    """Return the inputs of the task instances by seed, or None if there are none.
-
-    Raises:
-        ConfigError: The file cannot be read, or it has no line for a seed.
-    """
+    """Return the inputs of the task instances by seed, or None if there are none."""
     path = config.program.inputs
     if not path:
         return None

@@ -33,16 +33,7 @@ class Ended:
 
 
 async def run_command(command: str, environment: Mapping[str, str], timeout_s: float) -> Ended:
-    """Run a command to its end, and end every process that it leaves behind.
-
-    Args:
-        command: The command, split like a shell does it, without a shell.
-        environment: Variables that are added to those of this process.
-        timeout_s: Seconds after which it is stopped.
-
-    Raises:
-        ConfigError: The command cannot be started.
-    """
+    """Run a command to its end, and end every process that it leaves behind."""
     with tempfile.TemporaryFile() as output:
         try:
             process = await asyncio.create_subprocess_exec(

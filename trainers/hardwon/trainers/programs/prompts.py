@@ -35,19 +35,11 @@ class ProgramPrompts:
         self._has_system = template.abilities.has_system
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Ids:
-        """Return the tokens of whole messages, up to the next answer.
-
-        Raises:
-            ConfigError: The template refuses the messages.
-        """
+        """Return the tokens of whole messages, up to the next answer."""
         return self._render(messages, tools)
 
     def resume(self, messages: Sequence[Message], at: int, tools: Sequence[Tool]) -> Ids | None:
-        """Return the tokens from the end token of answer `at` to the next answer.
-
-        Returns:
-            The tokens, which begin with the end token; None if the template rewrites what stands before them.
-        """
+        """Return the tokens from the end token of answer `at` to the next answer."""
         before, answer, after = messages[:at], messages[at], messages[at + 1 :]
         if not after:
             return None

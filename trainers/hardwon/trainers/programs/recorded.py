@@ -62,11 +62,7 @@ class TokenLog:
 
 
 def read_token_log(path: Path) -> TokenLog:
-    """Read a token file.
-
-    Raises:
-        ConfigError: It cannot be read, or no line has what a training row needs.
-    """
+    """Read a token file."""
     log = TokenLog()
     try:
         with path.open(encoding="utf-8") as file:
@@ -119,17 +115,7 @@ class RecordedPlayer:
     """Gives recorded episodes as rollouts."""
 
     def __init__(self, config: TrainConfig, engine: Engine, prompts: ChatFormat) -> None:
-        """Read the file and the outcomes.
-
-        Args:
-            config: The settings of the run.
-            engine: The engine of the run, which checks the recorded probabilities.
-            prompts: The prompt format of the base.
-
-        Raises:
-            ConfigError: The file cannot be used, or there is no task for a seed.
-            LibraryMissing: The library does not exist.
-        """
+        """Read the file and the outcomes."""
         self._engine = engine
         self._outcome: Outcome = config.outcome
         self._reward: Reward | None = open_reward(config.program.reward) if config.program.reward else None

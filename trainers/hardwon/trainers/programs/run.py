@@ -75,20 +75,12 @@ class ProgramRun:
         self.calls.append(call)
 
     def report(self, outcome: Any) -> None:
-        """Take over the outcome that the program reports; the last one counts.
-
-        Raises:
-            ValueError: It is not a number.
-        """
+        """Take over the outcome that the program reports; the last one counts."""
         self.reported = read_outcome(outcome)
 
 
 def read_outcome(value: Any) -> float:
-    """Return an outcome as a number.
-
-    Raises:
-        ValueError: The value is no finite number.
-    """
+    """Return an outcome as a number."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -110,19 +102,7 @@ def build_rollout(
     snapshot: str = "",
     meta: Mapping[str, Any] | None = None,
 ) -> Rollout:
-    """Return an episode as a rollout whose rows are the tokens that were sampled.
-
-    Args:
-        spec: The episode.
-        calls: The answers of the policy, in order.
-        outcome: The outcome: 1 or more is a success. None excludes the episode.
-        measure: What counts as the outcome of an episode.
-        failed: Why the episode is excluded, if it is.
-        error: The error that excluded it.
-        ending: How the episode ended, such as at the limit of calls.
-        snapshot: Name of the library version in use.
-        meta: Further properties of the episode.
-    """
+    """Return an episode as a rollout whose rows are the tokens that were sampled."""
     if not failed:
         failed = NO_CALLS if not calls else UNGRADED if outcome is None else ""
     task = next((message["text"] for call in calls[:1] for message in call.messages if message["role"] == "user"), "")

@@ -39,17 +39,7 @@ class ChatFormat:
         manual: str = "",
         tools: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Create a format, and probe the tokenizer's template.
-
-        Args:
-            tokenizer: A fast tokenizer with a chat template.
-            builder: Writes the messages of recorded episodes; default: as `ChatPolicy` does without instructions.
-            manual: The environment's instructions, which recorded episodes do not contain.
-            tools: The schemas of its tools, which they do not contain either; default: none.
-
-        Raises:
-            ConfigError: The template cannot be used.
-        """
+        """Create a format, and probe the tokenizer's template."""
         self.tokenizer = tokenizer
         self.template = ChatTemplate(tokenizer)
         self.end = self.template.end
@@ -179,11 +169,7 @@ class ChatFormat:
         return self.template.open(instruction.text, "\n".join(part for part in (*parts, instruction.ask) if part))
 
     def verdicts(self, purpose: Purpose) -> Verdicts:
-        """Return the two answers to a yes-or-no question, as ordinary words.
-
-        Raises:
-            CannotLearn: The tokenizer begins both words with the same token, so no role can learn to tell them apart.
-        """
+        """Return the two answers to a yes-or-no question, as ordinary words."""
         words = INSTRUCTIONS[purpose]
         # A guide's hint follows its verdict, on the next line of the same answer.
         after = self.template.encode("\n") if purpose == "guide" else (self.end,)

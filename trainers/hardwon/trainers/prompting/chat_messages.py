@@ -30,11 +30,7 @@ class ChatMessages:
     """Renders plain messages with the chat template of a tokenizer, whole or behind an answer that was sampled."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Probe the template. Every prompt is rendered whole if it cannot be appended to.
-
-        Args:
-            tokenizer: A fast tokenizer with a chat template.
-        """
+        """Probe the template. Every prompt is rendered whole if it cannot be appended to."""
         self._tokenizer = tokenizer
         self.template: ChatTemplate | None = None
         """The template, if messages can be appended to what it rendered."""
@@ -58,11 +54,7 @@ class ChatMessages:
         return render_messages(self._tokenizer, rendered, **options)
 
     def resume(self, messages: Sequence[Message], at: int, tools: Sequence[Tool]) -> Ids | None:
-        """Return the tokens from the end token of answer `at` to the next answer.
-
-        Returns:
-            The tokens, which begin with the end token; None if the messages behind the answer are not those of turns.
-        """
+        """Return the tokens from the end token of answer `at` to the next answer."""
         ids, answer, turn = [self.end], messages[at], list[Message]()
         try:
             for message in messages[at + 1 :]:
@@ -98,12 +90,7 @@ class ChatMessages:
 
 
 def to_plain(messages: Sequence[BaseMessage], *, has_tools: bool = False) -> list[Message]:
-    """Return messages in plain form, with calls numbered in order, because programs number them in ways of their own.
-
-    Args:
-        messages: Messages of LangChain.
-        has_tools: Whether tools are shown; without them, calls are left out and results are the user's.
-    """
+    """Return messages in plain form, with calls numbered in order; programs number them in ways of their own."""
     plain, ids = list[Message](), dict[str | None, str]()
     number = 0
     for message in messages:
@@ -123,12 +110,7 @@ def to_plain(messages: Sequence[BaseMessage], *, has_tools: bool = False) -> lis
 
 
 def list_readings(answer: AIMessage, *, has_tools: bool = False) -> Iterator[AIMessage]:
-    """Yield the messages that stand for an answer in a later request: itself, and what `ChatPolicy` reads in it.
-
-    Args:
-        answer: The answer.
-        has_tools: Whether tools are shown.
-    """
+    """Yield the messages that stand for an answer in a later request: itself, and what `ChatPolicy` reads in it."""
     yield answer
     text = str(answer.text)
     if answer.tool_calls or not text.strip():

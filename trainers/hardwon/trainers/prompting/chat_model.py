@@ -189,15 +189,7 @@ class EngineChatModel(BaseChatModel):
         stop: Sequence[str],
         call: tuple[str, dict[str, Any]] | None = None,
     ) -> AIMessage:
-        """Convert a completion to a message.
-
-        Args:
-            request: The request.
-            completion: Its completion.
-            text: The answer if it was chosen from a list or is a call; None reads the tokens.
-            stop: Words at which the answer ends.
-            call: The tool that the answer calls, with the arguments.
-        """
+        """Convert a completion to a message."""
         ended = bool(completion.tokens) and completion.tokens[-1] in request.stop
         if text is None:
             text = self._decode(completion.tokens[:-1] if ended else completion.tokens)
@@ -284,11 +276,7 @@ class EngineChatModel(BaseChatModel):
         return None if template is None else template.tools
 
     def _require_form(self) -> ToolForm:
-        """Return the template's form of tools.
-
-        Raises:
-            ConfigError: It has none that a grammar can bind.
-        """
+        """Return the template's form of tools."""
         form = self._find_form()
         if form is None:
             raise ConfigError(

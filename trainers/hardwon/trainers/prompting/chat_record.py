@@ -45,12 +45,7 @@ class ChatRecord:
     """The token ids of conversations, by their messages. See the module's docstring."""
 
     def __init__(self, prompts: ChatPrompts, *, most: int = MOST_TOKENS) -> None:
-        """Create an empty record.
-
-        Args:
-            prompts: Renders the messages.
-            most: Number of tokens to keep.
-        """
+        """Create an empty record."""
         self._prompts, self._most = prompts, most
         self._read: OrderedDict[bytes, Ids] = OrderedDict()
         """The tokens up to and including an answer, by the digest of the messages up to it."""
@@ -58,11 +53,7 @@ class ChatRecord:
         """Number of tokens that are kept."""
 
     def open(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Ids:
-        """Return the prompt of a request.
-
-        Raises:
-            ConfigError: The template refuses the messages.
-        """
+        """Return the prompt of a request."""
         for at in range(len(messages) - 1, -1, -1):
             if messages[at]["role"] != "assistant":
                 continue

@@ -19,17 +19,7 @@ def open_format(
     environment: Environment | None = None,
     builder: PromptBuilder | None = None,
 ) -> PromptFormat:
-    """Return the prompt format of a base, and probe its chat template if it uses one.
-
-    Args:
-        config: The settings of the model.
-        tokenizer: The tokenizer of the base.
-        environment: Has the instructions and the tools of recorded episodes.
-        builder: Writes the messages of recorded episodes.
-
-    Raises:
-        ConfigError: The chat template cannot be used.
-    """
+    """Return the prompt format of a base, and probe its chat template if it uses one."""
     if config.is_compact:
         return CompactFormat(tokenizer)
     manual, tools = _read_tools(environment)

@@ -97,16 +97,7 @@ def describe() -> dict[str, Any]:
 
 
 def check(saved: Mapping[str, Any], place: str, roles: Iterable[str] = tuple(ASKED)) -> None:
-    """Check that roles were trained on the texts of this version.
-
-    Args:
-        saved: What `describe` returned when the weights were saved.
-        place: The folder of the weights, for the message.
-        roles: The roles whose texts are compared.
-
-    Raises:
-        ConfigError: A text differs.
-    """
+    """Check that roles were trained on the texts of this version."""
     texts, now = dict(saved.get("texts", {})), describe()
     purposes = dict.fromkeys(purpose for role in roles for purpose in ASKED.get(role, ()))
     differing = [purpose for purpose in purposes if texts.get(purpose) != now["texts"][purpose]]

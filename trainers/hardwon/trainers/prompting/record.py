@@ -23,15 +23,7 @@ class _Segment:
 
 
 def compare_record(prompts: ChatFormat, conversation: Conversation) -> tuple[str, ...]:
-    """Return the differences between the tokens of a conversation and those of its rendered messages.
-
-    Args:
-        prompts: The format that recorded the conversation.
-        conversation: A conversation whose last turn is open.
-
-    Returns:
-        One line per difference; empty if they agree.
-    """
+    """Return the differences between the tokens of a conversation and those of its rendered messages."""
     recorded = _cut(prompts.parts(conversation), prompts.template.controls)
     rendered = _cut([(prompts.render(conversation), False)], prompts.template.controls)
     name = prompts.tokenizer.convert_ids_to_tokens

@@ -58,14 +58,7 @@ class ChatTemplate:
     """Renders messages with the chat template of a tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
-        """Probe the template of a tokenizer.
-
-        Args:
-            tokenizer: A fast tokenizer of transformers.
-
-        Raises:
-            ConfigError: There is no template, or it cannot render an append-only conversation.
-        """
+        """Probe the template of a tokenizer."""
         self.tokenizer = tokenizer
         self._name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not getattr(tokenizer, "chat_template", None):
@@ -79,13 +72,7 @@ class ChatTemplate:
     # -- rendering ----------------------------------------------------------------------------------
 
     def open(self, system: str, user: str, tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
-        """Return the tokens of a conversation's first messages, up to the first answer.
-
-        Args:
-            system: The system message.
-            user: The first message of the user.
-            tools: Tools in OpenAI's form, for a template that shows them.
-        """
+        """Return the tokens of a conversation's first messages, up to the first answer."""
         options: dict[str, Any] = {"tools": list(tools)} if tools else {}
         return self._render(self.begin(system, user), **options)
 
@@ -98,12 +85,7 @@ class ChatTemplate:
         return ids[cut + 1 :]
 
     def render(self, messages: Sequence[tuple[str, str]], *, answer: bool = True) -> Ids:
-        """Return the tokens of whole messages, as a server without a record would send them.
-
-        Args:
-            messages: Roles and texts; a system message comes first.
-            answer: Whether an answer is to follow.
-        """
+        """Return the tokens of whole messages, as a server without a record would send them."""
         (_, system), (_, user), *more = messages
         rest = [_message(role, text) for role, text in more]
         return self._render([*self.begin(system, user), *rest], answer=answer)
@@ -111,16 +93,7 @@ class ChatTemplate:
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), answer: bool = True
     ) -> Ids:
-        """Return the tokens of the messages of a program, in the form of transformers.
-
-        Args:
-            messages: Messages with a role, content, and perhaps tool calls.
-            tools: Tools in OpenAI's form, for a template that shows them.
-            answer: Whether an answer is to follow.
-
-        Raises:
-            ConfigError: The template refuses the messages.
-        """
+        """Return the tokens of the messages of a program, in the form of transformers."""
         try:
             return self._render(messages, answer=answer, **({"tools": list(tools)} if tools else {}))
         except Exception as error:  # a template is a program: it may raise anything for messages that it does not take

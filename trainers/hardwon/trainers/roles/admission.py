@@ -68,15 +68,7 @@ class EngineAdmission:
         salt: str = "",
         keeps_rows: bool = True,
     ) -> None:
-        """Create an admission on an engine.
-
-        Args:
-            engine: Generates the verdict.
-            prompts: Encodes the question.
-            role: The engine's role whose weights decide.
-            salt: Seeds the random numbers; empty takes the more probable verdict.
-            keeps_rows: Keep the tokens of every decision for training.
-        """
+        """Create an admission on an engine."""
         self._engine, self._prompts, self._role, self._salt = engine, prompts, role, salt
         self._verdicts, self._keeps_rows = prompts.verdicts("share"), keeps_rows
         self.rows: list[Sample] = []
@@ -186,11 +178,7 @@ class AdmissionRole:
         self._sent = 0
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Check that there is an environment to play in, and run stage 1 if the settings ask for it.
-
-        Raises:
-            ConfigError: There is none.
-        """
+        """Check that there is an environment to play in, and run stage 1 if the settings ask for it."""
         if self._parts.environment is None:
             raise ConfigError(f"the role {self.name} plays episodes itself and was given no environment.")
         if (learning := self.supervised.learning) is not None:

@@ -26,14 +26,7 @@ EPS = 1e-6
 
 
 def run_reward(aggregate: float, first: float, *, earliness: float = 1.0, first_weight: float = 0.5) -> float:
-    """Return the reward of a team's run: R = R_agg + first_weight · R_first · earliness.
-
-    Args:
-        aggregate: Score of the team's combined answer.
-        first: Score of the member that finished first.
-        earliness: Remaining share of the limit at that time, in [0, 1]; 1 ignores time.
-        first_weight: Weight of the second term.
-    """
+    """Return the reward of a team's run: R = R_agg + first_weight · R_first · earliness."""
     return aggregate + first_weight * first * earliness
 
 
@@ -66,17 +59,7 @@ class Sparsity:
     """
 
     def __init__(self, target: float = 0.4, *, begin: float = 0.0, rate: float = 0.04, most: float = 1.0) -> None:
-        """Create a price.
-
-        Args:
-            target: Share of steps to share, in (0, 1).
-            begin: Initial price.
-            rate: Step size of the integral part; the proportional part is 25 times as large.
-            most: Upper bound of the price.
-
-        Raises:
-            ConfigError: The target is not between 0 and 1.
-        """
+        """Create a price."""
         if not 0.0 < target < 1.0:
             raise ConfigError(f"target is {target}; it is the share of steps to share and must be between 0 and 1.")
         self.target, self.price = target, begin
@@ -123,14 +106,7 @@ class Episode:
 def episode_of(
     result: TeamResult, admission: LogisticAdmission, *, limit_s: float | None = None, first_weight: float = 0.5
 ) -> Episode:
-    """Return a team's result as training data.
-
-    Args:
-        result: The result of a run.
-        admission: Computes the features of each decision.
-        limit_s: Time in seconds within which finishing early increases the reward; None ignores time.
-        first_weight: Weight of the first finisher's score.
-    """
+    """Return a team's result as training data."""
     ended = [finish.seconds for finish in result.finishes if finish.result is not None]
     earliness = 1.0 if limit_s is None else max(0.0, 1.0 - min(ended, default=limit_s) / limit_s)
     reward = run_reward(result.score, result.first_score, earliness=earliness, first_weight=first_weight)

@@ -27,12 +27,6 @@ class Background(Generic[T]):
         """Return the results of the finished tasks by name, and the failures as texts.
 
         A failed task does not stop the run.
-
-        Args:
-            wait: Wait for all running tasks first.
-
-        Raises:
-            ConfigError: A task raised it, because the settings cannot work.
         """
         if wait and self._running:
             # unlike gather, wait does not raise, so a failed task cannot hide the other results

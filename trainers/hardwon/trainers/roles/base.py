@@ -91,23 +91,11 @@ class Reader(Protocol):
     """A role that also reads episodes in the background. The rollouts never wait for it."""
 
     def read(self, ahead: Sequence[tuple[str, int]], salt: str) -> None:
-        """Start reading and return at once.
-
-        Args:
-            ahead: Split and seed of the upcoming task instances.
-            salt: Distinguishes the random numbers of this call from those of other calls.
-        """
+        """Start reading and return at once."""
         ...
 
     async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
-        """Take over the finished readings at the end of an iteration.
-
-        Args:
-            rollouts: Recorded rollouts, which may be read next.
-
-        Returns:
-            The metrics to log by name.
-        """
+        """Take over the finished readings at the end of an iteration."""
         ...
 
 
@@ -116,11 +104,7 @@ class TriesCandidates(Protocol):
     """A role that tries items in episodes before they are stored."""
 
     def assign_candidates(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """Return the episodes, some of them with a candidate to show besides what recall gives.
-
-        Args:
-            specs: Episodes of training, in arms that recall.
-        """
+        """Return the episodes, some of them with a candidate to show besides what recall gives."""
         ...
 
     def has_candidates(self) -> bool:
@@ -285,11 +269,7 @@ def weights_of(model: Any, role: str) -> Weights:
 
 
 def load_weights(parameters: Mapping[str, Any], weights: Mapping[str, Any]) -> None:
-    """Copy saved weights into the parameters of the same names.
-
-    Raises:
-        ValueError: The names differ.
-    """
+    """Copy saved weights into the parameters of the same names."""
     import torch
 
     if differing := sorted({*parameters} ^ {*weights}):
@@ -333,11 +313,7 @@ ROLES: dict[str, Callable[[Parts], Role]] = {
 
 
 def check_settings(config: RoleConfig, name: str) -> None:
-    """Check the names and values of a role's settings before the role is built. Roles of your own are not checked.
-
-    Raises:
-        ConfigError: A setting is unknown, or its value cannot work; the message names its path.
-    """
+    """Check the names and values of a role's settings before the role is built. Roles of your own are not checked."""
     from .admission import AdmissionSettings
     from .extractor import ExtractorSettings
     from .guides.role import GuideSettings

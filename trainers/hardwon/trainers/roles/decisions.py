@@ -72,13 +72,7 @@ class Look:
 
 
 async def look(engine: Engine, prompts: PromptFormat, role: str) -> Look:
-    """Ask a role its probes, and return the probabilities of its verdicts.
-
-    Args:
-        engine: Serves the role.
-        prompts: Encodes the questions.
-        role: guide, extractor or admission.
-    """
+    """Ask a role its probes, and return the probabilities of its verdicts."""
     purpose = PURPOSES[role]
     verdicts = prompts.verdicts(purpose)
     queries = [prompts.query(Query(purpose, sections)) for sections in _PROBES[purpose]]

@@ -59,13 +59,6 @@ def worth(
 
     Groups need consumers and control siblings, except with the measure `outcome`, which makes no comparison.
     `outcome` and `sign` are baselines from the literature; they also reward useless items.
-
-    Args:
-        uses: Outcomes by group.
-        tokens: Number of tokens of the item's text.
-        measure: How a use is rewarded.
-        cost: Cost of `length` tokens, in units of success.
-        length: Number of tokens that cost `cost`.
     """
     informative = [use for use in uses if use.shown and (use.control or measure == "outcome")]
     n = sum(len(use.shown) for use in informative)
@@ -102,10 +95,6 @@ def consumed(trajectory: Trajectory, items_sent: Mapping[str, str] = MappingProx
     """Return the ids of the items that an episode was shown.
 
     Returns [None] for an episode without guidance, and an empty list for one with guidance other than items.
-
-    Args:
-        trajectory: The episode.
-        items_sent: By trajectory id, the item that was shown without recall from the library.
     """
     items: list[str | None] = [items_sent[trajectory.id]] if trajectory.id in items_sent else []
     for step in trajectory.steps:
@@ -186,16 +175,7 @@ class Buffer:
         cost: float = 0.05,
         length: int = 128,
     ) -> None:
-        """Create an empty buffer.
-
-        Args:
-            ready: Rewarded sequences per update.
-            cooldown: Updates for which a trained sequence is skipped.
-            capacity: Maximum number of sequences; the oldest are dropped.
-            measure: How a use is rewarded.
-            cost: Cost of `length` tokens, in units of success.
-            length: Number of tokens that cost `cost`.
-        """
+        """Create an empty buffer."""
         self._ready, self._cooldown, self._capacity = ready, cooldown, capacity
         self._settings = {"measure": measure, "cost": cost, "length": length}
         self._samples: dict[str, BufferedSample] = {}
@@ -212,12 +192,6 @@ class Buffer:
         """Add a sequence with the items that it wrote.
 
         An item of an earlier sequence keeps that owner, unless its text was rewritten.
-
-        Args:
-            row: The sequence.
-            items: Number of tokens of each item, by id; empty if it kept nothing.
-            rewritten: Ids of the items whose text this sequence replaced.
-            tried: For a verdict about a candidate, the probability with which the candidate is tried.
         """
         for item in rewritten:
             self._release(item)
@@ -325,12 +299,7 @@ def row_of(saved: Mapping[str, Any]) -> Sample:
 def to_streams(
     batch: Sequence[tuple[BufferedSample, float, float]], verdicts: Verdicts | None = None
 ) -> list[PackedSequence]:
-    """Return a batch as packed sequences with their advantages.
-
-    Args:
-        batch: What `Buffer.take` returned.
-        verdicts: The two answers of the verdicts about tried candidates; they are trained as `verdicts` describes.
-    """
+    """Return a batch as packed sequences with their advantages."""
     rows, advantages = list[Sample](), dict[str, list[float]]()
     for sample, _, advantage in batch:
         row, weight = sample.row, advantage

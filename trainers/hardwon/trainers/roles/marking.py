@@ -34,14 +34,7 @@ def mark_lessons(
     *,
     most: int,
 ) -> list[Marked]:
-    """Return questions about the lessons of explored episodes, as many to keep as to skip.
-
-    Args:
-        parts: The objects of the run.
-        offer: Returns the lessons of an episode.
-        ask: Returns the tokens of the question about a lesson.
-        most: Largest number of questions.
-    """
+    """Return questions about the lessons of explored episodes, as many to keep as to skip."""
     solving: dict[tuple[str, int], set[str]] = {}
     for instance in parts.instances:
         walk = parts.source(*instance)
@@ -65,14 +58,7 @@ def mark_steps(
     *,
     most: int,
 ) -> list[Marked]:
-    """Return questions about the steps of explored episodes, as many to share as to hold back.
-
-    Args:
-        parts: The objects of the run.
-        value: Returns the text that readers get for the last of some steps.
-        ask: Returns the tokens of the question about a step.
-        most: Largest number of questions.
-    """
+    """Return questions about the steps of explored episodes, as many to share as to hold back."""
     marked: list[Marked] = []
     for instance in parts.instances:
         walk = parts.source(*instance)

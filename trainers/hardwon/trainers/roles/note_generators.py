@@ -75,14 +75,7 @@ class Writer(Protocol):
     async def read(
         self, trajectory: Trajectory, seen_items: Sequence[Item] = (), *, salt: str = "", greedy: bool = False
     ) -> list[Written]:
-        """Read an episode.
-
-        Args:
-            trajectory: The episode.
-            seen_items: Items that the episode was shown.
-            salt: Seeds the random numbers and names the sequences.
-            greedy: Take the most probable tokens.
-        """
+        """Read an episode."""
         ...
 
 

@@ -53,17 +53,7 @@ class Proposals:
         explores: float,
         reward: Mapping[str, Any],
     ) -> None:
-        """Create it on a library.
-
-        Args:
-            library: The library that learns.
-            buffer: Holds the sequences until they are paid.
-            measure_length: Returns the number of tokens of a text.
-            beginnings: Reads the first situations of task instances.
-            worlds: Task instances in which a candidate is tried; 0 stores it at once.
-            explores: Share of the skipped candidates that are tried as well.
-            reward: Settings of `item_reward.worth`: measure, cost and length.
-        """
+        """Create it on a library."""
         self._library, self._buffer, self._measure_length = library, buffer, measure_length
         self._beginnings, self._worlds, self._explores, self._reward = beginnings, worlds, explores, reward
         self.trials = Trials(worlds=worlds)

@@ -65,14 +65,7 @@ class SupervisedStage:
     """Teaches a role right answers, and measures what it has learned."""
 
     def __init__(self, parts: Parts, role: str, verdicts: Verdicts, learning: WarmStart | None) -> None:
-        """Create the stage of a role.
-
-        Args:
-            parts: The objects of the run.
-            role: The role whose weights learn.
-            verdicts: The two answers.
-            learning: The updates; None learns nothing.
-        """
+        """Create the stage of a role."""
         self._parts, self._role, self._verdicts, self.learning = parts, role, verdicts, learning
         self.teaches = learning is not None
         """Whether the role has a stage 1, in this process or before the run was resumed."""

@@ -73,11 +73,7 @@ class Trials:
     """The candidates on trial, and where each of them is tried."""
 
     def __init__(self, *, worlds: int) -> None:
-        """Create an empty collection.
-
-        Args:
-            worlds: Task instances in which a candidate is tried before it is judged.
-        """
+        """Create an empty collection."""
         self._worlds = worlds
         self._trials: dict[str, Trial] = {}
         self._assigned: dict[tuple[str, str], _Assignment] = {}
@@ -86,11 +82,7 @@ class Trials:
         return len(self._trials)
 
     def add(self, trial: Trial) -> list[str]:
-        """Add a candidate, unless one that says the same waits already.
-
-        Returns:
-            The ids of the candidates that will not be judged: this one if it is a repetition, and dropped ones.
-        """
+        """Add a candidate, unless one that says the same waits already."""
         if any(repeats(trial.item, other.item) for other in self._trials.values()):
             return [trial.item.id]
         self._trials[trial.item.id] = trial
@@ -107,9 +99,6 @@ class Trials:
 
         A word counts less, the more candidates and the more of these instances have it: a place that all of them have
         says nothing.
-
-        Args:
-            situations: By task instance, the text of its first situation.
         """
         words, frequency = self._read_words()
         texts = {group: content_words(situation.lower()) for group, situation in situations.items()}
@@ -132,12 +121,7 @@ class Trials:
         return words, Counter(word for each in words.values() for word in each)
 
     def assign(self, specs: Sequence[Spec], read_situation: Callable[[Spec], str]) -> list[Spec]:
-        """Return the episodes, half of those of each task instance and arm with a candidate.
-
-        Args:
-            specs: Episodes of arms that recall.
-            read_situation: Returns the text of the situation at the start of an episode.
-        """
+        """Return the episodes, half of those of each task instance and arm with a candidate."""
         copies: dict[tuple[str, str], list[Spec]] = {}
         for spec in specs:
             copies.setdefault((spec.group, spec.arm), []).append(spec)

@@ -28,17 +28,7 @@ LEAST = 1e-30
 def build_row(
     verdicts: Verdicts, word: Ids, probability: float, *, prompt: Ids, role: str, version: int, trace: str
 ) -> Sample:
-    """Return one of the two words as a sample. Only its first token is a choice.
-
-    Args:
-        verdicts: The two answers.
-        word: One of them.
-        probability: Its probability, among the two, when the decision was made.
-        prompt: The tokens of the question.
-        role: The role that decided.
-        version: Version of the role's weights.
-        trace: Name of the decision.
-    """
+    """Return one of the two words as a sample. Only its first token is a choice."""
     allowed: tuple[Allowed, ...] = tuple(verdicts.trie.allowed(word[:at]) for at in range(len(word)))
     forced = len(word) - 1
     logprobs = (math.log(max(probability, LEAST)), *(0.0,) * forced)
@@ -66,13 +56,7 @@ def sort_words(verdicts: Verdicts, sample: Sample) -> tuple[Sample, Sample]:
 
 
 def weigh(yes: Sample, no: Sample, gain: float) -> tuple[float, float]:
-    """Return the weights of the two words of a decision. The worse word has 0.
-
-    Args:
-        yes: The word that agrees.
-        no: The word that declines.
-        gain: Reward of the first minus reward of the second.
-    """
+    """Return the weights of the two words of a decision. The worse word has 0."""
     if gain >= 0:
         return gain * max(_get_probability(yes), FLOOR), 0.0
     return 0.0, -gain * max(_get_probability(no), FLOOR)
@@ -83,11 +67,6 @@ def weigh_sampled(sample: Sample, other: Sample, advantage: float) -> tuple[floa
 
     A word with a negative advantage trains the other word. The expected gradient is that of the policy gradient,
     except where the other word is less probable than FLOOR.
-
-    Args:
-        sample: The word that was sampled.
-        other: The other word.
-        advantage: Advantage of the sampled word.
     """
     if advantage >= 0:
         return advantage, 0.0

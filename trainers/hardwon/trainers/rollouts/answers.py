@@ -70,26 +70,12 @@ class Answers:
     """Opens the form of an answer for each decision, with one grammar per set of tools."""
 
     def __init__(self, prompts: PromptFormat, *, max_tokens: int = MAX_TOKENS) -> None:
-        """Create forms in a prompt format.
-
-        Args:
-            prompts: Encodes and decodes the answers.
-            max_tokens: The longest tool call or free text, in tokens.
-        """
+        """Create forms in a prompt format."""
         self._prompts, self._max_tokens = prompts, max_tokens
         self._grammars: OrderedDict[str, ToolCalls] = OrderedDict()
 
     def open(self, context: Context, room: int | None = None, *, calls: CallForm = PLAIN) -> AnswerForm:
-        """Return the form of the next answer: listed actions if there are any, else tool calls, else free text.
-
-        Args:
-            context: The input of the decision.
-            room: Tokens that the model can read behind the prompt; None for no limit.
-            calls: How the model writes a tool call.
-
-        Raises:
-            ConfigError: A tool's schema is not supported, or the tokenizer has no tokens for JSON.
-        """
+        """Return the form of the next answer: listed actions if there are any, else tool calls, else free text."""
         if context.actions:
             trie, actions_by_tokens = self._prompts.actions(messages.choices(context))
             longest = max(map(len, actions_by_tokens))

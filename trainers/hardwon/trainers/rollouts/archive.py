@@ -46,16 +46,7 @@ def explore_archive(
     seed: int,
     solves: Callable[[Path], bool],
 ) -> list[Path]:
-    """Return the longest path without an end that was found, and after it one that solves the task, if any.
-
-    Args:
-        environment: The environment to act in.
-        world: The task instance.
-        trials: Most returns to a state.
-        steps: Most actions of a path.
-        seed: Seed of the actions.
-        solves: Returns whether a path that ended the episode solved the task.
-    """
+    """Return the longest path without an end that was found, and after it one that solves the task, if any."""
     archive, tried = Archive(), dict[str, set[str]]()
     chance = random.Random(f"{seed}/{world}")
     archive.add(environment.reset(*world).signature, ())

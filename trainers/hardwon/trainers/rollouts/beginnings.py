@@ -11,21 +11,13 @@ class Beginnings:
     """Reads the first state of each task instance once."""
 
     def __init__(self, environment: Environment | None) -> None:
-        """Create a reader.
-
-        Args:
-            environment: The environment of the run, which is cloned when the first state is read.
-        """
+        """Create a reader."""
         self._original = environment
         self._environment: Environment | None = None
         self._first: dict[str, tuple[State, tuple[str, ...]]] = {}
 
     def read(self, spec: Spec) -> tuple[State, tuple[str, ...]]:
-        """Return the first state of an episode and its admissible actions.
-
-        Raises:
-            ConfigError: There is no environment.
-        """
+        """Return the first state of an episode and its admissible actions."""
         if spec.group not in self._first:
             self._first[spec.group] = self._begin(spec)
         return self._first[spec.group]

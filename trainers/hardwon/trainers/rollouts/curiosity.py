@@ -26,11 +26,7 @@ class CuriousPolicy:
         self._counts.clear()
 
     def decide(self, context: Context) -> Decision:
-        """Return an action that is not forbidden, and count it.
-
-        Raises:
-            PolicyFailure: The environment lists no admissible actions.
-        """
+        """Return an action that is not forbidden, and count it."""
         if not context.actions:
             raise PolicyFailure("CuriousPolicy needs an environment that lists admissible actions.")
         state, actions = context.state.signature, list_allowed(context)

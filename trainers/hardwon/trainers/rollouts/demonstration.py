@@ -39,25 +39,12 @@ class DemonstrationPolicy:
         builder: PromptBuilder | None = None,
         rename: Callable[[Spec], Rename] = lambda _: str,
     ) -> None:
-        """Create a policy of paths.
-
-        Args:
-            prompts: Encodes the episode and the actions.
-            paths: The actions to take, by split and seed of the task instance.
-            role: The role that learns from the samples.
-            builder: Writes the messages of an episode; default: as `ChatPolicy` does without instructions.
-            rename: Returns the other names that the samples of an episode show; default: none.
-        """
+        """Create a policy of paths."""
         self._prompts, self._paths, self._role, self._rename = prompts, paths, role, rename
         self._log = Conversations(builder)
 
     async def adecide(self, context: Context) -> Decision:
-        """Return the next action of the path of the running rollout.
-
-        Raises:
-            PolicyFailure: The path has ended, or its action is refused or not admissible here. The rollout then counts
-                as failed, so nothing of it is imitated.
-        """
+        """Return the next action of the path of the running rollout."""
         episode = current_episode()
         turn, path = len(context.history), self._paths[episode.spec.task, episode.spec.seed]
         choices = messages.choices(context)
@@ -88,16 +75,7 @@ def build_sample(
     *fields: Any,
     chat: Conversation | None = None,
 ) -> Sample:
-    """Return an action that was given, not sampled, as a sample.
-
-    Args:
-        prompts: Encodes the action.
-        prompt: The tokens up to the action.
-        action: The action, one of the choices.
-        choices: The actions that were possible; none for a call or free text.
-        fields: The fields of the sample from `role` on.
-        chat: The conversation, without which a call is a text.
-    """
+    """Return an action that was given, not sampled, as a sample."""
     opening = prompts.opening
     tokens, allowed = _encode(prompts, action, choices, chat)
     tokens, allowed = (*opening, *tokens), (*((token,) for token in opening), *allowed)
@@ -122,12 +100,6 @@ def find_path(environment: Environment, world: Task, clean: Sequence[str], whole
 
     A step that shows nothing new may be the one that counts: a cooled potato looks like a warm one. Cleaning takes it
     for a circle, so what is left is played before it is believed.
-
-    Args:
-        environment: The environment.
-        world: Task instance, by split and seed.
-        clean: Actions of an episode without those that seem useless.
-        whole: All actions of the episode.
     """
     if getattr(environment, "branches", "replay") is None:  # its actions must not be repeated
         return tuple(clean)
@@ -140,11 +112,6 @@ def shorten_path(environment: Environment, world: Task, path: Sequence[str]) -> 
 
     A demonstration with a detour teaches the detour. Each action is left out once, from the last to the first; it stays
     out if the rest is admissible and still succeeds.
-
-    Args:
-        environment: The environment.
-        world: Task instance, by split and seed.
-        path: Actions that succeed in it.
     """
     kept = tuple(path)
     if getattr(environment, "branches", "replay") is None:  # its actions must not be repeated

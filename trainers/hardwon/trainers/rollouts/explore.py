@@ -169,17 +169,6 @@ def learn_by_playing(
     """Let the agent without a model play each task instance once and record its episodes in the library.
 
     The agent learns from one episode to the next, so that later ones try what earlier ones left untried.
-
-    Args:
-        library: Library to learn into.
-        environment: The environment; the agent works on a clone.
-        worlds: Task instances, by split and seed, in order.
-        steps: Largest number of steps of an episode.
-        outcome: What counts as the outcome of an episode; the library learns it, too.
-        tell: Receives a line of progress now and then.
-
-    Returns:
-        The episodes, in order.
     """
     count = _count_explored(worlds, tell)
     played: list[Trajectory] = []
@@ -208,13 +197,7 @@ class _MarkingLibrary:
 
 
 def way(trajectory: Trajectory, outcome: Outcome = "success", *, is_compact: bool = True) -> str | None:
-    """Return an episode's path without loops: `kitchen : move east . hall : take coin .`; None without an outcome.
-
-    Args:
-        trajectory: The episode.
-        outcome: What must be above 0.
-        is_compact: Whether places without a name are given in the word language of the tiny bases; see `place`.
-    """
+    """Return an episode's path without loops: `kitchen : move east . hall : take coin .`; None without an outcome."""
     if (measure_outcome(trajectory, outcome) or 0.0) <= 0:
         return None
     steps = without_circles([step for step in trajectory.steps if step.action and step.diagnosis.success])
@@ -262,9 +245,6 @@ def check_seeds(environment: Environment, config: TrainConfig) -> None:
     """Check that an environment has the task instances of the settings, before any is played.
 
     An environment without `count_seeds` is not checked.
-
-    Raises:
-        ConfigError: It lacks some. The message names all these settings, and the seeds that exist.
     """
     lacking, existing = list[str](), dict[str, int]()
     for name, worlds in _list_played(config).items():

@@ -36,11 +36,7 @@ class PathPolicy:
         """The actions that were listed at each decision."""
 
     def decide(self, context: Context) -> Decision:
-        """Return the next action.
-
-        Raises:
-            PolicyFailure: No action is left.
-        """
+        """Return the next action."""
         while self.actions:
             action = self.actions.pop(0)
             if not context.actions or action in context.actions:
@@ -59,15 +55,7 @@ class Demonstrations:
     def __init__(
         self, environment: Environment, origins: Sequence[str], explored: Find, *, outcome: Outcome = "success"
     ) -> None:
-        """Create a finder.
-
-        Args:
-            environment: The environment, which is cloned when the first path is played.
-            origins: Where to look, in this order: explored, gold, or the path of a JSON file with a list of objects
-                with task, seed and actions.
-            explored: Returns an explored success of a task instance.
-            outcome: What counts as the outcome of an episode; a demonstration has one above 0.
-        """
+        """Create a finder."""
         self._environment, self._origins, self._explored = environment, origins, explored
         self._outcome: Outcome = outcome
         self._policy = PathPolicy()
@@ -145,16 +133,7 @@ class Demonstrations:
 
 
 def check_origins(environment: Environment, origins: Sequence[str], setting: str = "tasks.demonstrations") -> None:
-    """Check that every origin of demonstrations exists.
-
-    Args:
-        environment: The environment.
-        origins: Where to look: explored, gold, or files.
-        setting: The setting that names them, for the error.
-
-    Raises:
-        ConfigError: The environment has no solutions of its own, or a file cannot be read.
-    """
+    """Check that every origin of demonstrations exists."""
     for origin in origins:
         if origin == "gold" and not hasattr(environment, "gold_path"):
             instead = "explored, or a file" if setting.startswith("tasks") else "episodic"
@@ -167,11 +146,7 @@ def check_origins(environment: Environment, origins: Sequence[str], setting: str
 
 
 def read_paths(file: str) -> dict[Task, tuple[str, ...]]:
-    """Return the actions by task instance of a JSON file.
-
-    Raises:
-        ConfigError: The file cannot be read, or is no list of objects with task, seed and actions.
-    """
+    """Return the actions by task instance of a JSON file."""
     try:
         listed = json.loads(Path(file).read_text(encoding="utf-8"))
         return {(str(entry["task"]), int(entry["seed"])): tuple(map(str, entry["actions"])) for entry in listed}

@@ -68,11 +68,7 @@ _EPISODE: ContextVar[_Episode] = ContextVar("hardwon_episode")
 
 
 def current_episode() -> _Episode:
-    """Return the episode of the running asyncio task.
-
-    Raises:
-        LookupError: No rollout is running.
-    """
+    """Return the episode of the running asyncio task."""
     return _EPISODE.get()
 
 

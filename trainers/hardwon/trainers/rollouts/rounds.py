@@ -17,15 +17,7 @@ Read = Callable[[list[Rollout]], Awaitable[list[Rollout]]]
 async def play_rounds(
     composer: Composer, specs: Sequence[Spec], collect: Collect, read: Read, *, iteration: int = 0
 ) -> list[Rollout]:
-    """Play the episodes that a composer asks for, and return the rollouts that the run goes on with.
-
-    Args:
-        composer: The composer.
-        specs: The plain episodes, from which it composes.
-        collect: Plays episodes.
-        read: Adds the signals that the composer needs.
-        iteration: Finished iterations of the run.
-    """
+    """Play the episodes that a composer asks for, and return the rollouts that the run goes on with."""
     left = {
         key: int(composer.budget * number + 0.5)
         for key, number in Counter((spec.group, spec.arm) for spec in specs).items()

@@ -27,15 +27,7 @@ class Speech:
     """The form of thoughts with one tokenizer."""
 
     def __init__(self, prompts: PromptFormat, max_tokens: int) -> None:
-        """Create the form of thoughts.
-
-        Args:
-            prompts: Encodes the answers.
-            max_tokens: Maximum number of sampled tokens of a thought.
-
-        Raises:
-            ConfigError: The format has no lines.
-        """
+        """Create the form of thoughts."""
         if not isinstance(prompts, ChatFormat):
             raise ConfigError("a policy can think only with a chat template; set model.prompt=chat, or speech=none.")
         self.max_tokens = max_tokens

@@ -60,11 +60,7 @@ class AnswerSource(Untrained):
     gives = ("answer",)
 
     def __init__(self, parts: SourceParts) -> None:
-        """Create the source.
-
-        Raises:
-            ConfigError: The environment has no answers, and the settings ask for them.
-        """
+        """Create the source."""
         self._parts = parts
         self._settings: AnswerSettings = parts.settings
         if self._settings.of == "world" and not isinstance(parts.environment, Answered):

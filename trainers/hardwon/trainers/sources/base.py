@@ -33,11 +33,7 @@ class Source(Protocol):
         ...
 
     async def read(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, Signals]:
-        """Return the signals of the rollouts by id of the trajectory.
-
-        Args:
-            groups: Finished rollouts, grouped by task instance and arm.
-        """
+        """Return the signals of the rollouts by id of the trajectory."""
         ...
 
     def learn(self, groups: Sequence[Sequence[Rollout]]) -> Mapping[str, float]:
@@ -106,11 +102,7 @@ def register_source(name: str) -> Callable[[Builder], Builder]:
 
 
 def open_source(name: str, settings: Mapping[str, Any], parts: SourceParts) -> Source:
-    """Return a source by its name, or your own by `MODULE:CLASS`, which is called with `SourceParts`.
-
-    Raises:
-        UnknownName: There is no such source.
-    """
+    """Return a source by its name, or your own by `MODULE:CLASS`, which is called with `SourceParts`."""
     parts = replace(parts, settings=parse_source(name, settings))
     if ":" in name:
         source: Source = import_source(name)(parts)
@@ -134,13 +126,7 @@ class Sources:
     async def read(
         self, rollouts: Sequence[Rollout], *, only: Collection[str] | None = None, without: Collection[str] = ()
     ) -> list[Rollout]:
-        """Return the rollouts with the signals of the sources, in the same order.
-
-        Args:
-            rollouts: The rollouts.
-            only: Signals of the sources to read; None reads all sources.
-            without: Signals of sources that were read already.
-        """
+        """Return the rollouts with the signals of the sources, in the same order."""
         rollouts = list(rollouts)
         for name, source in self._sources.items():
             if (only is not None and {*source.gives}.isdisjoint(only)) or not {*source.gives}.isdisjoint(without):

@@ -32,11 +32,7 @@ class CallsSource(Untrained):
     gives = ("calls",)
 
     def __init__(self, parts: SourceParts) -> None:
-        """Create the source.
-
-        Raises:
-            ConfigError: The environment has no tools.
-        """
+        """Create the source."""
         if not isinstance(parts.environment, Tooled):
             raise ConfigError(
                 f"the source calls grades tool calls, and {parts.environment.name} has no tools. Leave it out of "
@@ -70,10 +66,6 @@ def grade_call(step: Step, schemas: Schemas) -> int:
     """Return the rung that a step's call reached.
 
     A call that ran is on the highest rung, whatever it is called: tools may come and go within an episode.
-
-    Args:
-        step: The step as it was recorded.
-        schemas: JSON schema of the arguments of every tool, by its name.
     """
     call, failure = parse_call(step.action), step.diagnosis.failure
     if call is None:

@@ -68,16 +68,7 @@ class Judge(Protocol):
 
 
 def open_judge(name: str, local: Mapping[str, Callable[[], Judge]] = MappingProxyType({})) -> Judge:
-    """Return a judge: `policy`, `base`, `chat:PROVIDER:MODEL`, or your own `MODULE:CLASS`.
-
-    Args:
-        name: The name.
-        local: Builders of the judges that are this run's own model, by name.
-
-    Raises:
-        ConfigError: The name is neither.
-        UnknownName: The class cannot be imported.
-    """
+    """Return a judge: `policy`, `base`, `chat:PROVIDER:MODEL`, or your own `MODULE:CLASS`."""
     if name in local:
         return local[name]()
     if name.startswith("chat:"):
@@ -171,15 +162,7 @@ class ChatJudge:
 
 
 def vote(critiques: Sequence[Sequence[float | None]], rule: Rule) -> tuple[float | None, ...]:
-    """Return the labels of several critiques of the same turns as one.
-
-    Args:
-        critiques: 1 for right, 0 for wrong or None, per turn, by every critique.
-        rule: intersection marks a turn as wrong if all critiques do, union if one does, majority if at least half do.
-
-    Returns:
-        One label per turn; None for a turn that no critique labels.
-    """
+    """Return the labels of several critiques of the same turns as one."""
     labels: list[float | None] = []
     for votes in zip(*critiques, strict=True):
         counts = Counter(bool(mark) for mark in votes if mark is not None)

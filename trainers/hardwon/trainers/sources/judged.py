@@ -235,11 +235,7 @@ def _name_answers(items: Sequence[ChecklistItem], answer: Assessment | None) -> 
 
 
 def read_checklists(file: Path) -> dict[str, tuple[ChecklistItem, ...]]:
-    """Return the checklists of a JSON file: lists of items by the text of the task.
-
-    Raises:
-        ConfigError: The file cannot be read, or an item is invalid.
-    """
+    """Return the checklists of a JSON file: lists of items by the text of the task."""
     try:
         given = json.loads(file.read_text(encoding="utf-8"))
         return {

@@ -36,23 +36,14 @@ class LocalAnswers:
     """Weighs the possible answers to questions with the policy's model, or with the base that it began as."""
 
     def __init__(self, parts: SourceParts, *, frozen: bool = False) -> None:
-        """Prepare the model.
-
-        Args:
-            parts: The objects of a source.
-            frozen: Ask the base, before any training: the model without its adapter, or a copy.
-        """
+        """Prepare the model."""
         self._parts, self._frozen = parts, frozen
         self._copy: Any = None
         if frozen and not has_adapters(parts.model):
             self._copy = copy.deepcopy(parts.model).requires_grad_(False).eval()
 
     def weigh(self, questions: Sequence[str], options: Sequence[str]) -> list[list[float]]:
-        """Return the probability of every option for each question; they sum to 1.
-
-        Raises:
-            ConfigError: The tokenizer does not tell the options apart.
-        """
+        """Return the probability of every option for each question; they sum to 1."""
         prompts = self._parts.prompts
         answers = [prompts.text(option)[:-1] for option in options]
         if len({*answers}) < len(answers) or not all(answers):

@@ -44,12 +44,6 @@ def measure_recalled(loop: TrainingLoop) -> int:
     """Return the tokens of the longest turn of explored episodes, played again with what the arms recall.
 
     Episodes that neither succeed nor reach the step limit cannot be played to an end, so they are left out.
-
-    Args:
-        loop: The loop of a run whose library is open.
-
-    Returns:
-        The tokens of a prompt with its answer; 0 if no arm recalls, or no episode can or may be played again.
     """
     session, steps = loop.session, loop.config.environment.max_steps
     arms = [_show_all(arm) for arm in loop.config.list_arms() if arm.memory in RECALLS]
@@ -74,11 +68,7 @@ def _show_all(arm: Arm) -> Arm:
 
 
 def _leave_out_long(loop: TrainingLoop, examples: Sequence[PackedSequence]) -> list[PackedSequence]:
-    """Return the examples that the model can read, and warn of the others.
-
-    Raises:
-        CannotLearn: All of them are too long.
-    """
+    """Return the examples that the model can read, and warn of the others."""
     limit = loop.session.context
     readable = [example for example in examples if limit is None or len(example) <= limit]
     if len(readable) < len(examples):

@@ -13,15 +13,7 @@ POLICY = "policy"
 
 
 def check_run(config: TrainConfig) -> str:
-    """Check that the policy of `warmstart.run` can be taken over, before anything is played.
-
-    Returns:
-        A warning if that run names another base, which may be the same one at another place; else an empty string.
-
-    Raises:
-        ConfigError: There is no intact checkpoint, its model or its instructions are others, or it learned from task
-            instances that this run evaluates.
-    """
+    """Check that the policy of `warmstart.run` can be taken over, before anything is played."""
     assert config.warmstart is not None
     assert config.warmstart.run is not None
     run = Path(config.warmstart.run)
@@ -36,11 +28,7 @@ def check_run(config: TrainConfig) -> str:
 
 
 def take_over(session: Session) -> None:
-    """Give the policy the weights of the newest checkpoint of `warmstart.run`, or of the checkpoint that it names.
-
-    Raises:
-        ConfigError: The base has other layers.
-    """
+    """Give the policy the weights of the newest checkpoint of `warmstart.run`, or of the checkpoint that it names."""
     import torch
 
     assert session.config.warmstart is not None

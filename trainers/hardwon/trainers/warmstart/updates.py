@@ -33,16 +33,7 @@ def open_checkpoints(out: Path) -> Checkpoints:
 
 
 def imitate(loop: TrainingLoop, config: WarmStartConfig, checkpoint: Path | None) -> bool:
-    """Train the policy to imitate the exploring episodes, with checkpoints in between.
-
-    Args:
-        loop: The loop of the run.
-        config: Settings of the warm start.
-        checkpoint: Folder of the checkpoint inside the warm start that the run continues from; None begins it.
-
-    Returns:
-        Whether all updates were made; False if the run was asked to stop, after a checkpoint.
-    """
+    """Train the policy to imitate the exploring episodes, with checkpoints in between."""
     saved = time.monotonic()  # before the demonstrations are played, which takes its time as well
     imitation = _open(loop, config, checkpoint)
     progress = Progress(imitation, loop.screen.tell)
@@ -64,12 +55,7 @@ def imitate(loop: TrainingLoop, config: WarmStartConfig, checkpoint: Path | None
 
 
 def save_studied(loop: TrainingLoop, roles: Sequence[str]) -> None:
-    """Save a checkpoint after stage 1 of a role.
-
-    Args:
-        loop: The loop of the run.
-        roles: The roles whose stage 1 is over.
-    """
+    """Save a checkpoint after stage 1 of a role."""
     import torch
 
     def write(folder: Path) -> None:

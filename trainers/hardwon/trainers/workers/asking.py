@@ -20,22 +20,13 @@ class LearnerEngine:
     """The engine as the agents of a worker see it: every request waits for an answer of the learner."""
 
     def __init__(self, scene: Callable[[], SceneState], events: "asyncio.Queue[Event]") -> None:
-        """Send requests as events.
-
-        Args:
-            scene: Returns the scene of the running episode.
-            events: Receives the requests.
-        """
+        """Send requests as events."""
         self._scene, self._events = scene, events
         self._numbers: dict[str, int] = {}
         self._waiting: dict[tuple[str, int], asyncio.Future[Reply]] = {}
 
     async def generate(self, request: Request) -> Completion:
-        """Send a request to the learner, and return its completion.
-
-        Raises:
-            EngineFailure: The engine failed, or whatever it raised.
-        """
+        """Send a request to the learner, and return its completion."""
         number = self._numbers.get(request.session, 0)
         self._numbers[request.session] = number + 1
         answer = asyncio.get_running_loop().create_future()
@@ -82,21 +73,12 @@ class SharedServer:
     """The engine as the agents of a worker see it, if a server generates: it is asked with the weights of the scene."""
 
     def __init__(self, scene: Callable[[], SceneState], server: ServerEngine) -> None:
-        """Ask a server.
-
-        Args:
-            scene: Returns the scene of the running episode.
-            server: Asks the server. It loads no weights: the learner does.
-        """
+        """Ask a server."""
         self._scene, self._server = scene, server
         self._waiting = 0
 
     async def generate(self, request: Request) -> Completion:
-        """Ask the server for a completion.
-
-        Raises:
-            EngineFailure: The server failed.
-        """
+        """Ask the server for a completion."""
         self._waiting += 1
         try:
             return await self._server.generate(request, self._scene().served[request.role])

@@ -17,12 +17,7 @@ class Libraries:
         self._stored: dict[str, Any] = {}
 
     def read(self, name: str, path: str | Path) -> str:
-        """Store what a library file holds now, and return the digest of it.
-
-        Args:
-            name: Name of the copy.
-            path: The file, which may be in use.
-        """
+        """Store what a library file holds now, and return the digest of it."""
         self._folder.mkdir(parents=True, exist_ok=True)
         copy = self._folder / f"{name}.db"
         copy_library(path, copy)

@@ -12,16 +12,7 @@ from .pool import Host, WorkerPool
 
 
 def open_pool(host: Host) -> WorkerPool | None:
-    """Return the workers of the settings, or None if the learner's own process plays.
-
-    Args:
-        host: The session whose episodes are played.
-
-    Raises:
-        ConfigError: The cluster has too few CPUs.
-        EngineUnreachable: The cluster does not answer, or Ray cannot be started here.
-        MissingExtra: Ray is not installed.
-    """
+    """Return the workers of the settings, or None if the learner's own process plays."""
     config = host.config
     if not config.rollouts.workers:
         return None

@@ -141,20 +141,7 @@ class WorkerPool:
         together: bool = False,
         on_end: Callable[[], None] | None = None,
     ) -> list[Rollout]:
-        """Play episodes and return their rollouts in order.
-
-        Args:
-            specs: The episodes.
-            agent_specs: What the agent of each arm is built for.
-            snapshot: Name of the library version, stored with every sample.
-            iteration: Finished iterations of the run.
-            outcome: What counts as the outcome of an episode.
-            together: Play the episodes of a group in one worker, because some continue others.
-            on_end: Called after each episode.
-
-        Raises:
-            EngineFailure: Workers die again and again.
-        """
+        """Play episodes and return their rollouts in order."""
         async with self._starting:
             await self._gather()
         scene = await self._open_scene(snapshot, iteration)

@@ -13,14 +13,7 @@ class Prefetcher(Generic[Groups]):
     def __init__(
         self, play: Callable[[int], Coroutine[Any, Any, Groups]], most: int, last: int, count: Callable[[], int]
     ) -> None:
-        """Play nothing yet.
-
-        Args:
-            play: Plays the groups of an iteration, whole groups.
-            most: Iterations to play ahead.
-            last: Last iteration of the run.
-            count: Returns the position in the order of the task instances.
-        """
+        """Play nothing yet."""
         self._play, self._most, self._last, self._count = play, most, last, count
         self._tasks: dict[int, asyncio.Task[Groups]] = {}
         self._states: dict[int, int] = {}

@@ -35,18 +35,7 @@ class RayCluster:
     """Starts workers on a Ray cluster, and Ray itself if no cluster runs."""
 
     def __init__(self, address: str, workers: int, kind: type[RolloutWorker] = RolloutWorker) -> None:
-        """Connect to a cluster.
-
-        Args:
-            address: Address of the cluster; auto takes one that runs, or starts Ray on this machine.
-            workers: Number of workers that it must have room for.
-            kind: Class of the workers.
-
-        Raises:
-            ConfigError: The cluster has too few CPUs.
-            MissingExtra: Ray is not installed.
-            EngineUnreachable: The cluster does not answer, or Ray cannot be started here.
-        """
+        """Connect to a cluster."""
         self._ray = ray = _import_ray()
         self._actors: list[Any] = []
         self._owns = not ray.is_initialized()
@@ -57,11 +46,7 @@ class RayCluster:
         self._kind = ray.remote(num_cpus=1, max_restarts=0, max_concurrency=CONCURRENT)(kind)
 
     def _check_room(self, workers: int) -> None:
-        """Check that the cluster has a CPU for every worker.
-
-        Raises:
-            ConfigError: It has fewer.
-        """
+        """Check that the cluster has a CPU for every worker."""
         most = int(self._ray.cluster_resources().get("CPU", 0))
         if most < workers:
             self.close()
@@ -70,11 +55,7 @@ class RayCluster:
             )
 
     async def start(self, setup: Any) -> "RayWorker":
-        """Start an actor, and wait until it answers.
-
-        Raises:
-            EngineUnreachable: No machine has room for it in time.
-        """
+        """Start an actor, and wait until it answers."""
         actor = self._kind.remote(setup)
         self._actors.append(actor)
         worker = RayWorker(self._ray, actor)
@@ -108,11 +89,7 @@ class RayWorker:
         self._ray, self.actor = ray, actor
 
     async def _call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the actor.
-
-        Raises:
-            WorkerDied: The actor has ended, or its machine cannot be reached.
-        """
+        """Call a method of the actor."""
         try:
             return await getattr(self.actor, method).remote(*arguments)
         except self._ray.exceptions.RayActorError as error:
@@ -148,21 +125,13 @@ class RayWorker:
 
 
 def _import_ray() -> Any:
-    """Return the module, which most installations do not have.
-
-    Raises:
-        MissingExtra: Ray is not installed.
-    """
+    """Return the module, which most installations do not have."""
     with require_extra("ray"):
         return importlib.import_module("ray")
 
 
 def _connect(address: str, workers: int) -> None:
-    """Connect to a cluster, or start Ray on this machine if the address is auto and none runs.
-
-    Raises:
-        EngineUnreachable: Neither works.
-    """
+    """Connect to a cluster, or start Ray on this machine if the address is auto and none runs."""
     ray = _import_ray()
     # no report to Ray's makers, and no line of every actor in the run's output
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

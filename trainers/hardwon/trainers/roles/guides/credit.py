@@ -47,17 +47,7 @@ class GuideCredit:
 def guide_credit(
     abstained: Branch, generated: Sequence[Branch], *, cost: float = 0.05, length: int = 128
 ) -> GuideCredit:
-    """Return the advantages of one group.
-
-    Args:
-        abstained: The branch without a text.
-        generated: The branches with a text.
-        cost: Cost of `length` tokens, in units of success.
-        length: Number of tokens that cost `cost`.
-
-    Raises:
-        ValueError: Fewer than `LEAST` branches speak, or the abstaining branch has tokens.
-    """
+    """Return the advantages of one group."""
     if len(generated) < LEAST:
         raise ValueError(
             f"a group has {len(generated)} generate branches; it needs {LEAST} or more besides the abstaining one."
@@ -89,9 +79,6 @@ def credit_foresight(gains: Sequence[float]) -> GuideCredit:
 
     Minimal reading: q is the reward of the low level's next action plus the change of the state's value. Every text of
     the guide is well-formed: an offer, or words that are not empty.
-
-    Args:
-        gains: q of every subgoal.
     """
     rewards = [WELL_FORMED + (1 - WELL_FORMED) * gain for gain in gains]
     return GuideCredit(0.0, tuple(center(rewards)), fmean(rewards))

@@ -96,11 +96,6 @@ def judge_recollections(recollections: Recollections, parts: Parts, *, most: int
 
     Each instance comes twice: with what the library recalls for it, and with what it recalls for another one. A
     recollection fits if it names a rewarded action of the solution; without rewards, its last action.
-
-    Args:
-        recollections: Recalls without what is known of the instance itself.
-        parts: The objects of the run.
-        most: Largest number of queries; fewer instances are read.
     """
     chance = random.Random(parts.seed)
     pairs: list[tuple[GuideQuery, tuple[str, ...]]] = []

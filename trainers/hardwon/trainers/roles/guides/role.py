@@ -106,15 +106,7 @@ class GuideRole:
         *,
         name: str = "guide",
     ) -> None:
-        """Create the role.
-
-        Args:
-            parts: The objects of the run.
-            source: Provides the query of an episode; default: what the library recalls at its start or, with the
-                compact format, the run's exploring episodes.
-            lessons: Provides the lessons of stage 1; default: from the run's successful exploring episodes.
-            name: Name of the role.
-        """
+        """Create the role."""
         self.name, self.model = name, parts.model
         self._parts = parts
         is_compact = isinstance(parts.prompts, CompactFormat)
@@ -178,9 +170,6 @@ class GuideRole:
         """Return the episodes with a hint each; every one speaks, because control is the abstaining branch.
 
         With `frozen`, return the greedy choice of the weights at the start of training instead.
-
-        Raises:
-            ConfigError: `frozen` is set and `begin` was not called.
         """
         if self.settings.says == RECALLED:
             return specs

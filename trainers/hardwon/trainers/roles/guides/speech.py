@@ -60,15 +60,7 @@ class Speaker:
     def __init__(
         self, engine: Engine, prompts: PromptFormat, *, role: str = "guide", free: bool = False, most: int = 64
     ) -> None:
-        """Create a speaker on an engine.
-
-        Args:
-            engine: Generates the tokens.
-            prompts: Encodes the queries and the texts.
-            role: The engine's role whose weights speak.
-            free: Allow any words; otherwise only the texts on offer.
-            most: Maximum number of tokens of a text.
-        """
+        """Create a speaker on an engine."""
         self._engine, self._prompts, self._role = engine, prompts, role
         self._free, self._most = free, most
         self._verdicts = prompts.verdicts("guide")
@@ -79,12 +71,6 @@ class Speaker:
         """Decide and, if the decision is to speak, generate a text.
 
         Without offers the guide abstains, unless `free` is set.
-
-        Args:
-            query: The situation and the texts.
-            name: Name of the trace, which also seeds its random numbers.
-            speaks: Overrides the decision; None leaves it to the model.
-            greedy: Take the most probable tokens.
         """
         return await self.complete(
             await self.decide(query, name, greedy=greedy), query, name, speaks=speaks, greedy=greedy
