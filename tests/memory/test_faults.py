@@ -121,7 +121,7 @@ def killed(path, who, seed, draw):
     process.kill()
     rest, errors = process.communicate()
     assert process.returncode == -signal.SIGKILL, errors.decode()
-    assert all("rebuilt" in line for line in errors.decode().splitlines()), errors.decode()
+    assert all("rebuilding it" in line for line in errors.decode().splitlines()), errors.decode()
     return (b"".join(heard) + rest).decode().splitlines()
 
 

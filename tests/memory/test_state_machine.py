@@ -460,7 +460,8 @@ class Model(RuleBasedStateMachine):
             assert told[0].return_to_go == max(step.return_to_go or 0.0 for step in own)
             assert len(told) == min(k, len({step.action for step in own}))
         for estimate in found.estimates.values():
-            assert estimate.n in (len(steps), sum(step.action == estimate.key for step in steps.values()))
+            # those of the state's world: episodes without a common action may be of another one
+            assert len(estimate.steps) <= estimate.n <= len(steps)
             assert set(estimate.steps) <= set(steps)
 
     @rule(handle=handles, pick=picks, how=st.sampled_from(("hybrid", "dense", "text")))

@@ -171,7 +171,8 @@ class Search:
             for kind, index in self._indices.items():
                 if self._unsaved[kind]:
                     self._write_unsaved(kind)
-                if not isinstance(index, TrainedIndex) or not self._sidecar.writable:
+                # An index with vectors that the library lacks would not match it.
+                if not isinstance(index, TrainedIndex) or not self._sidecar.writable or self._unsaved[kind]:
                     continue
                 covered = self._saved.get(kind, 0)
                 if not covered or (not trained_only and due(len(index) - covered, covered)):
