@@ -458,6 +458,27 @@ def test_a_turn_that_could_not_be_recorded_is_recorded_later(session, monkeypatc
     assert sorted(episode.task for episode in session.episodes()) == ["Fix the tests again.", "Fix the tests."]
 
 
+def test_a_turn_that_could_not_be_recorded_holds_back_those_after_it(session, monkeypatch):
+    """Its later calls may stand in the file of the next turn, so the order of a session is kept."""
+    record = record_pending
+    monkeypatch.setattr("hardwon.apps.coding_agents.hook.subprocess.Popen", lambda *_, **__: None)
+    for turn in range(2):
+        session.play(f"Fix the tests {turn}.")
+    whole = ExperienceLibrary.receive
+    refused: list[object] = []
+
+    def refuse_one(library, *episodes, **options):
+        if not refused:
+            refused.append(episodes)
+            raise ConfigError("the disk is full")
+        return whole(library, *episodes, **options)
+
+    monkeypatch.setattr(ExperienceLibrary, "receive", refuse_one)
+    session.options.trust = "untrusted"
+    assert (record(session.options), session.episodes()) == (0, [])
+    assert record(session.options) == 2
+
+
 def test_words_of_results_are_recorded_where_the_user_says_so(tmp_path, monkeypatch):
     session = Session(tmp_path, monkeypatch, "codex")
     session.options.trust = "trusted"
