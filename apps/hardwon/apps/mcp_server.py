@@ -87,23 +87,7 @@ def build(
     extractor: Extractor | None = None,
     recall_k: int = 5,
 ) -> MCPServer:
-    """Build the server. A read-only library gets no tools that write.
-
-    Args:
-        library: The library to serve.
-        trust: Who uses this server. own: the user of the library, whose requests, calls and outcomes are believed; no
-            word of a result is recorded, and added lessons wait for the user. trusted: the same, with the words of
-            results; lessons are used at once. untrusted: clients of other people.
-        guardrails: What `check` does with a forbidden action. "warn" allows it with the reason. "block" forbids it,
-            except for the trials of probation. False allows everything.
-        guidance: Writes the advice of a recall, such as a trained guide; None shows what was recalled as it is.
-        extractor: Reads each recorded episode before `record` answers, and proposes lessons; None leaves this to the
-            library's rules.
-        recall_k: Largest number of lessons of a recall that names none.
-
-    Returns:
-        The server; run it with `serve`.
-    """
+    """Build the server. A read-only library gets no tools that write."""
     server, mode, refusals, trusted = _Server(library), mode_of(guardrails), _Refusals(), trust == "trusted"
     for tool in (_recalling(library, trusted, guidance, recall_k), *_reading(library, mode, trusted, refusals)):
         server.add_tool(tool, annotations=READS)
@@ -114,11 +98,7 @@ def build(
 
 
 def serve(server: MCPServer, *, http: bool, host: str, port: int, say: Callable[[str], None]) -> None:
-    """Serve over stdin and stdout, or over HTTP, until stopped.
-
-    Raises:
-        ConfigError: `host` can be reached from other machines.
-    """
+    """Serve over stdin and stdout, or over HTTP, until stopped."""
     if not http:
         server.run("stdio")
         return
@@ -459,11 +439,7 @@ class _Server(MCPServer):
                 raise ResourceNotFoundError(str(error)) from error
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-        """Call a tool. Null arguments count as not given, and unknown ones are ignored with a note in the result.
-
-        Raises:
-            ToolError: An argument is invalid; the message has one sentence for each.
-        """
+        """Call a tool. Null arguments count as not given, and unknown ones are ignored with a note in the result."""
         tools = {tool.name: tool for tool in self._tool_manager.list_tools()}
         if name not in tools:
             raise ToolError(f"there is no tool {name[:100]!r}. There are: {', '.join(tools)}.")

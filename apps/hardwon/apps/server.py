@@ -61,11 +61,7 @@ def serve(
     admission: Admission | None = None,
     tell: Callable[[str], None],
 ) -> None:
-    """Serve until a signal arrives.
-
-    Raises:
-        ConfigError: The address or the trust is not allowed without tokens, or the port is in use.
-    """
+    """Serve until a signal arrives."""
     tokens, name = Tokens.of(path), library_name(path)
     _check_access(name, tokens, host, trust)
     # Before the library opens, so that a port in use fails early; with port 0 the message needs the real port.
@@ -126,11 +122,7 @@ class Server(uvicorn.Server):
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to an address.
-
-    Raises:
-        ConfigError: The address is in use, or is none of this machine.
-    """
+    """Return a socket that is bound to an address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     # Without it, a restart fails while connections of the old process are in TIME_WAIT.

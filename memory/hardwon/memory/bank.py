@@ -36,16 +36,7 @@ class Bank:
         self.task = task
 
     def put(self, team: str, key: str, value: str) -> int:
-        """Share a value under a short key.
-
-        Args:
-            team: Name of the team that shares the value.
-            key: Short description, which all teams see.
-            value: Text to share. Secrets in it are redacted.
-
-        Returns:
-            The id of the entry. 0 if the library is on a server whose admission held the entry back.
-        """
+        """Share a value under a short key."""
         for name, text in (("team", team), ("key", key), ("value", value)):
             check_text(name, text)
         with self._store.transaction() as connection:
@@ -57,11 +48,7 @@ class Bank:
             return cursor.lastrowid
 
     def entries(self, after: int = 0) -> list[Entry]:
-        """Return the entries without their values, oldest first.
-
-        Args:
-            after: Id of an entry. Only later entries are returned.
-        """
+        """Return the entries without their values, oldest first."""
         check_whole("after", after)
         rows = self._store.rows(
             "SELECT id, team, key FROM bank_entries WHERE namespace = ? AND task = ? AND id > ? ORDER BY id",
@@ -74,15 +61,7 @@ class Bank:
         return {entry.id: entry.key for entry in self.entries()}
 
     def pull(self, entry: int, reader: str) -> str:
-        """Return the value of an entry, and log the pull.
-
-        Args:
-            entry: Id of the entry.
-            reader: Name of the team that reads it.
-
-        Raises:
-            UnknownName: The entry does not exist.
-        """
+        """Return the value of an entry, and log the pull."""
         check_whole("entry", entry)
         check_text("reader", reader)
         reader = redact(reader)
@@ -99,11 +78,7 @@ class Bank:
             return str(row[0])
 
     def pulls(self, *, own: bool = False) -> list[tuple[int, str]]:
-        """Return (entry, reader) of every logged pull, oldest first.
-
-        Args:
-            own: Return pulls of a team's own entries, instead of pulls of other teams' entries.
-        """
+        """Return (entry, reader) of every logged pull, oldest first."""
         rows = self._store.rows(
             "SELECT entry, reader FROM bank_pulls JOIN bank_entries ON bank_entries.id = entry "
             "WHERE namespace = ? AND task = ? AND own = ? ORDER BY bank_pulls.id",
@@ -116,13 +91,6 @@ class Bank:
 
         The item passes the same admission as any other, and needs the evidence of a recorded episode that the
         environment scored as a success, graded ones with 1. An item without provenance gets the steps of this episode.
-
-        Args:
-            item: Item to add.
-            episode: Id of the successful episode.
-
-        Returns:
-            The admission. It is "rejected" if the episode is not recorded or did not succeed.
         """
         outcomes = self._store.rows(
             f"SELECT {OUTCOME} FROM trajectories WHERE namespace = ? AND id = ?", (self._namespace, episode)

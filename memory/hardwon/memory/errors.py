@@ -93,10 +93,6 @@ class MissingExtra(HardwonError, ImportError):
 
         >>> MissingExtra.of("textworld_express", "textworld")
         MissingExtra("textworld_express is not installed. In your clone of hardwon, run: pip install '.[textworld]'")
-
-        Args:
-            package: Name of the missing package.
-            extra: Extra of hardwon that contains the package.
         """
         return cls(f"{package} is not installed. In your clone of hardwon, run: pip install '.[{extra}]'")
 
@@ -206,11 +202,7 @@ class AdapterRefused(EngineFailure):
 
 @contextmanager
 def require_extra(extra: str) -> Iterator[None]:
-    """Turn a package that is missing inside the block into MissingExtra.
-
-    Args:
-        extra: Name of the extra that has the package.
-    """
+    """Turn a package that is missing inside the block into MissingExtra."""
     try:
         yield
     except ModuleNotFoundError as missing:

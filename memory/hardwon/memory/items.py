@@ -51,11 +51,7 @@ def check_conditions(item: Item) -> None:
 
 
 def restore(connection: Connection, namespace: int, item: Item) -> None:
-    """Write an item unchanged, under its own id, without admission.
-
-    Raises:
-        ConfigError: A condition cannot be evaluated.
-    """
+    """Write an item unchanged, under its own id, without admission."""
     check_item(item)
     check_conditions(item)
     write(connection, namespace, item, "restored")
@@ -65,19 +61,6 @@ def change(connection: Connection, namespace: int, item: Item, changes: Mapping[
     """Change fields of an item, and log the change.
 
     A change of its wording makes "user" the writer of the item.
-
-    Args:
-        connection: Connection with an open transaction.
-        namespace: Number of the namespace.
-        item: Current item.
-        changes: New values by field name.
-        op: Name of the operation in the history.
-
-    Returns:
-        The changed item.
-
-    Raises:
-        ConfigError: A field cannot be edited, or a value is invalid.
     """
     for name in changes:
         if name not in _EDITABLE:
@@ -108,11 +91,7 @@ def retire(connection: Connection, namespace: int, item_id: str, why: str, *, un
 
 
 def find_retirement(connection: Connection, namespace: int, item: Item) -> int | None:
-    """Return when an item was retired until needed, as the id of the newest step at that time.
-
-    Returns:
-        None if the item is in use, or was retired for another reason.
-    """
+    """Return when an item was retired until needed, as the id of the newest step at that time."""
     seq, detail = _read_retirement(connection, namespace, item)
     if not detail.get("until_needed"):
         return None
@@ -149,11 +128,7 @@ def weaken(connection: Connection, namespace: int, item: Item, share: float, why
 
 
 def release(connection: Connection, namespace: int, item: Item, why: str) -> Item:
-    """Release an item from quarantine; it is trusted from then on.
-
-    Raises:
-        ConfigError: The item is not quarantined.
-    """
+    """Release an item from quarantine; it is trusted from then on."""
     if item.status != "quarantined":
         raise ConfigError(f"{item.id} is {item.status}, not quarantined. Only quarantined items can be released.")
     released: Item = replace(item, status="active", trust="trusted", version=item.version + 1)
@@ -162,11 +137,7 @@ def release(connection: Connection, namespace: int, item: Item, why: str) -> Ite
 
 
 def undo(connection: Connection, namespace: int, item: Item) -> Item:
-    """Restore an item to the version before its last change that was not undone yet; its score stays.
-
-    Raises:
-        ConfigError: There is no earlier version.
-    """
+    """Restore an item to the version before its last change that was not undone yet; its score stays."""
     # replay the history: each "undone" cancels the newest version that is still in force
     versions: list[dict[str, Any]] = []
     for op, text in connection.execute(

@@ -17,14 +17,7 @@ from typing import Any
 
 
 def attach_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__all__`, `__getattr__` and `__dir__` of a package whose public names are imported on first use.
-
-    Args:
-        package: Name of the package, `__name__` in its `__init__.py`.
-
-    Raises:
-        ImportError: The source of the package is not there to be read.
-    """
+    """Return `__all__`, `__getattr__` and `__dir__` of a package whose public names are imported on first use."""
     module = sys.modules[package]
     homes = dict(_find_imports(_read_source(package)))
     names = sorted(homes)

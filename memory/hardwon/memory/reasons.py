@@ -254,11 +254,7 @@ def _create(attributes: Mapping[str, Any], extra: Mapping[str, Any]) -> Reasons:
 
 
 def _parse(name: str, value: object) -> Any:
-    """Return the value of a field.
-
-    Raises:
-        WrongType: The value has the wrong type.
-    """
+    """Return the value of a field."""
     _, parse = _BY_KEY[_KEY_OF[name]]
     # one id in place of several is read, for records of callers, but not set by code
     if (parse is _parse_ids and isinstance(value, str)) or (parsed := parse(value)) is None:

@@ -18,12 +18,7 @@ class ServedRepertoires:
     def __init__(
         self, list_rows: Callable[[int, int], list[dict[str, Any]]], get_episode: Callable[[str], Trajectory]
     ) -> None:
-        """Create empty repertoires.
-
-        Args:
-            list_rows: Returns so many rows about episodes after so many newer ones, newest first.
-            get_episode: Returns an episode with its steps by id.
-        """
+        """Create empty repertoires."""
         self._list_rows, self._get_episode = list_rows, get_episode
         self._read: dict[str | None, tuple[Repertoire, set[str]]] = {}
 

@@ -35,10 +35,6 @@ def signature(observation: str, facts: Mapping[str, Any] | None = None) -> str:
 
     >>> signature("You see drawer 3, which is closed.") == signature("You see drawer 7, which is closed.")
     True
-
-    Args:
-        observation: Text of the environment.
-        facts: Predicates. If there are any, they are hashed instead of the text.
     """
     shape = abstract_facts(facts) if facts else abstract(observation)
     # `replace`, because a lone surrogate from an environment has no UTF-8 form

@@ -24,14 +24,7 @@ _TEMPORARY = ("/var/tmp", "/usr/tmp", "/tmp", ".")
 
 
 def translate_error(error: BaseException, path: str, *, read_only: bool, busy_s: float) -> HardwonError:
-    """Return the library error for one of the errors in `TRANSLATED`.
-
-    Args:
-        error: The error.
-        path: The library file.
-        read_only: Whether the file is open for reading only.
-        busy_s: Seconds for which a writer waits for another one.
-    """
+    """Return the library error for one of the errors in `TRANSLATED`."""
     if isinstance(error, MemoryError):
         return _explain_memory(path, str(error) or "out of memory")
     if isinstance(error, UnicodeEncodeError):

@@ -70,12 +70,7 @@ class StoredValues:
             yield has_tables(self.store)
 
     def write(self, batch: ValueBatch) -> None:
-        """Write a batch; it is durable when the call returns.
-
-        Raises:
-            LibraryReadOnly: The library is open for reading only.
-            LibraryError: The library cannot be written.
-        """
+        """Write a batch; it is durable when the call returns."""
         # A read that prolongs values waits for nobody: they are prolonged by a later one.
         wait_s = BUSY_TIMEOUT_S if batch.writes else 0.0
         with suppress(*([] if batch.writes else [LibraryBusy])), self.store.transaction(wait_s=wait_s) as connection:
@@ -107,14 +102,7 @@ def read_content(store: Store, namespace: int) -> list[tuple[Any, ...]]:
 
 
 def apply(connection: Connection, namespace: str, batch: ValueBatch, first_id: int | None = None) -> None:
-    """Write a batch in the open transaction.
-
-    Args:
-        connection: The connection.
-        namespace: Name of the library's namespace.
-        batch: The batch.
-        first_id: Id of the first value; the others follow. None lets SQLite choose.
-    """
+    """Write a batch in the open transaction."""
     # `executescript` would commit the open transaction.
     for statement in VALUE_TABLES.split(";\n"):
         connection.execute(statement)

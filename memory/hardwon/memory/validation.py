@@ -44,12 +44,7 @@ _SHOWN = 60
 
 
 def check_episodes(episodes: Iterable[Trajectory]) -> list[Trajectory]:
-    """Return the episodes of a batch, each checked.
-
-    Raises:
-        ConfigError: An episode cannot be stored. The message has its index in the batch.
-        WrongType: An episode, or one of its values, has the wrong type.
-    """
+    """Return the episodes of a batch, each checked."""
     if isinstance(episodes, str | bytes | Mapping) or not isinstance(episodes, Iterable):
         raise WrongType(f"episodes is {describe_value(episodes)}; give a list of Trajectory.")
     checked = []

@@ -105,18 +105,6 @@ class Wire:
         """Send a request with retries, and return the server's answer.
 
         Every attempt of a write has the same key, so that one whose answer was lost is not carried out twice.
-
-        Args:
-            method: HTTP method.
-            path: Path below /v1.
-            query: Query parameters; None values are left out.
-            has_key: Send a key, for a write.
-            **body: Body of the request, as arguments of httpx.
-
-        Raises:
-            LibraryUnreachable: The server does not answer in time.
-            LibraryError: The answer is not one of a hardwon server.
-            HardwonError: The error that the server reported.
         """
         import httpx
 
@@ -212,11 +200,7 @@ class Answer(NamedTuple):
 
 
 def add_chunk(content: bytearray, chunk: bytes) -> None:
-    """Add a part of an answer, up to `MOST_BYTES`.
-
-    Raises:
-        httpx.DecodingError: The answer is too long.
-    """
+    """Add a part of an answer, up to `MOST_BYTES`."""
     content += chunk
     if len(content) > MOST_BYTES:
         import httpx
@@ -249,13 +233,7 @@ def _run_until(end: float, call: Callable[[], T]) -> T:
 
 
 def parse_wait(text: str | None, otherwise_s: float, most_s: float) -> float:
-    """Return the seconds of a Retry-After header, within bounds.
-
-    Args:
-        text: The header.
-        otherwise_s: Result if it is missing, a date or no number.
-        most_s: Largest result.
-    """
+    """Return the seconds of a Retry-After header, within bounds."""
     try:
         wait_s = float(text or "")
     except ValueError:
@@ -264,11 +242,7 @@ def parse_wait(text: str | None, otherwise_s: float, most_s: float) -> float:
 
 
 def part(ref: str) -> str:
-    """Return an id quoted for use in a path.
-
-    Raises:
-        ConfigError: It is no id.
-    """
+    """Return an id quoted for use in a path."""
     from .validation import check_id
 
     check_id("id", ref)
@@ -302,11 +276,7 @@ class Fields(dict[str, Any]):
 
 
 def read(kind: type[T], value: Any) -> T:
-    """Return a record from JSON values of an answer.
-
-    Raises:
-        LibraryError: The values do not make such a record.
-    """
+    """Return a record from JSON values of an answer."""
     from pydantic import ValidationError
 
     name = getattr(kind, "__name__", str(kind))

@@ -45,14 +45,7 @@ class Commands(TyperGroup):
 
 
 def exit_code(error: Exception) -> int | None:
-    """Return the exit code for an error.
-
-    Args:
-        error: The exception that a command raised.
-
-    Returns:
-        2 for incorrect usage, 1 for failed work, None for an unexpected exception, which keeps its traceback.
-    """
+    """Return the exit code for an error."""
     if isinstance(error, typer.Exit):
         return None
     # Imported here so that `hardwon --help` does not load the library.

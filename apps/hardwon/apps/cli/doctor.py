@@ -59,12 +59,7 @@ def doctor(
 
 
 def examine(path: Path | None = None, *, device: bool = False) -> Report:
-    """Return the whole report; `ok` is false if a required part is missing or damaged.
-
-    Args:
-        path: A library to check as well.
-        device: Also import torch and ask for its device.
-    """
+    """Return the whole report; `ok` is false if a required part is missing or damaged."""
     from hardwon.memory.upkeep.file_queries import has_fts5, sqlite_version
 
     packages = find_packages()

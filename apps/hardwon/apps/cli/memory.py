@@ -116,16 +116,7 @@ def _print_page(
     total: int,
     empty_path: Path | None,
 ) -> None:
-    """Print one page of a list, or explain why it is empty; the position in the list goes to stderr.
-
-    Args:
-        rows: The rows of the page.
-        layout: Renders the rows.
-        noun: What a row is, in the plural.
-        offset: Number of rows before the page.
-        total: Number of rows on all pages.
-        empty_path: The path of the library if nothing is recorded in it, else None.
-    """
+    """Print one page of a list, or explain why it is empty; the position in the list goes to stderr."""
     if rows:
         out().print(layout(rows))
         tell(f"{noun} {offset + 1}-{offset + len(rows)} of {total}")

@@ -156,17 +156,7 @@ def run(
 
 
 def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, Any]:
-    """Run a plan with a progress bar on stderr, and write result.json and curve.png into `out`.
-
-    Args:
-        plan: The experiment.
-        out: Folder of the results.
-        jobs: Number of agent seeds to run at once; None for one per core.
-
-    Returns:
-        The content of result.json: the figures of every arm, the plan, and the paths of the other files. `curve` is
-        None without matplotlib: the figures of a long run are worth more than its picture.
-    """
+    """Run a plan with a progress bar on stderr, and write result.json and curve.png into `out`."""
     from hardwon.apps.experiment import run_plan, summarise
 
     if plan.roles:

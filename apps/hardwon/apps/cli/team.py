@@ -101,25 +101,7 @@ def run_team(
     roles: Path | None = None,
     keeps: bool = True,
 ) -> "TeamResult":
-    """Run a team once.
-
-    Args:
-        errand: Name of the errand, or MODULE:CLASS of an environment.
-        teams: Number of members.
-        admission: Name of the admission policy, a file, or a chat model.
-        policy: "rule", or a chat model for every member, which `folder:PATH` loads into this process.
-        seed: Seed of the task.
-        call_s: Seconds per tool call.
-        path: The library whose file holds the bank.
-        aggregate: How the answers are combined.
-        first: Stop at the first success.
-        view: Receives the events of the run.
-        roles: Folder of trained roles, whose admission and policy take the place of the named ones.
-        keeps: The library stays after the run, so the guide and the extractor of the roles use it.
-
-    Raises:
-        UnknownName: The errand or the admission policy does not exist.
-    """
+    """Run a team once."""
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.teams.team import Team
 

@@ -58,17 +58,7 @@ class Errand:
 
 @contextmanager
 def open_errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") -> Iterator[Errand]:
-    """Open an errand by name; its temporary files are removed on exit.
-
-    Args:
-        what: "archive", "rooms", or MODULE:CLASS of an environment.
-        seed: Seed of the task.
-        latency: Duration of calls.
-        fold: Fold of the tasks of "rooms".
-
-    Raises:
-        UnknownName: There is no errand of this name.
-    """
+    """Open an errand by name; its temporary files are removed on exit."""
     if what in ERRANDS:  # their code is in examples/, which the package does not include
         use_clone(f"The errand {what}")
     if what == "archive":
@@ -91,14 +81,7 @@ def open_errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") ->
 
 
 def open_admission(name: str) -> Admission:
-    """Create an admission policy.
-
-    Args:
-        name: none, all, rules, a file written by `hardwon bench team`, or a chat model such as openai:gpt-5-mini.
-
-    Raises:
-        UnknownName: There is no admission policy of this name.
-    """
+    """Create an admission policy."""
     plain: dict[str, Callable[[], Admission]] = {"none": AdmitNone, "all": AdmitAll, "rules": RuleAdmission}
     if name in plain:
         return plain[name]()

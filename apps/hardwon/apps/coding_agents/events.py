@@ -59,11 +59,7 @@ class HookEvent:
 
 
 def read_event(agent: str, text: str) -> HookEvent:
-    """Return the event that a hook received.
-
-    Raises:
-        ValueError: The input is not a JSON object with a session.
-    """
+    """Return the event that a hook received."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f"the hook input is {type(value).__name__}, not an object")

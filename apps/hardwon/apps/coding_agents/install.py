@@ -40,11 +40,7 @@ def format_command(agent: str, options: list[str]) -> str:
 
 
 def install_hooks(agent: str, settings: Path, command: str) -> None:
-    """Add our hooks to a file of settings, in the place of those that an earlier call added.
-
-    Raises:
-        ConfigError: The file is not a JSON object with hooks.
-    """
+    """Add our hooks to a file of settings, in the place of those that an earlier call added."""
     value = _read(settings)
     hooks = _without_ours(value.get("hooks") or {}, settings)
     for event in _EVENTS[agent]:

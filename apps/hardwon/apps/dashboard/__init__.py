@@ -23,9 +23,6 @@ def mount(app: "FastAPI") -> None:
     """Add the pages to an API created by `hardwon.apps.http.app`.
 
     Call it once per process, because NiceGUI has only one application.
-
-    Raises:
-        MissingExtra: NiceGUI is not installed.
     """
     try:
         import nicegui  # noqa: F401

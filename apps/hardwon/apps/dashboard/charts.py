@@ -17,16 +17,7 @@ Points = Sequence[Sequence[float]]
 def lines(
     curves: Mapping[str, Points], *, x: str, y: str, share: bool = False, is_time: bool = False, is_count: bool = False
 ) -> dict[str, Any]:
-    """Return a line chart.
-
-    Args:
-        curves: Points [x, y] of every line, by name.
-        x: Label of the x axis.
-        y: Label of the y axis.
-        share: Whether the y axis covers 0 to 1.
-        is_time: Whether x is a time in milliseconds since 1970, UTC.
-        is_count: Whether y is a number of things: whole numbers from 0 on.
-    """
+    """Return a line chart."""
     return {
         "aria": {"enabled": True},
         "animation": False,

@@ -49,13 +49,7 @@ def name_group(arm: str) -> str:
 
 
 def overview(library: ExperienceLibrary, *, by_time: bool | None = None) -> dict[str, Any]:
-    """Return the figures of the first page.
-
-    Args:
-        library: The library.
-        by_time: Draw curves over the time of recording instead of the number of episodes. None chooses the time if the
-            episodes were recorded over `LONG_MS` or more; those of a short run would all be in one spot.
-    """
+    """Return the figures of the first page."""
     recorded = library.trajectories()[::-1]
     counted = [row for row in recorded if row["success"] is not None]
     items = library.item_figures()
@@ -125,11 +119,6 @@ def date_points(points: list[Any], rows: Sequence[Row], *, by_time: bool) -> lis
     """Return points whose episode number is replaced by the time at which it was recorded, in milliseconds.
 
     Of several episodes of one second, only the last point is left: a line between them would be vertical, or nothing.
-
-    Args:
-        points: [episode number, value] points, from 1.
-        rows: The episodes that the numbers count.
-        by_time: Replace the numbers; otherwise the points are returned as they are.
     """
     if not by_time:
         return points
@@ -247,11 +236,7 @@ def latency(library: ExperienceLibrary) -> dict[str, Any]:
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, Any]:
-    """Return the count, the median and the 99th percentile, in milliseconds.
-
-    Args:
-        seconds: Durations in seconds.
-    """
+    """Return the count, the median and the 99th percentile, in milliseconds."""
     if not seconds:
         return {"n": 0, "p50_ms": None, "p99_ms": None}
     p50, p99 = np.percentile(np.asarray(seconds) * 1000, (50, 99))

@@ -55,9 +55,6 @@ def build_style(theme: str) -> str:
     """Return the style sheet of a theme.
 
     The server writes the chosen theme into the page, so no script runs and no page flashes in the other colors.
-
-    Args:
-        theme: `dark`, `light`, or "" for the theme of the system.
     """
     dark = f":root {{ {DARK} }} body {{ {DARK_BUTTONS} }}"
     in_dark_system = "@media (prefers-color-scheme: dark)"
@@ -89,16 +86,7 @@ class Room:
         return not self.api.state.shelf.read_only and self.caller.may(self.namespace, "write")
 
     async def read(self, what: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Call a function with the library in a thread and return its result.
-
-        Args:
-            what: The function; its first argument is the library.
-            args: Further positional arguments.
-            options: Keyword arguments.
-
-        Raises:
-            LibraryForbidden: The visitor may not read the log of this namespace.
-        """
+        """Call a function with the library in a thread and return its result."""
 
         def reading() -> T:
             self._check_token()
@@ -110,14 +98,7 @@ class Room:
         return await run_in_threadpool(reading)
 
     async def write(self, what: Callable[[ExperienceLibrary], T]) -> T:
-        """Call a function that changes the library in a thread and return its result.
-
-        Args:
-            what: The function; its argument is the library.
-
-        Raises:
-            LibraryForbidden: The visitor may not write, or the token was revoked meanwhile.
-        """
+        """Call a function that changes the library in a thread and return its result."""
 
         def writing() -> T:
             # Checked again on every call: a page can stay open for days after its token was revoked.
@@ -144,15 +125,7 @@ class Room:
 
 
 def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], None]:
-    """Register a function as a page.
-
-    Args:
-        api: The API's application.
-        path: Path of the page.
-
-    Returns:
-        A decorator for a function whose first parameter is the room; the others come from the address.
-    """
+    """Register a function as a page."""
 
     def register(build: Callable[..., Awaitable[None]]) -> None:
         async def built(request: Request, namespace: str | None = None, **parameters: Any) -> Response | None:
@@ -232,13 +205,7 @@ def plain_page(title: str, *contents: Any, theme: str = "") -> str:
 
 @contextmanager
 def framed(room: Room, title: str, current: str = "") -> Iterator[None]:
-    """Add the head of a page and open its main part.
-
-    Args:
-        room: The room of the page.
-        title: Title of the page.
-        current: Path of the current entry in the navigation.
-    """
+    """Add the head of a page and open its main part."""
     ui.page_title(f"{title} · hardwon")
     ui.add_css(build_style(room.theme))
     ui.colors(primary=ACCENT)
@@ -308,13 +275,7 @@ def _render_theme(room: Room) -> Html:
 
 
 def _render_namespaces(room: Room, current: str) -> Html:
-    """Return a form to select the namespace; empty if there is only one.
-
-    Args:
-        room: The room of the page.
-        current: Path of the list that the page belongs to. A page of one lesson or episode leads there, because the
-            other namespace does not have it.
-    """
+    """Return a form to select the namespace; empty if there is only one."""
     if len(room.names) < 2:
         return Html("")
     options = [tag("option", name, value=name, selected=name == room.namespace) for name in room.names]

@@ -38,14 +38,7 @@ def shorten(ref: str) -> str:
 
 
 def tag(element: str, /, *children: Any, **attributes: Any) -> Html:
-    """Return an element.
-
-    Args:
-        element: Name of the element.
-        children: Contents; values other than `Html` are escaped.
-        attributes: Attributes, with `class_` and `for_` for class and for. True adds a bare attribute; None and
-            False add none.
-    """
+    """Return an element."""
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{escape(str(value))}"')
         for key, value in attributes.items()
@@ -77,15 +70,7 @@ def linked(text: str, link: Link | None = None) -> Html:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str, numbers: Sequence[str] = (), empty: str = ""
 ) -> Html:
-    """Return a table that scrolls sideways if it is wider than the page; on a phone, a row is a block of labels.
-
-    Args:
-        head: Titles of the columns.
-        rows: Values of the cells.
-        caption: Description for screen readers.
-        numbers: Titles of the right-aligned columns.
-        empty: Text to show instead of an empty table.
-    """
+    """Return a table that scrolls sideways if it is wider than the page; on a phone, a row is a block of labels."""
     body = list(rows)
     if not body and empty:
         return tag("p", linked(empty), class_="empty")

@@ -30,15 +30,7 @@ Row = Mapping[str, Any]
 
 
 def points(library: ExperienceLibrary, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the points of the map.
-
-    Args:
-        library: The library.
-        rows: Situations from `ExperienceLibrary.clusters`.
-
-    Returns:
-        For every point its signature, counts, mean return and example, and its coordinates `x` and `y`.
-    """
+    """Return the points of the map."""
     groups: list[dict[str, Any]] = []
     states = sum(row["states"] for row in rows) or 1
     samples = {

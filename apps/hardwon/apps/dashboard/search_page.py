@@ -38,12 +38,7 @@ def add(api: FastAPI) -> None:
 
 
 def find_everything(library: ExperienceLibrary, text: str) -> dict[str, list[Any]]:
-    """Return what matches a text, best first: `items` and `steps` by words and meaning, `episodes` by task, id or end.
-
-    Args:
-        library: The library.
-        text: The words to search for; nothing is found without any.
-    """
+    """Return matches of a text, best first: `items` and `steps` by words or meaning, `episodes` by task, id or end."""
     if not text:
         return {"items": [], "steps": [], "episodes": []}
     words = text.casefold().split()
@@ -104,14 +99,7 @@ def _add_forget(room: Room, text: str) -> None:
 
 
 def add_forget_button(room: Room, label: str, *, then: str, **what: Any) -> None:
-    """Add a button that counts what would be deleted, asks, and deletes it.
-
-    Args:
-        room: The room of the page.
-        label: The words on the button.
-        then: Path of the page to open afterwards.
-        what: The selector of `ExperienceLibrary.forget`: `episode` or `text`.
-    """
+    """Add a button that counts what would be deleted, asks, and deletes it."""
     with ui.dialog().props(f'aria-label="{label.replace(chr(34), "")}"') as dialog, ui.card():
         html(tag("h2", label))
         counted = html("")

@@ -47,11 +47,7 @@ def own_folder(out: Path) -> Iterator[list[Row]]:
 
 
 def load_rows(plan: Plan, versions: Mapping[str, str], out: Path) -> list[Row]:
-    """Return the rows of an earlier run of the same experiment; write its plan if there is none.
-
-    Raises:
-        ConfigError: The folder holds the results of another experiment.
-    """
+    """Return the rows of an earlier run of the same experiment; write its plan if there is none."""
     # Through JSON, so that tuples compare equal to the lists in the file.
     entry = json.loads(json.dumps({**_as_dict(plan), VERSIONS: dict(versions)}))
     config, episodes = out / PLAN, out / ROWS
@@ -76,11 +72,7 @@ def load_rows(plan: Plan, versions: Mapping[str, str], out: Path) -> list[Row]:
 
 
 def _begin(plan: Plan, entry: Mapping[str, Any], out: Path) -> None:
-    """Write the plan and the number of episodes that each library has now.
-
-    Raises:
-        ConfigError: The folder has rows of an experiment whose plan is missing.
-    """
+    """Write the plan and the number of episodes that each library has now."""
     for seed in plan.seeds:
         if (plan.is_shared or plan.library_path(seed).exists()) and (out / ROWS).exists():
             raise ConfigError(f"{out / ROWS} belongs to an unknown experiment. Give another --out, or remove the file.")

@@ -179,11 +179,7 @@ class Plan:
 
 
 def name_stores(libraries: Sequence[str]) -> dict[str, str]:
-    """Return the libraries by the names that the records use: file names without their ends.
-
-    Raises:
-        ConfigError: Two libraries have the same name.
-    """
+    """Return the libraries by the names that the records use: file names without their ends."""
     named: dict[str, str] = {}
     for library in libraries:
         name = library_name(library).rstrip("/").rpartition("/")[2].removesuffix(".db").replace(":", "-")
@@ -195,12 +191,7 @@ def name_stores(libraries: Sequence[str]) -> dict[str, str]:
 
 @contextmanager
 def open_beside(libraries: Sequence[str], library: "ExperienceLibrary") -> Iterator["Recaller | None"]:
-    """Open other libraries for reading and yield a recaller of all; None without any.
-
-    Args:
-        libraries: Files or addresses.
-        library: The agent's own library.
-    """
+    """Open other libraries for reading and yield a recaller of all; None without any."""
     if not libraries:
         yield None
         return

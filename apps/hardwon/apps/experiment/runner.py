@@ -147,15 +147,7 @@ def _row_key(row: Row) -> tuple[Any, ...]:
 
 
 def run_seed(plan: Plan, seed: int, finished: frozenset[Any], before: int, report: Report) -> None:
-    """Run all episodes of one agent seed: test, learn until the next checkpoint, test, and so on.
-
-    Args:
-        plan: The experiment.
-        seed: The agent seed.
-        finished: Keys of the tests that are already finished.
-        before: Number of episodes that the library had before the experiment, such as those of another game.
-        report: Receives every new row.
-    """
+    """Run all episodes of one agent seed: test, learn until the next checkpoint, test, and so on."""
     from hardwon.runtime.agent import Agent
     from hardwon.runtime.environments import open_environment
 
@@ -305,12 +297,7 @@ def _make_row(phase: str, arm: str, agent_seed: int, trained: int, seed: int, re
 
 
 def summarise(plan: Plan, rows: Iterable[Row]) -> dict[str, Any]:
-    """Return the figures of every arm at its last checkpoint, and its learning curve.
-
-    Args:
-        plan: The experiment.
-        rows: All rows of the experiment; one without success is counted as excluded.
-    """
+    """Return the figures of every arm at its last checkpoint, and its learning curve."""
     tests = [row for row in rows if row["phase"] == "test"]
     control = {(row["agent_seed"], row["seed"]): row["success"] for row in tests if row["arm"] == BASELINE.name}
     learning_s = sum(row["cpu_s"] for row in rows if row["phase"] == "learn")

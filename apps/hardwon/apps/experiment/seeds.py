@@ -35,17 +35,7 @@ def choose_seeds(
     test: str | None,
     is_model: bool = False,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the training and test seeds: the given ones, else those that the environment has.
-
-    Args:
-        environment: Name of the environment.
-        game: A game of the environment.
-        params: Parameters of the game.
-        train: Training seeds as A-B, or None.
-        fold: Name of the test fold.
-        test: Test seeds as A-B, or None.
-        is_model: Whether a language model decides; then the default has fewer test seeds.
-    """
+    """Return the training and test seeds: the given ones, else those that the environment has."""
     given = [None if text is None else parse_seeds(text) for text in (train, test)]
     if given[0] is not None and given[1] is not None:
         return given[0], given[1]
@@ -81,16 +71,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_checkpoints(text: str, episodes: int, is_model: bool = False) -> tuple[int, ...]:
-    """Return the episode counts at which to test: 0, every N episodes or each of a list, and the last.
-
-    Args:
-        text: `--eval-every`: a number, a comma-separated list, or an empty string for the default.
-        episodes: Number of training episodes.
-        is_model: Whether a language model decides; then the default has no tests on the way.
-
-    Raises:
-        ConfigError: The text is neither a number nor a list of numbers.
-    """
+    """Return the episode counts at which to test: 0, every N episodes or each of a list, and the last."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if any(not part.isdigit() for part in parts) or parts == ["0"]:
         raise ConfigError(f"--eval-every is {text!r}; give a number of episodes, or a list such as 10,25,50,100.")

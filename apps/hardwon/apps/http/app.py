@@ -62,29 +62,7 @@ def create_app(
     extractor: Extractor | None = None,
     admission: Admission | None = None,
 ) -> FastAPI:
-    """Create the API over a library.
-
-    Args:
-        path: The library file, created if it does not exist; or the address of a shared library.
-        tokens: Tokens of the library; by default those of `Tokens.of`.
-        runs: Folder of training runs and experiments.
-        read_only: Serve without writing.
-        embedder: An open embedder to use instead of opening the library's own by name.
-        local: Whether the server can only be reached from this machine.
-        max_body_bytes: Largest body in bytes.
-        rate: Requests per second of one caller.
-        trust: Trust of episodes from callers without a token, as long as the library never had tokens.
-        guidance: Writes the lines of a recall, such as a trained guide; None shows the recalled experience as it is.
-        extractor: Reads recorded episodes in a thread beside the requests, and proposes items; None leaves this to the
-            library's rules.
-        admission: Decides which entries the bank of a team takes; None takes all, because the agents decided already.
-
-    Returns:
-        The application.
-
-    Raises:
-        HardwonError: The library cannot be opened.
-    """
+    """Create the API over a library."""
     shelf = Shelf(path, read_only=read_only, embedder=embedder)
     # docs_url and redoc_url would load scripts from another host, which the content policy forbids
     app = FastAPI(

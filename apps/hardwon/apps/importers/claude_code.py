@@ -65,11 +65,7 @@ class Transcripts:
         self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
-        """Add a line.
-
-        Raises:
-            ValueError: The value is not a line of a transcript.
-        """
+        """Add a line."""
         if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):
             raise ValueError("not a line of a transcript: it has no type")
         uuid, parent = value.get("uuid"), self._requests.get(str(value.get("parentUuid")))

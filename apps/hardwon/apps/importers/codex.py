@@ -42,11 +42,7 @@ class Rollouts:
         self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
-        """Add a line.
-
-        Raises:
-            ValueError: The value is not a line of a rollout.
-        """
+        """Add a line."""
         if not is_rollout(value):
             raise ValueError("not a line of a rollout: it has no payload")
         kind, payload, at = value["type"], value["payload"], value.get("timestamp")

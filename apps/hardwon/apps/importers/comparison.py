@@ -41,18 +41,7 @@ def digest_content(entry: LoggedEpisode) -> str:
 def compare(
     library: ExperienceLibrary, entries: Sequence[LoggedEpisode], convert: Convert, *, source: str, trust: Trust
 ) -> tuple[list[LoggedEpisode], list[tuple[LoggedEpisode, list[str]]]]:
-    """Return the episodes that a library lacks, and the later versions of those that it has.
-
-    Args:
-        library: The library.
-        entries: Episodes of a file.
-        convert: Converts one of them.
-        source: Format of the file.
-        trust: Whether the text of the file is trusted. An untrusted file changes no trusted episode.
-
-    Returns:
-        The new episodes, and later versions with the ids of the recorded episodes that each of them replaces.
-    """
+    """Return the episodes that a library lacks, and the later versions of those that it has."""
     names = {entry.ref: list(_list_ids(entry, source)) for entry in entries}
     rows = library.find_episodes({extract_text(name) for choices in names.values() for name in choices})
     new: list[LoggedEpisode] = []

@@ -48,11 +48,7 @@ class Conversations:
         """Number of calls without an answer, for the message if nothing can be imported."""
 
     def add(self, place: str, value: Any) -> None:
-        """Add a value of the file.
-
-        Raises:
-            ValueError: The value is not a conversation, or not a message of the only one.
-        """
+        """Add a value of the file."""
         if self._single is None:
             self._single = isinstance(value, Mapping) and is_messages([value]) and "messages" not in value
         if self.form == "openai":

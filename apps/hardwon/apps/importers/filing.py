@@ -34,13 +34,6 @@ def episodes(
 
     An outcome from the file applies to the whole episode. No call is nearer to it than another, so the outcome is not
     discounted, and the value of an action is the mean of the outcomes of its episodes.
-
-    Args:
-        library: The library whose keys and rules apply.
-        logged: The episodes of the file.
-        source: Format of the file.
-        trust: Whether the text of the file is trusted.
-        writer: Name of the writer to record.
     """
     for entry in logged:
         requests = list(_keep_last_calls(entry))
@@ -100,21 +93,7 @@ def write(
     on_recorded: Callable[[str], None] | None = None,
     on_updated: Callable[[str], None] | None = None,
 ) -> int:
-    """Record the new episodes, a few hundred per transaction, and update those of which the file has a later version.
-
-    Args:
-        library: The library to write.
-        logged: The episodes of the file.
-        source: Format of the file.
-        trust: Whether the text of the file is trusted.
-        writer: Name of the writer to record.
-        on_progress: Called with the number of finished episodes and the total.
-        on_recorded: Called with the id of each new episode, after it is written.
-        on_updated: Called with the id of each episode of which the file has a later version, after it is written.
-
-    Returns:
-        The number of new episodes.
-    """
+    """Record the new episodes, a few hundred per transaction, and update those that the file has a later version of."""
     done = recorded = 0
     total, waiting = len(logged), iter(logged)
     settings: Any = {"source": source, "trust": trust, "writer": writer}
@@ -149,17 +128,7 @@ def measure(logged: Spool) -> dict[str, int]:
 
 
 def count(library: ExperienceLibrary, path: Path, format_name: str, logged: Spool) -> dict[str, int]:
-    """Count the contents of a file and how much of it is new to a library, without writing.
-
-    Args:
-        library: The library to compare with.
-        path: The file.
-        format_name: Format of the file.
-        logged: The episodes of the file.
-
-    Raises:
-        ConfigError: An export of a library cannot be imported; the message names the line.
-    """
+    """Count the contents of a file and how much of it is new to a library, without writing."""
     if format_name != "hardwon":
         counts = Counter[str](new=0, updated=0, known=0)
         waiting = iter(logged)

@@ -26,12 +26,6 @@ def join_parts(library: ExperienceLibrary, row: Row, entry: LoggedEpisode, conve
     """Return a part of a trace with the calls that only the library has; the part that began first comes first.
 
     A trace is in parts if its root is in one of them; otherwise the file has all of it.
-
-    Args:
-        library: The library.
-        row: The episode that it has of the trace.
-        entry: The part in the file.
-        convert: Converts it.
     """
     with_root = [not meta.keys() >= NO_ROOT.keys() for meta in (row["meta"], entry.meta)]
     if all(with_root):

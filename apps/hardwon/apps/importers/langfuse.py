@@ -54,11 +54,7 @@ class LangfuseReader:
         self._spool = spool
 
     def add(self, place: str, value: Any) -> None:
-        """Add a row, a page of rows, or a trace with its observations.
-
-        Raises:
-            ValueError: The value is none of them.
-        """
+        """Add a row, a page of rows, or a trace with its observations."""
         if isinstance(value, Mapping) and isinstance(value.get("data"), list):
             for row in value["data"]:
                 self.add(place, row)

@@ -32,11 +32,7 @@ _SILENT = ("reasoning", "item_reference", "mcp_list_tools", "web_search_call", "
 
 
 def conversation(value: Any) -> list[Message]:
-    """Return the messages of a log line, including the model's answer.
-
-    Raises:
-        ValueError: There are no messages, or a message has an unknown format.
-    """
+    """Return the messages of a log line, including the model's answer."""
     if isinstance(value, list):
         value = {"messages": value}
     if not isinstance(value, Mapping):

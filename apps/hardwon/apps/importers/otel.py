@@ -48,11 +48,7 @@ class Spans:
         self.unanswered = 0
 
     def add(self, place: str, value: Any) -> None:
-        """Add a span, or the spans of resources.
-
-        Raises:
-            ValueError: The value is not a span.
-        """
+        """Add a span, or the spans of resources."""
         if not is_span(value):
             raise ValueError("not a span: it has no trace id and attributes, and no resourceSpans")
         for span in _spans_in(value):

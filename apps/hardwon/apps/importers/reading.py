@@ -53,11 +53,7 @@ class Reader(Protocol):
     def __init__(self, spool: Spool) -> None: ...
 
     def add(self, place: str, value: Any) -> None:
-        """Add a value.
-
-        Raises:
-            ValueError: The value is not of the format.
-        """
+        """Add a value."""
         ...
 
     def episodes(self) -> Iterator[LoggedEpisode]:
@@ -69,15 +65,6 @@ def read(path: Path, wanted: str = "auto", *, on_progress: Progress | None = Non
     """Return the format of a file and the episodes in it.
 
     For an export of hardwon the episodes are empty; the library reads that file itself.
-
-    Args:
-        path: The file.
-        wanted: One of `FORMATS`.
-        on_progress: Called with the number of bytes read and the total.
-
-    Raises:
-        ConfigError: The format does not exist, or the file cannot be read, is of another format, or has no answered
-            tool call. The message names the line and the next step.
     """
     if wanted not in FORMATS:
         raise ConfigError(f"format is {wanted!r}; use one of {', '.join(FORMATS)}.")

@@ -33,11 +33,7 @@ class RunReader:
         self._spool = spool
 
     def add(self, place: str, value: Any) -> None:
-        """Add a run.
-
-        Raises:
-            ValueError: The value is not a run.
-        """
+        """Add a run."""
         if not isinstance(value, Mapping) or "id" not in value or not ({"inputs", "outputs", "run_type"} & set(value)):
             raise ValueError("not a run: it has no id, inputs, outputs or run_type")
         for run in _flatten([value]):
@@ -54,11 +50,7 @@ class RunReader:
             )  # fmt: skip
 
     def episodes(self) -> Iterator[LoggedEpisode]:
-        """Yield an episode per trace.
-
-        Raises:
-            ValueError: A run cannot be read; the message names its place.
-        """
+        """Yield an episode per trace."""
         for trace in self._spool.parts():
             values = self._spool.values(trace)
             try:
@@ -118,9 +110,6 @@ def iter_messages(value: Any) -> Iterator[Message]:
     """Yield the messages in a value of any form of LangChain: objects, pairs of role and text, texts, lists of these.
 
     LangChain traces a batch: a list of conversations, of which only the first one is read.
-
-    Raises:
-        ValueError: A message has an unknown role.
     """
     if isinstance(value, str):
         yield normalize_message({"role": "user", "content": value})

@@ -36,15 +36,7 @@ Value = tuple[str, Any]
 
 
 def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Value]:
-    """Yield every JSON value of a file with its place.
-
-    Args:
-        path: The file, or a pipe.
-        on_progress: Called with the number of bytes read and the total.
-
-    Raises:
-        ConfigError: The file cannot be read, is empty, or is not JSON; the message names the line.
-    """
+    """Yield every JSON value of a file with its place."""
     with open_seekable(path) as file:
         size = os.fstat(file.fileno()).st_size
         # Both are generators: they read nothing before the file is back at its start.
@@ -62,11 +54,7 @@ def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Val
 
 @contextmanager
 def copy_pipe(path: Path) -> Iterator[Path]:
-    """Yield a file; a pipe, and `-` for the standard input, is copied to a temporary one, because it is read twice.
-
-    Raises:
-        ConfigError: The path is neither a file nor a pipe, or does not exist.
-    """
+    """Yield a file; a pipe, and `-` for the standard input, is copied to a temporary one, because it is read twice."""
     try:
         mode = stat.S_IFIFO if path == STDIN else path.stat().st_mode
     except OSError as error:
@@ -95,11 +83,7 @@ def open_seekable(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _open_decoded(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """Open a file as UTF-8 without a byte order mark; one that is not is copied to a temporary file.
-
-    Raises:
-        ConfigError: The file has bytes that its encoding has not.
-    """
+    """Open a file as UTF-8 without a byte order mark; one that is not is copied to a temporary file."""
     encoding = find_encoding(file.read(HEAD_BYTES), path)
     file.seek(0)
     if encoding == "utf-8":

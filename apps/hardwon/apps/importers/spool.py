@@ -72,16 +72,7 @@ class Spool:
         self._db.executescript(f"{_SCHEMA} BEGIN;")
 
     def put(self, part: str, place: str, value: Any, *, ref: str = "", at: Any = None) -> None:
-        """Store a value in a part.
-
-        Args:
-            part: Name of the part.
-            place: Place of the value in the file, for messages.
-            value: A JSON value.
-            ref: Id of an object. A file may hold several versions of it, which become one: what a later one leaves
-                empty stays.
-            at: Time of the value, in any form.
-        """
+        """Store a value in a part."""
         # `extract_text` replaces lone surrogates, which SQLite cannot store; JSON escapes them.
         row = (extract_text(part), place, extract_text(ref), parse_time(at), json.dumps(value))
         query = "INSERT INTO raw(part, place, ref, at, data) VALUES (?, ?, ?, ?, ?)"

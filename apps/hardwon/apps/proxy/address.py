@@ -13,16 +13,7 @@ class PathRefused(ValueError):
 
 
 def join_path(upstream: httpx.URL, path: bytes, query: bytes) -> httpx.URL:
-    """Return the URL of a path below the upstream server's address, which stands for the proxy's `/v1`.
-
-    Args:
-        upstream: The address of the upstream server.
-        path: The path of the request as the client wrote it.
-        query: The query of the request.
-
-    Raises:
-        PathRefused: The path could lead elsewhere.
-    """
+    """Return the URL of a path below the upstream server's address, which stands for the proxy's `/v1`."""
     if not _leads_down(path.decode("latin-1")):
         raise PathRefused(f"{path[:80]!r} is no path below /v1; use one such as /v1/chat/completions")
     below = path.removeprefix(b"/v1") if path == b"/v1" or path.startswith(b"/v1/") else path

@@ -58,14 +58,7 @@ class Worker:
     async def try_call(
         self, what: str, work: Callable[..., _T], *args: Any, undo: Callable[[_T], None] | None = None
     ) -> _T | None:
-        """Return the result of `work`, or None after a log line if it fails or takes too long.
-
-        Args:
-            what: Description of the work for the log.
-            work: The blocking function.
-            *args: Its arguments.
-            undo: Called with a result that came too late.
-        """
+        """Return the result of `work`, or None after a log line if it fails or takes too long."""
         self._late = {future for future in self._late if not future.done()}
         if len(self._late) >= THREADS:
             self._report_late(what)
@@ -120,17 +113,7 @@ def create_proxy(
     timeout_s: float = 600.0,
     patience_s: float = BEFORE_CALL_S,
 ) -> Starlette:
-    """Create the proxy.
-
-    Args:
-        access: The library.
-        upstream: Base URL of an OpenAI-compatible server, such as `https://api.openai.com/v1`.
-        settings: How experience is used.
-        tokens: Where tokens are written that the server returns.
-        extra_body: Fields to set in every chat completion, such as `{"return_token_ids": true}`.
-        timeout_s: Seconds to wait for the next bytes of the upstream server.
-        patience_s: Seconds to wait for the library.
-    """
+    """Create the proxy."""
     proxy = Proxy(access, settings or ProxySettings(), tokens, dict(extra_body or {}), timeout_s, patience_s)
 
     @asynccontextmanager

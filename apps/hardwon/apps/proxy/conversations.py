@@ -118,12 +118,7 @@ class ConversationLog:
         self._lock = threading.Lock()
 
     def begin_turn(self, request: ModelRequest) -> ModelCall:
-        """Return what to add to a request, after recording the answers of tools in it as steps.
-
-        Raises:
-            ValueError: The beginning of the conversation is on the server, and this process has not seen it.
-            HardwonError: The library cannot be used.
-        """
+        """Return what to add to a request, after recording the answers of tools in it as steps."""
         beginning = self._find_beginning(request)
         messages = (*(beginning or ()), *request.messages)
         task, after = split_at_request(messages)
@@ -182,14 +177,7 @@ class ConversationLog:
     def note_response(
         self, turn: ModelCall, response: Sequence[Message], is_last: bool, kept_as: Sequence[str]
     ) -> None:
-        """Note a response, so that the next request finds its run. Call it before the client can know the response.
-
-        Args:
-            turn: The request.
-            response: The messages of the response.
-            is_last: Whether the response ends the run.
-            kept_as: Ids under which the server may keep the conversation up to this response.
-        """
+        """Note a response, so that the next request finds its run. Call it before the client can know the response."""
         messages = (*turn.messages, *response)
         with self._lock:
             for name in kept_as if turn.is_kept else ():
@@ -247,12 +235,7 @@ class ConversationLog:
         return messages
 
     def _take(self, digests: Sequence[bytes], tail: int) -> Conversation | None:
-        """Return the run that a request continues, and end the one that it leaves behind.
-
-        Args:
-            digests: The digests of the beginnings of the conversation.
-            tail: Number of messages after the last one of a person.
-        """
+        """Return the run that a request continues, and end the one that it leaves behind."""
         request = len(digests) - tail
         with self._lock:
             for at in range(len(digests) - 1, -1, -1):

@@ -90,11 +90,7 @@ class ReadOnce:
         """Messages as they came and as plain ones, the conversation last used first."""
 
     def __call__(self, messages: Sequence[Any]) -> tuple[Message, ...]:
-        """Return the plain messages of a request.
-
-        Raises:
-            ValueError: A message has an unknown format.
-        """
+        """Return the plain messages of a request."""
         with self._lock:
             beginnings = [entry for entry in self._entries if messages[: len(entry[0])] == entry[0]]
         old, plain = longest = max(beginnings, key=lambda entry: len(entry[0]), default=((), ()))
@@ -116,16 +112,7 @@ class StreamReader(Protocol):
         ...
 
     def add(self, event: bytes, chunk: Any, *, holds: bool) -> list[bytes]:
-        """Add an event with its JSON value, and return the events to pass on now.
-
-        Args:
-            event: The bytes of the event.
-            chunk: Its value.
-            holds: Whether calls wait in `held`.
-
-        Raises:
-            ValueError: A part that may have a call has an unknown format.
-        """
+        """Add an event with its JSON value, and return the events to pass on now."""
         ...
 
     @property
@@ -171,21 +158,11 @@ class Dialect(Protocol):
         ...
 
     def read_request(self, body: Mapping[str, Any]) -> ModelRequest:
-        """Return the messages of a request.
-
-        Raises:
-            ValueError: They have an unknown format.
-        """
+        """Return the messages of a request."""
         ...
 
     def add_experience(self, body: Mapping[str, Any], turn: ModelCall, place: str) -> dict[str, Any]:
-        """Return the request with warnings below the answers of tools, and with the hint.
-
-        Args:
-            body: The request.
-            turn: The warnings and the hint.
-            place: "message" or "system".
-        """
+        """Return the request with warnings below the answers of tools, and with the hint."""
         ...
 
     def add_refusals(self, body: Mapping[str, Any], answer: Answer, texts: Sequence[str]) -> dict[str, Any]:

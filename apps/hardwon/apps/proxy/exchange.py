@@ -94,12 +94,7 @@ class Exchange:
         return await self._proxy.send("POST", self._url, self._headers, self._request.encode(body))
 
     async def answer(self) -> Response:
-        """Return the response for the client.
-
-        Raises:
-            httpx.HTTPError: The server does not answer.
-            ResponseFailed: The server rejected a repeated call, or the guardrails cannot read its answer.
-        """
+        """Return the response for the client."""
         response = await self.send()
         kind = response.headers.get("content-type", "")
         if self._turn is None or not response.is_success:

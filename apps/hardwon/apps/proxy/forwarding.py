@@ -40,12 +40,7 @@ def forward_headers(headers: Iterable[tuple[bytes, bytes]], *, is_read: bool) ->
 
 
 def return_headers(response: httpx.Response, *, is_whole: bool) -> Headers:
-    """Return the upstream server's headers for the client.
-
-    Args:
-        response: The response.
-        is_whole: Whether the client gets its bytes as they came; otherwise their length and encoding may differ.
-    """
+    """Return the upstream server's headers for the client."""
     dropped = () if is_whole else (b"content-length", b"content-encoding")
     return [(name.lower(), value) for name, value in _drop_hop(response.headers.raw) if name.lower() not in dropped]
 
@@ -103,11 +98,7 @@ def decode_body(response: httpx.Response, raw: bytes) -> bytes:
 
 
 async def await_client(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of some work, which ends when the client goes away.
-
-    Raises:
-        ClientGone: The client went away first.
-    """
+    """Return the result of some work, which ends when the client goes away."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_await_end(request))
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)

@@ -40,11 +40,7 @@ class JsonObject:
     """The text of an object, and its value."""
 
     def __init__(self, text: str) -> None:
-        """Read a text.
-
-        Raises:
-            ValueError: It is no object, or nested too deeply.
-        """
+        """Read a text."""
         self.text = text
         self.value: dict[str, Any] = {}
         self.elements: dict[str, list[Span]] = {}

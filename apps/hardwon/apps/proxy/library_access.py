@@ -21,15 +21,7 @@ class LibraryAccess:
     """Access to one library, which may be out of reach for a while."""
 
     def __init__(self, opener: Callable[[], ExperienceLibrary]) -> None:
-        """Open the library.
-
-        Args:
-            opener: Opens it.
-
-        Raises:
-            HardwonError: The library can never be opened like this. If its server does not answer, or another program
-                holds it, it is opened later.
-        """
+        """Open the library."""
         self._opener = opener
         self._lock = threading.Lock()
         self._library: ExperienceLibrary | None = None
@@ -41,11 +33,7 @@ class LibraryAccess:
             logger.warning("the library cannot be used yet; calls pass through without experience: %s", error)
 
     def get(self) -> ExperienceLibrary:
-        """Return the open library.
-
-        Raises:
-            HardwonError: The library cannot be opened.
-        """
+        """Return the open library."""
         with self._lock:
             if self._library is not None:
                 return self._library

@@ -108,11 +108,7 @@ class Responses:
 
 
 def _read_item(item: Any) -> list[Message]:
-    """Return an item as plain messages; none if nobody is its author.
-
-    Raises:
-        ValueError: It has an unknown format.
-    """
+    """Return an item as plain messages; none if nobody is its author."""
     if "role" not in item and not _is_exchange_with_tool(item):
         return []
     plain = list(plain_messages(item))

@@ -39,11 +39,7 @@ def serve_proxy(
     timeout_s: float,
     tell: Callable[[str], None],
 ) -> None:
-    """Serve until a signal arrives.
-
-    Raises:
-        ConfigError: The upstream address is none, the host can be reached from other machines, or the port is in use.
-    """
+    """Serve until a signal arrives."""
     if urlsplit(upstream).scheme not in ("http", "https") or not urlsplit(upstream).hostname:
         raise ConfigError(f"upstream is {upstream!r}; use a URL such as https://api.openai.com/v1.")
     if not is_loopback(host):

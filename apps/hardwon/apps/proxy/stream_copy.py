@@ -17,12 +17,7 @@ class StreamCopy:
     """The events of one response, as far as a reader understands them."""
 
     def __init__(self, reader: StreamReader, *, holds: bool = False) -> None:
-        """Read a response.
-
-        Args:
-            reader: Understands the events.
-            holds: Whether calls wait, and whatever may be one.
-        """
+        """Read a response."""
         self._reader, self._holds = reader, holds
         self._buffer = EventBuffer()
         self._is_empty = True

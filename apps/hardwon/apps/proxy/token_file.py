@@ -27,13 +27,7 @@ class TokenFile:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
 
     def add(self, episode: str, request: Mapping[str, Any], response: Mapping[str, Any]) -> bool:
-        """Write a line if the response has tokens, and return whether it does.
-
-        Args:
-            episode: Id of the episode.
-            request: The request as the model received it.
-            response: The response, in the form of one that was not streamed.
-        """
+        """Write a line if the response has tokens, and return whether it does."""
         tokens = extract_tokens(response)
         if not tokens:
             return False

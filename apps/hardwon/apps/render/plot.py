@@ -29,16 +29,7 @@ NAMES = {
 
 
 def draw_curve(arms: Mapping[str, Mapping[str, Any]], path: Path, title: str) -> None:
-    """Write the plot of all arms to `path`, in the format of its suffix.
-
-    Args:
-        arms: The figures of every arm, from `summarise`.
-        path: The file to write.
-        title: Title of the plot.
-
-    Raises:
-        MissingExtra: If matplotlib is not installed.
-    """
+    """Write the plot of all arms to `path`, in the format of its suffix."""
     try:
         import matplotlib
     except ImportError as error:

@@ -121,12 +121,7 @@ def _render_step(step: Mapping[str, Any], seen_count: int | None) -> RenderableT
 
 
 def describe_step(step: Mapping[str, Any], seen_count: int | None) -> Iterator[Line]:
-    """Yield a label and a text for each fact about a step.
-
-    Args:
-        step: A step from `explain_steps`.
-        seen_count: Number of earlier steps to describe; None for all, with texts in full.
-    """
+    """Yield a label and a text for each fact about a step."""
     why = step["why"]
     yield "saw", excerpt(step["observation"], 200 if seen_count else WHOLE)
     if step["notes"] and not seen_count:
@@ -420,12 +415,7 @@ def render_history(changes: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def format_changes(before: Mapping[str, Any], detail: Mapping[str, Any]) -> str:
-    """Return the fields that a change modified; evidence only as a count.
-
-    Args:
-        before: The fields before the change.
-        detail: The fields of the change.
-    """
+    """Return the fields that a change modified; evidence only as a count."""
     # The first change is the creation, whose detail has every field.
     if not before:
         return ""

@@ -9,11 +9,7 @@ SHOWN = 80
 
 
 def sentence(error: Mapping[str, Any]) -> str:
-    """Return a sentence for one pydantic error: the field, the rule, and the value that was sent.
-
-    Args:
-        error: One element of `ValidationError.errors()`.
-    """
+    """Return a sentence for one pydantic error: the field, the rule, and the value that was sent."""
     place = ".".join(str(part)[:SHOWN] for part in error["loc"]) or "the request"
     words = str(error["msg"]).rstrip(".")
     if error["type"] in ("missing", "missing_argument"):
@@ -30,11 +26,6 @@ def split_arguments(given: Any, schema: Mapping[str, Any], within: str = "") -> 
     """Return arguments without nulls and without names that a schema lacks, and a sentence for each such name.
 
     Some clients send null for what they do not give, or add arguments of their own to every call.
-
-    Args:
-        given: The arguments, or a part of them.
-        schema: The JSON schema of this part; references point into its `$defs`.
-        within: Where this part is, for the sentences.
     """
     defined = schema.get("$defs", {})
     if "$ref" in schema:

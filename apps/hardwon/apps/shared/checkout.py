@@ -52,11 +52,7 @@ class Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Return what was checked out into a folder, or None.
-
-    Raises:
-        ConfigError: The list of the folder cannot be read.
-    """
+    """Return what was checked out into a folder, or None."""
     path = folder / MANIFEST
     try:
         text = read_text(path)
@@ -100,17 +96,7 @@ def read_items(library: ExperienceLibrary) -> dict[str, Item]:
 
 
 def check_out(library: ExperienceLibrary, folder: Path, name: str, *, force: bool = False) -> Manifest:
-    """Write the items of a library as files.
-
-    Args:
-        library: The library.
-        folder: The folder; created if it does not exist. Files that are no items stay.
-        name: Name of the library, for the folder's list.
-        force: Overwrite files that were edited and not committed.
-
-    Raises:
-        ConfigError: A file was edited and not committed, or the folder cannot be written.
-    """
+    """Write the items of a library as files."""
     before = read_manifest(folder) or Manifest()
     items = read_items(library)
     if not force:
@@ -153,11 +139,7 @@ def _find_edited(folder: Path, manifest: Manifest, items: Mapping[str, Item]) ->
 
 
 def _find_path(folder: Path, file: str) -> Path:
-    """Return the path of a file in the folder.
-
-    Raises:
-        ConfigError: The name leads out of the folder.
-    """
+    """Return the path of a file in the folder."""
     path = folder / file
     if not path.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"{file!r} in {MANIFEST} leads out of {folder}. Restore the list, or check out again.")
@@ -165,11 +147,7 @@ def _find_path(folder: Path, file: str) -> Path:
 
 
 def _check_places(folder: Path, manifest: Manifest) -> None:
-    """Check that no missing file lies elsewhere in the folder: its item would be retired, or get a second file.
-
-    Raises:
-        ConfigError: A file has the id of a missing one. The message names both.
-    """
+    """Check that no missing file lies elsewhere in the folder: its item would be retired, or get a second file."""
     missing = {f"id: {ref}": file for ref, file in manifest.files.items() if not _find_path(folder, file).exists()}
     for path in sorted(folder.rglob("*") if missing else ()):
         name = path.relative_to(folder)
@@ -184,12 +162,7 @@ def _check_places(folder: Path, manifest: Manifest) -> None:
 
 
 def read_files(folder: Path, manifest: Manifest) -> list[ItemFile]:
-    """Return all item files of a folder, in the order of their names.
-
-    Raises:
-        ConfigError: A file is malformed, has lost its id or two files have one. The message names all of them, with
-            the lines.
-    """
+    """Return all item files of a folder, in the order of their names."""
     refs = {file: ref for ref, file in manifest.files.items()}
     files: list[ItemFile] = []
     wrong: list[str] = []
@@ -223,21 +196,7 @@ def read_files(folder: Path, manifest: Manifest) -> list[ItemFile]:
 
 
 def commit(library: ExperienceLibrary, folder: Path, *, why: str, dry_run: bool = False) -> list[FileChange]:
-    """Write the changed, new and deleted files of a folder to the library.
-
-    Args:
-        library: The library, which is the one of the checkout.
-        folder: The folder of a checkout.
-        why: The reason, for the history of items that are retired or released.
-        dry_run: Return the changes and write nothing.
-
-    Returns:
-        One entry for each file that was changed, added or deleted, for each conflict, and for each file that is older
-        than its item.
-
-    Raises:
-        ConfigError: The folder is no checkout of this namespace, or a file is malformed. Nothing is written.
-    """
+    """Write the changed, new and deleted files of a folder to the library."""
     manifest = read_manifest(folder)
     if manifest is None:
         raise ConfigError(

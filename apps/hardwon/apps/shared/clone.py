@@ -14,14 +14,7 @@ def find_clone() -> Path | None:
 
 
 def use_clone(wanted: str) -> None:
-    """Make `benchmarks` and `examples` of the clone importable.
-
-    Args:
-        wanted: The feature that needs them, for the error message.
-
-    Raises:
-        ConfigError: hardwon is installed without a clone.
-    """
+    """Make `benchmarks` and `examples` of the clone importable."""
     root = find_clone()
     if root is None:
         raise ConfigError(

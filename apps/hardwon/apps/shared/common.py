@@ -81,17 +81,7 @@ def is_address(path: Path | str) -> bool:
 
 @contextmanager
 def opened(path: Path, namespace: str = "default", *, write: bool = False) -> "Iterator[ExperienceLibrary]":
-    """Open an existing library for a command.
-
-    Args:
-        path: The library file.
-        namespace: The namespace to open.
-        write: Open it for writing; then the namespace must exist, too.
-
-    Raises:
-        NotALibrary: There is no library at `path`.
-        UnknownName: The namespace does not exist.
-    """
+    """Open an existing library for a command."""
     from hardwon.memory import ExperienceLibrary
     from hardwon.memory.errors import NotALibrary
     from hardwon.memory.upkeep.damage import readable
@@ -125,12 +115,7 @@ def library_name(path: Path | str) -> str:
 
 
 def must_exist(path: Path, namespace: str | None = None) -> None:
-    """Check that a library, and optionally a namespace, exists; opening for writing would create it.
-
-    Raises:
-        NotALibrary: There is no library at `path`.
-        UnknownName: The namespace does not exist.
-    """
+    """Check that a library, and optionally a namespace, exists; opening for writing would create it."""
     from hardwon.memory.errors import NotALibrary, UnknownName
     from hardwon.memory.upkeep.file_queries import list_namespaces
 
@@ -221,14 +206,7 @@ def _plain(value: Any) -> Any:
 def table(
     *columns: str, rows: Sequence[Sequence[Any]], numbers: Sequence[str] = (), whole: Sequence[str] = ()
 ) -> Table:
-    """Return a table with formatted cells.
-
-    Args:
-        columns: Titles of the columns.
-        rows: Values of the cells.
-        numbers: Titles of the right-aligned columns.
-        whole: Titles of the columns that never wrap.
-    """
+    """Return a table with formatted cells."""
     grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=any(columns))
     for column in columns:
         is_whole = column in whole or column in numbers
@@ -266,11 +244,7 @@ def excerpt(text: str, length: int = 160) -> str:
 
 @contextmanager
 def lock_folder(out: Path) -> Iterator[None]:
-    """Keep other processes out of a folder: two that go on with one run would learn every episode twice.
-
-    Raises:
-        ConfigError: Another process holds the folder.
-    """
+    """Keep other processes out of a folder: two that go on with one run would learn every episode twice."""
     folder = os.open(out, os.O_RDONLY)
     try:
         _take_lock(folder, out)

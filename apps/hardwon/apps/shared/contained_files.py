@@ -40,11 +40,7 @@ def remove_file(folder: Path, name: str) -> None:
 
 @contextmanager
 def _open_parent(folder: Path, name: str) -> Iterator[tuple[int, str]]:
-    """Yield the open folder of a file, which is created, and the file's last name.
-
-    Raises:
-        ConfigError: The name leads out of the folder, also by a link, or a folder cannot be written.
-    """
+    """Yield the open folder of a file, which is created, and the file's last name."""
     *parents, last = name.split("/")
     if not {"", ".", ".."}.isdisjoint((*parents, last)):
         raise ConfigError(f"{name!r} leads out of {folder}. Check out into another folder.")

@@ -26,14 +26,7 @@ FIELDS = (
 
 
 def check_changes(item: Item, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Check changes of an item and convert each value to the type of its field.
-
-    Returns:
-        The changes, ready for `ExperienceLibrary.update`.
-
-    Raises:
-        ConfigError: A field cannot be edited, or a value is invalid.
-    """
+    """Check changes of an item and convert each value to the type of its field."""
     from pydantic import TypeAdapter, ValidationError
 
     hints = get_type_hints(Item)
@@ -55,15 +48,7 @@ def check_changes(item: Item, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_fields(text: str, where: str) -> dict[str, Any]:
-    """Parse a JSON object of fields.
-
-    Args:
-        text: The JSON text.
-        where: The origin of the text, for messages.
-
-    Raises:
-        ConfigError: The text is not a JSON object.
-    """
+    """Parse a JSON object of fields."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -74,11 +59,7 @@ def parse_fields(text: str, where: str) -> dict[str, Any]:
 
 
 def read_fields(path: Path) -> dict[str, Any]:
-    """Read the fields from a JSON file.
-
-    Raises:
-        ConfigError: The file cannot be read or is not a JSON object.
-    """
+    """Read the fields from a JSON file."""
     try:
         return parse_fields(read_text(path), str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -86,11 +67,7 @@ def read_fields(path: Path) -> dict[str, Any]:
 
 
 def edit_fields(item: Item) -> dict[str, Any]:
-    """Open an item in $VISUAL or $EDITOR and return the changed fields; empty if the file is unchanged.
-
-    Raises:
-        ConfigError: The editor failed or a value is invalid; the message names the file with the text.
-    """
+    """Open an item in $VISUAL or $EDITOR and return the changed fields; empty if the file is unchanged."""
     # Compared as JSON, because that is the form in which the editor returns the fields.
     before = {name: value for name, value in json.loads(json.dumps(asdict(item))).items() if name in FIELDS}
     handle, name = tempfile.mkstemp(prefix="hardwon-edit-", suffix=".json")

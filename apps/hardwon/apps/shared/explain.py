@@ -32,15 +32,7 @@ _DIGITS = 18
 
 
 def resolve(library: ExperienceLibrary, ref: str) -> tuple[What, str]:
-    """Return the kind and the full id of a reference.
-
-    Args:
-        library: The library.
-        ref: An id of an item or episode, an unambiguous prefix of one, `step:N` or `attempt:N`.
-
-    Raises:
-        UnknownName: Nothing has this id, or several ids start with it.
-    """
+    """Return the kind and the full id of a reference."""
     for mark, what in _NUMBERED.items():
         if ref.startswith(mark):
             return what, ref.removeprefix(mark)
@@ -62,18 +54,7 @@ def resolve(library: ExperienceLibrary, ref: str) -> tuple[What, str]:
 
 
 def explain(library: ExperienceLibrary, ref: str) -> dict[str, Any]:
-    """Explain the item, episode, step or attempt with an id.
-
-    Args:
-        library: The library.
-        ref: A reference as in `resolve`.
-
-    Returns:
-        A mapping with one key, "item", "episode", "step" or "attempt", and the explanation.
-
-    Raises:
-        UnknownName: Nothing has this id, or several ids start with it.
-    """
+    """Explain the item, episode, step or attempt with an id."""
     what, name = resolve(library, ref)
     match what:
         case "item":
@@ -151,15 +132,7 @@ def _explain_guardrail(library: ExperienceLibrary, item: Item, usages: Sequence[
 
 
 def explain_attempt(library: ExperienceLibrary, name: str) -> dict[str, Any]:
-    """Return the outcomes of one kind of action in one kind of situation, and the steps behind every count.
-
-    Args:
-        library: The library.
-        name: Number of the attempt.
-
-    Raises:
-        UnknownName: There is no such attempt.
-    """
+    """Return the outcomes of one kind of action in one kind of situation, and the steps behind every count."""
     attempt = next((summary for summary in library.summaries() if summary.id == _parse_number(name)), None)
     if attempt is None:
         raise UnknownName(
@@ -177,13 +150,7 @@ def explain_attempt(library: ExperienceLibrary, name: str) -> dict[str, Any]:
 
 
 def list_clusters(library: ExperienceLibrary, limit: int, offset: int = 0) -> list[dict[str, Any]]:
-    """Return situations, most frequent first, with the outcomes of every kind of action.
-
-    Args:
-        library: The library.
-        limit: Largest number of situations.
-        offset: Number of situations to skip.
-    """
+    """Return situations, most frequent first, with the outcomes of every kind of action."""
     return [
         {**cluster, "attempts": [asdict(summary) for summary in library.summaries(cluster["signature"])]}
         for cluster in library.clusters(limit, offset)
@@ -272,12 +239,7 @@ def _describe_item(ref: str, items: Mapping[str, Item]) -> dict[str, Any]:
 
 
 def load_past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Return a short record of earlier steps: the location, the action and the outcome.
-
-    Args:
-        library: The library.
-        ids: Ids of the steps.
-    """
+    """Return a short record of earlier steps: the location, the action and the outcome."""
     won = {row["id"]: row["success"] for row in library.trajectories()}
     return [
         {
@@ -395,14 +357,7 @@ def _count_outcomes(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def list_guardrails(
     library: ExperienceLibrary, status: str | None, limit: int, offset: int = 0
 ) -> list[dict[str, Any]]:
-    """Return a page of guardrails with condition, evidence and the counts of `summarize_blocks`.
-
-    Args:
-        library: The library.
-        status: Only guardrails with this status; None for all.
-        limit: Largest number of guardrails.
-        offset: Number of guardrails to skip.
-    """
+    """Return a page of guardrails with condition, evidence and the counts of `summarize_blocks`."""
     return [
         {
             "id": item.id,

@@ -41,25 +41,7 @@ class Feedback:
         trusted: bool = True,
         writer: str | None = None,
     ) -> Item:
-        """Move the score of an item by a client's feedback on one episode.
-
-        Args:
-            library: The library of the item.
-            item_id: The item.
-            helped: Whether the item helped.
-            client: The client, for the limits.
-            episode: The episode that the feedback refers to.
-            trusted: If false, the total effect of the client on an item is bounded permanently; see
-                `hardwon.memory.trust.opinions`.
-            writer: Name of the client in that bound; `client` if None.
-
-        Returns:
-            The item with its new score.
-
-        Raises:
-            TooMuchFeedback: The client rated the item in this episode before, or too many items in a minute.
-            UnknownName: The item does not exist.
-        """
+        """Move the score of an item by a client's feedback on one episode."""
         item = library.get(item_id)
         writer = client if writer is None else writer
         key = (client, library.namespace, episode, item.id)

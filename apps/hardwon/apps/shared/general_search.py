@@ -29,15 +29,7 @@ _NOTHING = Visible(None)
 def search_general(
     library: ExperienceLibrary, text: str, k: int, *, among: str = "all", kinds: Sequence[str] | None = None
 ) -> list[Hit]:
-    """Return items and forms of actions that match a text, ranked only by words that everybody with access may see.
-
-    Args:
-        library: The library.
-        text: The text to search for.
-        k: Largest number of hits.
-        among: "items", "steps" or "all".
-        kinds: Only items of these kinds.
-    """
+    """Return items and forms of actions that match a text, ranked only by words that everybody with access may see."""
     hits = _index_of(library).search(library, text)
     return list(islice((hit for hit in hits if _is_wanted(hit, among, kinds)), k))
 
@@ -58,17 +50,7 @@ def recall_general(
     kinds: Sequence[str] | None,
     budget_tokens: int | None,
 ) -> Recollection:
-    """Return the recollection of a text with items and steps that `search_general` ranks.
-
-    Args:
-        library: The library.
-        text: The text.
-        recollection: What the library recalls for the text. Its guardrails and estimates are kept, and so are steps of
-            untrusted writers, which the library ranks by the forms of their actions.
-        k: Largest number of items, and of steps.
-        kinds: Only items of these kinds.
-        budget_tokens: Token budget of items and steps together, or None for no limit.
-    """
+    """Return the recollection of a text with items and steps that `search_general` ranks."""
     items: list[Hit] = []
     forms: list[Hit] = []
     for hit in _index_of(library).search(library, text):

@@ -114,17 +114,7 @@ def _get_default(name: str) -> Any:
 
 
 def read_file(path: Path, name: str, digests: Mapping[str, str]) -> ItemFile:
-    """Read a file. Git's conflict markers are an error, unless the file is as it was checked out.
-
-    Args:
-        path: The file.
-        name: Its path in the folder, for messages.
-        digests: Hashes of the items that were checked out, by id.
-
-    Raises:
-        ConfigError: The file is malformed. The message names the file and the line.
-        UnicodeDecodeError: The file is not text.
-    """
+    """Read a file. Git's conflict markers are an error, unless the file is as it was checked out."""
     text = read_text(path)
     markers = _MARKERS.search(text)
     if markers is None:
@@ -138,15 +128,7 @@ def read_file(path: Path, name: str, digests: Mapping[str, str]) -> ItemFile:
 
 
 def parse_file(text: str, name: str) -> ItemFile:
-    """Read the text of a file.
-
-    Args:
-        text: The text.
-        name: Path of the file, for messages.
-
-    Raises:
-        ConfigError: The front matter is malformed. The message names the file and the line.
-    """
+    """Read the text of a file."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     fences = list(_FENCE.finditer(text))
     if not fences or fences[0].start() != 0:
@@ -192,11 +174,7 @@ def _parse_front(front: str, name: str) -> tuple[dict[str, Any], dict[str, int]]
 
 
 def _check_values(values: Mapping[str, Any], kind: str, name: str, lines: Mapping[str, int]) -> None:
-    """Check each value as a field of an item.
-
-    Raises:
-        ConfigError: A value is invalid. The message names the file and the line.
-    """
+    """Check each value as a field of an item."""
     sample = Item("insight", "a sample")
     for key, value in values.items():
         where = f"{name}:{lines.get(key, 2)}"
@@ -220,11 +198,7 @@ def _check_values(values: Mapping[str, Any], kind: str, name: str, lines: Mappin
 
 
 def build_item(file: ItemFile) -> Item:
-    """Return the item that a new file describes.
-
-    Raises:
-        ConfigError: The fields do not make an item.
-    """
+    """Return the item that a new file describes."""
     changes = {key: value for key, value in file.values.items() if key != "status"}
     lists = ("steps", "locations", "tags")
     given = {key: tuple(value) if key in lists else value for key, value in changes.items()}

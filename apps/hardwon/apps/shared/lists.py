@@ -33,11 +33,7 @@ Found = tuple[list[Any], int]
 
 
 def parse_status(status: str) -> str | None:
-    """Return the status to filter by, or None for "all".
-
-    Raises:
-        UnknownName: There is no such status.
-    """
+    """Return the status to filter by, or None for "all"."""
     return _STATUS[_check_name("status", status, tuple(_STATUS))]
 
 
@@ -60,26 +56,7 @@ def list_items(
     offset: int = 0,
     **among: str | None,
 ) -> Found:
-    """Return a page of items.
-
-    Args:
-        library: The library.
-        kinds: Only items of these kinds; None or empty for all.
-        status: "active", "quarantined", "retired" or "all".
-        trust: Only "trusted" or only "untrusted" items.
-        source: Only items from this source.
-        min_score: Only items with at least this score, in [0, 1].
-        sort: "score", "confidence", "new", "old" or "used".
-        limit: Largest number of items.
-        offset: Number of items to skip.
-        among: Other filters of `ExperienceLibrary.items`: writer, tag, location, signature, text.
-
-    Returns:
-        The items of the page and the total number.
-
-    Raises:
-        UnknownName: There is no such kind, status, trust, source or order.
-    """
+    """Return a page of items."""
     _check_name("order", sort, _SORTS)
     if trust is not None:
         _check_name("trust", trust, _TRUST)
@@ -132,12 +109,6 @@ def list_episodes(library: ExperienceLibrary, limit: int, offset: int = 0, sort:
     """Return a page of episodes, the newest first, and the total number.
 
     `success` is true or false, or None for an excluded episode.
-
-    Args:
-        library: The library.
-        limit: Largest number of episodes.
-        offset: Number of episodes to skip.
-        sort: "began", or "recorded" for the order in which they were recorded.
     """
     rows = library.trajectories()
     rows = rows if sort == "recorded" else sort_episodes(rows)
@@ -154,19 +125,7 @@ def search(
     among: str = "all",
     kinds: Sequence[str] | None = None,
 ) -> list[Hit]:
-    """Return items and steps that match a text.
-
-    Args:
-        library: The library.
-        text: The text to search for.
-        k: Largest number of hits.
-        how: "hybrid", "dense" or "text".
-        among: "items", "steps" or "all".
-        kinds: Only items of these kinds.
-
-    Raises:
-        UnknownName: `how`, `among` or a kind does not exist.
-    """
+    """Return items and steps that match a text."""
     _check_name("way to search", how, _HOW)
     _check_name("thing to find", among, _WHAT)
     for kind in kinds or ():
@@ -279,14 +238,7 @@ def _format_state(row: Mapping[str, Any]) -> str:
 
 
 def render_rows(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str], is_cut: bool = True) -> Group:
-    """Render rows: a line of cells in columns, and a text below.
-
-    Args:
-        columns: Titles of the columns.
-        rows: Values of the cells.
-        says: The texts.
-        is_cut: Whether a long text is cut after a word instead of printed whole.
-    """
+    """Render rows: a line of cells in columns, and a text below."""
     cells = [[cell(value) for value in row] for row in rows]
     # cell_len, because wide characters take two columns of a terminal.
     widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]

@@ -16,16 +16,6 @@ def read_recorded(episode: str, extractor: Extractor, *, reading: Lease, recordi
     """Read one episode and apply what the extractor proposes.
 
     The library is not open while the extractor reads, which may take seconds.
-
-    Args:
-        episode: Id of the episode.
-        extractor: Proposes the items.
-        reading: Opens the library for reading.
-        recording: Opens the library for adding what was proposed.
-
-    Returns:
-        An admission for each operation, or None if there was nothing to read: an agent with an extractor of its own has
-        read its episode already, and an unknown outcome teaches nothing.
     """
     with reading() as library:
         trajectory = library.trajectory(episode)
@@ -41,14 +31,7 @@ def read_recorded(episode: str, extractor: Extractor, *, reading: Lease, recordi
 def read_all(
     episodes: Iterable[str], extractor: Extractor, library: ExperienceLibrary, *, on_failure: Callable[[str], None]
 ) -> int:
-    """Read recorded episodes one after another, and return the number of lessons that the curator took.
-
-    Args:
-        episodes: Ids of the episodes.
-        extractor: Proposes the items.
-        library: The open library.
-        on_failure: Called with a message for each episode at which the extractor failed; the others are read.
-    """
+    """Read recorded episodes one after another, and return the number of lessons that the curator took."""
     lessons = 0
     for ref in episodes:
         try:

@@ -54,13 +54,7 @@ class NoRoles:
 
 @lru_cache(maxsize=1)
 def open_roles(folder: str | Path | None, device: str = "auto") -> "Roles | NoRoles":
-    """Load the trained roles of an export once per process. Without a folder there are none.
-
-    Raises:
-        ConfigError: The folder is not an export, its base or instructions are others than in training, or this machine
-            does not have the device.
-        MissingExtra: A package of the extra `train` is missing.
-    """
+    """Load the trained roles of an export once per process. Without a folder there are none."""
     if not folder:
         return NoRoles()
     with require_extra("train"):
@@ -73,13 +67,6 @@ def open_server_roles(folder: str | Path | None, *used: str) -> "Roles | NoRoles
     """Return the roles of an export, or none without a folder, and say which ones have no use here.
 
     Without a trained guide there is no guidance: what the export's policy reads is not meant for other policies.
-
-    Args:
-        folder: Folder of the export.
-        used: The attributes of the roles that this server uses.
-
-    Raises:
-        ConfigError: The folder is not an export, or has none of the roles that are used.
     """
     trained = open_roles(folder)
     if folder is None:
@@ -96,25 +83,13 @@ def open_server_roles(folder: str | Path | None, *used: str) -> "Roles | NoRoles
 
 
 def tell_unused(folder: str | Path, names: Sequence[str], used: Sequence[str]) -> None:
-    """Say on stderr which roles of an export a command does not use.
-
-    Args:
-        folder: Folder of the export.
-        names: The roles that it has.
-        used: The roles that the command uses.
-    """
+    """Say on stderr which roles of an export a command does not use."""
     if unused := [name for name in names if name not in used]:
         tell(f"{folder}: this command does not use the roles {', '.join(unused)} of this export.")
 
 
 def open_extractor(name: str | None, trained: "ReadsEpisodes | None" = None) -> "ReadsEpisodes | None":
-    """Return the extractor that a command names, or the trained one, or None.
-
-    Raises:
-        ConfigError: Both are given, or the model cannot be opened.
-        MissingExtra: A package that the model needs is not installed.
-        UnknownName: The provider of the model is unknown.
-    """
+    """Return the extractor that a command names, or the trained one, or None."""
     if name is None:
         return trained
     if trained is not None:
@@ -131,11 +106,6 @@ def open_policy(name: str) -> "Policy":
 
     `ranked:NAME` ranks the choices of another policy by the library's estimates, `ranked@EXPORT:NAME` by a trained
     ranker. A model in a folder is loaded once per process; every agent shares it.
-
-    Raises:
-        ConfigError: The folder holds no model that can be used.
-        MissingExtra: A package of the extra `train` is missing.
-        UnknownName: There is no policy of this name.
     """
     from hardwon.runtime.strategies.components import as_policy
 
@@ -153,12 +123,7 @@ def open_agent_policy(name: str) -> "Policy | str":
 
 
 def check_policy(name: str) -> None:
-    """Check `folder:PATH` and `ranked@EXPORT:NAME` without loading a model; other names are checked when opened.
-
-    Raises:
-        ConfigError: A folder holds no model, or is no export.
-        MissingExtra: A package of the extra `train` is missing.
-    """
+    """Check `folder:PATH` and `ranked@EXPORT:NAME` without loading a model; other names are checked when opened."""
     if name.startswith((RANKED, TRAINED)):
         folder, name = split_ranked(name)
         if folder:
@@ -174,11 +139,7 @@ def check_policy(name: str) -> None:
 
 
 def split_ranked(name: str) -> tuple[str, str]:
-    """Return the folder of the ranker, empty for the library's estimates, and the name of the policy that is ranked.
-
-    Raises:
-        ConfigError: There is no name of a policy.
-    """
+    """Return the folder of the ranker, empty for the library's estimates, and the name of the policy that is ranked."""
     folder, _, inner = name.removeprefix(TRAINED if name.startswith(TRAINED) else RANKED[:-1]).partition(":")
     if not inner:
         raise ConfigError(f"{name} names no policy to rank. Write {TRAINED}EXPORT:NAME, or {RANKED}NAME.")
@@ -205,12 +166,7 @@ class Paced:
     """A policy that takes seconds for a decision, and reports how far its episode is."""
 
     def __init__(self, inner: "Policy", report: Callable[[int, float], None]) -> None:
-        """Wrap a policy.
-
-        Args:
-            inner: The policy.
-            report: Receives the number of the step and the mean seconds per decision, at most every `PULSE_S`.
-        """
+        """Wrap a policy."""
         self._inner, self._report = inner, report
         self.name, self.reads = inner.name, inner.reads
         self._decisions, self._seconds, self._last = 0, 0.0, time.monotonic()

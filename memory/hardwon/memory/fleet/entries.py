@@ -61,16 +61,7 @@ def pack_text(text: str) -> bytes:
 
 
 def unpack(payload: bytes, number: int = FORMAT) -> Any:
-    """Return the JSON values of a payload.
-
-    Args:
-        payload: The payload.
-        number: Number of its format.
-
-    Raises:
-        NewerSchema: A newer version of hardwon wrote the payload.
-        ValueError: The payload is damaged.
-    """
+    """Return the JSON values of a payload."""
     if number > FORMAT:
         raise NewerSchema(
             f"an entry of the log has format {number}, but this version of hardwon reads up to {FORMAT}. Update your "
@@ -112,12 +103,7 @@ def open_codec() -> Any:
 
 
 def pack_episode_entry(text: str, locate: Callable[[Sequence[int]], Mapping[int, Place]]) -> bytes:
-    """Return the payload of an episode.
-
-    Args:
-        text: The packed text of the episode; see `upkeep.write_buffer`.
-        locate: Returns the places of steps by id.
-    """
+    """Return the payload of an episode."""
     if '"like":[' not in text:
         return pack_text(f"[{text},{{}}]")
     values = json.loads(text)
@@ -137,13 +123,7 @@ def find_places(values: Any) -> list[Place]:
 
 
 def unpack_episode_entry(values: Any, ref: str, ids: Mapping[Place, int]) -> Trajectory:
-    """Return the episode of a payload.
-
-    Args:
-        values: Values of the payload.
-        ref: Id of the episode.
-        ids: Ids of the steps to which it refers, by place. References to other steps are left out.
-    """
+    """Return the episode of a payload."""
     episode, likes = values
     for t, listed in likes.items():
         places = [(str(name), int(number)) for name, number in listed]

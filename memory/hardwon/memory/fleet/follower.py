@@ -50,19 +50,7 @@ class Follower:
         tends: bool = True,
         age_s: float = 0.0,
     ) -> None:
-        """Bind the replica to the log, and apply everything that is in the log if the server answered.
-
-        Args:
-            log: The log.
-            path: The replica's file.
-            namespace: Number of the namespace in the file.
-            outbox: Episodes to send whenever the server answers.
-            tends: Finish what a killed process left half forgotten. A handle that only reads does not.
-            age_s: Seconds since the replica last held everything that was in the log, if the server did not answer.
-
-        Raises:
-            OtherReplica: The file follows another log, or the log is not the one that it followed.
-        """
+        """Bind the replica to the log, and apply everything that is in the log if the server answered."""
         self._log = log
         self._store = Store(path)
         self._lock = threading.Lock()
@@ -122,12 +110,7 @@ class Follower:
         return time.monotonic() - self._contact
 
     def catch_up(self) -> int:
-        """Apply everything that is in the log now, and return the position.
-
-        Raises:
-            LibraryUnreachable: The server does not answer.
-            LibraryError: An entry cannot be applied.
-        """
+        """Apply everything that is in the log now, and return the position."""
         with self._lock:
             if not self._is_joined:
                 self._join()

@@ -171,11 +171,7 @@ class FleetLibrary(TendedReplica):
         return self._follower.staleness_s
 
     def sync(self) -> int:
-        """Apply everything that is in the log now, and return the position.
-
-        Raises:
-            LibraryUnreachable: The server does not answer.
-        """
+        """Apply everything that is in the log now, and return the position."""
         written = self._written  # before: another thread may write meanwhile
         position = self._follower.catch_up()
         self._applied = max(self._applied, written)
@@ -201,13 +197,7 @@ class FleetLibrary(TendedReplica):
     # -- writing ----------------------------------------------------------------------------------
 
     def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
-        """Record several episodes with one INSERT; see `ExperienceLibrary.record_many`.
-
-        Raises:
-            KeyTaken: Another episode has the same id.
-            LibraryUnreachable: The server does not answer. Call it again with the same ids: what was written is not
-                written twice.
-        """
+        """Record several episodes with one INSERT; see `ExperienceLibrary.record_many`."""
         self._check_writable()
         with self._lock:
             episodes = self._with_keys(check_episodes(trajectories))
@@ -243,9 +233,6 @@ class FleetLibrary(TendedReplica):
 
         The process that called this last keeps the lease until it closes the library or does not call for ten seconds.
         Calls of the others return an empty report: they get the items through the log.
-
-        Raises:
-            LeaseLost: The process was stopped for so long that another one took over. Nothing was written.
         """
         self._check_writable()
         with self._lock:
@@ -363,9 +350,6 @@ def inspect_library(url: str) -> Iterator[tuple[str, dict[str, Any], list[Proble
     The figures are those of `LogStatus`, the position and the file of the replica on this host, the embedder, and the
     numbers of episodes and items. `behind` is the number of entries that the replica lacked before this call, and
     `lag_s` the age of the oldest one in seconds.
-
-    Args:
-        url: Address of the database.
     """
     with closing(places.Directory(url)) as directory:
         names, database = directory.names(), directory.database
@@ -390,11 +374,7 @@ WHERE positions.namespace = %(namespace)s AND pos > %(after)s ORDER BY pos LIMIT
 
 
 def _open_log(url: str, namespace: str, replica: Path | None, create: bool) -> tuple[Log, Path]:
-    """Return the log and the folder of its replica; while the server is down, of the one that this host has.
-
-    Raises:
-        LibraryUnreachable: The server does not answer, and this host has no replica of the namespace.
-    """
+    """Return the log and the folder of its replica; while the server is down, of the one that this host has."""
     try:
         log = Log(url, namespace, create=create)
         return log, replica or places.find_folder(log.database, namespace)

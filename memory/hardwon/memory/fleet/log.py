@@ -72,21 +72,7 @@ class Log:
     """The log of one namespace. Safe to use from several threads."""
 
     def __init__(self, url: str, namespace: str, *, create: bool = True, database: str | None = None) -> None:
-        """Connect, and install the schema or the namespace if they are missing.
-
-        Args:
-            url: Address of the database, as libpq reads it.
-            namespace: Name of the namespace.
-            create: Install what is missing.
-            database: Id of the database, if the server did not answer. Then connect as soon as it does.
-
-        Raises:
-            LibraryUnreachable: The server does not answer.
-            ServerTooOld: The server is too old.
-            NewerSchema: A newer version of hardwon changed the schema.
-            NotALibrary: There is no schema, and `create` is not set.
-            UnknownName: The namespace does not exist, and the role may not create it.
-        """
+        """Connect, and install the schema or the namespace if they are missing."""
         self._reader, self._writer = Session(url), Session(url)
         self.name, self.namespace, self.database = self._reader.name, namespace, database or ""
         self.identity = self._reader.identity
@@ -114,12 +100,7 @@ class Log:
         return self.attach()
 
     def attach(self) -> int:
-        """Find the namespace in the database, if that is not done yet; return its number.
-
-        Raises:
-            OtherReplica: Another database answers at the address than the one of the replica.
-            LibraryUnreachable: The server does not answer.
-        """
+        """Find the namespace in the database, if that is not done yet; return its number."""
         with self._attaching:
             if self._number is None:
                 install(self._reader, self._create)
@@ -171,11 +152,7 @@ class Log:
         return self._read_meta("embedder")
 
     def agree_on_embedder(self, name: str, fingerprint: str) -> None:
-        """Store the embedder of the library, or check that it is this one.
-
-        Raises:
-            EmbedderMismatch: The library was created with another embedder.
-        """
+        """Store the embedder of the library, or check that it is this one."""
         stored = self._read_meta("fingerprint")
         if stored is None:
             with self._reader.transaction():
@@ -205,17 +182,6 @@ class Log:
 
         Entries that are in the log already are not written again, so repeat the call if you do not know whether an
         earlier one succeeded.
-
-        Args:
-            kind: Kind of the entries.
-            rows: Key and payload of each entry.
-            term: Number of the lease; needed for items.
-            is_same: Compares the values of a payload in the log with those of a new one under the same key.
-
-        Raises:
-            KeyTaken: The log has another payload under one of the keys.
-            LeaseLost: The lease is not valid any more.
-            LibraryUnreachable: The server does not answer.
         """
         keys = [f"{kind}:{key}" for key, _ in rows]
         values = {"namespace": self.number, "kind": kind, "format": FORMAT, "term": term}
@@ -261,13 +227,6 @@ class Log:
         """Keep other processes from changing items until the body ends; what it appends is committed with it.
 
         A process that stops in the body loses the lock after `LEASE_S`, and then its commit fails.
-
-        Yields:
-            The term of the lease, for `append`.
-
-        Raises:
-            LeaseLost: The body took too long.
-            LibraryUnwritable: Another process did not end its change in time.
         """
         self.attach()
         with self._writer.transaction():
@@ -299,21 +258,13 @@ class Log:
         """Return the time of the server in the stored format; None if the server has not answered yet.
 
         Hosts must agree on the time, and the clock of a host may be wrong by hours.
-
-        Args:
-            timespec: Precision, as `datetime.isoformat` takes it.
         """
         if self._lead_s is None:
             return None
         return datetime.fromtimestamp(time.monotonic() + self._lead_s, UTC).isoformat(timespec=timespec)
 
     def fetch(self, after: int, limit: int = PAGE) -> list[LogEntry]:
-        """Return the next entries, in order.
-
-        Args:
-            after: Position of the last entry that you have.
-            limit: Largest number of entries.
-        """
+        """Return the next entries, in order."""
         rows = self._reader.run(_FETCH, {"namespace": self.number, "after": after, "limit": limit})
         return [
             LogEntry(position, f"{moment[:19]}+00:00", kind, key.partition(":")[2], bytes(payload), number, ref, moment)
@@ -325,11 +276,7 @@ class Log:
         return self._reader.run(query, {**self._by(), **(parameters or {})})
 
     def listen(self, on_wake: Callable[[], None]) -> None:
-        """Let the server report new positions.
-
-        Args:
-            on_wake: Called in any thread that uses the connection, for positions that another session gave.
-        """
+        """Let the server report new positions."""
         self._on_wake = on_wake
         if self.is_attached:
             self._reader.listen(f"hardwon_{self.number}", on_wake)
@@ -399,17 +346,6 @@ def grant(url: str, role: str, namespace: str, *, write: bool, manage: bool = Fa
     """Let a role of the database read one namespace, and write to it if `write` is set. The owner calls this.
 
     The rights of an earlier call are replaced.
-
-    Args:
-        url: Address of the database, with the owner of the schema as user.
-        role: Name of an existing role.
-        namespace: Name of the namespace; it is created if it does not exist.
-        write: Let the role record and change items, too.
-        manage: Let the role forget and store snapshots, too. It then writes as well.
-
-    Raises:
-        LibraryForbidden: The user of the address is not the owner.
-        UnknownName: The role does not exist.
     """
     from psycopg import sql
 

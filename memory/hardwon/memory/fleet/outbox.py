@@ -67,14 +67,7 @@ class Outbox:
                 ) from error
 
     def put(self, rows: Sequence[tuple[str, bytes]]) -> None:
-        """Keep episodes, durable on return; those that wait already are kept once.
-
-        Args:
-            rows: Id and payload of each episode.
-
-        Raises:
-            KeyTaken: Another episode with the same id waits.
-        """
+        """Keep episodes, durable on return; those that wait already are kept once."""
         with self._transaction() as connection:
             for key, payload in rows:
                 before = connection.execute("SELECT payload FROM waiting WHERE key = ?", (key,)).fetchone()
@@ -97,11 +90,7 @@ class Outbox:
             return connection.execute("SELECT key, refused FROM waiting WHERE refused <> '' ORDER BY number").fetchall()
 
     def send(self, log: Log) -> int:
-        """Send what waits, in the order of writing; return the number of episodes.
-
-        Raises:
-            LibraryUnreachable: The server does not answer. What was not sent stays.
-        """
+        """Send what waits, in the order of writing; return the number of episodes."""
         count = 0
         while rows := self._read():
             try:

@@ -14,11 +14,7 @@ class Patience:
     """Shuts a connection down if a wait for it exceeds a limit, which ends the wait with an error."""
 
     def __init__(self, limit_s: float) -> None:
-        """Watch nothing yet.
-
-        Args:
-            limit_s: The limit in seconds. A wait ends after at most a quarter more.
-        """
+        """Watch nothing yet."""
         self._limit_s = limit_s
         self._descriptor = -1
         self._deadline = 0.0
@@ -27,11 +23,7 @@ class Patience:
         """Whether the last wait was ended."""
 
     def begin(self, descriptor: int) -> None:
-        """Begin to wait for a connection.
-
-        Args:
-            descriptor: Descriptor of its socket.
-        """
+        """Begin to wait for a connection."""
         self._descriptor, self.is_exhausted = descriptor, False
         self._deadline = time.monotonic() + self._limit_s
         if self._thread is None:

@@ -56,13 +56,7 @@ def create_folder(folder: Path) -> Path:
 
 
 def write_note(folder: Path, note: Note, *, age_s: float = 0.0) -> None:
-    """Note from which log a replica was filled, and when it last held everything that was in it.
-
-    Args:
-        folder: Folder of the replica.
-        note: The log.
-        age_s: Seconds since then.
-    """
+    """Note from which log a replica was filled, and when it last held everything that was in it."""
     path = folder / NOTE
     try:
         if read_note(folder) != note:
@@ -115,17 +109,7 @@ class Directory:
     """The namespaces of a database that the role may read. Safe to use from several threads."""
 
     def __init__(self, url: str, *, create: bool = False, offline: bool = False) -> None:
-        """Connect, and install the schema if it is missing and `create` is set.
-
-        Args:
-            url: Address of the database.
-            create: Install the schema if it is missing.
-            offline: While the server does not answer, list the namespaces of which this host has replicas.
-
-        Raises:
-            LibraryUnreachable: The server does not answer.
-            NotALibrary: There is no schema, and `create` is not set.
-        """
+        """Connect, and install the schema if it is missing and `create` is set."""
         self._session, self._create = Session(url), create
         self.name = self._session.name
         self.database = ""
@@ -169,11 +153,7 @@ class Directory:
 
 
 def list_namespaces(url: str) -> list[str]:
-    """Return the namespaces that the role may read, sorted.
-
-    Args:
-        url: Address of the database.
-    """
+    """Return the namespaces that the role may read, sorted."""
     directory = Directory(url)
     try:
         return directory.names()
@@ -185,9 +165,6 @@ def find_access_file(url: str) -> Path:
     """Return a library file of this user in which a server of a shared library keeps who may call it; created if new.
 
     It is not in the cache, which may be deleted.
-
-    Args:
-        url: Address of the database.
     """
     directory = Directory(url, offline=True)
     directory.close()

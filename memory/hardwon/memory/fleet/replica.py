@@ -102,11 +102,7 @@ class Replica:
         return read_origin(self._store)
 
     def adopt(self, database: str, namespace: str) -> None:
-        """Bind the file to a log, or check that it is bound to it.
-
-        Raises:
-            OtherReplica: The file follows another log, or holds a library that follows none.
-        """
+        """Bind the file to a log, or check that it is bound to it."""
         with self._store.transaction() as connection:
             origin = self.origin
             if not origin.database:
@@ -126,14 +122,6 @@ class Replica:
         """Apply entries in one transaction, and return the position of the file afterwards.
 
         Entries up to the position of the file are skipped, so applying them again has no effect.
-
-        Args:
-            entries: Entries in the order of the log, without gaps.
-
-        Raises:
-            LibraryError: An entry between the position of the file and the first one is missing.
-            NewerSchema: A newer version of hardwon wrote an entry.
-            EntryErased: An entry has no content any more.
         """
         # Not durable: the log is. After a power failure, the file is at an earlier position and continues from there.
         with self._store.transaction(durable=False) as connection:

@@ -289,22 +289,13 @@ def hide_password(text: str, settings: Mapping[str, Any]) -> str:
 
 
 def list_risks(read: Callable[[str, dict[str, Any]], list[Any]]) -> tuple[str, ...]:
-    """Return a sentence for each setting, as the role of a connection gets it, with which the server may lose entries.
-
-    Args:
-        read: Runs a query on the connection.
-    """
+    """Return a sentence for each setting of a connection's role with which the server may lose entries."""
     names = [name for (name,) in read(_READ_RISKS, {"names": list(_RISKS)})]
     return tuple(f"{name} is off: {_RISKS[name]}. Set it to on, then reload the server." for name in names)
 
 
 def warn(server: str, read: Callable[[str, dict[str, Any]], list[Any]]) -> None:
-    """Log each risk of a server once in a process.
-
-    Args:
-        server: Address of the server, without the password.
-        read: Runs a query on the connection.
-    """
+    """Log each risk of a server once in a process."""
     try:
         risks = list_risks(read)
     except LibraryError:  # the server is gone again; the next statement tells the caller

@@ -188,17 +188,7 @@ def _check(log: Log, snapshot: Snapshot, source: sqlite3.Connection) -> None:
 
 
 def save(log: Log, store: Store, number: int, *, erase: Sequence[int] = ()) -> int:
-    """Store a copy of a replica in place of the older one; return its position.
-
-    Args:
-        log: The log that the replica follows.
-        store: The replica's file.
-        number: Number of the namespace in it.
-        erase: Ids of entries whose content is erased in the same transaction; their positions are not after the copy.
-
-    Raises:
-        LibraryForbidden: The role may not manage the namespace.
-    """
+    """Store a copy of a replica in place of the older one; return its position."""
     with _scratch(store.path) as folder:
         path = folder / "outgoing.db"
         store.copy_to(path)

@@ -106,13 +106,6 @@ class TendedReplica(ExperienceLibrary):
 
         Every replica deletes it when it reaches the entry that this call appends. The content of the log is erased
         after a snapshot was stored that new replicas begin from.
-
-        Returns:
-            A receipt; `erased` states that the bytes are erased from this replica and from the log. Other hosts erase
-            theirs when they apply the entry; `hardwon doctor` shows how far this one is.
-
-        Raises:
-            LibraryForbidden: The role may not manage the namespace; see `fleet.log.grant`.
         """
         what, value = forgetting.parse_selector(episode=episode, writer=writer, text=text, namespace=namespace)
         if what == "namespace" and value != self.namespace:
@@ -182,11 +175,7 @@ class TendedReplica(ExperienceLibrary):
             raise UnknownName.of("namespace", name, names)
 
     def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
-        """Read a file that `export_jsonl` wrote, as one entry of the log; see `ExperienceLibrary.import_jsonl`.
-
-        Raises:
-            ConfigError: The file cannot be read, is too large for one entry, or a line is not valid.
-        """
+        """Read a file that `export_jsonl` wrote, as one entry of the log; see `ExperienceLibrary.import_jsonl`."""
         self._check_writable()
         lines = read_export(path)
         count, values = 0, None
@@ -217,11 +206,7 @@ class TendedReplica(ExperienceLibrary):
             pass
 
     def repair(self) -> list[Problem]:
-        """Fill the replica again from the log if `verify` reports problems.
-
-        Returns:
-            The problems that were repaired.
-        """
+        """Fill the replica again from the log if `verify` reports problems."""
         self._check_writable()
         with self._lock:
             self.sync()
@@ -246,14 +231,6 @@ class TendedReplica(ExperienceLibrary):
         """Store a copy of this replica, from which new replicas begin; return its position.
 
         The process that learns items does so by itself whenever the log has grown enough.
-
-        Args:
-            folder: Folder of fsspec in which the snapshots of all namespaces of the database are stored from now on,
-                such as `s3://BUCKET/FOLDER`, or `database` for the database itself. None keeps the choice.
-
-        Raises:
-            LibraryForbidden: The role may not manage the namespace, or is not the owner who chooses the folder.
-            LibraryUnreachable: The server does not answer, or the folder cannot be written.
         """
         self._check_writable()
         if folder is not None:
@@ -263,11 +240,7 @@ class TendedReplica(ExperienceLibrary):
 
 
 def read_export(path: str | Path) -> list[str]:
-    """Return the lines of an exported file without secrets and in the current format.
-
-    Raises:
-        ConfigError: The file cannot be read, or is too large.
-    """
+    """Return the lines of an exported file without secrets and in the current format."""
     try:
         size = Path(path).stat().st_size
     except OSError as error:

@@ -20,13 +20,7 @@ LONGEST_TITLE = 300
 
 
 def build_lesson(grade: Grade, episode: Trajectory, trust: Trust) -> Item | None:
-    """Return the item that a grade teaches, or None if it only changes the outcome.
-
-    Args:
-        grade: The grade.
-        episode: The graded episode; its steps have ids.
-        trust: Whether the words of the grader are trusted.
-    """
+    """Return the item that a grade teaches, or None if it only changes the outcome."""
     if not (grade.instead or grade.lesson):
         return None
     item = _build_correction(grade, episode) if grade.instead else _build_words(grade, episode)

@@ -70,12 +70,7 @@ class GradeRequest:
     grader: str = "user"
 
     def check(self) -> None:
-        """Check the values.
-
-        Raises:
-            ConfigError: A value is invalid, or the grade says nothing.
-            WrongType: A text is not text.
-        """
+        """Check the values."""
         for name in ("why", "lesson", "instead", "grader"):
             text = getattr(self, name)
             check_text(name, text)
@@ -115,11 +110,7 @@ class GradeRequest:
         return bool(self.success), float(self.success if self.score is None else self.score)
 
     def grade(self, episode: Trajectory) -> Grade:
-        """Return the grade that this request gives an episode, without secrets.
-
-        Raises:
-            ConfigError: The episode has no such step.
-        """
+        """Return the grade that this request gives an episode, without secrets."""
         if self.step is not None and not 0 <= self.step < len(episode.steps):
             raise ConfigError(
                 f"step is {self.step}, but episode {episode.id} has steps 0 to {len(episode.steps) - 1}. "

@@ -23,12 +23,7 @@ _GAPS = re.compile(rf"{GAP}(?: {GAP})+")
 
 
 def mask_values(text: str, episode: Trajectory) -> str:
-    """Return a text of an episode on one line, with a gap for each value; empty if it names nothing else.
-
-    Args:
-        text: The text, such as the task.
-        episode: The episode, whose actions name values.
-    """
+    """Return a text of an episode on one line, with a gap for each value; empty if it names nothing else."""
     parsed = [parse_action(step.action) for step in episode.steps if step.action]
     # a command of words has no names of arguments, and its arguments are kinds of things, as in the key of its values
     values = {word for action in parsed if action.parts for slot in action.slots for word in words(slot)}
@@ -53,12 +48,7 @@ def _is_plain(word: str, values: set[str], verbs: set[str]) -> bool:
 
 
 def describe_action(action: str, *, is_trusted: bool) -> str:
-    """Return an action without its values; empty if nothing of it may be shown.
-
-    Args:
-        action: The action.
-        is_trusted: Whether the text of its episode may be shown. The words of a trusted command are kinds of things.
-    """
+    """Return an action without its values; empty if nothing of it may be shown."""
     parsed = parse_action(action)
     if parsed.parts or not is_trusted:
         return form_of(action)

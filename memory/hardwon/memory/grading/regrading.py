@@ -28,27 +28,12 @@ class Regrading:
     """The change of one episode's outcome."""
 
     def __init__(self, store: Store, connection: Connection, namespace: int, discount: float) -> None:
-        """Begin a change.
-
-        Args:
-            store: The library's store.
-            connection: Its connection, with an open transaction.
-            namespace: Number of the namespace.
-            discount: Discount per step of the returns.
-        """
+        """Begin a change."""
         self._store, self._connection, self._namespace = store, connection, namespace
         self._discount = discount
 
     def apply(self, grade: Grade, episode: Trajectory) -> Grade:
-        """Write a grade, and change the episode if its outcome differs.
-
-        Args:
-            grade: The grade.
-            episode: The stored episode. An excluded one that is to count has the keys of its steps.
-
-        Returns:
-            The grade with its time, or the one that the episode has already.
-        """
+        """Write a grade, and change the episode if its outcome differs."""
         before = read_grades(self._store, self._namespace, episode.id)
         if is_repeated(grade, before):
             return replace(before[-1], is_new=False)
@@ -197,12 +182,7 @@ def pack_grade(grade: Grade, keys: Sequence[Sequence[str]]) -> dict[str, Any]:
 
 
 def unpack_grade(values: dict[str, Any], read: Any) -> tuple[Grade, Trajectory]:
-    """Return the grade of a log entry, and the episode with the keys that the entry gives its steps.
-
-    Args:
-        values: Values of the entry.
-        read: Returns an episode by its id.
-    """
+    """Return the grade of a log entry, and the episode with the keys that the entry gives its steps."""
     keys = values.pop("keys")
     episode: Trajectory = read(values["episode"])
     if keys:

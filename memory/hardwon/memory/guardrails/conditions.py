@@ -42,14 +42,7 @@ _OPERATORS = ("all", "any", "not", "around", "told", "mark", "again", "text", "f
 
 
 def validate(condition: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a condition cannot be evaluated.
-
-    Args:
-        condition: A condition as plain values; see the module docstring for the operators.
-
-    Raises:
-        ConfigError: If an operator is unknown or its operand has the wrong type.
-    """
+    """Raise ConfigError if a condition cannot be evaluated."""
     if not isinstance(condition, Mapping) or len(condition) != 1:
         raise ConfigError(f"condition {condition!r} must have exactly one of: {', '.join(_OPERATORS)}.")
     operator, operand = next(iter(condition.items()))
@@ -70,11 +63,7 @@ def validate(condition: Mapping[str, Any]) -> None:
 
 
 def holds(condition: Mapping[str, Any], attempt: Attempt) -> bool:
-    """Return whether a condition is true for an action in a situation.
-
-    Raises:
-        ConfigError: If the condition has an unknown operator.
-    """
+    """Return whether a condition is true for an action in a situation."""
     (operator, operand), state = next(iter(condition.items())), attempt.situation.state
     match operator:
         case "all":
@@ -114,13 +103,7 @@ def matches(pattern: str, action: str) -> bool:
 
 
 def forbids(item: Item, attempt: Attempt, surroundings: Surroundings | None = None) -> bool:
-    """Return whether an item's pattern matches the action and its condition holds in the situation.
-
-    Args:
-        item: The item to check; its pattern is `item.forbids`.
-        attempt: The action that is about to run, in the current situation.
-        surroundings: If given, interprets `around` conditions of rule-made items by their evidence.
-    """
+    """Return whether an item's pattern matches the action and its condition holds in the situation."""
     if not is_parsed_of(parse_action(item.forbids or ""), attempt.parsed):
         return False
     stands = surroundings.hold(item, attempt) if surroundings is not None else None
@@ -188,11 +171,7 @@ def _iter_subsets(filed: Mapping[frozenset[str], list[Item]], named: frozenset[s
 
 
 def guard_key(item: Item) -> str:
-    """Return the key under which the steps behind a rule-made guardrail are filed.
-
-    Returns:
-        The key, or an empty string if the condition is not one that rules create.
-    """
+    """Return the key under which the steps behind a rule-made guardrail are filed."""
     operator, operand = next(iter((item.condition or {"around": ""}).items()))
     return f"{GUARD_MARK}{item.forbids} @ {operator} {operand}" if operator in _FILED else ""
 
@@ -229,13 +208,7 @@ class Guard:
         is_known_for: Callable[[Item, str], bool] = lambda item, task: True,
         surroundings: Surroundings | None = None,
     ) -> None:
-        """Index the guardrails among the items.
-
-        Args:
-            items: Items of a namespace; only guardrails in force are used.
-            is_known_for: Returns whether an item's evidence is from the world of a task.
-            surroundings: Interprets the `around` conditions of rule-made guardrails.
-        """
+        """Index the guardrails among the items."""
         self._is_known_for = is_known_for
         self._surroundings = surroundings or Surroundings()
         self._structural = self._surroundings.structural
@@ -356,12 +329,7 @@ class Guard:
         return forbids(item, attempt, self._surroundings) and self._is_known_for(item, task)
 
     def check_plan(self, situation: Situation, actions: Iterable[str]) -> Verdict:
-        """Return the verdict on a plan.
-
-        Args:
-            situation: The situation in which the plan was made.
-            actions: The planned actions, in order.
-        """
+        """Return the verdict on a plan."""
         for action in actions if self._of_plans else ():
             attempt = Attempt(situation, action)
             for item in self._of_plans:

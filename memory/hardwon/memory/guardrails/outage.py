@@ -211,14 +211,7 @@ def _status_of(error: BaseException) -> int | None:
 
 
 def mark_outages(episode: Trajectory) -> Trajectory:
-    """Relabel the failures of an episode that are outages as `Failure.UNAVAILABLE`.
-
-    Args:
-        episode: A recorded episode, from any writer.
-
-    Returns:
-        The same episode if it has no outage, otherwise a copy with the diagnoses replaced.
-    """
+    """Relabel the failures of an episode that are outages as `Failure.UNAVAILABLE`."""
     # almost no episode has one, so do not copy its steps
     if not any(_was_outage(step) for step in episode.steps):
         return episode

@@ -95,14 +95,7 @@ class Probation:
         return _read(self._store.connection, self._namespace, item_id) if standing is None else standing
 
     def admits(self, items: tuple[Item, ...], episodes: int = 0, *, keep: bool = True, by_hours: bool = False) -> bool:
-        """Return whether a forbidden call is allowed as a trial; count a refusal otherwise.
-
-        Args:
-            items: The guardrails that forbid the call. The first one is credited with a use.
-            episodes: Number of episodes recorded so far, the time of that use.
-            keep: Whether to write the counts to the library. If False, only this process counts.
-            by_hours: Let only time make a trial due, not the number of refusals; for counts of this process.
-        """
+        """Return whether a forbidden call is allowed as a trial; count a refusal otherwise."""
         if self._store.read_only or not keep:
             return self._admit_locally(items, by_hours)
         try:
@@ -134,12 +127,7 @@ class Probation:
         return trial
 
     def settle(self, item_ids: Iterable[str], worked: bool) -> None:
-        """Apply the outcome of a trial that is not recorded; it affects this process only.
-
-        Args:
-            item_ids: The guardrails that forbade the call.
-            worked: Whether the call succeeded.
-        """
+        """Apply the outcome of a trial that is not recorded; it affects this process only."""
         for ref in item_ids:
             standing = self.standing(ref)
             self._local[ref] = replace(standing, failed=0 if worked else standing.failed + 1)

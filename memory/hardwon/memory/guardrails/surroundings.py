@@ -46,12 +46,7 @@ class Hull(NamedTuple):
 
     @classmethod
     def of(cls, contexts: Sequence[Context], phrases: Collection[PhraseWords] = ()) -> "Hull":
-        """Return the hull of several contexts.
-
-        Args:
-            contexts: At least one context; all have the same number of arguments.
-            phrases: The words of the actions in these contexts.
-        """
+        """Return the hull of several contexts."""
         different = set(phrases)
         columns = list(zip(*(context.words for context in contexts), strict=True))
         return cls(
@@ -91,12 +86,7 @@ class Surroundings:
     """The hulls of the items of one namespace, read on first use."""
 
     def __init__(self, store: Store | None = None, structural: Callable[[], frozenset[str]] = frozenset) -> None:
-        """Create an empty cache of hulls.
-
-        Args:
-            store: The library. Without it, no item has a hull and conditions are compared as text.
-            structural: Returns the current structural words.
-        """
+        """Create an empty cache of hulls."""
         self._store = store
         self._structural = structural
         self._hulls: dict[str, tuple[tuple[int, ...], Hull | None]] = {}
@@ -143,9 +133,6 @@ class Surroundings:
         """Return whether the surroundings of an action match those of an item's evidence.
 
         If only one action failed, such as `open red valve`, nothing follows for others of its kind.
-
-        Returns:
-            None if the item has no hull; the caller then has to evaluate its condition as text.
         """
         hull = self.hull(item) if is_of_steps(item) else None
         if hull is None:

@@ -51,14 +51,7 @@ def is_made_by_rules(item: Item) -> bool:
 
 
 def find_covering(connection: Connection, namespace: int, item: Item, stored_items: Iterable[Item]) -> Item | None:
-    """Return a guardrail in force that makes a rule-made one redundant, or None.
-
-    Args:
-        connection: An open transaction.
-        namespace: The number of the namespace.
-        item: The guardrail that may be redundant.
-        stored_items: The guardrails to compare it with.
-    """
+    """Return a guardrail in force that makes a rule-made one redundant, or None."""
     if not (is_made_by_rules(item) and is_in_force(item)):
         return None
     # a generator: `_applies_wherever` queries the file, but only for candidates that pass the cheap tests
@@ -107,18 +100,7 @@ class IdleWatch:
         homes_of: Callable[[Item], frozenset[int]],
         loses: Callable[[Item], bool],
     ) -> list[tuple[Item, str]]:
-        """Return the guardrails that decided nothing for long, each with the reason to retire it.
-
-        Args:
-            items: The active items of the namespace.
-            episodes: Number of episodes recorded so far.
-            worlds: The worlds of the namespace.
-            homes_of: Returns the worlds of an item's evidence; an empty set means all worlds.
-            loses: Returns whether most failures of the forbidden call lost the task.
-
-        Returns:
-            (item, reason) pairs; empty if the last search was less than `LOOK_EVERY` episodes ago.
-        """
+        """Return the guardrails that decided nothing for long, each with the reason to retire it."""
         if episodes - self._looked_at < LOOK_EVERY:
             return []
         self._looked_at = episodes

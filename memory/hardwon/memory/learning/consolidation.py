@@ -89,11 +89,7 @@ class Consolidator:
         self._just_recorded.clear()
 
     def read(self, trajectory: Callable[[str], Trajectory]) -> None:
-        """Read the episodes recorded since the last call, by any process, for skills and remedies.
-
-        Args:
-            trajectory: Loads an episode by its id.
-        """
+        """Read the episodes recorded since the last call, by any process, for skills and remedies."""
         writers = find_counted_writers(self._store.rows, self._namespace)
         if writers != self._heard:  # a second writer joined an untrusted one: the counts change
             self.start_over()
@@ -172,10 +168,6 @@ class Consolidator:
         """Return the items that the counts no longer support, and those whose call worked the last time.
 
         Only items that changed, or whose counts did, are looked at. Call it after `proposals`.
-
-        Args:
-            values: The counts of the steps that count.
-            items: All active items that may be changed.
         """
         all_items = list(items)
         due = self._evolution.watch.find_due(all_items)
@@ -214,12 +206,7 @@ class Consolidator:
         return pairs
 
     def idle(self, derived: NamespaceCache, items: Iterable[Item]) -> list[tuple[Item, str]]:
-        """Return the guardrails that decided nothing for long, each with the reason; searches only at intervals.
-
-        Args:
-            derived: The cache of the namespace.
-            items: The active items.
-        """
+        """Return the guardrails that decided nothing for long, each with the reason; searches only at intervals."""
         loses = partial(self._evolution.loses, derived.values)
         return self._idle.idle(items, derived.clock.time, derived.worlds, derived.homes_of, loses)
 
@@ -235,13 +222,7 @@ class Consolidator:
 def read_common_words(
     store: Store, namespace: int, vocabularies: dict[int, frozenset[str]] | None = None
 ) -> frozenset[str]:
-    """Return the words that almost every one of the newest states shows; they tell nothing about a situation.
-
-    Args:
-        store: The library.
-        namespace: Number of the namespace.
-        vocabularies: By id, the words of states that an earlier call read; it is updated to the newest states.
-    """
+    """Return the words that almost every one of the newest states shows; they tell nothing about a situation."""
     counted = COUNTED_STATES[find_counted_writers(store.rows, namespace)]
     rows = store.rows(
         # the unary plus keeps SQLite off the index of the namespace, which would need a sort by id
@@ -266,16 +247,7 @@ def collect_proposals(
     list_common: Callable[[], Collection[str]] = tuple,
     read_actions: Callable[[Sequence[int]], Collection[str]] = lambda _: (),
 ) -> list[Proposal]:
-    """Return the candidates of both miners.
-
-    Args:
-        evolution: The rule miner.
-        induction: The skill miner.
-        values: Counts that the rules read.
-        worded: Rewrites an item, given the pattern of its key; returns None to drop it.
-        list_common: Returns the words that titles leave out.
-        read_actions: Returns the distinct actions of steps.
-    """
+    """Return the candidates of both miners."""
     proposals: list[Proposal] = []
     for key, item in evolution.candidates(values, list_common, read_actions):
         if (reworded := worded(item, item.forbids or key.partition(" | ")[0])) is not None:

@@ -88,15 +88,7 @@ class Gate(Protocol):
     """A learned judge of candidates that is consulted after the rules."""
 
     def decide(self, candidate: Item, similar: Iterable[Item]) -> tuple[bool, float, str]:
-        """Decide on a candidate.
-
-        Args:
-            candidate: The item to judge.
-            similar: The most similar active items.
-
-        Returns:
-            Whether to admit it, the probability of admitting it in [0, 1], and the reason.
-        """
+        """Decide on a candidate."""
         ...
 
 
@@ -113,17 +105,7 @@ class Curator:
     """Finds the guardrails that a candidate is compared with."""
 
     def admit(self, item: Item) -> Admission:
-        """Add, merge, replace or reject a candidate.
-
-        Args:
-            item: The candidate; secrets in it are redacted.
-
-        Returns:
-            The decision with its reason and the id of the item.
-
-        Raises:
-            ConfigError: If a condition of the item cannot be evaluated.
-        """
+        """Add, merge, replace or reject a candidate."""
         item = redact_item(item)
         check_conditions(item)
         if item.trust == "untrusted" and item.source != "experience":
@@ -181,13 +163,6 @@ class Curator:
 
         The first item takes the new text, the others are retired, and the evidence is merged. An untrusted rewrite of a
         trusted item becomes a separate candidate in quarantine.
-
-        Args:
-            targets: The items to rewrite, at least one.
-            item: The new text and evidence.
-
-        Returns:
-            The decision with its reason and the id of the first item.
         """
         first, rest, item = targets[0], targets[1:], redact_item(item)
         if item.trust == "untrusted" and any(target.trust == "trusted" for target in targets):
@@ -377,16 +352,7 @@ STRENGTH = f"score / (1.0 + max(0, ? - fresh) / {float(HALF_LIFE)})"
 
 
 def expire(connection: Connection, namespace: int, clock: int) -> list[str]:
-    """Retire items whose time to live passed without new evidence or use.
-
-    Args:
-        connection: An open transaction.
-        namespace: The number of the namespace.
-        clock: Number of episodes recorded so far.
-
-    Returns:
-        The ids of the retired items.
-    """
+    """Retire items whose time to live passed without new evidence or use."""
     rows = connection.execute(
         "SELECT id, json_extract(record, '$.ttl') AS ttl FROM items "
         "WHERE namespace = ? AND status = 'active' AND pinned = 0 AND ttl IS NOT NULL AND ? - fresh > ttl",

@@ -27,11 +27,7 @@ class EvidenceWatch:
         self._changed.update(key for key in keys if key in self._by_key)
 
     def find_due(self, items: Iterable[Item]) -> list[Item]:
-        """Return the items to look at: new and changed ones, and those whose cells changed.
-
-        Args:
-            items: The active items. Each call must name all of them.
-        """
+        """Return the items to look at: new and changed ones, and those whose cells changed."""
         changed = {ref for key in self._changed for ref in self._by_key[key]}
         self._changed.clear()
         due, seen = [], self._seen

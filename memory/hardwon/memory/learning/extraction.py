@@ -24,29 +24,14 @@ class Extractor(Protocol):
     """Reads an episode and proposes what to remember from it."""
 
     def extract(self, trajectory: Trajectory, seen_items: Sequence[Item]) -> Sequence[Operation]:
-        """Return the proposed operations.
-
-        Args:
-            trajectory: The recorded episode; its steps have ids.
-            seen_items: The items that were shown in the episode, in order.
-        """
+        """Return the proposed operations."""
         ...
 
 
 def apply(
     curator: Curator, operations: Sequence[Operation], trajectory: Trajectory, seen_items: Sequence[Item]
 ) -> list[Admission]:
-    """Apply an extractor's operations on a recorded episode.
-
-    Args:
-        curator: Admits the items.
-        operations: The operations, at most MAX_OPERATIONS; the rest is rejected.
-        trajectory: The episode that was read.
-        seen_items: The items that were shown, in the order that update indices refer to.
-
-    Returns:
-        One admission for each add and update.
-    """
+    """Apply an extractor's operations on a recorded episode."""
     admissions = []
     for number, operation in enumerate(operations):
         if isinstance(operation, Return):

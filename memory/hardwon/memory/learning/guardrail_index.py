@@ -42,12 +42,7 @@ class GuardrailIndex:
         self._places.clear()
 
     def catch_up(self, connection: Connection, namespace: int) -> None:
-        """Read the items that changed since the last call.
-
-        Args:
-            connection: An open transaction, or a connection without one.
-            namespace: The number of the namespace.
-        """
+        """Read the items that changed since the last call."""
         ((newest,),) = connection.execute("SELECT coalesce(max(seq), 0) FROM changes").fetchall()
         if newest == self._last:
             return

@@ -56,12 +56,6 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
     """Settle an episode: write its usages, update scores, and judge its guardrails and skills.
 
     An episode with an unknown outcome only updates the guardrails whose blocked calls ran anyway.
-
-    Args:
-        connection: The transaction that records the episode.
-        namespace: The number of the namespace.
-        trajectory: The episode.
-        clock: Number of episodes recorded before, the unit of an item's age.
     """
     if not names_items(trajectory):
         return
@@ -101,18 +95,7 @@ def read_shown_items(connection: Connection, namespace: int, trajectory: Traject
 def read_baselines(
     connection: Connection, namespace: int, trajectory: Trajectory, item_ids: Sequence[str], control: float | None
 ) -> tuple[dict[str, float], frozenset[str]]:
-    """Return the expected outcome of an episode without each item, from the episodes recorded before it.
-
-    Args:
-        connection: Connection with an open transaction.
-        namespace: Number of the namespace.
-        trajectory: The episode, with or without its steps.
-        item_ids: The items.
-        control: Mean outcome of the control arm, if there is one.
-
-    Returns:
-        The outcomes by item id, and the ids of the items whose outcome is that of episodes that withheld them.
-    """
+    """Return the expected outcome of an episode without each item, from the episodes recorded before it."""
     without = {ref: _read_withheld_outcome(connection, namespace, trajectory, ref) for ref in item_ids}
     alone = {ref: mean for ref, mean in without.items() if mean is not None}
     baselines = {
@@ -141,15 +124,7 @@ def shared_error(
     outcome: float,
     alone: frozenset[str] = frozenset(),
 ) -> list[tuple[Item, float]]:
-    """Return each shown item with its new score in [0, 1].
-
-    Args:
-        recalled: The items, with their scores before the episode.
-        uses: By item id, how often it was used before.
-        baselines: By item id, the expected outcome without it, in [0, 1].
-        outcome: The outcome of the episode, in [0, 1].
-        alone: Ids of the items with a counterfactual baseline; they do not share the error.
-    """
+    """Return each shown item with its new score in [0, 1]."""
     items = list(recalled)
     utility = {item.id: 2.0 * item.score - 1.0 for item in items}
     promised = sum(utility.values())
@@ -370,15 +345,6 @@ def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str
 
     Only randomized withholding identifies the effect; co-occurrence does not. Episodes in which the item was masked
     withheld it with another probability, so they are compared among themselves; see `estimate_difference`.
-
-    Args:
-        connection: A connection to the library.
-        namespace: The number of the namespace.
-        item_id: The item.
-
-    Returns:
-        The numbers of episodes `shown` and `withheld`, the `difference`, and its 95 % interval `low` to `high` (normal
-        approximation). The last three are None until the item was both shown and withheld.
     """
     rows = connection.execute(ARMS.format(" AND item_id = ?"), (namespace, item_id))
     return estimate_difference({(mode, bool(masked)): (n, mean) for _, mode, masked, n, mean in rows})
@@ -400,10 +366,6 @@ def estimate_difference(arms: Mapping[tuple[str, bool], tuple[int, float]]) -> d
 
     The differences of the episodes in which the item was in use and of those in which it was masked are averaged,
     weighted by the inverse of their variances.
-
-    Args:
-        arms: By mode (`recalled` or `withheld`) and whether the item was masked, the number of episodes and their mean
-            outcome.
     """
     counts = {mode: sum(arms.get((mode, masked), (0, 0.0))[0] for masked in (False, True)) for mode in MODES}
     compared = [

@@ -31,13 +31,7 @@ class Earlier(NamedTuple):
 
 
 def load_proposals(store: Store, namespace: int, heard: str) -> Earlier | None:
-    """Return the proposals of earlier processes, or None if they are missing or belong to other rules or steps.
-
-    Args:
-        store: The library.
-        namespace: Number of the namespace.
-        heard: Whose steps count; see `values.saved_tables`.
-    """
+    """Return the proposals of earlier processes, or None if they are missing or belong to other rules or steps."""
     rows = store.rows("SELECT key, n, kind FROM proposals WHERE namespace = ?", (namespace,))
     last_step = next((n for key, n, kind in rows if not key and kind == _identify_rules(heard)), None)
     if last_step is None:
@@ -49,15 +43,7 @@ def load_proposals(store: Store, namespace: int, heard: str) -> Earlier | None:
 def save_proposals(
     connection: Connection, namespace: int, heard: str, changed: Mapping[str, Proposed | None], last_step: int
 ) -> None:
-    """Save proposals within the transaction that submits them.
-
-    Args:
-        connection: An open transaction.
-        namespace: Number of the namespace.
-        heard: Whose steps count.
-        changed: The new state by key; None for a key that may be proposed at its next step.
-        last_step: Id of the last step that the rules have looked at.
-    """
+    """Save proposals within the transaction that submits them."""
     rules = _identify_rules(heard)
     mark = connection.execute("SELECT kind FROM proposals WHERE namespace = ? AND key = ''", (namespace,)).fetchone()
     if mark is not None and mark[0] != rules:

@@ -101,17 +101,7 @@ def load_shown_items(trajectory: Trajectory, library: ReadableLibrary) -> tuple[
 def read_episodes(
     library: ReadableLibrary, extractor: Extractor, episodes: Sequence[str], failed: Collection[str] = ()
 ) -> tuple[list[Admission], list[str], str]:
-    """Let an extractor read recorded episodes, oldest first, until it fails at one.
-
-    Args:
-        library: The library.
-        extractor: Proposes the items.
-        episodes: Ids of the episodes.
-        failed: Ids of episodes at which it failed before; they are passed over.
-
-    Returns:
-        One admission per proposal, the episodes that need not be read again, and the episode at which it failed.
-    """
+    """Let an extractor read recorded episodes, oldest first, until it fails at one."""
     admissions: list[Admission] = []
     finished: list[str] = []
     for ref in episodes:

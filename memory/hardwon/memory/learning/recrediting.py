@@ -43,14 +43,7 @@ class _Move:
 
 
 def recredit(connection: Connection, namespace: int, episode: Trajectory, previous: float | None) -> None:
-    """Settle an episode whose outcome changed, and later ones that depend on it.
-
-    Args:
-        connection: Connection with an open transaction.
-        namespace: Number of the namespace.
-        episode: The episode with its new outcome, as it is stored now.
-        previous: The outcome before; None if the episode was excluded.
-    """
+    """Settle an episode whose outcome changed, and later ones that depend on it."""
     groups = read_settlements_since(connection, namespace, episode.id)
     is_settled = bool(groups) and groups[0][0].episode == episode.id
     if previous is None:
@@ -108,16 +101,7 @@ def _settle_again(
     moves: Mapping[str, _Move],
     change: int,
 ) -> dict[str, _Move]:
-    """Settle one episode again and replace its settlements; return what that moves.
-
-    Args:
-        connection: Connection with an open transaction.
-        namespace: Number of the namespace.
-        episode: The episode, with or without its steps.
-        group: Its settlements.
-        moves: What earlier episodes moved.
-        change: Uses that the episode adds (1) or takes back (-1).
-    """
+    """Settle one episode again and replace its settlements; return what that moves."""
     before = {entry.item: _carry(entry.before, moves.get(entry.item)) for entry in group}
     added = {entry.item: moves[entry.item].uses if entry.item in moves else 0 for entry in group}
     uses = {entry.item: entry.uses + added[entry.item] for entry in group}

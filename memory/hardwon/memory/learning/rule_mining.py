@@ -89,13 +89,7 @@ class RuleMiner:
         list_common: Callable[[], Collection[str]] = tuple,
         read_actions: Callable[[Sequence[int]], Collection[str]] = lambda _: (),
     ) -> Iterator[tuple[str, Item]]:
-        """Yield a (key, item) pair for every changed cell that justifies an item, guardrails first.
-
-        Args:
-            values: The value table; its set of changed keys is cleared.
-            list_common: Returns the words that almost every situation shows, which titles leave out.
-            read_actions: Returns the distinct actions of steps, so that a title shows one as it can be run.
-        """
+        """Yield a (key, item) pair for every changed cell that justifies an item, guardrails first."""
         cells = {key: cell for key in values.touched if (cell := values.cell(key)) is not None}
         for key in sorted(cells, key=lambda key: (not key.startswith(GUARD_MARK), -cells[key].n, key)):
             cell = cells[key]

@@ -243,12 +243,7 @@ def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def common(states: Sequence[State], before: Sequence[State] | None = None) -> dict[str, Any]:
-    """Return a condition that holds in all of the states: their common facts or, without any, their clusters.
-
-    Args:
-        states: At least one state.
-        before: If given, facts that these states have in common are left out, which keeps only what changed.
-    """
+    """Return a condition that holds in all of the states: their common facts or, without any, their clusters."""
     shared = _shared_facts(states)
     if before is not None:  # facts that already held are no sign of success
         shared -= _shared_facts(before)

@@ -84,12 +84,7 @@ class UntrustedWriters:
         return proposals
 
     def is_outweighed(self, item: Item, trusted: ValueTable) -> bool:
-        """Return whether the call that an item warns against succeeds too often over all writers.
-
-        Args:
-            item: The item; only guardrails and warnings can be outweighed.
-            trusted: The values of trusted steps.
-        """
+        """Return whether the call that an item warns against succeeds too often over all writers."""
         if item.kind not in ("guardrail", "warning") or not item.forbids:
             return False
         tables = [trusted, *self._all_tables()]
@@ -137,12 +132,7 @@ def find_unsupported(store: Store, namespace: int, items: Iterable[Item]) -> Ite
 
 
 def generalize_item(item: Item, pattern: str = "") -> Item | None:
-    """Return a rule-made item in words that no untrusted step chose, or None if an action has no tool name.
-
-    Args:
-        item: The item.
-        pattern: The pattern of the item's key; without it, the item's steps are described.
-    """
+    """Return a rule-made item in words that no untrusted step chose, or None if an action has no tool name."""
     forms = [form_of(action) for action in ((pattern,) if pattern else item.steps)]
     if not forms or not all(
         form.endswith(")") for form in forms

@@ -11,11 +11,7 @@ from hardwon.memory.privacy.private_files import FILE_MODE, FOLDER_MODE
 
 
 class Locked:
-    """The lock of a process that is gone.
-
-    Raises:
-        BlockingIOError: The process lives.
-    """
+    """The lock of a process that is gone."""
 
     def __init__(self, file: Path) -> None:
         self._descriptor = os.open(file, os.O_RDWR)

@@ -44,11 +44,7 @@ class Interruptible:
         """The call that nobody waits for any more. Until it ends, no other one begins, or threads would pile up."""
 
     def call(self, work: Callable[[], _T]) -> _T:
-        """Return the result of `work`, which runs in a thread of its own if there is a deadline.
-
-        Raises:
-            LibraryBusy: The deadline passed, or an earlier call is still not over.
-        """
+        """Return the result of `work`, which runs in a thread of its own if there is a deadline."""
         left = seconds_left()
         if left is None:
             return work()

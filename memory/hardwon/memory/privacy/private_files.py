@@ -49,12 +49,7 @@ class OwnLock:
         self._lock = threading.RLock()
 
     def acquire(self, blocking: bool = True) -> bool:
-        """Acquire the lock.
-
-        Raises:
-            LibraryError: Another process created the lock.
-            LibraryBusy: The caller's deadline passed.
-        """
+        """Acquire the lock."""
         if os.getpid() != self._owner:
             check_process(self._owner, self._path)
         left = seconds_left() if blocking else None

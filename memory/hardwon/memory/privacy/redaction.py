@@ -316,14 +316,7 @@ def _value(match: re.Match[str]) -> Span | None:
 
 
 def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = False) -> bool:
-    """Return whether a value after a secret's name is a secret.
-
-    Args:
-        name: Name of the value, such as "token".
-        value: Text in the value's place.
-        prose: The text may be a sentence, in which the name is an ordinary word.
-        stated: The value follows "is" instead of a sign.
-    """
+    """Return whether a value after a secret's name is a secret."""
     if name.lower() in PINS:
         return is_pin(value)
     if _NO_VALUE.match(value) or (name.lower() == "pwd" and value.startswith("/")):
@@ -394,12 +387,7 @@ def _redacted_state(state: State) -> State:
 
 
 def redact_step(step: Step, before: State | None = None) -> Step:
-    """Return the step without secrets in its states, action, diagnosis and `why`.
-
-    Args:
-        step: The step.
-        before: Its first state without secrets, if that was computed already.
-    """
+    """Return the step without secrets in its states, action, diagnosis and `why`."""
     return _step(step, {} if before is None else {id(step.pre): before})
 
 

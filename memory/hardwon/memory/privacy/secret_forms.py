@@ -250,13 +250,7 @@ def _has_iban_form(forms: bytes) -> bool:
 
 
 def redact_forms(text: str, lowered: str, raw: bytes) -> str:
-    """Return the text without the secrets that a form matches.
-
-    Args:
-        text: Text to redact.
-        lowered: The text in lower case.
-        raw: The text as ASCII bytes, with other characters replaced.
-    """
+    """Return the text without the secrets that a form matches."""
     redacted = text
     has_signs = _SIGNS.search(text) is not None
     if any([hint in lowered for hint in _COMMAND_HINTS]):  # noqa: C419 - a generator costs more than it saves here

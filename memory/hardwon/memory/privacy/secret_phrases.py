@@ -172,12 +172,7 @@ def may_hold_phrases(lowered: str) -> bool:
 
 
 def redact_phrases(text: str, lowered: str) -> str:
-    """Return the text without the secrets that are told in passing.
-
-    Args:
-        text: Text to redact.
-        lowered: The text in lower case.
-    """
+    """Return the text without the secrets that are told in passing."""
     if not any(map(str.isdigit, text)):
         return text  # every value has a digit
     text = _apply(text, lowered, _OF_WORDS)

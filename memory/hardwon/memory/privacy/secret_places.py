@@ -135,13 +135,7 @@ def may_hold_places(lowered: str) -> bool:
 
 
 def redact_places(text: str, lowered: str, *, is_named: bool) -> str:
-    """Return the text without the secrets that stand in these places.
-
-    Args:
-        text: The text to redact; ids of keys are already redacted.
-        lowered: The original text in lower case.
-        is_named: The text contains the name of a secret.
-    """
+    """Return the text without the secrets that stand in these places."""
     if _may_hold_hash(lowered):
         text = _HASH.sub("[redacted:hash]", text)
     if _ENCODED_HINT in lowered:

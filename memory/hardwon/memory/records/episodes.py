@@ -283,12 +283,7 @@ def read_outcome(row: Mapping[str, Any]) -> float | None:
 
 
 def with_returns(trajectory: Trajectory, discount: float = 0.95) -> Trajectory:
-    """Return the trajectory with `t` and `return_to_go` set on every step.
-
-    Args:
-        trajectory: Episode to complete.
-        discount: Discount factor in [0, 1]; see `Trajectory.returns`.
-    """
+    """Return the trajectory with `t` and `return_to_go` set on every step."""
     steps = tuple(
         replace(step, t=t, return_to_go=value)
         for t, (step, value) in enumerate(zip(trajectory.steps, trajectory.returns(discount), strict=True))

@@ -57,13 +57,7 @@ _COUNTS = (
 
 
 def read_structural_words(store: Store, namespace: int, episodes: int) -> frozenset[str]:
-    """Return the words that belong to the structure of the environment.
-
-    Args:
-        store: The library.
-        namespace: The number of the namespace.
-        episodes: Number of episodes.
-    """
+    """Return the words that belong to the structure of the environment."""
     if episodes < STRUCTURAL_AFTER:
         return frozenset()
     return frozenset(word for (word,) in store.rows(_STRUCTURAL, (namespace, STRUCTURAL_SHARE * episodes)))
@@ -350,15 +344,7 @@ class NamespaceCache:
         return self._effects.of(item, self.worlds)
 
     def estimates(self, situation: Situation, actions: Mapping[str, str]) -> dict[str, Estimate]:
-        """Return the estimate of each action from the steps of the situation's world.
-
-        Args:
-            situation: The current situation.
-            actions: By action, the text about its earlier tries.
-
-        Returns:
-            Estimates by action; all values are 0 in an unknown world.
-        """
+        """Return the estimate of each action from the steps of the situation's world."""
         world = self.worlds.find(situation.state.task, actions)
         estimates = {}
         for action, counts in actions.items():

@@ -160,12 +160,6 @@ def fuse(*rankings: Sequence[int]) -> list[int]:
     """Fuse rankings of ids by reciprocal rank fusion (Cormack et al. 2009).
 
     The score of an id is the sum over the rankings of 1 / (RRF + rank).
-
-    Args:
-        rankings: Ids, the best first.
-
-    Returns:
-        All ids, the best score first; ties are broken by id.
     """
     scores: dict[int, float] = {}
     for ranking in rankings:
@@ -204,19 +198,7 @@ class Candidates:
         worlds: frozenset[int] | None = None,
         version: Version | None = None,
     ) -> None:
-        """Prepare the candidates; every source is asked on first use.
-
-        Args:
-            store: The library.
-            derived: The cache of the namespace.
-            index: The search indices of the namespace.
-            state: The current state, or the question as one.
-            k: Number of results that will be shown.
-            after: The previous action of this episode; "" at its beginning, None if unknown.
-            by_text: Whether to search by text instead of looking up the situation.
-            worlds: Worlds whose experience applies, or None for all.
-            version: The version of the library that was read, or None for the current one.
-        """
+        """Prepare the candidates; every source is asked on first use."""
         self._store, self._derived, self._index, self._version = store, derived, index, version
         self.state, self.k, self.after, self.worlds = state, k, after, worlds
         self.namespace = index.namespace

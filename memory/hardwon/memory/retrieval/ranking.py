@@ -68,12 +68,7 @@ class Subject(NamedTuple):
 
 
 def weigh_subject(statement: str, weigh: Callable[[str], float]) -> Subject:
-    """Weigh the words of a statement.
-
-    Args:
-        statement: The title and the body of an item.
-        weigh: Returns the weight of a word, 0 or more, larger for rarer words.
-    """
+    """Weigh the words of a statement."""
     weights = {word: weigh(word) for word in content_words(statement)}
     return Subject(weights, math.fsum(weights.values()))
 
@@ -108,13 +103,7 @@ def steps_of(worlds: frozenset[int] | None) -> str:
 
 
 def placed_in(worlds: frozenset[int], namespace: str, episode: str) -> str:
-    """Return the SQL condition that an episode belongs to one of these worlds.
-
-    Args:
-        worlds: The worlds.
-        namespace: SQL expression of the episode's namespace.
-        episode: SQL expression of the episode's id.
-    """
+    """Return the SQL condition that an episode belongs to one of these worlds."""
     # World ids are integers that the library assigned, so no foreign text enters the SQL.
     among = ",".join(str(number) for number in sorted(worlds))
     return (
@@ -140,14 +129,6 @@ def order_by_support(
 
     Within a kind, states of the best supported action come first; see `_share_places`. Ties are broken by id, so the
     order is the same in any process.
-
-    Args:
-        store: The library.
-        hits: The states.
-        where: SQL condition on the steps that count.
-        after: The previous action of this episode; "" at its beginning, None if unknown.
-        best_steps: Cache of best steps by state; new ones are added to it.
-        task: The current task; states of similar tasks weigh more.
     """
     done = find_best_steps(
         store, [ref for ref, _, _ in hits], where, after is not None, {} if best_steps is None else best_steps
@@ -163,14 +144,6 @@ def order_by_votes(
     """Return the indices of steps, ordered by the support of their kind, then of their action.
 
     Ties keep the original order.
-
-    Args:
-        done: The steps.
-        similarities: Their similarities to the current situation.
-        after: The previous action of this episode; "" at its beginning, None if unknown.
-        task: The current task.
-        own: If given, the first `own` steps are from the current situation itself, and kinds of action with less than
-            LEAST_SUPPORT of the best support are left out.
     """
     is_vague = len({step.kind for step in done[:own]}) > MANY_KINDS if own else False
     weights = weigh(done, similarities, after, task, SHARP_TASK_BANDWIDTH if is_vague else TASK_BANDWIDTH)
@@ -211,15 +184,7 @@ def _share_places(done: Sequence[TakenStep], weights: Sequence[float]) -> list[f
 def weigh(
     done: Sequence[TakenStep], similarities: Sequence[float], after: str | None, task: str, bandwidth: float
 ) -> list[float]:
-    """Return the weight of each step as a vote; the constants of this module describe its factors.
-
-    Args:
-        done: The steps.
-        similarities: Their similarities to the current situation.
-        after: The previous action of this episode; "" at its beginning, None if unknown.
-        task: The current task.
-        bandwidth: Bandwidth of the factor for similar tasks.
-    """
+    """Return the weight of each step as a vote; the constants of this module describe its factors."""
     previous_kind = None if after is None else kind_of(after)
     factor_of_task = {
         other: math.exp(similarity / bandwidth)
@@ -275,15 +240,7 @@ def kind_of(action: str) -> str:
 def find_best_steps(
     store: Store, states: Sequence[int], where: str, with_before: bool, best_steps: BestSteps
 ) -> dict[int, TakenStep]:
-    """Return the best step of each state in which one was taken.
-
-    Args:
-        store: The library.
-        states: Ids of the states.
-        where: SQL condition on the steps that count.
-        with_before: Whether to read the action that led to each state.
-        best_steps: Cache of best steps; new ones are added to it.
-    """
+    """Return the best step of each state in which one was taken."""
     if len(best_steps) > KNOWN:
         best_steps.clear()
     # The cache also holds None for states without a step, so these are not queried again.

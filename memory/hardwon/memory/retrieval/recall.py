@@ -40,15 +40,7 @@ _REPEATED = 4
 def recall_by_step(
     store: Store, derived: NamespaceCache, index: Search, request: Request, version: Version | None = None
 ) -> Recollection:
-    """Return the experience that applies to a state.
-
-    Args:
-        store: The library.
-        derived: The cache of the namespace.
-        index: The search indices of the namespace.
-        request: The state, and what to return.
-        version: The version of the library that was read, or None for the current one.
-    """
+    """Return the experience that applies to a state."""
     state, actions, k = request.state, request.actions or {}, request.k
     situation = derived.situation(state)
     estimates = derived.estimates(situation, actions) if actions else {}
@@ -210,12 +202,6 @@ def _iter_step_hits(store: Store, hits: Sequence[Found], k: int, worlds: frozens
     """Yield a hit on the best step of each state.
 
     The first k are read first, because callers rarely need more.
-
-    Args:
-        store: The library.
-        hits: The states: (id, similarity, reason) triples.
-        k: Number of hits that the caller probably needs.
-        worlds: Worlds whose steps count, or None for all.
     """
     for some in filter(None, (hits[:k], hits[k:])):
         best = read_best_steps(store, [ref for ref, _, _ in some], steps_of(worlds))
@@ -267,16 +253,7 @@ def estimate_tokens(text: str) -> int:
 def within_budget(
     items: Sequence[Hit], steps: Sequence[Hit], budget: int | None
 ) -> tuple[tuple[Hit, ...], tuple[Hit, ...], int]:
-    """Return the items, then the steps, that fit into a token budget; a hit that is too long is skipped.
-
-    Args:
-        items: Hits on items, the best first.
-        steps: Hits on steps, the best first.
-        budget: The budget in tokens, or None for no limit.
-
-    Returns:
-        The kept items, the kept steps, and the tokens that they use.
-    """
+    """Return the items, then the steps, that fit into a token budget; a hit that is too long is skipped."""
     kept: tuple[list[Hit], list[Hit]] = ([], [])
     used = 0
     for where, hits in zip(kept, (items, steps), strict=True):
@@ -293,17 +270,7 @@ def within_budget(
 def search(
     store: Store, derived: NamespaceCache, index: Search, version: Version | None, text: str, k: int, how: How
 ) -> list[Hit]:
-    """Return the items and steps that match a text, the best first.
-
-    Args:
-        store: The library.
-        derived: The cache of the namespace.
-        index: The search indices of the namespace.
-        version: The version of the library to search, or None for the current one.
-        text: The query.
-        k: Largest number of hits.
-        how: Which index to use: `hybrid`, `dense` or `text`.
-    """
+    """Return the items and steps that match a text, the best first."""
     vector = None if how == "text" else index.embed(text)
     options: dict[str, Any] = {"count_episodes": derived.count_episodes, "how": how, "vector": vector}
     options.update(version=version, is_question=True)

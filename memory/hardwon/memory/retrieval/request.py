@@ -69,22 +69,7 @@ def parse_request(
     actions: Mapping[str, str] | None,
     after: str | None,
 ) -> Request:
-    """Check the arguments of a recall, and redact them.
-
-    Args:
-        state_or_text: State of the episode, or a question in words.
-        task: Task of the episode, if the state does not have one.
-        k: Largest number of items, and of steps.
-        kinds: Kinds of items to return, or None for all.
-        budget_tokens: Token budget, or None for no limit.
-        level: "step" or "task".
-        actions: Admissible actions, each with the text about its earlier tries.
-        after: The previous action.
-
-    Raises:
-        ConfigError: An argument is out of range.
-        WrongType: An argument has the wrong type.
-    """
+    """Check the arguments of a recall, and redact them."""
     check_text("task", task or "")
     check_text("after", after or "")
     check_count("k", k)

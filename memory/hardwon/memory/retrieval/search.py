@@ -162,11 +162,7 @@ class Search:
             self._texts[kind].forget()
 
     def save(self, *, trained_only: bool = False) -> None:
-        """Write vectors that are not in the library yet, and large indices to their files if those are far behind.
-
-        Args:
-            trained_only: Whether to write only newly trained indices.
-        """
+        """Write vectors that are not in the library yet, and large indices to their files if those are far behind."""
         with self._lock:
             for kind, index in self._indices.items():
                 if self._unsaved[kind]:
@@ -348,11 +344,7 @@ class Search:
 
 
 def saved_problem(store: Store, namespace: int, kind: Kind) -> str:
-    """Compare an index file with the vectors of the library.
-
-    Returns:
-        The problem in words, or an empty string if there is none or no file.
-    """
+    """Compare an index file with the vectors of the library."""
     meta = dict(store.rows("SELECT name, value FROM meta WHERE name = 'fingerprint'"))
     sidecar, expected = Sidecar(store, namespace), _index_identity(meta.get("fingerprint", ""))
     problem = sidecar.problem(kind, expected)

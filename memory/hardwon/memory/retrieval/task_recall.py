@@ -24,12 +24,6 @@ def recall_by_task(store: Store, derived: NamespaceCache, index: Search, request
 
     Steps of the nearest episode come first. If the previous action is known, steps that followed the same kind of
     action precede the others.
-
-    Args:
-        store: The library.
-        derived: The cache of the namespace.
-        index: The search indices of the namespace.
-        request: The state, and what to return.
     """
     state = request.state
     if state.task not in derived.task_episodes:

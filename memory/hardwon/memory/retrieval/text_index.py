@@ -102,14 +102,7 @@ class TextIndex:
         """Ids of all rows, ascending. Gaps between them depend on rows of other tables, which must not count here."""
 
     def search(self, text: str, k: int, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> list[int]:
-        """Return the ids of at most k rows that share the text's rarest words, the best first.
-
-        Args:
-            text: The query.
-            k: Largest number of rows.
-            count_episodes: Returns the number of episodes that showed each of some words.
-            terms: Largest number of words to look up; see `choose`.
-        """
+        """Return the ids of at most k rows that share the text's rarest words, the best first."""
         query = self.choose(text, count_episodes, terms)
         return [row - self._first for row, _ in self._find(query, k)]
 
@@ -173,15 +166,7 @@ class TextIndex:
         return shares
 
     def choose(self, text: str, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> Query:
-        """Choose the words of a text to look up; ties are broken alphabetically.
-
-        Args:
-            text: The query.
-            count_episodes: Returns the number of episodes that showed each of some words, to choose those of a long
-                text that are considered.
-            terms: Largest number of words. Beyond QUERY_TERMS, words are added only while all of them together have few
-                rows.
-        """
+        """Choose the words of a text to look up; ties are broken alphabetically."""
         self._follow()
         cached = self._reaches
         reaches = {word: cached.get(word) or self._count_rows(word) for word in _select_words(text, count_episodes)}
@@ -327,9 +312,6 @@ class StemIndex:
         """Return the texts that share a word with a query, the best first.
 
         Rare words weigh more. Words that no text has count as the rarest ones.
-
-        Returns:
-            Pairs of a position and the share of the query's weight that the text contains, in (0, 1].
         """
         divided, total = _divide(query), 0.0
         weights: dict[int, float] = {}

@@ -307,11 +307,7 @@ class TrainedIndex:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[np.uint8]], exact: Exact, trained: int) -> "TrainedIndex":
-        """Rebuild an index from its arrays.
-
-        Raises:
-            RuntimeError: If the arrays are not an index.
-        """
+        """Rebuild an index from its arrays."""
         import faiss
 
         # Not __init__, which would train.

@@ -264,13 +264,6 @@ def put_values(action: str, values: Mapping[str, str]) -> str:
     """Return an action with other values in place of its arguments, in its own order and with its other signs.
 
     Templates order the flags of a command and drop quotes, so a filled template is not the action that can be run.
-
-    Args:
-        action: The action.
-        values: New value by argument, as `parse_action` returns it.
-
-    Returns:
-        The action; empty if an argument does not stand in it as a whole, or if a word of one would remain.
     """
     call = _CALL.fullmatch(action)
     if call:

@@ -43,12 +43,7 @@ PARTS = {
 
 
 def key_words(key: str, action: str = "") -> list[str]:
-    """Return a description of a key as phrases, the action first.
-
-    Args:
-        key: Key of a step or of a guardrail.
-        action: Action whose arguments replace the placeholders.
-    """
+    """Return a description of a key as phrases, the action first."""
     if key == "*":
         return ["any action"]
     if key == ANY_SAID:

@@ -101,10 +101,6 @@ class EpisodeMap:
 
         A move of this episode leads where it led before. Otherwise, it is the location that the text names together
         with an argument of the action.
-
-        Args:
-            situation: The situation before the action.
-            action: The action.
         """
         place_name = situation.state.location
         destination = self._moves.get((place_name, action))
@@ -117,12 +113,7 @@ class EpisodeMap:
         return ""
 
     def find_routes(self, start: str, moves: Mapping[str, Mapping[str, str]]) -> dict[str, Route]:
-        """Return the shortest way to every location that can be reached.
-
-        Args:
-            start: The current location.
-            moves: By location, the destination of each of its moves.
-        """
+        """Return the shortest way to every location that can be reached."""
         routes: dict[str, Route] = {}
         waiting = deque([(start, "", 0)])
         while waiting:

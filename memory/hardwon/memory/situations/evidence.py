@@ -47,13 +47,7 @@ class Evidence:
 def evidence_of(
     steps: Sequence[tuple[str, str]], episode: int, facts: Sequence[tuple[str, ...]] | None = None
 ) -> list[Evidence]:
-    """Return the evidence of every step of an episode.
-
-    Args:
-        steps: (action, failure) of the steps, in order.
-        episode: Number that the steps of one episode share.
-        facts: The facts in which each step was taken; None if there are none.
-    """
+    """Return the evidence of every step of an episode."""
     evidence = []
     failed: set[str] = set()
     """Calls that failed, with no successful call since."""

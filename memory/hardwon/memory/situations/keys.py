@@ -181,12 +181,7 @@ class Situation:
         return "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
 
     def keys(self, action: str, counts: str = "") -> tuple[str, ...]:
-        """Return the keys of an action in this state, most general first.
-
-        Args:
-            action: Action of the step.
-            counts: What this episode already tried, as the runtime's working memory describes it.
-        """
+        """Return the keys of an action in this state, most general first."""
         if (keys := self._keys.get((action, counts))) is None:
             keys = self._keys[action, counts] = self._compute_keys(action, counts)
         return keys
@@ -360,13 +355,7 @@ class Attempt:
     """One action in one situation, parsed once; a check of guardrails reads all parts from this object."""
 
     def __init__(self, situation: Situation, action: str, *, again: bool = False) -> None:
-        """Parse the action. The other parts are computed on first use.
-
-        Args:
-            situation: The situation before the action.
-            action: Text of the action.
-            again: Whether the same action failed in this run and no action has succeeded since.
-        """
+        """Parse the action. The other parts are computed on first use."""
         self.situation = situation
         self.action = action
         self.again = again

@@ -41,11 +41,7 @@ class OutlookKeys:
     """
 
     def __init__(self, structural: frozenset[str] = frozenset()) -> None:
-        """Create a computation of keys.
-
-        Args:
-            structural: Words that belong to the structure of the environment.
-        """
+        """Create a computation of keys."""
         self.structural = structural
         self._scenes: dict[_Which, Scene] = {}
         self._belongings: dict[tuple[str, tuple[str, ...], str], Belongings] = {}
@@ -66,13 +62,7 @@ class OutlookKeys:
         return scene
 
     def list(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> list[Keys]:
-        """Return the keys of each action in a state.
-
-        Args:
-            state: The state.
-            actions: The actions.
-            episode: The map of the episode so far.
-        """
+        """Return the keys of each action in a state."""
         scene = self.situate(state)
         destinations, kept = scene.find_destinations(actions, episode), scene.keys
         keys_of_actions = []
@@ -141,15 +131,7 @@ class Scene:
 def compute_outlook_keys(
     scene: Scene, action: str, parsed: ParsedAction, *, done: bool, leads_back: bool
 ) -> tuple[str, ...]:
-    """Return the keys of an action, one for each column.
-
-    Args:
-        scene: The state before the action.
-        action: The action.
-        parsed: The parsed action.
-        done: Whether the episode already did it.
-        leads_back: Whether it leads to a location that the episode has seen.
-    """
+    """Return the keys of an action, one for each column."""
     form, half, narrow = parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
     name = name_in_full(action)
     around = scene.situation.read_surroundings(parsed.slots)

@@ -42,13 +42,7 @@ WITH_FAILED_VALUES = "with the values that failed before; other values may work"
 
 
 def strategy_title(key: str, common: Collection[str] = (), examples: Collection[str] = ()) -> str:
-    """Return the title of a strategy that was found under a key of the value table.
-
-    Args:
-        key: The key.
-        common: Words that almost every situation shows. They tell nothing about a situation and are left out.
-        examples: Distinct actions that were filed under the key; the title names the pattern in their words.
-    """
+    """Return the title of a strategy that was found under a key of the value table."""
     pattern, *parts = key.split(" | ")
     clauses: list[str] = []
     # not strict: a key of an unknown form has a title without clauses

@@ -77,15 +77,7 @@ class Sidecar:
         return self.folder and self.folder / f"{self._namespace}-{name}"
 
     def load(self, name: str, builder: str) -> Saved | None:
-        """Return the content of a cache file; log and delete a file that is stale or corrupt.
-
-        Args:
-            name: Name of the file, such as `values` or `states`.
-            builder: Version of the code or embedder that must have built the file.
-
-        Returns:
-            The content, or None if the file is missing, stale or corrupt.
-        """
+        """Return the content of a cache file; log and delete a file that is stale or corrupt."""
         path = self.path(name)
         if path is None or not path.exists():
             return None
@@ -108,18 +100,7 @@ class Sidecar:
         return content if isinstance(content, str) else None
 
     def save(self, name: str, builder: str, last: int, count: int, arrays: Arrays) -> bool:
-        """Write a cache file atomically.
-
-        Args:
-            name: Name of the file.
-            builder: Version of the code or embedder that built the arrays.
-            last: Id of the last row that the arrays cover.
-            count: Number of rows covered.
-            arrays: One-dimensional arrays by name.
-
-        Returns:
-            Whether the file was written. Errors of the file system are logged, not raised.
-        """
+        """Write a cache file atomically."""
         path = self.path(name)
         if path is None or not self.writable or self._store.freshness.generation() != self._generation:
             return False  # the arrays may still contain experience that was forgotten in the meantime

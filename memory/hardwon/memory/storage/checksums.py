@@ -64,11 +64,7 @@ SUMMED = {
 
 
 def parse_json(text: str, where: str) -> Any:
-    """Return the value of stored JSON that is derived from other rows, such as a summary.
-
-    Raises:
-        LibraryDamaged: The text is not valid JSON. `repair` can rebuild it.
-    """
+    """Return the value of stored JSON that is derived from other rows, such as a summary."""
     try:
         return json.loads(text)
     except (ValueError, TypeError) as error:

@@ -36,11 +36,7 @@ def read_clock() -> float:
 
 @contextmanager
 def fix_time(at: str) -> Iterator[None]:
-    """Let `now` and `read_clock` return a given time inside this context, in this thread.
-
-    Args:
-        at: The time in the stored format.
-    """
+    """Let `now` and `read_clock` return a given time inside this context, in this thread."""
     token = _FIXED.set(at)
     try:
         yield

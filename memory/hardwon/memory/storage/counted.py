@@ -117,13 +117,7 @@ def add_words(connection: Connection, namespace: int, episodes: Iterable[Traject
 
 
 def recount_words(connection: Connection, namespace: int, counted: str) -> None:
-    """Count the words of all stored episodes that count again; states that cannot be read are left out.
-
-    Args:
-        connection: An open transaction.
-        namespace: The number of the namespace.
-        counted: Whose episodes count; see `counted`.
-    """
+    """Count the words of all stored episodes that count again; states that cannot be read are left out."""
     rows = connection.execute(_STATES.format(counted=COUNTED_EPISODES[counted]), (namespace,))
     counts: Counter[str] = Counter()
     for _, episode in groupby(rows, key=itemgetter(0)):
@@ -153,16 +147,7 @@ def _parse(facts: str) -> dict[str, Any]:
 
 
 def find_wrong_writers(rows: Rows, namespace: int, name_of: Callable[[str], str]) -> list[tuple[int, str]]:
-    """Return the writers of episodes that the list of writers lacks, each with its number in the steps.
-
-    Args:
-        rows: Runs a query.
-        namespace: Number of the namespace.
-        name_of: Returns the credential behind the writer of an untrusted episode.
-
-    Returns:
-        Numbers and names. The number is 0 if no step has it, as of trusted writers, who share the empty name.
-    """
+    """Return the writers of episodes that the list of writers lacks, each with its number in the steps."""
     held = {name: number for number, name in rows("SELECT id, name FROM writers WHERE namespace = ?", (namespace,))}
     wanted = {
         ("" if trust == "trusted" else name_of(writer), 0 if trust == "trusted" else witness or 0)

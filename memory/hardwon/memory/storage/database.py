@@ -59,19 +59,7 @@ class Store:
     """A connection that the threads of one process share, with transactions across several processes."""
 
     def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
-        """Open the library at `path`, creating it unless `read_only` is set.
-
-        Args:
-            path: Path of the library file, or `:memory:`.
-            read_only: Refuse writes, and do not create or migrate the file.
-
-        Raises:
-            NotALibrary: The file is missing, empty, or not a hardwon library.
-            NewerSchema: A newer version of hardwon wrote the file.
-            LibraryUnwritable: The file or its folder cannot be read or written.
-            LibraryReadOnly: The file needs a migration but `read_only` is set.
-            LibraryDamaged: Another program changed the schema of the file.
-        """
+        """Open the library at `path`, creating it unless `read_only` is set."""
         self.path = str(path)
         self.read_only = read_only
         self._owner = os.getpid()
@@ -174,19 +162,7 @@ class Store:
 
     @contextmanager
     def transaction(self, durable: bool = True, wait_s: float = BUSY_TIMEOUT_S) -> Iterator[sqlite3.Connection]:
-        """Commit everything inside together, or nothing. Transactions may be nested.
-
-        Args:
-            durable: Sync the log at the commit. Without it a power failure may undo the transaction, but only as a
-                whole and only together with all later ones.
-            wait_s: Seconds to wait for another writer. A read that stores what it computed waits for nobody.
-
-        Raises:
-            LibraryReadOnly: The library is open for reading only.
-            LibraryBusy: Another process holds the lock.
-            LibraryUnwritable: The disk is full, or a copy is being read.
-            LibraryMissing: The file was removed or replaced.
-        """
+        """Commit everything inside together, or nothing. Transactions may be nested."""
         if self.read_only:
             raise LibraryReadOnly(f"{self.path} is open for reading only. Open it with read_only=False to write.")
         with self._lock:
@@ -323,11 +299,7 @@ class Store:
                 self._lock.release()
 
     def copy_to(self, path: str | Path) -> None:
-        """Write a compact copy of the file, of one moment, to a new file. Free pages are not copied.
-
-        Raises:
-            LibraryUnwritable: The disk is full, or the folder cannot be written.
-        """
+        """Write a compact copy of the file, of one moment, to a new file. Free pages are not copied."""
         with self._lock, self._translate_errors():
             self.connection.execute("VACUUM INTO ?", (str(path),))
 
@@ -336,10 +308,6 @@ class Store:
         """Yield the connection for `sqlite3.Connection.backup`, which replaces the whole content in one transaction.
 
         Other processes may have the file open: they see the old content until it is replaced.
-
-        Raises:
-            LibraryReadOnly: The library is open for reading only.
-            LibraryUnwritable: The file is locked, or the disk is full.
         """
         if self.read_only:
             raise LibraryReadOnly(f"{self.path} is open for reading only. Open it with read_only=False to write.")
@@ -353,11 +321,7 @@ class Store:
         return self.freshness.data_version()
 
     def shrink(self, *, rewrite: bool = True) -> None:
-        """Truncate the log, and by default rewrite the file without deleted content.
-
-        Raises:
-            LibraryUnwritable: Another process keeps reading an old version, or the disk is full.
-        """
+        """Truncate the log, and by default rewrite the file without deleted content."""
         with self._lock, self._translate_errors():
             if rewrite:
                 self.connection.execute("VACUUM")
@@ -464,9 +428,6 @@ def _wait_for_creator(path: Path) -> None:
 
     SQLite creates an empty file and writes its first page a moment later. A file that stays empty was truncated or
     created by something else. Starting a new library in it would hide the loss of the old one.
-
-    Raises:
-        NotALibrary: The file stays empty.
     """
     while not path.stat().st_size:
         if time.time() - path.stat().st_mtime > MAKING_S:

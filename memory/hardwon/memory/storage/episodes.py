@@ -91,11 +91,7 @@ def log_change(
 
 
 def is_recorded(connection: Connection, namespace: int, trajectory: Trajectory) -> bool:
-    """Return whether this episode is in the episode store.
-
-    Raises:
-        ConfigError: Another episode has the same id.
-    """
+    """Return whether this episode is in the episode store."""
     row = connection.execute(
         "SELECT task, n_steps FROM trajectories WHERE namespace = ? AND id = ?", (namespace, trajectory.id)
     ).fetchone()
@@ -105,12 +101,7 @@ def is_recorded(connection: Connection, namespace: int, trajectory: Trajectory) 
 
 
 def refuse_other_episode(trajectory: Trajectory, task: str, n_steps: int) -> None:
-    """Check that the stored episode with the same id is this episode.
-
-    Raises:
-        ConfigError: Its task or its number of steps differs. The message names neither, because the caller may not be
-            allowed to read the stored episode.
-    """
+    """Check that the stored episode with the same id is this episode."""
     if (task, n_steps) != (plain(trajectory.task), len(trajectory.steps)):
         raise ConfigError(
             f"another episode has the id {trajectory.id!r}. Use a different id, or none to have one assigned."
@@ -172,12 +163,7 @@ class Batch:
         self._episodes.clear()
 
     def _count(self, episodes: Sequence[Trajectory], before: str) -> None:
-        """Count the words and the worlds of the episodes that count.
-
-        Args:
-            episodes: The episodes of this batch, which are stored.
-            before: Whose episodes counted before this batch.
-        """
+        """Count the words and the worlds of the episodes that count."""
         counted = find_counted_writers(self._connection.execute, self._namespace)
         if is_outnumbered(self._connection, self._namespace, before, counted):
             recount_words(self._connection, self._namespace, counted)
@@ -455,15 +441,7 @@ def _encode_ids(ids: Iterable[int]) -> str:
 
 
 def read_steps(store: Store, where: str, parameters: tuple[Any, ...], *, brief: bool = False) -> list[Step]:
-    """Return the steps that a query selects, with their states.
-
-    Args:
-        store: The library's store.
-        where: WHERE clause over the table `steps`, optionally with ORDER BY. Pass ids as one JSON list,
-            `id IN (SELECT value FROM json_each(?))`, because SQLite limits the number of parameters.
-        parameters: Values of the clause's placeholders.
-        brief: Omit keys and reasons, which takes half the time.
-    """
+    """Return the steps that a query selects, with their states."""
     return _build_steps(store, store.rows(f"SELECT {_STEP} FROM steps WHERE {where}", parameters), brief)
 
 

@@ -64,11 +64,7 @@ class Freshness:
     # -- versions ---------------------------------------------------------------------------------
 
     def data_version(self) -> int:
-        """Return a number that changes when another connection writes to the file.
-
-        Raises:
-            LibraryMissing: The file was removed or replaced.
-        """
+        """Return a number that changes when another connection writes to the file."""
         with self._lock:
             self.check_same_file()
             try:
@@ -83,11 +79,7 @@ class Freshness:
         return self.data_version(), self._store.connection.total_changes
 
     def check_same_file(self) -> None:
-        """Check that the path still refers to the file that was opened; otherwise writes would be lost.
-
-        Raises:
-            LibraryMissing: The file was removed or replaced.
-        """
+        """Check that the path still refers to the file that was opened; otherwise writes would be lost."""
         if self._inode is None:
             return
         try:
@@ -125,12 +117,7 @@ class Freshness:
         return self.read_at is not None and not self.is_behind and self.read_at == self.version()
 
     def catch_up(self, file: Callable[[], None], read: Callable[[], None]) -> None:
-        """Read what was written since the last call, if anything was.
-
-        Args:
-            file: Stores the buffered episodes of all processes.
-            read: Updates the caches, within one snapshot of the file.
-        """
+        """Read what was written since the last call, if anything was."""
         version = self.version()
         if version == self.read_at and not self.is_behind:
             return
@@ -182,11 +169,7 @@ class Freshness:
         return self._store.copied and self.data_version() != self._copied_at
 
     def heed(self) -> None:
-        """Call `on_forgotten` if recorded experience was changed since the last call, so that caches are dropped.
-
-        Raises:
-            LibraryDamaged: Another program changed the schema of the file.
-        """
+        """Call `on_forgotten` if recorded experience was changed since the last call, so that caches are dropped."""
         if self._generation is None:  # the schema is still being created
             return
         if (schema := self._read_schema_version()) != self._schema:

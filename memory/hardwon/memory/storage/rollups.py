@@ -193,17 +193,7 @@ def _build_summary(row: tuple[int, str, str, int, str, float, int, int, int, int
 
 
 def read_evidence(store: Store, namespace: int, summary_id: int, failure: str | None = None) -> list[int]:
-    """Return the ids of the steps behind a summary's counts.
-
-    Args:
-        store: The library's store.
-        namespace: Id of the namespace.
-        summary_id: Id of the summary.
-        failure: Return only the steps with this failure; `none` selects steps without a failure.
-
-    Raises:
-        UnknownName: The summary or the failure does not exist.
-    """
+    """Return the ids of the steps behind a summary's counts."""
     if failure is not None and failure not in list(Failure):
         raise UnknownName.of("failure", failure, list(Failure))
     if not store.rows("SELECT 1 FROM attempts WHERE namespace = ? AND id = ?", (namespace, summary_id)):
@@ -374,15 +364,7 @@ def rebuild(connection: Connection, store: Store, namespace: int) -> None:
 
 
 def recount(connection: Connection, store: Store, namespace: int, episode: str, steps: Iterable[Step]) -> None:
-    """Count the attempts of one episode's steps again, after the episode's outcome changed.
-
-    Args:
-        connection: Connection with an open transaction.
-        store: The library's store.
-        namespace: Number of the namespace.
-        episode: Id of the episode.
-        steps: Its steps.
-    """
+    """Count the attempts of one episode's steps again, after the episode's outcome changed."""
     keys = {make_key(step.pre.signature, step.action) for step in steps if step.action}
     situations = json.dumps(sorted({signature for signature, _ in keys}))
     where = "namespace = ? AND signature IN (SELECT value FROM json_each(?))"

@@ -57,11 +57,7 @@ Schema = frozenset[SchemaObject]
 
 
 def check_schema(connection: sqlite3.Connection, version: int, path: str) -> None:
-    """Check that a library file has the objects that the migrations up to `version` create, and no others.
-
-    Raises:
-        LibraryDamaged: It has others. The message names them.
-    """
+    """Check that a library file has the objects that the migrations up to `version` create, and no others."""
     if changes := find_changes(connection, version, path):
         raise LibraryDamaged(
             f"{path} was changed by another program, so it cannot be trusted: {changes}. "

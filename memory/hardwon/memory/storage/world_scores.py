@@ -35,13 +35,7 @@ def _rank_score(scored: tuple[float, int]) -> tuple[float, float]:
 
 
 def score_in(scores: Mapping[int, tuple[float, int]], world: int, score: float) -> float:
-    """Return an item's score in one world, shrunk toward its mean over all worlds.
-
-    Args:
-        scores: Score and number of uses, by world.
-        world: Id of the world.
-        score: The item's stored overall score, in [0, 1].
-    """
+    """Return an item's score in one world, shrunk toward its mean over all worlds."""
     if not scores:
         return score
     mean, _ = _mean(list(scores.values()))

@@ -110,14 +110,7 @@ class World:
                 counts.update(dict(kept))
 
     def likeness(self, words: Collection[str]) -> float | None:
-        """Return the similarity between the frame and a task, or None if the task does not fit.
-
-        Args:
-            words: Content words of the task.
-
-        Returns:
-            The Jaccard similarity in [0, 1]; 0 if the task has no words or the tasks of this world are free text.
-        """
+        """Return the similarity between the frame and a task, or None if the task does not fit."""
         usual = len(self.frame) * self.episodes / self.size if self.size else 0.0
         if not words or usual < FRAMED:
             return 0.0
@@ -268,11 +261,7 @@ class Worlds:
         return world.id, [world, *(other for other in changed if other is not world)]
 
     def _unite(self, environment: str, words: frozenset[str], forms: frozenset[str]) -> list[World]:
-        """Merge young worlds if this episode shows that their tasks differ only in names.
-
-        Returns:
-            The merged worlds. The first one absorbs the others. Empty if nothing was merged.
-        """
+        """Merge young worlds if this episode shows that their tasks differ only in names."""
         young = [
             world
             for world in self.standing
@@ -381,14 +370,7 @@ class Placement(NamedTuple):
 
 
 def place_episodes(connection: Connection, namespace: int, episodes: Sequence[Trajectory], counted: str) -> None:
-    """Place stored episodes in worlds and record the result. Excluded episodes belong to no world.
-
-    Args:
-        connection: An open transaction.
-        namespace: The number of the namespace.
-        episodes: The episodes.
-        counted: Whose episodes count; see `counted`.
-    """
+    """Place stored episodes in worlds and record the result. Excluded episodes belong to no world."""
     placements = [
         Placement(
             episode.id,
@@ -428,13 +410,7 @@ def renew(connection: Connection, namespace: int) -> None:
 
 
 def rebuild(connection: Connection, namespace: int, counted: str | None = None) -> None:
-    """Place all episodes of a namespace again, in the order in which they were stored.
-
-    Args:
-        connection: An open transaction.
-        namespace: The number of the namespace.
-        counted: Whose episodes count, or None to look it up.
-    """
+    """Place all episodes of a namespace again, in the order in which they were stored."""
     counted = find_counted_writers(connection.execute, namespace) if counted is None else counted
     connection.execute("DELETE FROM worlds WHERE namespace = ?", (namespace,))
     connection.execute("DELETE FROM episode_worlds WHERE namespace = ?", (namespace,))

@@ -31,17 +31,7 @@ def writer_name(kind: str, name: str = "") -> str:
 
 
 def received(trajectory: Trajectory, keys: Keys, *, writer: str, trust: Trust) -> Trajectory:
-    """Return an episode as it is stored: with the given writer and trust, and with recomputed keys.
-
-    Args:
-        trajectory: Episode as the client sent it.
-        keys: Function that computes the keys of a step.
-        writer: Name of the client.
-        trust: "trusted" or "untrusted".
-
-    Raises:
-        ConfigError: The episode is untrusted and has no writer.
-    """
+    """Return an episode as it is stored: with the given writer and trust, and with recomputed keys."""
     if trust == "untrusted" and not writer:
         raise ConfigError("an untrusted episode has no writer; give its name, such as token:NAME.")
     familiar = Familiarity()

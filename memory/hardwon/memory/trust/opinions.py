@@ -24,15 +24,6 @@ def count_rating(connection: Connection, client: str, most: int, now: float) -> 
     """Count one rating of a client, unless it gave too many in the last minute.
 
     The times are in the library, so that all processes of a server share the limit. Older ones are deleted.
-
-    Args:
-        connection: An open transaction.
-        client: The client that is limited.
-        most: Largest number of ratings in a minute.
-        now: Time in seconds since the epoch.
-
-    Raises:
-        TooMuchFeedback: The client has used up its ratings.
     """
     # Times in the future are from before the clock was put back; they would never expire.
     connection.execute("DELETE FROM ratings WHERE at <= ? OR at > ?", (now - MINUTE_S, now + 1.0))
@@ -49,22 +40,7 @@ def count_rating(connection: Connection, client: str, most: int, now: float) -> 
 def record_opinion(
     connection: Connection, namespace: int, item: Item, helped: bool, writer: str, episode: str
 ) -> float:
-    """Record an untrusted writer's feedback on an item, and return the item's new score.
-
-    Args:
-        connection: An open transaction.
-        namespace: The number of the namespace.
-        item: The rated item.
-        helped: Whether the item helped.
-        writer: Name of the writer.
-        episode: Id of the episode in which the item was shown.
-
-    Returns:
-        The score in [0, 1], rounded to 4 decimals.
-
-    Raises:
-        TooMuchFeedback: If the writer already rated the item in this episode.
-    """
+    """Record an untrusted writer's feedback on an item, and return the item's new score."""
     opinions = connection.execute(
         "SELECT episode, moved FROM opinions WHERE namespace = ? AND item_id = ? AND writer = ?",
         (namespace, item.id, writer),

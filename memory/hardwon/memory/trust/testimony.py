@@ -127,20 +127,7 @@ def hits_of(
     is_known: Callable[[str], bool],
     uses: Mapping[str, int],
 ) -> tuple[Hit, ...]:
-    """Return the best supported actions of untrusted steps in similar states, or in states with the signature.
-
-    Args:
-        store: Open library file.
-        namespace: Number of the namespace.
-        hits: Similar states as (id, cosine, reason).
-        signature: Signature of the current state.
-        k: Maximum number of hits.
-        is_known: Returns whether a trusted step has an action with this template.
-        uses: Number of untrusted steps by form, in all situations; see `uses_of`.
-
-    Returns:
-        Hits on steps that contain the form of an action and its most frequent outcome, and no text of the writers.
-    """
+    """Return the best supported actions of untrusted steps in similar states, or in states with the signature."""
     cosines = sorted((cosine for _, cosine, _ in hits), reverse=True)
     # not the best cosine: a few close copies of an expected request would then exclude all other states
     reference = cosines[min(COPIES, len(cosines) // 3)] if cosines else 0.0
@@ -157,14 +144,6 @@ def hits_by_words(
 
     Only the words of the forms count, because only they are shown. The words of the steps would let their writer decide
     which questions they answer, and would tell a reader what the steps say.
-
-    Args:
-        store: Open library file.
-        namespace: Number of the namespace.
-        question: The question.
-        k: Maximum number of hits.
-        is_known: Returns whether a trusted step has an action with this template.
-        uses: Number of untrusted steps by form, in all situations; see `uses_of`.
     """
     question_words = {word.lower() for word in _PIECES.findall(question)} - FUNCTION_WORDS
     shares = {form: len(question_words & _words_of_form(form)) for form in uses if form}

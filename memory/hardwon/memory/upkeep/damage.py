@@ -20,12 +20,7 @@ _LISTED = 3
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Convert errors of damaged or manually changed rows to errors that name the library.
-
-    Raises:
-        ConfigError: The data is nested too deeply.
-        LibraryError: Any other row that cannot be read.
-    """
+    """Convert errors of damaged or manually changed rows to errors that name the library."""
     try:
         yield
     except HardwonError:

@@ -211,11 +211,6 @@ def deciding_episodes(store: Store, namespace: int, strategies: Mapping[str, Seq
     """Return, by strategy id, the episodes in which a strategy took part in an estimate that chose an action.
 
     An estimate is a mean over all keys of an action, so every strategy of these keys took part in the choice.
-
-    Args:
-        store: The library's store.
-        namespace: Number of the namespace.
-        strategies: The ids of the steps behind each strategy, by its id.
     """
     keys = _find_strategy_keys(store, strategies)
     if not keys:

@@ -7,12 +7,7 @@ from hardwon.memory.storage.database import Store
 
 
 def list_namespaces(path: Path, *, read_only: bool = True) -> list[str]:
-    """Return the names of the namespaces of a library, sorted.
-
-    Args:
-        path: The library file.
-        read_only: Open the file read-only, which requires that it exists with the current schema.
-    """
+    """Return the names of the namespaces of a library, sorted."""
     store = Store(path, read_only=read_only)
     try:
         return [row[0] for row in store.rows("SELECT name FROM namespaces ORDER BY name")]

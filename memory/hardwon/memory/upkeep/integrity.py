@@ -263,9 +263,6 @@ def repair(store: Store, namespace: int) -> list[Problem]:
     """Rebuild the derived data that is wrong, and nothing else; return the problems.
 
     Damaged primary rows are among the problems and stay as they are. `verify` reports them again with a remedy.
-
-    Raises:
-        NotALibrary: The file itself is damaged, so its rows cannot be trusted.
     """
     # Verify inside the transaction, so that nothing changes between the check and the repair.
     with store.transaction() as connection:
@@ -284,13 +281,7 @@ def rebuild(connection: Connection, store: Store, namespace: int, where: str) ->
 
 
 def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int], None]) -> None:
-    """Embed all texts without a vector, in every namespace. Each batch of a few hundred texts is committed.
-
-    Args:
-        store: The library's store.
-        embedder: The library's embedder.
-        on_embedded: Callback that receives the number of embedded texts and the total.
-    """
+    """Embed all texts without a vector, in every namespace. Each batch of a few hundred texts is committed."""
     namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
     parts: list[tuple[int, search.Kind]] = [(namespace, kind) for namespace in namespaces for kind in search.KINDS]
     total = sum(len(store.rows(_LIVE[kind], (namespace,))) for namespace, kind in parts)

@@ -40,21 +40,7 @@ Place = tuple[str, int]
 
 
 def export_jsonl(store: Store, namespace: int, path: str | Path, damage: list[str] | None = None) -> int:
-    """Write episodes, items, usages and item histories to a file, each oldest first.
-
-    Args:
-        store: The library's store.
-        namespace: Number of the namespace.
-        path: The file.
-        damage: Receives the records that cannot be read, which are left out. None raises an error instead.
-
-    Returns:
-        The number of lines.
-
-    Raises:
-        ConfigError: The file cannot be written.
-        LibraryDamaged: A row is damaged, and nothing was written.
-    """
+    """Write episodes, items, usages and item histories to a file, each oldest first."""
     path = Path(path)
     if damage is None and (rows := [row for row in find_damaged_rows(store.connection) if not row.missing]):
         raise make_damage_error(store.path, rows, ValueError("wrong checksum"))
@@ -208,23 +194,11 @@ class Import:
         }
 
     def read(self, path: str | Path) -> int:
-        """Write the records of a file that do not exist yet; return the number of new lines.
-
-        Raises:
-            ConfigError: The file cannot be read, or a line is invalid. The message names the line.
-        """
+        """Write the records of a file that do not exist yet; return the number of new lines."""
         return self.read_lines(_read_lines(path), str(path))
 
     def read_lines(self, lines: Iterable[str], path: str) -> int:
-        """Write the records of lines that do not exist yet; return the number of new lines.
-
-        Args:
-            lines: The lines of a file.
-            path: Its name, for messages.
-
-        Raises:
-            ConfigError: A line is invalid. The message names it.
-        """
+        """Write the records of lines that do not exist yet; return the number of new lines."""
         count = 0
         for number, line in enumerate(lines, 1):
             try:

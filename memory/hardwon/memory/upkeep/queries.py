@@ -44,10 +44,6 @@ def items(
 
     The arguments are those of `ExperienceLibrary.items`. `places` are `signature`, `location` and `tag`: active items
     are looked up in the index of that name, and items of another status are scanned.
-
-    Raises:
-        UnknownName: The order, a kind or a filter does not exist.
-        ConfigError: `limit` or `offset` is negative.
     """
     if sort not in _SORTS:
         raise UnknownName.of("order", sort, _SORTS)

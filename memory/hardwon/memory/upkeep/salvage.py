@@ -46,13 +46,7 @@ class Salvage(NamedTuple):
 
 
 def salvage(path: Path, namespace: str, target: Path) -> Salvage:
-    """Write the readable records of one namespace of a damaged file to a JSONL file.
-
-    Raises:
-        NotALibrary: The file is no library, or its first page is damaged.
-        UnknownName: The namespace does not exist.
-        ConfigError: The target cannot be written.
-    """
+    """Write the readable records of one namespace of a damaged file to a JSONL file."""
     with _make_folder(target) as folder:
         copy = Path(folder) / "copy.db"
         with _open_damaged(path) as (source, version):

@@ -15,12 +15,7 @@ from .write_buffer import file_all
 
 
 def namespace_number(store: Store, name: str) -> int:
-    """Return the id of a namespace, creating it if the library is writable.
-
-    Raises:
-        UnknownName: The namespace does not exist and the library is read-only.
-        ConfigError: The name of a new namespace contains a secret.
-    """
+    """Return the id of a namespace, creating it if the library is writable."""
     rows = store.rows("SELECT id FROM namespaces WHERE name = ?", (name,))
     if rows:
         return int(rows[0][0])
@@ -38,14 +33,6 @@ def reembed(
     """Switch the library to another embedder and embed all texts in every namespace.
 
     An interrupted call can be repeated and continues where it stopped.
-
-    Args:
-        path: Path of the library.
-        embedder: The new embedder or its name.
-        on_embedded: Callback that receives the number of embedded texts and the total, after each write.
-
-    Returns:
-        The new embedder.
     """
     chosen = open_embedder(embedder)
     store = Store(path)
@@ -65,11 +52,7 @@ def reembed(
 
 
 def agree_on_embedder(store: Store, wanted: str | Embedder | None) -> Embedder:
-    """Return the library's embedder; a new library adopts `wanted`.
-
-    Raises:
-        EmbedderMismatch: `wanted` differs from the library's embedder. The message has the command to re-embed.
-    """
+    """Return the library's embedder; a new library adopts `wanted`."""
     stored = dict(store.rows("SELECT name, value FROM meta WHERE name IN ('embedder', 'fingerprint')"))
     if stored and wanted is None:
         return RememberedEmbedder(stored["embedder"], stored["fingerprint"], store.path)

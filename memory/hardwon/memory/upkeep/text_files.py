@@ -17,15 +17,7 @@ HEAD_BYTES = 4
 
 
 def find_encoding(head: bytes, name: object) -> str:
-    """Return the encoding of a file, judged by its byte order mark.
-
-    Args:
-        head: The first `HEAD_BYTES` bytes.
-        name: Name of the file, for the message.
-
-    Raises:
-        ConfigError: The file looks like UTF-16 without a mark.
-    """
+    """Return the encoding of a file, judged by its byte order mark."""
     encoding = next((encoding for mark, encoding in _MARKS if head.startswith(mark)), "")
     if not encoding and b"\0" in head:
         raise ConfigError(f"{name} is not UTF-8: it looks like UTF-16 without a byte order mark. Save it as UTF-8.")
@@ -33,16 +25,7 @@ def find_encoding(head: bytes, name: object) -> str:
 
 
 def open_text(path: str | Path, *, newline: str | None = None) -> TextIO:
-    """Open a text file.
-
-    Args:
-        path: The file.
-        newline: What ends a line; see `open`.
-
-    Raises:
-        OSError: The file cannot be opened.
-        ConfigError: The file looks like UTF-16 without a mark.
-    """
+    """Open a text file."""
     file = Path(path).open("rb")  # noqa: SIM115, the caller closes it
     try:
         encoding = find_encoding(file.peek(HEAD_BYTES)[:HEAD_BYTES], path)
@@ -53,12 +36,6 @@ def open_text(path: str | Path, *, newline: str | None = None) -> TextIO:
 
 
 def read_text(path: str | Path) -> str:
-    """Return the text of a file.
-
-    Raises:
-        OSError: The file cannot be read.
-        UnicodeDecodeError: The file has bytes that its encoding has not.
-        ConfigError: The file looks like UTF-16 without a mark.
-    """
+    """Return the text of a file."""
     with open_text(path) as file:
         return file.read()

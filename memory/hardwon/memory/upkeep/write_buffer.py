@@ -88,15 +88,6 @@ class WriteBuffer:
 
         Episodes that already exist are not written again. Episodes that use items bypass the buffer, because item
         scores change with them. So do episodes inside another transaction.
-
-        Args:
-            episodes: Episodes with or without ids.
-
-        Returns:
-            The ids of all episodes, in order.
-
-        Raises:
-            ConfigError: An episode cannot be stored, or another episode has its id.
         """
         self.on_file()
         # Before the transaction: redacting and packing take long, and other writers would have to wait.
@@ -136,11 +127,7 @@ class WriteBuffer:
         return max(number, self._newest + 1, int(newest) + 1)
 
     def _is_present(self, connection: Connection, episode: Trajectory) -> bool:
-        """Return whether an episode is in the buffer or in the episode store.
-
-        Raises:
-            ConfigError: Another episode has its id.
-        """
+        """Return whether an episode is in the buffer or in the episode store."""
         parameters = {"id": _decode_row_id(episode.id), "namespace": self._namespace, "ref": episode.id}
         waiting = connection.execute(_FIND, parameters).fetchone()
         if waiting:
@@ -290,11 +277,7 @@ class WriteBuffer:
         return stored
 
     def write_alone(self, connection: Connection, episode: Trajectory, at: str) -> Trajectory:
-        """Store one episode without updating item scores, and return it with the ids of its steps; for imports.
-
-        Raises:
-            ConfigError: The episode cannot be stored.
-        """
+        """Store one episode without updating item scores, and return it with the ids of its steps; for imports."""
         check_episode(episode)
         batch = Batch(connection, self._namespace, self._key_ids, DISCOUNT)
         stored = batch.add(episode, at)
@@ -370,11 +353,7 @@ def redact_and_pack(episode: Trajectory) -> tuple[Trajectory, str]:
 
 
 def pack_episode(episode: Trajectory) -> str:
-    """Return an episode as text for the buffer. States that several steps share occur once.
-
-    Raises:
-        ConfigError: A reward or the score is not a finite number, or the seed does not fit into 64 bits.
-    """
+    """Return an episode as text for the buffer. States that several steps share occur once."""
     states = {id(state): state for step in episode.steps for state in (step.pre, step.post)}
     places = {ref: place for place, ref in enumerate(states)}
     offers = {actions: place for place, actions in enumerate(dict.fromkeys(step.admissible for step in episode.steps))}

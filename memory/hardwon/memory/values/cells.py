@@ -65,16 +65,7 @@ class Cell:
     def add(
         self, value: float, step_id: int, action: str = "", *, bad: bool = False, lost: bool = False, episode: int = 0
     ) -> None:
-        """Add one step.
-
-        Args:
-            value: Discounted return of the step.
-            step_id: Id of the step.
-            action: The action, to recognize whether different actions failed.
-            bad: Whether the step is evidence against the action.
-            lost: Whether the step lost the task.
-            episode: A number that all steps of one episode share.
-        """
+        """Add one step."""
         self.n += 1
         is_new = not self.episodes or episode != self.last_in
         self.episodes += is_new
@@ -118,12 +109,7 @@ def compute_precision(n: int, variance: float) -> float:
 
 
 def leave_out(of_action: Cell, word: Cell) -> Cell | None:
-    """Return the steps without a word if it is a condition of the action; see `CONDITION`.
-
-    Args:
-        of_action: All steps with the action of which notes told something.
-        word: Those of which they told the word.
-    """
+    """Return the steps without a word if it is a condition of the action; see `CONDITION`."""
     least, share, missing = CONDITION
     if word.n - word.bad < max(least, share * (of_action.n - of_action.bad)):
         return None
@@ -264,21 +250,12 @@ def weigh_name(own: Cell, kind: Cell) -> float:
     with a prior of two episodes of the variance of all. n and m are numbers of episodes, because the returns of one
     episode depend on each other. This is the positive-part estimator of James and Stein (1961) with a larger constant.
     It leaves a difference out that chance explains: most names and numbers, such as those of drawers, tell nothing.
-
-    Args:
-        own: The steps with the name.
-        kind: The steps with any thing of the kind, among them those with the name.
     """
     return weigh_part((own.n, own.episodes, own.total), (kind.n, kind.episodes, kind.total, kind.squares))
 
 
 def weigh_part(own: tuple[int, int, float], kind: tuple[int, int, float, float]) -> float:
-    """Return the weight of a part of some values; see `weigh_name`.
-
-    Args:
-        own: Number of the values in the part, of their episodes, and their sum.
-        kind: Number of all values, of their episodes, their sum and the sum of their squares.
-    """
+    """Return the weight of a part of some values; see `weigh_name`."""
     (of_part, n, part), (count, episodes, total, squares) = own, kind
     of_rest, rest = count - of_part, total - part
     m = of_rest * episodes / count  # an episode may have steps of both

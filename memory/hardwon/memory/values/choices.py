@@ -33,12 +33,7 @@ REREAD = 1.25
 
 
 def weight_of(won: int, episodes: int) -> float:
-    """Return the weight of choices relative to values, in [0, 1].
-
-    Args:
-        won: Successful episodes of a world.
-        episodes: All episodes of that world.
-    """
+    """Return the weight of choices relative to values, in [0, 1]."""
     return max(0.0, 1.0 - FAILURES * (episodes - won) / episodes) if episodes else 0.0
 
 
@@ -78,11 +73,7 @@ class Choices:
                 count[3] = self._episodes
 
     def share(self, keys: Sequence[str]) -> float:
-        """Return the share of its opportunities at which an action was chosen, in [0, 1].
-
-        Args:
-            keys: The keys of the action, the most general first.
-        """
+        """Return the share of its opportunities at which an action was chosen, in [0, 1]."""
         share = 0.0
         kind = [0, 0, 0, 0]
         # From general to specific: each share becomes the prior of the next.
@@ -101,15 +92,7 @@ class Choices:
     def blend(
         self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], weight: float
     ) -> dict[str, Estimate]:
-        """Return the estimates with their values moved towards the likelihood that each action is chosen.
-
-        Args:
-            estimates: Estimates by action.
-            situation: The current situation.
-            actions: By action, the text about its earlier tries. The part about where a try led is dropped, because it
-                is unknown for the alternatives of a recorded step.
-            weight: Weight of the choices in [0, 1]; see `weight_of`.
-        """
+        """Return the estimates with their values moved towards the likelihood that each action is chosen."""
         shares = {action: self.share(situation.keys(action, actions[action].split(" to ")[0])) for action in estimates}
         most = max(shares.values(), default=0.0)
         if most <= 0.0:
@@ -123,15 +106,7 @@ class Choices:
 def read_choices(
     store: Store, namespace: int, worlds: Sequence[int], structural: frozenset[str], counted: str
 ) -> Choices:
-    """Count the choices in the newest successes of a world.
-
-    Args:
-        store: The library.
-        namespace: The number of the namespace.
-        worlds: All ids of the world, including those of worlds that were merged into it.
-        structural: The structural words.
-        counted: Whose episodes count; see `storage.counted`.
-    """
+    """Count the choices in the newest successes of a world."""
     marks = ",".join("?" * len(worlds))
     newest = store.rows(
         "SELECT id FROM trajectories AS one JOIN episode_worlds AS placed "

@@ -97,11 +97,7 @@ class Estimated:
 
 
 def shrink(arms: Mapping[int, Arms]) -> dict[int, Estimated]:
-    """Return the shrunk effect in each world that has episodes of both arms.
-
-    Args:
-        arms: By world, the episodes that showed or withheld the item.
-    """
+    """Return the shrunk effect in each world that has episodes of both arms."""
     differences = {world: _difference(counts) for world, counts in arms.items() if counts.compared}
     if not differences:
         return {}
@@ -131,13 +127,7 @@ def _difference(arms: Arms) -> tuple[float, float]:
 
 
 def _smooth(n: int, won: float, partly: float) -> tuple[float, float]:
-    """Return the mean of n outcomes, one success and one failure, and the variance of that mean.
-
-    Args:
-        n: Number of outcomes.
-        won: Their sum.
-        partly: Sum of x (1 - x) over them.
-    """
+    """Return the mean of n outcomes, one success and one failure, and the variance of that mean."""
     mean = (won + 1) / (n + 2)
     # not the mean of squares less the squared mean: this way, successes and failures are not rounded otherwise
     return mean, (mean * (1 - mean) - partly / (n + 2)) / (n + 2)
@@ -223,11 +213,7 @@ class Effects:
         return score
 
     def renew(self, *, worlds: bool = False) -> None:
-        """Invalidate the masks.
-
-        Args:
-            worlds: Whether worlds were merged; scores per world are then read again, too.
-        """
+        """Invalidate the masks."""
         self._left_out = None
         if worlds:
             self._masked.clear()
@@ -311,12 +297,7 @@ class Effects:
 
 
 def _count_arms(outcomes: Mapping[tuple[bool, ...], Sequence[tuple[int, float]]]) -> Arms:
-    """Return the arms of one world.
-
-    Args:
-        outcomes: By whether the item was masked and whether it was shown, (usage id, outcome) pairs in any order.
-            Merged worlds bring WINDOW pairs each, of which the newest count.
-    """
+    """Return the arms of one world."""
     # Taken over both groups, so that what the item did before it was masked is forgotten in the end.
     pairs = [(*pair, masked) for masked in (False, True) for pair in outcomes.get((masked, True), ())]
     newest = sorted(pairs)[-WINDOW:]

@@ -42,13 +42,7 @@ class FiledRepertoires:
             filed.unread = True
 
     def read(self, worlds: Worlds, environment: str | None, actions: Iterable[str]) -> Repertoire:
-        """Return the repertoire of an environment with all new episodes.
-
-        Args:
-            worlds: The worlds of the namespace.
-            environment: Label of the environment. None stands for all episodes of the namespace.
-            actions: Actions of the environment, which tell whether episodes without a label belong to it.
-        """
+        """Return the repertoire of an environment with all new episodes."""
         filed = self._filed.get(environment)
         if filed is None:
             filed = self._filed[environment] = _Filed()

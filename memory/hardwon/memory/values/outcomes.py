@@ -113,16 +113,7 @@ class ActionOutcomes:
         """True if there may be steps that have not been read."""
 
     def find(self, state: State, listed: Collection[str], worlds: frozenset[int] | None) -> dict[str, Outcome]:
-        """Return the outcomes of the listed actions, and of rewarded ones all of whose things the state names.
-
-        Args:
-            state: The current state.
-            listed: The admissible actions.
-            worlds: The worlds whose experience applies, or None for all.
-
-        Returns:
-            Outcomes by action; of actions that are not listed, at most UNLISTED, the most rewarded first.
-        """
+        """Return the outcomes of the listed actions, and of rewarded ones all of whose things the state names."""
         self._read()
         for cache in (self._sums, self._certainties, self._priors):
             if len(cache) > CACHED:
@@ -246,14 +237,7 @@ class ActionOutcomes:
 
 
 def find_enablers(store: Store, action: str, steps: Collection[int]) -> Counter[str]:
-    """Return the actions after which an action became possible, with the number of the steps in which they did.
-
-    Args:
-        store: The library's file.
-        action: The action.
-        steps: Ids of steps that took it. Those of episodes in which it was possible from the start do not count, nor do
-            those without the list of admissible actions.
-    """
+    """Return the actions after which an action became possible, with the number of the steps in which they did."""
     rows = store.rows(_BEFORE, (json.dumps(sorted(steps)),))
     offers = read_offers(store, {offer for _, _, offer, _ in rows if offer is not None})
     enablers: Counter[str] = Counter()
@@ -300,12 +284,7 @@ def list_things(action: str) -> tuple[str, ...]:
 
 
 def find_named(text: str, things: Collection[str]) -> frozenset[str]:
-    """Return the things that a text names; a key is not named by its `key holder`.
-
-    Args:
-        text: Words in lower case with a space between them and at both ends.
-        things: Things as ` words `.
-    """
+    """Return the things that a text names; a key is not named by its `key holder`."""
     mentions = set()
     for thing in sorted((thing for thing in things if thing in text), key=lambda thing: (-len(thing), thing)):
         if thing in text:

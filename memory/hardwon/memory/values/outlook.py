@@ -136,12 +136,7 @@ class Rows:
     """The key ids of actions; equal actions share one row. Row 0 has no keys."""
 
     def __init__(self, keys: Sequence[str] = ("",), rows: Ints = _NO_ROWS) -> None:
-        """Create rows.
-
-        Args:
-            keys: The keys by their ids, the empty one first.
-            rows: The key ids of all rows, (rows, columns).
-        """
+        """Create rows."""
         self._keys: dict[str, int] = {key: number for number, key in enumerate(keys)}
         self._array = rows
         self._added: dict[tuple[int, ...], int] | None = None
@@ -193,14 +188,7 @@ class Mean:
 
     @classmethod
     def of(cls, keys: Ints, values: Floats, size: int, episodes: Floats | None = None) -> "Mean":
-        """Return the means over steps. A key with the full names of things weighs as much as these differ from others.
-
-        Args:
-            keys: Key ids of each step, (steps, columns).
-            values: The figure of each step, (steps,).
-            size: Number of keys.
-            episodes: By key, the share of its steps that are of different episodes, (size,); by default all.
-        """
+        """Return the means over steps. A key with full names of things weighs as much as these differ from others."""
         flat = keys.ravel()
         spread = np.repeat(values, keys.shape[1])
         n = np.bincount(flat, minlength=size).astype(np.float64)
@@ -229,24 +217,14 @@ class Mean:
 
 
 def _list_names(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the ids of the keys with full names, and those of the keys of all things of their kind.
-
-    Args:
-        keys: Key ids of each step, (steps, columns).
-    """
+    """Return the ids of the keys with full names, and those of the keys of all things of their kind."""
     pairs = np.stack([keys[:, NAMED:].ravel(), keys[:, SPECIAL:NAMED].ravel()])
     names, kinds = np.unique(pairs[:, pairs[0] > 0], axis=1)
     return names, kinds
 
 
 def _count_episodes(keys: Ints, lengths: Sequence[int], size: int) -> Floats:
-    """Return, by key, the share of its steps that are of different episodes, (size,).
-
-    Args:
-        keys: Key ids of each step, (steps, columns).
-        lengths: Number of steps of each episode.
-        size: Number of keys.
-    """
+    """Return, by key, the share of its steps that are of different episodes, (size,)."""
     number = np.repeat(np.arange(len(lengths), dtype=np.int64), lengths)
     pairs = np.unique(number[:, None] * size + keys)
     n = np.bincount(keys.ravel(), minlength=size)
@@ -255,16 +233,7 @@ def _count_episodes(keys: Ints, lengths: Sequence[int], size: int) -> Floats:
 
 
 def _weigh_names(n: Floats, total: Floats, squares: Floats, episodes: Floats, names: Ints, kinds: Ints) -> Floats:
-    """Return how far the steps with each name count apart from others of its kind, (names,); see `cells.weigh_name`.
-
-    Args:
-        n: Number of steps by key.
-        total: Sum of their values.
-        squares: Sum of the squared values.
-        episodes: Share of the steps that are of different episodes.
-        names: Ids of the keys with full names.
-        kinds: For each, the id of the key of all things of its kind.
-    """
+    """Return how far the steps with each name count apart from others of its kind, (names,); see `cells.weigh_name`."""
     own, count = n[names], n[kinds]
     m, rest = count - own, total[kinds] - total[names]
     safe = np.maximum(m, 1.0)
@@ -326,12 +295,7 @@ class OutlookTable:
 
 
 def _count_tried(present: NDArray[np.bool_], counts: Floats) -> Floats:
-    """Return the least number of steps under the keys about the notes of each action, (actions,).
-
-    Args:
-        present: Whether the action has the key, (actions, columns).
-        counts: Number of steps under each key, 0 for a new one, (actions, columns).
-    """
+    """Return the least number of steps under the keys about the notes of each action, (actions,)."""
     columns_of_notes = slice(TOLD, TOLD + 1 + MAX_WORDS)
     tried: Floats = np.where(present[:, columns_of_notes], counts[:, columns_of_notes], np.inf).min(axis=1)
     return tried
@@ -344,13 +308,7 @@ def compute_value(gain: Floats, unlock: Floats, lost: Floats) -> Floats:
 
 
 def compute_chance(forms: Ints, tried: Floats, chances: Floats) -> Floats:
-    """Return the chance of each action to be paid, divided among its tries so far, (actions,).
-
-    Args:
-        forms: Key id of the form of each action, (actions,).
-        tried: Number of steps with the words of each action, (actions,).
-        chances: Chance by key of a form; see `count_chances`.
-    """
+    """Return the chance of each action to be paid, divided among its tries so far, (actions,)."""
     chance: Floats = chances[forms] / (1.0 + tried)
     return chance
 
@@ -360,11 +318,6 @@ def count_chances(keys: Ints, paid: NDArray[np.bool_], size: int) -> Floats:
 
     Actions count once, however often they were taken: 20 tries of one action say nothing about another one. A form
     that was never tried has a chance of one half.
-
-    Args:
-        keys: Key ids of each step, (steps, columns).
-        paid: Whether each step was rewarded, (steps,).
-        size: Number of keys.
     """
     special = np.where(keys[:, SPECIAL] > 0, keys[:, SPECIAL], keys[:, AGAIN])
     actions, number = np.unique(np.stack([keys[:, FORM], special], axis=1), axis=0, return_inverse=True)
@@ -375,14 +328,7 @@ def count_chances(keys: Ints, paid: NDArray[np.bool_], size: int) -> Floats:
 
 
 def fit(rows: Rows, forms: Forms, keys_of: OutlookKeys, episodes: Sequence[EpisodeRows]) -> OutlookTable:
-    """Fit the tables to episodes.
-
-    Args:
-        rows: The key ids of all rows.
-        forms: The forms of the actions in the episodes.
-        keys_of: Computes the keys of actions.
-        episodes: The episodes, oldest first.
-    """
+    """Fit the tables to episodes."""
     ids, size = rows.build(), rows.keys
     steps = _concatenate([episode.steps for episode in episodes], np.int32)
     rewards = _concatenate([episode.rewards for episode in episodes], np.float64)
@@ -431,12 +377,7 @@ class _Links:
     """See `EpisodeRows.opened`."""
 
     def fit(self, compute: Callable[[Floats], Floats], size: int) -> Mean:
-        """Return the means of what steps unlock, in sweeps along the chains.
-
-        Args:
-            compute: Returns the value of each row, given what it unlocks.
-            size: Number of keys.
-        """
+        """Return the means of what steps unlock, in sweeps along the chains."""
         step, after, visited, before = self.opened.T
         unlock = Mean.of(self.keys[:0], np.zeros(0), size)
         for _ in range(SWEEPS):

@@ -33,14 +33,7 @@ class OutlookBook:
     """The outlook tables of one world, updated from new episodes."""
 
     def __init__(self, store: Store, namespace: int, worlds: Sequence[int], sidecar: Sidecar) -> None:
-        """Create an unread book.
-
-        Args:
-            store: The library.
-            namespace: The number of the namespace.
-            worlds: The ids of the world, as recorded with its episodes.
-            sidecar: The cache files of the namespace.
-        """
+        """Create an unread book."""
         self._store = store
         self._sidecar = sidecar
         self._name = f"outlooks-{min(worlds)}-values"
@@ -67,11 +60,7 @@ class OutlookBook:
         self._episodes: deque[EpisodeRows] = deque(maxlen=EPISODES)
 
     def read(self, structural: frozenset[str]) -> OutlookTable:
-        """Return the tables, fitted to all episodes so far or almost all.
-
-        Args:
-            structural: The words that belong to the structure of the environment now.
-        """
+        """Return the tables, fitted to all episodes so far or almost all."""
         if not self.unread and self._table is not None:
             return self._table
         self.unread = False

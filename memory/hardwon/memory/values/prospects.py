@@ -43,14 +43,7 @@ class Prospects:
 
 
 def look_around(table: OutlookTable, state: State, actions: Sequence[str], episode: EpisodeMap) -> Prospects:
-    """Return the prospects of a state.
-
-    Args:
-        table: The outlooks.
-        state: The current state.
-        actions: Its admissible actions.
-        episode: The map of the episode so far.
-    """
+    """Return the prospects of a state."""
     by_action = dict(zip(actions, table.judge(table.keys.list(state, actions, episode)), strict=True))
     return Prospects(by_action, tuple(_look_elsewhere(table, state, actions, episode)), table.scale)
 

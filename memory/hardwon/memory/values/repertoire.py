@@ -121,17 +121,7 @@ class Repertoire:
         seed: int | None = None,
         split: str = "",
     ) -> None:
-        """Count one episode.
-
-        Args:
-            episode: Its id.
-            task: Its task.
-            steps: Its steps.
-            outcome: Its outcome, in [0, 1]. It is a success from one half.
-            trial: `"followed"` or `"withheld"` if it measured the demonstrations; see `are_worse`.
-            seed: The seed of its task instance; see `leave_out`.
-            split: The split of its task instance, or empty if that is not known.
-        """
+        """Count one episode."""
         counted = _count_episode(episode, task, steps, outcome=outcome, trial=trial, seed=seed, split=split)
         self._counted.append(counted)
         self._instances.add((split, seed))
@@ -139,12 +129,7 @@ class Repertoire:
         self._merge(counted)
 
     def leave_out(self, split: str, seed: int) -> "Repertoire":
-        """Return the repertoire of the newest episodes without those of a task instance. Do not change it.
-
-        Args:
-            split: The split of the task instance. Episodes without one may be of any split, so they are left out too.
-            seed: The seed of the task instance.
-        """
+        """Return the repertoire of the newest episodes without those of a task instance. Do not change it."""
         own = {(split, seed), ("", seed)}
         if own.isdisjoint(self._instances):
             return self
@@ -207,12 +192,7 @@ class Repertoire:
         return counts[True] >= counts[False]
 
     def likelihood(self, thing: str, kind: str) -> float:
-        """Return the share of the sightings of a kind of thing that were at a kind of location.
-
-        Args:
-            thing: Head of a thing.
-            kind: Head of a location.
-        """
+        """Return the share of the sightings of a kind of thing that were at a kind of location."""
         everything = self._sightings.total()
         common = self._sightings[kind] / everything if everything else 0.0
         return (self._seen[thing, kind] + PRIOR * common) / (self._total[thing] + PRIOR)

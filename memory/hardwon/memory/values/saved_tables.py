@@ -51,15 +51,7 @@ class FiledValues:
         *,
         witness: int | None = None,
     ) -> None:
-        """Create an unread table.
-
-        Args:
-            store: The library.
-            namespace: The number of the namespace.
-            sidecar: The cache files of the namespace.
-            worlds: If given, keys are prefixed with the world of each step.
-            witness: If given, only the steps of this untrusted writer are read, and the table has no cache file.
-        """
+        """Create an unread table."""
         self._witness = witness
         self._store = store
         self._namespace = namespace
@@ -141,12 +133,7 @@ class FiledValues:
             self._saved = self._filed
 
     def read_steps(self, values: ValueTable, newest: int = MAX_ID) -> None:
-        """Add the steps that were recorded since the last call.
-
-        Args:
-            values: The table to add them to.
-            newest: Id of the last step to read.
-        """
+        """Add the steps that were recorded since the last call."""
         # A namespace with few steps is read by its index. Otherwise the unary plus disables that index, because
         # SQLite would sort the whole namespace for every batch; scanning by id needs no sort.
         few = "SELECT count(*) FROM (SELECT 1 FROM steps WHERE namespace = ? LIMIT ?)"
@@ -253,9 +240,6 @@ def saved_problem(store: Store, namespace: int, *, per_world: bool = False) -> s
     """Compare the cache file of a namespace's values with its steps.
 
     A file from before worlds were merged is not a problem; it is ignored the next time it is opened.
-
-    Returns:
-        The problem in words, or an empty string if there is none or no file.
     """
     sidecar, worlds = Sidecar(store, namespace), None
     if per_world:

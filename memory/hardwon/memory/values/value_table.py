@@ -78,17 +78,7 @@ class ValueTable:
         lost: bool = False,
         episode: int = 0,
     ) -> None:
-        """File one step under all its keys.
-
-        Args:
-            keys: The keys of the step.
-            value: Discounted return of the step.
-            step_id: Id of the step.
-            action: The action, to recognize whether different actions failed.
-            bad: Whether the step is evidence against the action.
-            lost: Whether the step lost the task.
-            episode: A number that all steps of one episode share.
-        """
+        """File one step under all its keys."""
         for key in keys:
             cell = self.cell(key)
             if cell is None:
@@ -117,10 +107,6 @@ class ValueTable:
 
         The words that go with a reward are not all its reason: something that is told to be cut and fried is rewarded
         for frying because of the word `fry`. Told only to be cut, it must not be fried.
-
-        Args:
-            action: The key of all steps with the action of which the notes tell something.
-            keys: The keys of the action in the current state.
         """
         of_action = self.cell(action)
         if of_action is None or not of_action.bad:
@@ -153,14 +139,6 @@ class ValueTable:
         share other words; see `_find_lacking`. The common key of all steps of which notes told something counts only
         then: it pools what notes told of other things. In a state without notes, those steps count as if they
         had been taken in this context, at most MEMORY of them.
-
-        Args:
-            keys: The keys of the action, the most general first.
-            context: The context of the action, copied into the estimate.
-            prefix: Text before each key in this table; the estimate names its key without it.
-
-        Returns:
-            The estimate; its value is 0 if no key has steps.
         """
         total = weight = lost = 0.0
         most_specific = None

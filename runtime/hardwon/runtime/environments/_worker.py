@@ -28,10 +28,6 @@ class Worker:
         """Run a call in the thread and return its result.
 
         After `NotInTime` or an interrupt, do not call `run` again but `end`: the thread may still be busy.
-
-        Raises:
-            NotInTime: There is no result after `timeout_s` seconds.
-            BaseException: Any error of the call.
         """
         try:
             answer, error = self._send(call).get(timeout=timeout_s)

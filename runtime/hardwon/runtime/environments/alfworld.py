@@ -57,17 +57,7 @@ class AlfWorld:
     def __init__(
         self, kind: str = ALL, *, data: str | Path = "", folds: Mapping[str, Sequence[str]] | None = None
     ) -> None:
-        """Create an environment.
-
-        Args:
-            kind: One of `KINDS`, or "all".
-            data: The folder of games. "" uses the environment variable `ALFWORLD_DATA`.
-            folds: Files of the games by name of a fold, instead of the folder's own folds.
-
-        Raises:
-            UnknownName: The kind does not exist.
-            ConfigError: The folder contains no game of this kind.
-        """
+        """Create an environment."""
         if kind not in (*KINDS, ALL):
             raise UnknownName.of("kind of game", kind, (*KINDS, ALL))
         self.name, self.game = f"alfworld/{kind}", kind
@@ -86,17 +76,7 @@ class AlfWorld:
         return len(self._list_games(fold))
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin a game.
-
-        Args:
-            task: The fold: train (the default), dev or test.
-            seed: The index of the game in the fold, from 0.
-
-        Raises:
-            UnknownName: The fold does not exist.
-            ConfigError: The seed is out of range.
-            MissingExtra: The `alfworld` extra is not installed.
-        """
+        """Begin a game."""
         fold = task.strip().lower() or "train"
         files = self._list_games(fold)
         if not 0 <= seed < len(files):
@@ -120,17 +100,7 @@ class AlfWorld:
         return games(self.data, self.game, fold) if self._folds is None else self._folds[fold]
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Take an action.
-
-        Args:
-            action: One of the admissible actions.
-
-        Returns:
-            The state, the reward (1.0 for solving the task, else 0.0), whether the episode ended, and the info.
-
-        Raises:
-            ConfigError: No episode is running.
-        """
+        """Take an action."""
         if self._over:
             raise ConfigError("no episode is running in this environment; call reset first.")
         after, _, _ = self._env.step(action)
@@ -148,12 +118,7 @@ class AlfWorld:
         return sorted(set(self._valid) - _INFO_ACTIONS)
 
     def gold_path(self) -> list[str]:
-        """Return the solution in the file of the running game, whose expert knows where everything is.
-
-        Raises:
-            ConfigError: No episode is running.
-            EnvironmentFailure: The file contains no solution.
-        """
+        """Return the solution in the file of the running game, whose expert knows where everything is."""
         if self._env is None:
             raise ConfigError("there is no episode to solve yet; call reset first.")
         try:

@@ -35,11 +35,7 @@ _VisibleObject = tuple[int, int, Any]
 
 
 def levels() -> list[str]:
-    """Return the names of the levels, sorted.
-
-    Raises:
-        MissingExtra: minigrid is not installed.
-    """
+    """Return the names of the levels, sorted."""
     return sorted(_load_level_ids())
 
 

@@ -70,17 +70,7 @@ class Bfcl:
     """A BFCL category as an `Environment`."""
 
     def __init__(self, category: str = "base", *, choices: int = 0) -> None:
-        """Create an environment for one category.
-
-        Args:
-            category: One of `CATEGORIES`.
-            choices: The number of calls on offer in each turn, including the right ones. 0 allows any call.
-
-        Raises:
-            UnknownName: The category does not exist.
-            ConfigError: `choices` is negative.
-            MissingExtra: `bfcl-eval` is not installed.
-        """
+        """Create an environment for one category."""
         if category not in CATEGORIES:
             raise UnknownName.of("category", category, CATEGORIES)
         if choices < 0:
@@ -96,16 +86,7 @@ class Bfcl:
         return len(tasks(self.game, fold))
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin a task.
-
-        Args:
-            task: The fold: train (the default, 100 tasks), dev or test (50 each).
-            seed: The index of the task in the fold, from 0.
-
-        Raises:
-            UnknownName: The fold does not exist.
-            ConfigError: The seed is out of range.
-        """
+        """Begin a task."""
         fold = task.strip().lower() or "train"
         candidates = tasks(self.game, fold)
         if not 0 <= seed < len(candidates):
@@ -118,18 +99,7 @@ class Bfcl:
         return self._state("")
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Make a call, or end the turn. The official checker judges the task at the end of its last turn.
-
-        Args:
-            action: A call such as `lockDoors(unlock=True)`, or `answer()` to end the turn.
-
-        Returns:
-            The state, the reward (0 before the end, then the score), whether the task ended, and the info. The score
-            is the fraction of turns before the first wrong one; only 1.0 is a success.
-
-        Raises:
-            ConfigError: No episode is running.
-        """
+        """Make a call, or end the turn. The official checker judges the task at the end of its last turn."""
         if self._over:
             raise ConfigError("no episode is running in this environment; call reset first.")
         call, problem = self._parse_action(action)
@@ -164,11 +134,7 @@ class Bfcl:
         return {ANSWER: answer, **schemas}
 
     def _list_functions(self) -> list[Mapping[str, Any]]:
-        """Return the records of the functions that can be called now.
-
-        Raises:
-            ConfigError: No episode has begun.
-        """
+        """Return the records of the functions that can be called now."""
         if self._task is None:
             raise ConfigError("bfcl has no functions before its first episode; call reset first.")
         hidden = self._task.hidden[self._turn]
@@ -176,11 +142,7 @@ class Bfcl:
         return [function for function in functions if function["name"] not in hidden]
 
     def gold_path(self) -> list[str]:
-        """Return calls that solve the current task, with `answer()` at the end of each turn.
-
-        Raises:
-            ConfigError: No task was begun.
-        """
+        """Return calls that solve the current task, with `answer()` at the end of each turn."""
         if self._task is None:
             raise ConfigError("there is no task to solve yet; call reset first.")
         return [call for calls in self._task.solution for call in (*calls, f"{ANSWER}()")]
@@ -310,12 +272,7 @@ def _check_turns(task: Task, turns: list[list[str]]) -> str:
 
 @cache
 def tasks(category: str, fold: str) -> tuple[Task, ...]:
-    """Return the tasks of a category in a fold, in the leaderboard's order.
-
-    Raises:
-        UnknownName: The fold does not exist.
-        MissingExtra: `bfcl-eval` is not installed.
-    """
+    """Return the tasks of a category in a fold, in the leaderboard's order."""
     if fold not in FOLDS:
         raise UnknownName.of("fold", fold, FOLDS)
     data = _find_package() / "data"

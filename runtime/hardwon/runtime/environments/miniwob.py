@@ -38,15 +38,7 @@ class MiniWob:
     """A MiniWoB++ task as an `Environment`."""
 
     def __init__(self, task: str = "click-button") -> None:
-        """Create an environment for one task; the browser starts at the first `reset`.
-
-        Args:
-            task: The name of the task.
-
-        Raises:
-            UnknownName: The task does not exist.
-            MissingExtra: The `miniwob` extra is not installed.
-        """
+        """Create an environment for one task; the browser starts at the first `reset`."""
         names = tasks()
         if task not in names:
             raise UnknownName.of("task", task, names)
@@ -59,16 +51,7 @@ class MiniWob:
         return SEEDS
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Load a page.
-
-        Args:
-            task: The fold: train (the default), dev or test.
-            seed: An index into the fold, 0 to 999999.
-
-        Raises:
-            UnknownName: The fold does not exist.
-            ConfigError: The seed is out of range, or there is no browser.
-        """
+        """Load a page."""
         fold = task.strip().lower() or "train"
         if fold not in FOLDS:
             raise UnknownName.of("fold", task, FOLDS)
@@ -81,18 +64,7 @@ class MiniWob:
         return self._state("")
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Click an element or type into a field.
-
-        Args:
-            action: `click ELEMENT` or `type "WORDS" into ELEMENT`.
-
-        Returns:
-            The state, the reward, whether the episode ended, and the info. At the end, the reward is that of the
-            page in [0, 1], without its discount for time; before, it is 0.
-
-        Raises:
-            ConfigError: No episode is running.
-        """
+        """Click an element or type into a field."""
         if self._over:
             raise ConfigError("no episode is running in this environment; call reset first.")
         command = self._build_action(action.strip())
@@ -185,11 +157,7 @@ def _format_element(name: str, element: Mapping[str, Any]) -> str:
 
 
 def tasks() -> list[str]:
-    """Return the names of the tasks, sorted.
-
-    Raises:
-        MissingExtra: The `miniwob` extra is not installed.
-    """
+    """Return the names of the tasks, sorted."""
     try:
         import gymnasium
         import miniwob

@@ -13,15 +13,6 @@ def open_custom(name: str, game: str | None, params: str) -> Environment:
     """Import an environment class and return an instance.
 
     The current folder is searched after all installed packages, so that its files cannot replace a package.
-
-    Args:
-        name: `MODULE:CLASS`.
-        game: Passed to the class as `game` if it is not empty.
-        params: Passed to the class as `params` if it is not empty.
-
-    Raises:
-        UnknownName: The module or the class does not exist, or importing it fails.
-        ConfigError: The class does not accept the arguments, or the instance is not an environment.
     """
     module, _, attribute = name.partition(":")
     if (folder := str(Path.cwd())) not in sys.path and "" not in sys.path:

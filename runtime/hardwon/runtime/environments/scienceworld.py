@@ -29,16 +29,7 @@ class ScienceWorld:
     """A ScienceWorld task as an `Environment`."""
 
     def __init__(self, task: str = "find-plant", *, choices: bool = False) -> None:
-        """Start a simulator for one task.
-
-        Args:
-            task: The name of the task.
-            choices: Whether to list the admissible actions of every step: about 100 actions, in about 0.3 s.
-
-        Raises:
-            MissingExtra: The `scienceworld` extra is not installed.
-            UnknownName: The task does not exist.
-        """
+        """Start a simulator for one task."""
         self._engine: Any = _start_simulator()
         names = self._engine.get_task_names()
         if task not in names:
@@ -65,16 +56,7 @@ class ScienceWorld:
         return list(loaders[fold]())
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin a variation of the task.
-
-        Args:
-            task: The fold: train (the default), dev or test.
-            seed: The index of the variation in the fold, from 0.
-
-        Raises:
-            UnknownName: The fold does not exist.
-            ConfigError: The seed is out of range.
-        """
+        """Begin a variation of the task."""
         fold = task.strip().lower() or "train"
         variations = self._list_variations(fold)
         if not 0 <= seed < len(variations):
@@ -86,17 +68,7 @@ class ScienceWorld:
         return self._state(info, "")
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Take an action.
-
-        Args:
-            action: Any text.
-
-        Returns:
-            The state, the reward (the change of the score in [0, 1]), whether the episode ended, and the info.
-
-        Raises:
-            ConfigError: No episode is running.
-        """
+        """Take an action."""
         if self._over:
             raise ConfigError("no episode is running in this environment; call reset first.")
         answer, _, done, status = self._engine.step(action)

@@ -69,15 +69,7 @@ class ThoughtEnvironment:
     name = "thoughts"
 
     def __init__(self, worker: Thinker, problems: Sequence[str]) -> None:
-        """Create an environment.
-
-        Args:
-            worker: Splits, solves, refines, joins and scores.
-            problems: The problems; the seed of an episode chooses one.
-
-        Raises:
-            ConfigError: There is no problem.
-        """
+        """Create an environment."""
         if not problems:
             raise ConfigError("problems is empty; give at least one problem.")
         self._worker, self._problems = worker, tuple(problems)

@@ -44,22 +44,12 @@ class Watched:
         self._closed = False
 
     def reset(self, task: str = "", seed: int = 0) -> State:
-        """Begin an episode.
-
-        Raises:
-            EnvironmentCrashed: The environment broke, or was closed before.
-            EnvironmentHung: It did not answer in time.
-            HardwonError: An error of the caller, such as an unknown task.
-        """
+        """Begin an episode."""
         state: State = self._call(f"reset({task!r}, {seed})", lambda: self.inner.reset(task, seed))
         return state
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:
-        """Take an action.
-
-        Raises:
-            EnvironmentFailure: See `reset`.
-        """
+        """Take an action."""
         outcome: tuple[State, float, bool, Info]
         outcome = self._call(f"step({action!r})", lambda: self.inner.step(action))
         return outcome
@@ -70,11 +60,7 @@ class Watched:
         return hasattr(self.inner, "astep")
 
     async def astep(self, action: str) -> tuple[State, float, bool, Info]:
-        """Take an action of an asynchronous environment in the caller's thread.
-
-        Raises:
-            EnvironmentFailure: See `reset`.
-        """
+        """Take an action of an asynchronous environment in the caller's thread."""
         inner: Any = self.inner
         limit = asyncio.timeout(self._timeout_s)
         with self._convert_errors(f"step({action!r})"):
@@ -89,11 +75,7 @@ class Watched:
         return outcome
 
     def admissible(self, state: State) -> list[str]:
-        """Return the actions that are possible in a state.
-
-        Raises:
-            EnvironmentFailure: See `reset`.
-        """
+        """Return the actions that are possible in a state."""
         actions: list[str] = self._call("admissible(...)", lambda: self.inner.admissible(state))
         return actions
 

@@ -69,12 +69,7 @@ class Question:
 
 
 def build_pages(entities: int = ENTITIES, world: int = 0) -> dict[str, Page]:
-    """Return the pages of an encyclopedia by name.
-
-    Args:
-        entities: Number of entities, at least two of each kind.
-        world: Seed of the encyclopedia.
-    """
+    """Return the pages of an encyclopedia by name."""
     if entities < 2 * len(KINDS):
         raise ConfigError(f"entities is {entities}; use {2 * len(KINDS)} or more, two of each kind.")
     rng = random.Random(f"wiki:{world}:{entities}")
@@ -129,16 +124,7 @@ class Wiki:
     name = "wiki"
 
     def __init__(self, hops: int = 2, *, entities: int = ENTITIES, world: int = 0) -> None:
-        """Create the environment.
-
-        Args:
-            hops: Number of relations between the named entity and the answer.
-            entities: Number of pages.
-            world: Seed of the encyclopedia.
-
-        Raises:
-            ConfigError: The number of hops is not 1 to 4, or there are too few entities.
-        """
+        """Create the environment."""
         if str(hops) not in HOPS:
             raise ConfigError(f"hops is {hops}; use 1, 2, 3 or 4.")
         self._hops, self._entities, self._world = hops, entities, world

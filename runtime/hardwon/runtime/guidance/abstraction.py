@@ -23,13 +23,7 @@ _NO_STATE = State("", signature="-")
 def abstract_recollection(
     recollection: Recollection, state: State | None = None, actions: Sequence[str] = ()
 ) -> Recollection:
-    """Return a recollection without the values of other requests.
-
-    Args:
-        recollection: The recalled experience.
-        state: The current state; its own values are kept.
-        actions: The admissible actions; their values are kept, too.
-    """
+    """Return a recollection without the values of other requests."""
     visible = Visible(state, actions)
     return replace(
         recollection,
@@ -116,14 +110,7 @@ def abstract_summary(summary: Summary, visible: Visible) -> Summary:
 
 
 def abstract_verdict(library: ExperienceLibrary, verdict: Verdict, state: State, *actions: str) -> Verdict:
-    """Return a verdict whose cause holds no values of other requests.
-
-    Args:
-        library: The library that gave the verdict.
-        verdict: The verdict.
-        state: The current state; its own values are kept.
-        *actions: The checked actions; their values are kept, too.
-    """
+    """Return a verdict whose cause holds no values of other requests."""
     if not verdict.items:
         return verdict
     try:

@@ -80,14 +80,7 @@ async def apropose_hint(guidance: Guidance, context: Context) -> Hint | None:
 
 
 def find_occasion(*, steps: int, new_situation: bool, replan: str | None, was_guided: bool) -> Occasion | None:
-    """Return why guidance should run at this step, or None.
-
-    Args:
-        steps: The number of steps taken in the episode.
-        new_situation: The situation is new in the episode.
-        replan: The trouble that the last step was diagnosed with, if any.
-        was_guided: Guidance already ran in this situation, so that its result still holds.
-    """
+    """Return why guidance should run at this step, or None."""
     if replan:
         return "trouble"
     if not steps:
@@ -139,13 +132,6 @@ def lines_of(
     """Return lines for items, guardrails and the outcomes of similar steps, without forbidden actions.
 
     Actions that were rewarded come before the return of others: a reader with little time takes the first.
-
-    Args:
-        recollection: The recalled experience.
-        state: The current state. Values of other requests appear only if the state or the actions show them; see
-            `guidance.rendering`.
-        actions: The admissible actions.
-        everything: Show all values.
     """
     visible = Visible(state, actions, everything=everything)
     items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]

@@ -35,13 +35,7 @@ _COUNT = re.compile(r"(?<=[^\W\d_]) \d+")
 
 
 class Visible:
-    """The words that the current state and actions show.
-
-    Args:
-        state: The current state.
-        actions: The admissible actions.
-        everything: Treat all words as shown, for a library that only one party writes and reads.
-    """
+    """The words that the current state and actions show."""
 
     def __init__(self, state: State | None, actions: Iterable[str] = (), *, everything: bool = False) -> None:
         self._everything = everything
@@ -137,11 +131,7 @@ class StepGroup:
         return self.returns / self.n
 
     def describe(self, among: int) -> str:
-        """Return the line of the group.
-
-        Args:
-            among: Number of all steps with the action, whatever their outcome.
-        """
+        """Return the line of the group."""
         count = _count(self.n) if self.n == among else f"{self.n} of {among} similar situations"
         return f"- in {count}, `{self.action}` {self.outcome or _describe_return(self.mean, self.n)}"
 
@@ -270,11 +260,6 @@ def render_lesson(step: Step, preparation: Sequence[Step] = ()) -> str:
     Words are kept, because knowledge about kinds of things is what carries over: `put apple 2 in fridge 1` is about an
     apple and a fridge. Values with digits or signs, such as numbers of orders and addresses, and the longer texts of
     calls become named holes.
-
-    Args:
-        step: The step with the result.
-        preparation: Earlier steps to name first, as in `open fridge, then put milk in fridge: rewarded`. Of calls, only
-            the names of the parameters are kept.
     """
     action = _render_kinds(step.action)
     # The message is left out: a single episode does not show which of its words are everybody's.

@@ -151,11 +151,7 @@ class FunctionEpisode:
         )  # fmt: skip
 
     def _rule_on(self, name: str, arguments: Mapping[str, Any], call_id: str) -> None:
-        """Check a call that is about to run.
-
-        Raises:
-            CallForbidden: A guardrail forbids it, and guardrails block.
-        """
+        """Check a call that is about to run."""
         run = self._run
         call = {"id": call_id, "name": name, "args": arguments}
         ruling = _try("a guardrail check", lambda: run.rule_on(call))
@@ -276,11 +272,7 @@ class _Recorder:
         self._count = 0
 
     def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any, Exception | None], None]:
-        """Check a call, and return the function to call with its result or its exception.
-
-        Raises:
-            CallForbidden: A guardrail forbids the call.
-        """
+        """Check a call, and return the function to call with its result or its exception."""
         episode = _current.get()
         arguments = None if episode is None else _try("reading arguments", lambda: self._bind(args, kwargs))
         if episode is None or arguments is None:

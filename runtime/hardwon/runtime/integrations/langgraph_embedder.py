@@ -37,11 +37,7 @@ class GivenEmbedder:
     """
 
     def __init__(self, index: Mapping[str, Any]) -> None:
-        """Create the embedder from `dims` and `embed` of LangGraph's index settings.
-
-        Raises:
-            ConfigError: `dims` or `embed` is missing, or `embed` cannot embed.
-        """
+        """Create the embedder from `dims` and `embed` of LangGraph's index settings."""
         if unknown := sorted(set(index) - {"dims", "embed", "fields"}):
             raise ConfigError(f"index has {', '.join(unknown)}; the supported keys are dims, embed and fields.")
         dims: object = index.get("dims")

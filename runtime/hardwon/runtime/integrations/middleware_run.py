@@ -49,16 +49,7 @@ class ActiveRun(ToolRun):
         return normalize_message(message)
 
     def rule_on_calls(self, response: Any, message: AIMessage, before: list[Any]) -> list[Any] | AIMessage | None:
-        """Rule on all calls of a message. If at least one may run, only the others are refused.
-
-        Args:
-            response: The model's response. It keeps the calls that may run.
-            message: The message of the response that has the calls.
-            before: Messages to show before the response. Refused calls and their answers are added to it.
-
-        Returns:
-            None if at least one call may run. Else the messages for another model call, or the last message of the run.
-        """
+        """Rule on all calls of a message. If at least one may run, only the others are refused."""
         rulings = [self.rule_on(call) for call in message.tool_calls]
         if any(ruling.runs for ruling in rulings):
             self._refuse_some(response, message, rulings, before)

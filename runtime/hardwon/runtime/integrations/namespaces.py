@@ -32,11 +32,7 @@ class Namespaces:
         self._lock = OwnLock(library.path)
 
     def of(self, context: Any) -> ExperienceLibrary:
-        """Return the library for a run, to be released with `release`.
-
-        Raises:
-            ConfigError: The context does not determine a namespace. Falling back to another one would leak its data.
-        """
+        """Return the library for a run, to be released with `release`."""
         name = self._name(context)
         if name == self._library.namespace:
             return self._library
@@ -66,11 +62,7 @@ class Namespaces:
                 self._finished.popitem(last=False)
 
     def find_run(self, library: ExperienceLibrary, thread: str) -> str:
-        """Return the id of the newest episode of a thread, of this process or of an earlier one.
-
-        Raises:
-            UnknownName: No episode of this thread is recorded.
-        """
+        """Return the id of the newest episode of a thread, of this process or of an earlier one."""
         with self._lock:
             finished = self._finished.get((library.namespace, thread))
         return finished if finished is not None else _find_recorded(library, thread)
@@ -97,11 +89,7 @@ class Namespaces:
 
 
 def _find_recorded(library: ExperienceLibrary, thread: str) -> str:
-    """Return the id of the newest episode of a thread.
-
-    Raises:
-        UnknownName: No episode of this thread is recorded.
-    """
+    """Return the id of the newest episode of a thread."""
     threads: dict[str, str] = {}
     offset = 0
     while rows := library.trajectories(limit=PAGE, offset=offset):

@@ -48,19 +48,7 @@ def begin_run(
     hides_results: bool = False,
     header: Trajectory | None = None,
 ) -> ToolRun:
-    """Begin a run for a request.
-
-    Args:
-        library: Where experience is recalled from; a read-only library is never written.
-        task: The request.
-        mode: How guardrails are enforced; None turns them off.
-        guidance: Turns recalled experience into a hint. None uses `RetrievalGuidance`.
-        recall_k: Number of similar steps and items to recall.
-        seed: Seeds the random holdout of items. None draws a seed.
-        hides_results: Whether the words of tool results are kept out of states and steps.
-        header: What is known of the episode: id, properties, writer and trust. If it is given, the steps are on the
-            disk as they happen.
-    """
+    """Begin a run for a request."""
     draw = random.getrandbits(32) if seed is None else seed
     learns = not library.read_only
     name = name_draws(library, draw, task)
@@ -91,25 +79,7 @@ def record_run(
     extractor: Extractor | None = None,
     is_continued: bool = False,
 ) -> str:
-    """Record a run as one episode, and evolve the library if the outcome is known.
-
-    Args:
-        run: The run.
-        success: Whether it succeeded; None if that is unknown, which excludes the episode from learning.
-        environment: Name of the integration.
-        score: Score in [0, 1]. None means 1.0 for a success and 0.0 otherwise.
-        ending: Why the run ended; by default "success" or "done".
-        episode: Id of the episode; empty for a new one.
-        writer: Name of the client, if it is not this process.
-        trust: Whether the words of the episode are trusted.
-        meta: Further properties of the episode.
-        arm: The experiment arm of the episode.
-        extractor: Reads the episode and proposes items.
-        is_continued: Whether the beginning of the run may be recorded under this id. The whole run takes its place.
-
-    Returns:
-        The id of the episode; empty if there was nothing to record.
-    """
+    """Record a run as one episode, and evolve the library if the outcome is known."""
     if not run.learn or not run.episode.steps:
         run.close()
         if run.learn:
@@ -166,14 +136,7 @@ def report_busy(door: str, error: LibraryBusy) -> None:
 
 
 def find_beginning(library: ExperienceLibrary, task: str, calls: Sequence[Call], environment: str) -> str:
-    """Return the id of a recent episode that stopped without a word and that these calls continue; empty if none does.
-
-    Args:
-        library: The library.
-        task: The request.
-        calls: All calls of the run so far.
-        environment: Name of the integration.
-    """
+    """Return the id of a recent unfinished episode that these calls continue; empty if there is none."""
     actions = [call.text for call in calls]
     for row in library.trajectories(limit=RECENT) if calls else ():
         if (row["ending"], row["task"], row["meta"].get("environment")) == (ABANDONED, task, environment):

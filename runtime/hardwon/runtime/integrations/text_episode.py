@@ -22,12 +22,7 @@ class TextEpisode:
     """Steps an environment by a model's answers."""
 
     def __init__(self, environment: Environment, *, max_steps: int = 50) -> None:
-        """Create an episode; `begin` starts it.
-
-        Args:
-            environment: The environment, which belongs to this episode alone.
-            max_steps: Steps after which the episode ends.
-        """
+        """Create an episode; `begin` starts it."""
         self._environment, self._max_steps = environment, max_steps
         self._context: Context | None = None
         self.steps: list[Step] = []
@@ -37,32 +32,19 @@ class TextEpisode:
 
     @property
     def rules(self) -> str:
-        """The role, the task and the rules, for a system message.
-
-        Raises:
-            ConfigError: No episode has begun.
-        """
+        """The role, the task and the rules, for a system message."""
         context = self._require()
         return prompts.system_prompt(context.state.task, manual=context.manual, calls=bool(context.tools))
 
     def begin(self, task: str = "", seed: int = 0) -> str:
-        """Begin an episode, and return the text of its first turn.
-
-        Args:
-            task: Split or request, as the environment takes it.
-            seed: Seed of the task instance.
-        """
+        """Begin an episode, and return the text of its first turn."""
         self.steps, self.answers, self.is_over, self.success, self.score = [], 0, False, False, 0.0
         state, working = self._environment.reset(task, seed), WorkingMemory()
         working.begin(state)
         return self._open(state, working)
 
     def answer(self, text: str) -> str:
-        """Run the action that an answer names, and return the text of the next turn; the last result if it is over.
-
-        Raises:
-            ConfigError: No episode is running.
-        """
+        """Run the action that an answer names, and return the text of the next turn; the last result if it is over."""
         context = self._require()
         if self.is_over:
             raise ConfigError("the episode is over; call begin first.")

@@ -99,18 +99,7 @@ class ToolEpisode:
         outage: bool = False,
         why: Reasons | Mapping[str, Any] = NO_REASONS,
     ) -> Step:
-        """Add a step for the last of these calls, which was answered.
-
-        Args:
-            pre: The state in which the call was chosen.
-            calls: The calls so far, this one last.
-            invalid: Whether the call was malformed rather than failed.
-            outage: Whether the service is known to be unavailable. If False, the error text decides.
-            why: The sources of the decision, stored with the step.
-
-        Returns:
-            The step.
-        """
+        """Add a step for the last of these calls, which was answered."""
         call, post = calls[-1], self.state(calls)
         info = Info() if not call.error else Info(invalid=call.error) if invalid else Info(error=call.error)
         if outage and call.error:
@@ -156,12 +145,7 @@ class ToolEpisode:
         self.on_step(step)
 
     def replay(self, calls: Sequence[Call], first: Sequence[Step] = ()) -> None:
-        """Add steps for calls that were answered before this process followed the episode.
-
-        Args:
-            calls: The calls.
-            first: Steps of the first of these calls, from another replay; `on_step` is not called for them.
-        """
+        """Add steps for calls that were answered before this process followed the episode."""
         waiting = iter(first)
         for n, call in enumerate(calls):
             # Refused calls did not run, and replaying them as answers would count as evidence.
@@ -175,13 +159,7 @@ class ToolEpisode:
                 self.steps.append(step)
 
     def trajectory(self, success: bool | None, score: float | None = None, **fields: Any) -> Trajectory:
-        """Return the episode as a trajectory; the last step's reward is the score.
-
-        Args:
-            success: Whether the episode succeeded; None if unknown.
-            score: Score in [0, 1]. None means 1.0 for a success and 0.0 otherwise.
-            **fields: Further fields of `Trajectory`.
-        """
+        """Return the episode as a trajectory; the last step's reward is the score."""
         score = float(bool(success)) if score is None else score
         steps = tuple(self.steps)
         if steps:
@@ -193,19 +171,7 @@ class ToolEpisode:
 
 
 def normalize_message(message: Any) -> dict[str, Any]:
-    """Return a LangChain or OpenAI message as a plain dictionary.
-
-    Returns:
-        role: "system", "user", "assistant", "tool" or "other"; the latter only for LangChain objects.
-        text: The content as text.
-        calls: The tool calls, each with id, name and arguments.
-        answers: The id of the call that a tool message answers, or None.
-        error: Whether a tool message reports a failure, by its status or by its content; see `interfaces.results`.
-        unfinished: Why a message of the model is no whole answer; empty if it is one. See `interfaces.endings`.
-
-    Raises:
-        ValueError: The value is not a message.
-    """
+    """Return a LangChain or OpenAI message as a plain dictionary."""
     if hasattr(message, "type") and hasattr(message, "content"):
         fields = {name: getattr(message, name, None) for name in _FIELDS}
         return _normalize(fields if _get_role(fields) in _ROLE_NAMES else {**fields, "type": "other"})

@@ -217,14 +217,7 @@ class ToolRun:
     def add_answer(
         self, call: Call, call_id: str | None, *, invalid: bool = False, outage: bool = False
     ) -> Ruling | None:
-        """Record an answered call as a step and return its ruling, if there is one.
-
-        Args:
-            call: The call with its result.
-            call_id: The id of the call.
-            invalid: Whether the agent has no such tool.
-            outage: Whether the service of the tool is known to be unavailable.
-        """
+        """Record an answered call as a step and return its ruling, if there is one."""
         with self.lock:
             pre, calls = self.get_state(), (*self.calls, call)
             _, ruling = self.rulings.get(call_id or "", ("", None))

@@ -27,22 +27,12 @@ class HardwonEnv:
         self._episode = TextEpisode(open_environment(name, game=game, params=params), max_steps=max_steps)
 
     def reset(self, *, task: str = "", seed: int = 0, **columns: Any) -> str:
-        """Begin an episode, and return the rules and the first observation.
-
-        Args:
-            task: Split or request; a column of the dataset.
-            seed: Seed of the task instance; a column of the dataset.
-            **columns: Other columns of the row, which are not used.
-        """
+        """Begin an episode, and return the rules and the first observation."""
         first = self._episode.begin(str(task), int(seed))
         return f"\n\n{self._episode.rules}\n\nCall the tool `act` with each action.\n\n{first}"
 
     def act(self, action: str) -> str:
-        """Take an action in the environment, and return what happens.
-
-        Args:
-            action: The exact words of one admissible action, or its number.
-        """
+        """Take an action in the environment, and return what happens."""
         if self._episode.is_over:
             return "The episode is over. Answer without a tool."
         text = self._episode.answer(str(action))
@@ -68,15 +58,7 @@ def build_trl_factory(
 
 
 def open_trl_environment(factory: Callable[[], Any], rows: Sequence[Row]) -> ToolEnvironment:
-    """Return an environment whose episodes are those of a TRL environment; `finish` ends them.
-
-    Args:
-        factory: TRL's `environment_factory`: returns an object with `reset`, `get_reward`, and tools as methods.
-        rows: Rows of the dataset. Seed N plays row N; its `prompt` is the task if none is given.
-
-    Raises:
-        ConfigError: There are no rows, or the object has no `get_reward`.
-    """
+    """Return an environment whose episodes are those of a TRL environment; `finish` ends them."""
     if not rows:
         raise ConfigError("there are no rows; pass those of the dataset, such as [{'prompt': 'Say hello.'}].")
     running: dict[str, Any] = {}

@@ -36,17 +36,7 @@ _UNMET = re.compile(
 def diagnose(
     pre: State, action: str, post: State, reward: float, info: Info, history: Sequence[Step], working: WorkingMemory
 ) -> Diagnosis:
-    """Return the diagnosis of one step.
-
-    Args:
-        pre: The state before the action.
-        action: The action.
-        post: The state after the action.
-        reward: The reward of the step.
-        info: The facts that the environment reported.
-        history: The steps of the episode before this one.
-        working: The working memory of the episode before this step.
-    """
+    """Return the diagnosis of one step."""
     failure, evidence = _failure(pre, post, reward, info, working)
     progress = _progress(pre, post, reward)
     return Diagnosis(

@@ -40,12 +40,7 @@ _LIMIT = re.compile(
 
 
 def read_word(word: Any, *, is_reason: bool = False) -> Ending | None:
-    """Return what a word such as a status or a reason to stop says about a run; None if it says nothing.
-
-    Args:
-        word: The word, in the spelling of any provider: `MAX_TOKENS`, `FinishReason.STOP`, `content-filter`.
-        is_reason: Whether it is a model's reason to stop; then every unknown word means that it was not finished.
-    """
+    """Return what a word such as a status or a reason to stop says about a run; None if it says nothing."""
     if not isinstance(word, str) or not word.strip():
         return None
     plain = word.strip().rpartition(".")[2].lower().replace("-", "_").replace(" ", "_")
@@ -66,11 +61,7 @@ def read_error(error: Any) -> Ending | None:
 
 
 def find_cut(record: Any) -> str:
-    """Return why a model's message, a response, or a logged run is not whole; empty if it is, or does not say.
-
-    Args:
-        record: Its fields, with those of LangChain's `response_metadata` and `additional_kwargs`.
-    """
+    """Return why a model's message, a response, or a logged run is not whole; empty if it is, or does not say."""
     if not isinstance(record, Mapping):
         return ""
     for source in (record, record.get("response_metadata"), record.get("additional_kwargs"), record.get("metadata")):
@@ -118,12 +109,7 @@ def read_ending(messages: Sequence[Mapping[str, Any]]) -> Ending:
 
 
 def decide(ending: Ending, *, is_broken: bool) -> bool | None:
-    """Return the outcome of a run that nobody graded: success, failure, or None if it is unknown.
-
-    Args:
-        ending: How it ended.
-        is_broken: Whether the last call of some tool failed.
-    """
+    """Return the outcome of a run that nobody graded: success, failure, or None if it is unknown."""
     if ending == "unfinished":
         return None
     return ending == "completed" and not is_broken

@@ -18,12 +18,7 @@ class Proposer(Protocol):
     """Suggests actions or steps of a plan."""
 
     def propose(self, context: Context, n: int) -> tuple[Decision, ...]:
-        """Return at most n different suggestions, the best first, each with its prior in `why.extra["prior"]`.
-
-        Args:
-            context: The state and the recalled experience.
-            n: Number of suggestions to ask for, at least 1.
-        """
+        """Return at most n different suggestions, the best first, each with its prior in `why.extra["prior"]`."""
         ...
 
 
@@ -32,12 +27,7 @@ class Value(Protocol):
     """Judges states and actions."""
 
     def judge(self, context: Context, action: str = "") -> Estimate:
-        """Return the worth of an action, or of the state itself without one.
-
-        Args:
-            context: The state and the recalled experience.
-            action: The action.
-        """
+        """Return the worth of an action, or of the state itself without one."""
         ...
 
 
@@ -61,12 +51,7 @@ class Model(Protocol):
     """Looks ahead without acting in the running environment."""
 
     def imagine(self, context: Context, path: Sequence[str]) -> Imagined | None:
-        """Return where the actions lead from the current state, or None if the model cannot tell.
-
-        Args:
-            context: The current state and the steps so far.
-            path: The actions to imagine, at least one.
-        """
+        """Return where the actions lead from the current state, or None if the model cannot tell."""
         ...
 
     def close(self) -> None:
@@ -79,12 +64,7 @@ class Budget(Protocol):
     """Decides how many steps an episode may take."""
 
     def limit(self, steps: Sequence[Step], state: State) -> int:
-        """Return the number of steps after which the episode ends.
-
-        Args:
-            steps: The steps so far.
-            state: The current state.
-        """
+        """Return the number of steps after which the episode ends."""
         ...
 
     def describe(self, steps: Sequence[Step], state: State) -> str:
@@ -115,13 +95,7 @@ class Router(Protocol):
     """A recaller that decides in every episode from which stores it recalls."""
 
     def choose(self, episode: str, environment: str, *, tries: bool) -> Mapping[str, bool]:
-        """Return for each store whether this episode recalls from it; the answer is recorded with the episode.
-
-        Args:
-            episode: The name of the episode, which seeds random choices.
-            environment: The name of the environment.
-            tries: Whether the episode may go without a store, at random, to measure its worth.
-        """
+        """Return for each store whether this episode recalls from it; the answer is recorded with the episode."""
         ...
 
     def limit_to(self, chosen: Mapping[str, bool]) -> Recaller:

@@ -46,12 +46,7 @@ _LONGEST_LITERAL = 20_000
 
 
 def find_failure(result: Any, *, failed: bool | None = None) -> str:
-    """Return how a call failed, by its result; empty if the call worked.
-
-    Args:
-        result: Text, a JSON value, content blocks, or any object that a function returned.
-        failed: The mark of the format that the result came in; None if it has none. It outranks the result.
-    """
+    """Return how a call failed, by its result; empty if the call worked."""
     if failed is False:
         return ""
     judged = _judge(result, _DEPTH)

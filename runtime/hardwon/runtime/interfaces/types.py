@@ -92,16 +92,7 @@ class Resumable(Protocol):
     """An environment that can restore an episode without repeating its actions, such as one with side effects."""
 
     def restore(self, task: str, seed: int, steps: tuple[Step, ...]) -> State:
-        """Continue an interrupted episode after `steps` without running their actions again.
-
-        Args:
-            task: The task that `reset` was given.
-            seed: The seed that `reset` was given.
-            steps: The executed steps, with the states that they led to.
-
-        Returns:
-            The current state.
-        """
+        """Continue an interrupted episode after `steps` without running their actions again."""
         ...
 
 

@@ -52,13 +52,7 @@ class WorkingMemory:
         self._feedback.add(step.post.feedback)
 
     def fail(self, action: str, context: str, why: str) -> None:
-        """Remember that an action failed in a context, so that it is not repeated.
-
-        Args:
-            action: The action.
-            context: The library's key of the context.
-            why: The kind of failure.
-        """
+        """Remember that an action failed in a context, so that it is not repeated."""
         self._failed[action, context] = why
 
     def failed(self, action: str, context: str) -> str | None:

@@ -31,12 +31,7 @@ class Offer:
 
 
 def find_known(offers: Iterable[Offer | None]) -> tuple[str, ...]:
-    """Return the actions that a reader of messages takes for admissible; empty if it cannot know them.
-
-    Args:
-        offers: What each message offers, oldest first; None for a message that says nothing about actions. Changes
-            count from the first whole list on: the list before them may be in a message that is left out.
-    """
+    """Return the actions that a reader of messages takes for admissible; empty if it cannot know them."""
     lines: tuple[str, ...] | None = None
     for offer in offers:
         if offer is not None and (offer.is_whole or lines is not None):
@@ -45,12 +40,7 @@ def find_known(offers: Iterable[Offer | None]) -> tuple[str, ...]:
 
 
 def describe_actions(actions: Sequence[str], before: Sequence[str] = ()) -> tuple[Offer, str]:
-    """Return what a message offers, and its text: the changes of the list, or all of it if that is not longer.
-
-    Args:
-        actions: The actions that are admissible now; empty if there is no list, which has no text.
-        before: The lines that the reader takes for admissible; empty if it does not know.
-    """
+    """Return what a message offers, and its text: the changes of the list, or all of it if that is not longer."""
     lines = tuple(_write_line(action) for action in actions)
     whole = f"Admissible actions:\n{_write_block('actions', lines)}" if lines else ""
     if not lines or not before:

@@ -31,19 +31,7 @@ PERMANENT = frozenset({400, 401, 402, 403, 404, 405, 413, 422, 501})
 def open_model(
     model: "BaseChatModel | str", temperature: float | None, timeout_s: float, settings: dict[str, Any]
 ) -> Any:
-    """Return a chat model for a model or its name.
-
-    Args:
-        model: A LangChain chat model, or a name such as `"openai:gpt-5"`.
-        temperature: The sampling temperature; None keeps the model's own.
-        timeout_s: Seconds for one request of a model given by name.
-        settings: Further settings of `init_chat_model`, for a model given by name.
-
-    Raises:
-        ConfigError: The model or a setting is invalid, or the API key is missing.
-        MissingExtra: A package that the model needs is not installed.
-        UnknownName: The provider is unknown.
-    """
+    """Return a chat model for a model or its name."""
     if isinstance(model, str):
         if not model.strip():
             raise ConfigError("the name of the model is empty; give one such as openai:gpt-5.")
@@ -107,17 +95,7 @@ def name_of(model: Any) -> str:
 def usage_of(
     message: Any, request: Iterable[tuple[str, str]], answer: str, price: tuple[float, float]
 ) -> tuple[Usage, bool]:
-    """Return the tokens and cost of an answer, and whether they are estimated.
-
-    Args:
-        message: The model's message.
-        request: The messages of the request, as pairs of role and text.
-        answer: The text of the answer.
-        price: Prices in US dollars of a million prompt tokens and of a million completion tokens.
-
-    Returns:
-        The usage, and True if the provider reported no counts and four characters were taken as one token.
-    """
+    """Return the tokens and cost of an answer, and whether they are estimated."""
     counts: Mapping[str, int] | None = getattr(message, "usage_metadata", None)
     estimated = not counts
     if not counts:
@@ -198,11 +176,6 @@ def pause_s(error: Exception, n: int, chance: random.Random) -> float:
     """Return the seconds to wait before the next request.
 
     The value is the provider's `retry-after`, or else 0.5 s doubled with every error and varied by up to half.
-
-    Args:
-        error: The provider's error.
-        n: The number of errors so far, from 1.
-        chance: The random generator for the variation.
     """
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     # The variation keeps many episodes from asking again at the same moment.

@@ -30,12 +30,7 @@ class ContextBuilder(Protocol):
     """Writes the messages before the open turn, and the open turn."""
 
     def build(self, past: Past, current: str) -> Messages:
-        """Return pairs of role and text; the last one is the open turn.
-
-        Args:
-            past: The answered turns that the conversation keeps.
-            current: The message of the open turn.
-        """
+        """Return pairs of role and text; the last one is the open turn."""
         ...
 
 
@@ -75,14 +70,7 @@ class ActionsOnly:
     """The past actions without the observations that they answered."""
 
     def __init__(self, *, last: int | None = None) -> None:
-        """Create a builder.
-
-        Args:
-            last: Number of past actions to show; None shows all that the conversation keeps.
-
-        Raises:
-            ConfigError: The number is negative.
-        """
+        """Create a builder."""
         if last is not None and last < 0:
             raise ConfigError(f"last is {last}; use 0 or more, or None for all.")
         self._last = last
@@ -105,14 +93,7 @@ class ReportContext:
     """One message: a short report of what was done, and the open turn."""
 
     def __init__(self, *, characters: int = 1200) -> None:
-        """Create a builder.
-
-        Args:
-            characters: Length of the report; the oldest actions are left out first.
-
-        Raises:
-            ConfigError: The number is below 1.
-        """
+        """Create a builder."""
         if characters < 1:
             raise ConfigError(f"characters is {characters}; use 1 or more.")
         self._characters = characters
@@ -160,13 +141,7 @@ class OmittingContext:
         return self.build_from(past, current, 0)
 
     def build_from(self, past: Past, current: str, first: int) -> Messages:
-        """Return all turns that were not omitted.
-
-        Args:
-            past: The answered turns that the conversation keeps.
-            current: The message of the open turn.
-            first: Number of turns before `past` that the conversation no longer keeps.
-        """
+        """Return all turns that were not omitted."""
         omitted = {number for _, answer in past for number in prompts.find_numbers(answer, OMIT)}
         messages: list[tuple[str, str]] = []
         for number, (user, answer) in enumerate(past, first + 1):
@@ -189,11 +164,7 @@ BUILDERS: Mapping[str, type[AllTurns | ActionsOnly | OmittingContext | ReportCon
 
 
 def as_builder(context: "str | ContextBuilder") -> ContextBuilder:
-    """Return the context builder of a name, or the builder itself.
-
-    Raises:
-        UnknownName: There is no builder of this name.
-    """
+    """Return the context builder of a name, or the builder itself."""
     if not isinstance(context, str):
         return context
     if context not in BUILDERS:

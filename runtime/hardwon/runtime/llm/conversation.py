@@ -99,21 +99,7 @@ class PromptBuilder:
         context: str | ContextBuilder = "all",
         actions: Listing = "full",
     ) -> None:
-        """Create a builder.
-
-        Args:
-            instructions: Text that is appended to the system message.
-            history: Past turns in the messages; None keeps all. Half of them are dropped at once when there are
-                more, so that a prefix cache rarely starts over.
-            speech: Maximum number of tokens of a thought that stands before each action; 0 for none.
-            context: In which form the past turns are sent: `"all"`, `"actions"`, `"report"`, `"omit"`, or a
-                `ContextBuilder`.
-            actions: `"full"` lists the admissible actions in every message, and `"changes"` lists what is new and what
-                is gone since the message before, where that is shorter.
-
-        Raises:
-            ConfigError: Changes are to be listed, and past messages are not sent as they were.
-        """
+        """Create a builder."""
         self._builder, self._actions = as_builder(context), actions
         _check_listing(actions, self._builder)
         rules = self._builder.rules if isinstance(self._builder, AnswersCount) else ""
@@ -126,12 +112,7 @@ class PromptBuilder:
         return self._actions == "changes"
 
     def system(self, context: Context, *, has_form: bool = False) -> str:
-        """Return the system message: the rules, the task, and the environment's instructions.
-
-        Args:
-            context: The input of the first decision.
-            has_form: Whether the model has a form of calls of its own.
-        """
+        """Return the system message: the rules, the task, and the environment's instructions."""
         return prompts.system_prompt(
             context.state.task,
             self._instructions,
@@ -155,12 +136,7 @@ class PromptBuilder:
         return prompts.past_prompt(step, before)
 
     def advance(self, conversation: Conversation | None, context: Context) -> Conversation:
-        """Return the conversation with the steps of the context's history and an open turn for its state.
-
-        Args:
-            conversation: The conversation so far; None starts one.
-            context: The input of the decision.
-        """
+        """Return the conversation with the steps of the context's history and an open turn for its state."""
         if conversation is not None and not _belongs(conversation, context):
             conversation = None
         chat = conversation or self._open(context)
@@ -224,11 +200,7 @@ def _acts_by_calls(context: Context) -> bool:
 
 
 def _check_listing(actions: str, builder: ContextBuilder) -> None:
-    """Check that a list of changes has the messages before it.
-
-    Raises:
-        ConfigError: The form does not exist, or past messages are not sent as they were.
-    """
+    """Check that a list of changes has the messages before it."""
     if actions not in get_args(Listing):
         raise ConfigError(f"actions is {actions!r}; use {' or '.join(get_args(Listing))}.")
     if actions == "changes" and not isinstance(builder, AllTurns):
@@ -253,12 +225,7 @@ class Conversations:
     """The conversations of the running episodes, by thread."""
 
     def __init__(self, builder: PromptBuilder | None = None, *, most: int = MAX_OPEN) -> None:
-        """Create an empty log.
-
-        Args:
-            builder: Writes the messages; default: without additional instructions.
-            most: Conversations to keep.
-        """
+        """Create an empty log."""
         self.builder = builder or PromptBuilder()
         self._most = most
         self._open: OrderedDict[str, Conversation] = OrderedDict()
@@ -292,14 +259,7 @@ class Conversations:
     def answer(
         conversation: Conversation, action: str, sampled: Sequence[int] | None = None, *, text: str | None = None
     ) -> None:
-        """Record the answer to the open turn.
-
-        Args:
-            conversation: The conversation that `advance` returned.
-            action: The chosen action; empty if the answer was none.
-            sampled: The token ids that the model sampled, if it is in this process.
-            text: The answer in the model's own words, if they are not those of the action.
-        """
+        """Record the answer to the open turn."""
         turn = conversation.turns[-1]
         turn.answer, turn.sampled = action, None if sampled is None else tuple(sampled)
         turn.text = None if text == action else text

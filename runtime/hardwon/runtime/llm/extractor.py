@@ -59,12 +59,7 @@ class Extraction(Sequence[Operation]):
 
 
 def as_extractor(extractor: "Extractor | BaseChatModel | str") -> Extractor:
-    """Return an extractor for an extractor, a chat model, or the name of a chat model.
-
-    Raises:
-        ConfigError: It is none of these, or the model cannot be opened.
-        MissingExtra: A package that the model needs is not installed.
-    """
+    """Return an extractor for an extractor, a chat model, or the name of a chat model."""
     if not isinstance(extractor, str) and hasattr(extractor, "extract"):
         return cast("Extractor", extractor)
     return ChatExtractor(extractor)  # pyright: ignore[reportArgumentType]
@@ -141,11 +136,7 @@ class ChatExtractor:
     def _check_operation(
         self, entry: Mapping[str, Any], trajectory: Trajectory, numbers: Sequence[int], item_count: int
     ) -> Operation:
-        """Return a checked operation.
-
-        Raises:
-            ConfigError: The operation fails a check.
-        """
+        """Return a checked operation."""
         if entry.get("op") == "return":
             return Return(_read_text(entry, "why"))
         if entry.get("op") not in ("add", "update"):

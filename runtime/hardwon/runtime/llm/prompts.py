@@ -100,17 +100,7 @@ def system_prompt(
     speech: int = 0,
     changes: bool = False,
 ) -> str:
-    """Return the role, the task and the rules; the text is the same in every step of an episode.
-
-    Args:
-        task: The task.
-        instructions: Text of the developer, which comes last.
-        manual: The environment's instructions.
-        calls: Whether the actions are calls of tools whose schemas are known.
-        has_form: Whether the model has a form of calls of its own, so that the rules name none.
-        speech: Maximum number of tokens of a thought before the action; 0 for none.
-        changes: Whether later messages say how the list of actions has changed, instead of repeating it.
-    """
+    """Return the role, the task and the rules; the text is the same in every step of an episode."""
     goal = f"The task:\n{block('task', task)}" if task.strip() else "The task is what the observations make it."
     tools = _section("How to act here:", "manual", manual)
     # A word takes a token or more, and the limit cuts a thought off.
@@ -124,12 +114,6 @@ def turn_prompt(context: Context, *, remembered: bool = False, speech: bool = Fa
     """Return the message of the current turn.
 
     It has the result of the last action, the observation, experience, the plan and the admissible actions.
-
-    Args:
-        context: The input of the decision.
-        remembered: Also repeat messages of earlier turns, for a conversation whose first turns are left out.
-        speech: Ask for a line of thought before the action.
-        listing: Text about the admissible actions, in place of their numbered list.
     """
     return join_parts(*split_turn(context, remembered=remembered, speech=speech, listing=listing))
 
@@ -137,12 +121,7 @@ def turn_prompt(context: Context, *, remembered: bool = False, speech: bool = Fa
 def split_turn(
     context: Context, *, remembered: bool = False, speech: bool = False, listing: str = ""
 ) -> tuple[str, str, str]:
-    """Return the parts of the message that `turn_prompt` returns.
-
-    Returns:
-        What the last action brought and what is seen; what is known, suggested, planned and refused; and the actions
-        with the form of the answer.
-    """
+    """Return the parts of the message that `turn_prompt` returns."""
     notes = context.working.annotate(context.state).notes if remembered else context.state.notes
     seen = _see(context.state, context.history[-1] if context.history else None)
     advice = (
@@ -221,13 +200,7 @@ def _find_new_feedback(state: State) -> str:
 
 
 def repair_prompt(context: Context, problem: str, *, has_form: bool = False) -> str:
-    """Return the reply to an unusable answer: its problem and the expected form.
-
-    Args:
-        context: The input of the decision.
-        problem: What is wrong with the answer.
-        has_form: Whether the model has a form of calls of its own, which is then not named.
-    """
+    """Return the reply to an unusable answer: its problem and the expected form."""
     names_form = bool(context.actions) or not has_form
     parts = [
         f"Your answer cannot be used: {clean(problem, LINE)}.",
@@ -245,15 +218,7 @@ def choices(context: Context) -> tuple[str, ...]:
 def choice_prompt(
     actions: Sequence[str], *, strict: bool = False, calls: bool = False, speech: bool = False, listing: str = ""
 ) -> str:
-    """Return the numbered list of actions and the expected form of the answer.
-
-    Args:
-        actions: The listed actions; empty if there is no list.
-        strict: Whether to insist on a number.
-        calls: Whether, without a list, the actions are calls of tools.
-        speech: Ask for a line of thought before the action.
-        listing: Text in place of the numbered list.
-    """
+    """Return the numbered list of actions and the expected form of the answer."""
     answer, only = (_THINK, "on the next line") if speech else ("Answer", "on one line, and nothing else")
     if not actions and calls:
         return f"{answer} with one tool call as JSON, {only}: {_CALL_FORM}"
@@ -347,11 +312,6 @@ def choose(text: str, actions: Sequence[str], *, numbered: bool = True) -> str |
     The answer may contain the action itself in any case and spacing, or its number. Both may be bare, in quotes,
     backticks or JSON, after `Action:`, or on the only line that is an action. An action that is itself a number takes
     precedence over a position in the list.
-
-    Args:
-        text: The answer.
-        actions: The listed actions.
-        numbered: Whether the model was shown numbers. A position in a list that it never saw is no answer.
     """
     text = strip_reasoning(text)
     keyed = [(_normalize(action), action) for action in actions]

@@ -55,14 +55,7 @@ class StructuredModel:
         price_usd_per_million: tuple[float, float] | None = None,
         **settings: Any,
     ) -> None:
-        """Create the client of a model.
-
-        Args:
-            model: A LangChain chat model or its name, such as `"openai:gpt-5"`.
-            timeout_s: Seconds for one request.
-            price_usd_per_million: Prices of a million prompt tokens and of a million completion tokens.
-            settings: Further settings of `init_chat_model`, for a model given by name.
-        """
+        """Create the client of a model."""
         self._model = open_model(model, None, timeout_s, settings)
         self._timeout_s = timeout_s
         self._price = price_usd_per_million or (0.0, 0.0)
@@ -72,14 +65,7 @@ class StructuredModel:
     def ask(
         self, schema: Mapping[str, Any], system: str, user: str, read: Callable[[Mapping[str, Any]], T]
     ) -> Answer[T]:
-        """Return the value that `read` makes of the answer, or the reason why there is none.
-
-        Args:
-            schema: A JSON schema of an object.
-            system: The system message.
-            user: The user message.
-            read: Converts the object, or raises ValueError with the problem.
-        """
+        """Return the value that `read` makes of the answer, or the reason why there is none."""
         usage, problem, question = Usage(), "", user
         for _ in range(REQUESTS):
             messages = [("system", system), ("user", question)]

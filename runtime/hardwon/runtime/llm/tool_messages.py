@@ -38,13 +38,7 @@ def build_messages(conversation: Conversation) -> list[Message]:
 
 
 def build_turn(turn: Turn, tool: str | None, number: int) -> list[Message]:
-    """Return the messages of a turn before its answer.
-
-    Args:
-        turn: The turn.
-        tool: The tool that was called before; None if the last answer was no call, or is left out.
-        number: The number of the turn, which the id of the call before it has.
-    """
+    """Return the messages of a turn before its answer."""
     if tool is None:
         return [{"role": "user", "content": prompts.join_parts(turn.seen, turn.advice)}]
     result = {"role": "tool", "tool_call_id": make_id(number), "name": tool, "content": turn.seen}
@@ -64,13 +58,7 @@ def build_answer(turn: Turn, call: tuple[str, dict[str, Any]] | None, number: in
 
 
 def find_call(conversation: Conversation, turn: Turn, action: str | None = None) -> tuple[str, dict[str, Any]] | None:
-    """Return the tool that an action calls, and its arguments by name; None if it is no call.
-
-    Args:
-        conversation: The conversation, which has the tools.
-        turn: The turn that the action answers.
-        action: The action; default: the one that ran.
-    """
+    """Return the tool that an action calls, and its arguments by name; None if it is no call."""
     parsed = parse_call((turn.answer if action is None else action) or "") if turn.calls else None
     if parsed is None:
         return None

@@ -46,12 +46,7 @@ class Advisor:
         return without(recollection, lambda ref: self.is_withheld(episode, ref), get)
 
     def advise(self, occasion: Occasion, context: Context) -> Advice:
-        """Ask the guidance for a hint.
-
-        Args:
-            occasion: Why the guidance runs.
-            context: The situation, with the recollection that `withhold` returned.
-        """
+        """Ask the guidance for a hint."""
         began = time.perf_counter()
         return _review(self._attached.propose(context), occasion, context, began)
 

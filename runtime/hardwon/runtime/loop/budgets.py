@@ -25,14 +25,7 @@ class StepLimit:
     """A fixed number of steps, which the policy is not told."""
 
     def __init__(self, steps: int) -> None:
-        """Create a budget.
-
-        Args:
-            steps: The number of steps, at least 1.
-
-        Raises:
-            ConfigError: The number is below 1.
-        """
+        """Create a budget."""
         if steps < 1:
             raise ConfigError(f"max_steps is {steps}; an episode needs at least 1.")
         self._steps = steps
@@ -118,9 +111,5 @@ def _makes_progress(steps: Sequence[Step]) -> bool:
 
 
 def as_budget(max_steps: "int | Budget") -> Budget:
-    """Return a budget for a number of steps or a budget.
-
-    Raises:
-        ConfigError: The number is below 1.
-    """
+    """Return a budget for a number of steps or a budget."""
     return StepLimit(max_steps) if isinstance(max_steps, int) else max_steps

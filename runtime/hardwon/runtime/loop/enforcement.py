@@ -45,11 +45,7 @@ class Ruling:
 
 
 def mode_of(guardrails: object) -> Mode | None:
-    """Return the mode that a setting names, or None if guardrails are off.
-
-    Raises:
-        ConfigError: The setting is not `"warn"`, `"block"`, True or False.
-    """
+    """Return the mode that a setting names, or None if guardrails are off."""
     if guardrails is False:
         return None
     if guardrails is True or guardrails == "block":
@@ -69,21 +65,7 @@ def rule(
     learn: bool,
     by_hours: bool = False,
 ) -> Ruling:
-    """Decide about a call that is about to run.
-
-    Args:
-        library: The library with the guardrails.
-        mode: The mode of enforcement; None lets every call run.
-        state: The current state.
-        action: The call.
-        steps: The steps of the run so far.
-        learn: Store refusals and trials in the library. Otherwise they are counted in this process only, and the caller
-            reports the outcome of each trial to `settle`.
-        by_hours: Let only time make a trial due. Use it for a frozen evaluation, which a trial would spoil.
-
-    Returns:
-        The ruling, with the guardrails' verdict.
-    """
+    """Decide about a call that is about to run."""
     if not mode:
         return Ruling(Verdict(True))
     again = is_repetition(steps, action)

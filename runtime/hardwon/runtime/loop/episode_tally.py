@@ -25,13 +25,7 @@ class EpisodeTally(Generic[Summary]):
     def __init__(
         self, library: ExperienceLibrary, begin: Callable[[], Summary], add: Callable[[Summary, Row], object]
     ) -> None:
-        """Create a tally that has read nothing.
-
-        Args:
-            library: The library.
-            begin: Returns an empty summary.
-            add: Adds a row of `library.trajectories()` to a summary.
-        """
+        """Create a tally that has read nothing."""
         self._library, self._begin, self._add = library, begin, add
         self._summary = begin()
         self._revision = (0, -1)

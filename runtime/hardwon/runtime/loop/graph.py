@@ -87,14 +87,7 @@ RECORDS = (
 
 
 def build_graph(nodes: Any, *, fused: bool, asynchronous: bool, checkpointer: Any = None) -> Any:
-    """Return a compiled graph over the nodes, from `begin` to `finish`.
-
-    Args:
-        nodes: The nodes of one agent: `Nodes`, or an object with the same stages.
-        fused: Run all steps of the episode in one node.
-        asynchronous: Await the stages that may wait.
-        checkpointer: A LangGraph checkpointer, or None.
-    """
+    """Return a compiled graph over the nodes, from `begin` to `finish`."""
     from langgraph.graph import END, START, StateGraph
 
     graph = cast(Any, StateGraph(EpisodeState))

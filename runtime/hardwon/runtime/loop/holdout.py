@@ -47,17 +47,7 @@ def is_forced(episode: str, t: int, replans: int) -> bool:
 def without(
     recollection: Recollection, is_held_back: Callable[[str], bool], get: Callable[[str], Item] | None = None
 ) -> tuple[Recollection, Drawn]:
-    """Remove withheld items from a recollection; active guardrails always stay.
-
-    Args:
-        recollection: The recalled experience.
-        is_held_back: Tells whether an item, by its id, is withheld.
-        get: Reads an item by its id. If given, items that are masked in this world because they hurt get trials too: a
-            drawn item is shown and the others count as withheld. A world that changed is noticed this way.
-
-    Returns:
-        The recollection without the withheld items, and the items that took part in the trials.
-    """
+    """Remove withheld items from a recollection; active guardrails always stay."""
     in_trial = set(recollection.masked)
     recollection, left, masked = _add_tried(recollection, is_held_back, get) if get else (recollection, (), ())
     in_force = {item.id for item in recollection.guardrails}

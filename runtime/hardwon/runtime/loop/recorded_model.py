@@ -44,13 +44,7 @@ class Transitions:
     """Admissible actions of a state."""
 
     def add(self, steps: Sequence[Step], *, is_over: bool, is_success: bool) -> None:
-        """Add the steps of an episode.
-
-        Args:
-            steps: The steps.
-            is_over: Whether the environment ended the episode after the last one.
-            is_success: Whether the task was solved then.
-        """
+        """Add the steps of an episode."""
         for at, step in enumerate(steps):
             before, after = identify(step.pre), identify(step.post)
             self.actions[before] = step.admissible

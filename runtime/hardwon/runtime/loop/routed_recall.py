@@ -55,15 +55,7 @@ class RoutedRecall:
     """
 
     def __init__(self, library: ExperienceLibrary, stores: Mapping[str, Recaller]) -> None:
-        """Create a recaller.
-
-        Args:
-            library: The agent's own library, whose recorded episodes tell what the stores are worth.
-            stores: Other libraries by name.
-
-        Raises:
-            ConfigError: A name is empty or contains a colon, which separates it from the ids of its items.
-        """
+        """Create a recaller."""
         for name in stores:
             if not name or ":" in name:
                 raise ConfigError(f"the name of a store is {name!r}; use a name without a colon.")

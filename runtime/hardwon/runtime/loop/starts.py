@@ -44,12 +44,7 @@ def can_branch(environment: Environment, steps: Sequence[Step] = ()) -> bool:
 
 
 def bring_back(environment: Environment, task: str, seed: int, steps: Sequence[Step]) -> Reached:
-    """Reset an environment, repeat recorded steps, and compare every state with the recorded one.
-
-    Raises:
-        CannotBranch: A state differs from the recorded one, or the episode ends before the last step.
-        EnvironmentFailure: The environment broke.
-    """
+    """Reset an environment, repeat recorded steps, and compare every state with the recorded one."""
     first = state = environment.reset(task, seed)
     executed = [step for step in steps if step.diagnosis.failure not in NOT_EXECUTED]
     info, done = Info(), False
@@ -67,11 +62,7 @@ def bring_back(environment: Environment, task: str, seed: int, steps: Sequence[S
 
 
 def start_from(environment: Environment, task: str, seed: int, prefix: Sequence[Step]) -> Reached:
-    """Return where an episode that continues a prefix begins.
-
-    Raises:
-        CannotBranch: The environment must not repeat actions, or does not lead back, or the episode is over there.
-    """
+    """Return where an episode that continues a prefix begins."""
     if not can_branch(environment, prefix):
         raise CannotBranch(
             f"{environment.name} cannot begin with {len(prefix)} recorded steps: repeating its actions could have "
@@ -85,16 +76,7 @@ def start_from(environment: Environment, task: str, seed: int, prefix: Sequence[
 
 
 def restore_environment(environment: Environment, values: dict[str, Any], *, has_acted: bool) -> None:
-    """Restore an environment to the state at a checkpoint, from recorded results or by repeating the actions.
-
-    Args:
-        environment: The environment to restore.
-        values: The checkpointed state of the episode.
-        has_acted: The last action was run but not diagnosed, so it is not among the steps yet.
-
-    Raises:
-        EnvironmentCrashed: Repeating the actions leads to another state.
-    """
+    """Restore an environment to the state at a checkpoint, from recorded results or by repeating the actions."""
     inner = _unwrap(environment)
     # Steps without an executed action have nothing to repeat.
     steps = [step for step in values["steps"] if step.diagnosis.failure not in NOT_EXECUTED]

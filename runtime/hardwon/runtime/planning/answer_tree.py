@@ -51,12 +51,7 @@ class AnswerJudge(Protocol[Contra]):
     """Compares answers."""
 
     def compare(self, first: Contra, second: Contra) -> Verdict | None:
-        """Return which answer is better and why, or None without a usable verdict.
-
-        Args:
-            first: An answer.
-            second: Another one.
-        """
+        """Return which answer is better and why, or None without a usable verdict."""
         ...
 
 
@@ -79,10 +74,6 @@ def borda(names: Sequence[Name], wins: Collection[tuple[Name, Name]]) -> dict[Na
 
     Equal counts share their mean rank, so without any win all have 0.5. Worked example: A beats B and B beats C, so A
     beats C; the counts are 2, 1 and 0, and the ranks 1, 0.5 and 0.
-
-    Args:
-        names: What is ranked.
-        wins: Pairs of a winner and a loser; a repeated pair counts once.
     """
     beaten: dict[Name, set[Name]] = {name: {loser for winner, loser in wins if winner == name} for name in names}
     for via in names:
@@ -160,13 +151,7 @@ class AnswerTree(Generic[Content]):
         return max(open_answers, key=rate, default=None)
 
     def add(self, parent: Draft[Content], answer: Draft[Content], verdict: Verdict | None) -> None:
-        """Add what was written after an answer; an answer that is there already counts as a visit alone.
-
-        Args:
-            parent: The answer that was to be improved.
-            answer: What was written.
-            verdict: What the judge says of the parent and the new answer; None without a usable verdict.
-        """
+        """Add what was written after an answer; an answer that is there already counts as a visit alone."""
         parent.children += 1
         for above in _climb(parent):
             above.visits += 1

@@ -144,12 +144,7 @@ def _add_checks(steps: list[PlannedStep], items: Sequence[Item]) -> list[Planned
 
 
 def format_situation(context: Context, items: Sequence[Item]) -> list[str]:
-    """Return what a planner reads of a situation, as sections of a prompt.
-
-    Args:
-        context: The current state and the recalled experience.
-        items: Skills and remedies that fit the state, best first.
-    """
+    """Return what a planner reads of a situation, as sections of a prompt."""
     recent = "\n".join(map(prompts.step_line, context.history[-MAX_STEPS:]))
     notes = context.working.annotate(context.state).notes
     return _format_sections(

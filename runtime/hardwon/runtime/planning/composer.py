@@ -27,13 +27,7 @@ class Composer:
         """A repertoire, its size, a task, and the different bindings of both, the best first."""
 
     def follow(self, plan: Plan | None, context: Context, repertoire: Repertoire) -> Plan | None:
-        """Return the plan with the action to take now, or None if no demonstration is left.
-
-        Args:
-            plan: The plan so far, if there is one.
-            context: The current state of the episode.
-            repertoire: The repertoire of the library.
-        """
+        """Return the plan with the action to take now, or None if no demonstration is left."""
         bindings = self._list_bindings(context.state.task, repertoire)
         if plan is None or not plan.source:
             # What this episode gave up is not tried again, although its plan has ended.

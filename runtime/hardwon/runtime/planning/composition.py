@@ -83,13 +83,7 @@ class Binding:
 
 
 def bind_demonstration(demonstration: Demonstration, task: str, repertoire: Repertoire) -> Binding | None:
-    """Return a demonstration bound to a task, or None if the task does not explain what it acted on.
-
-    Args:
-        demonstration: The demonstration.
-        task: The new task.
-        repertoire: The repertoire that the demonstration is from.
-    """
+    """Return a demonstration bound to a task, or None if the task does not explain what it acted on."""
     names_before, wanted = repertoire.list_names(demonstration.task), repertoire.list_names(task)
     frames = repertoire.list_frame(demonstration.task), repertoire.list_frame(task)
     if len(names_before) != len(wanted) or not names_before:
@@ -130,15 +124,7 @@ class Progress:
 
 
 def choose_action(binding: Binding, at: int, progress: Progress, context: Context, repertoire: Repertoire) -> str:
-    """Return the next action towards a step of a binding, or "" if nothing is left to try.
-
-    Args:
-        binding: The bound demonstration.
-        at: The number of the step, from 0.
-        progress: What was done so far.
-        context: The current state of the episode.
-        repertoire: The repertoire of the library.
-    """
+    """Return the next action towards a step of a binding, or "" if nothing is left to try."""
     step = binding.steps[at]
     things = _find_things(binding, progress)
     possible = [action for action in context.actions if _is_open(action, context)]

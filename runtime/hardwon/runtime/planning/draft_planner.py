@@ -55,13 +55,7 @@ class PlanJudge:
     """Compares plans with a chat model."""
 
     def __init__(self, model: StructuredModel, context: Context, items: Sequence[Item]) -> None:
-        """Create a judge of the plans of one situation.
-
-        Args:
-            model: The model.
-            context: The situation.
-            items: The skills and remedies that fit it.
-        """
+        """Create a judge of the plans of one situation."""
         self._model, self._situation = model, format_situation(context, items)
         self.usage = Usage()
 
@@ -100,19 +94,7 @@ class DraftPlanner:
         seconds: float = 60.0,
         **settings: Any,
     ) -> None:
-        """Create a planner.
-
-        Args:
-            model: A LangChain chat model or its name, such as `"openai:gpt-5"`. Its answers must vary.
-            library: The library whose guardrails check each plan.
-            judge: The model that compares plans; None for the same one.
-            drafts: Number of plans to write, at least 1.
-            seconds: Time after which no further draft begins.
-            settings: See `StructuredModel`.
-
-        Raises:
-            ConfigError: `drafts` or `seconds` is out of range.
-        """
+        """Create a planner."""
         if drafts < 1 or seconds <= 0:
             raise ConfigError(f"drafts is {drafts} and seconds is {seconds}; use at least 1, and more than 0.")
         self._planner = ChatPlanner(model, library, **settings)

@@ -141,20 +141,11 @@ class Following(Protocol):
     """
 
     def yields(self, context: Context) -> bool:
-        """Return whether earlier outcomes were clearly better without it, so that it is tried rarely.
-
-        Args:
-            context: The current state.
-        """
+        """Return whether earlier outcomes were clearly better without it, so that it is tried rarely."""
         ...
 
     def follow(self, plan: Plan | None, context: Context) -> Plan | None:
-        """Return the plan with the action to take now, or None if it has none.
-
-        Args:
-            plan: The plan so far, if there is one.
-            context: The current state and the recalled experience.
-        """
+        """Return the plan with the action to take now, or None if it has none."""
         ...
 
 

@@ -25,11 +25,7 @@ def find_followed_step(plan: Plan | None, action: str) -> PlannedStep | None:
 
 
 def advance_plan(plan: Plan, planned: PlannedStep, step: Step) -> tuple[Plan, str]:
-    """Return the plan after its next step ran.
-
-    Returns:
-        The plan, and a description of a check that failed although the action succeeded; empty otherwise.
-    """
+    """Return the plan after its next step ran."""
     met = _meets(planned.check, step.post, step.action)
     after = plan.tried(step.action, done=met and took_effect(step))
     missed = f"`{step.action}` did not bring about what was planned" if step.diagnosis.success and not met else ""
@@ -50,12 +46,6 @@ def judge_skills(
 
     An item is verified if its last step was completed or its success check holds in `state`. One failure in an episode
     outweighs successes.
-
-    Args:
-        plan: The plan that the items belong to.
-        state: The state after the last step.
-        earlier: Earlier verdicts of the episode.
-        continued_by: The revised plan, if there is one. Items that it continues get no verdict yet.
     """
     judged = dict(earlier)
     kept = {step.number for step in continued_by.open} if continued_by else set()

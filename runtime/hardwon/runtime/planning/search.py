@@ -102,17 +102,7 @@ class Searcher:
     def __init__(
         self, *, simulations: int = 40, exploration: float = 1.5, depth: int = 8, seconds: float = 5.0
     ) -> None:
-        """Create a searcher.
-
-        Args:
-            simulations: Largest number of looks ahead.
-            exploration: Weight c of the priors.
-            depth: Largest length of a path.
-            seconds: Time after which no further simulation begins.
-
-        Raises:
-            ConfigError: A number is out of range.
-        """
+        """Create a searcher."""
         if simulations < 0 or depth < 1 or exploration < 0 or seconds <= 0:
             raise ConfigError(
                 f"simulations is {simulations}, depth is {depth}, exploration is {exploration} and seconds is "

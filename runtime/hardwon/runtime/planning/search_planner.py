@@ -42,16 +42,7 @@ class SearchPlanner:
         value: Value | None = None,
         candidates: int = CANDIDATES,
     ) -> None:
-        """Create a planner.
-
-        Args:
-            library: The experience that guides the search.
-            model: What looks ahead.
-            searcher: The search and its bounds.
-            proposer: What suggests actions in a state; by default those with the highest estimates.
-            value: What judges a state; by default the highest estimate of its actions.
-            candidates: Number of actions to consider in a state.
-        """
+        """Create a planner."""
         self._library, self._model, self._candidates = library, model, candidates
         self._searcher = searcher or Searcher(simulations=SIMULATIONS)
         self._proposer, self._value = proposer or EstimatedActions(), value or RecalledValue()

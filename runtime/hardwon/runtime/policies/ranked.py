@@ -82,17 +82,7 @@ class RankedPolicy:
     def __init__(
         self, inner: Policy, *, n: int = 5, proposer: Proposer | None = None, value: Value | None = None
     ) -> None:
-        """Wrap a policy.
-
-        Args:
-            inner: The policy. Its answers must vary, as those of a chat model with a temperature above 0 do.
-            n: Number of times to ask in a step, at least 1.
-            proposer: What suggests actions; by default the choices of `inner`.
-            value: What judges them; by default the recalled estimates.
-
-        Raises:
-            ConfigError: `n` is below 1.
-        """
+        """Wrap a policy."""
         if n < 1:
             raise ConfigError(f"n is {n}; ask at least once.")
         self.name, self.reads = f"ranked {inner.name}", inner.reads

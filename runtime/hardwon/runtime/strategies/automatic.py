@@ -46,14 +46,7 @@ class AutomaticGuide:
     def choose(
         self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False
     ) -> StrategyChoice:
-        """Return the strategy for an episode, and whether the episode is a test.
-
-        Args:
-            task: The task; the record of the whole environment decides, because tasks rarely return word for word.
-            library: The library with the recorded episodes.
-            environment: Name of the environment; only its episodes count.
-            learns: Whether the agent learns.
-        """
+        """Return the strategy for an episode, and whether the episode is a test."""
         if len(self._names) == 1:
             return StrategyChoice(self._names[0])
         trials = self._read_trials(library, environment)
@@ -101,13 +94,7 @@ def _measure(trial: Trial) -> float:
 
 
 def open_automatic(planner: object, level: str, arm: Arm) -> AutomaticGuide:
-    """Return the guide of the policy `auto`.
-
-    Args:
-        planner: The planner that the agent was given, which both strategies then use; None for that of each strategy.
-        level: How often the agent recalls. Outlooks are read at every step, so `"task"` leaves one strategy.
-        arm: The arm. Without memory there is nothing to look ahead with, so one strategy is left.
-    """
+    """Return the guide of the policy `auto`."""
     own = planner is None
     episodic = Strategy(name="episodic", policy="episodic", planner="demonstrations" if own else None)
     outlook = Strategy(name="outlook", policy="outlook")

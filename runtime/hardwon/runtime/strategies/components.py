@@ -22,16 +22,7 @@ RANKED = "ranked:"
 
 
 def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
-    """Return a policy for a policy, a chat model, or a name.
-
-    Args:
-        policy: A policy is returned unchanged. `"episodic"`, `"outlook"` and `"random"` name the built-in ones. A
-            LangChain chat model or its name, such as `"openai:gpt-5"`, becomes a `ChatPolicy`. `"ranked:NAME"` stands
-            for a `RankedPolicy` of the named one.
-
-    Raises:
-        UnknownName: The name is neither a built-in policy nor `PROVIDER:MODEL`.
-    """
+    """Return a policy for a policy, a chat model, or a name."""
     from hardwon.runtime.policies.episodic import EpisodicPolicy, RandomPolicy
     from hardwon.runtime.policies.outlook import OutlookPolicy
 
@@ -59,18 +50,7 @@ def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
 def resolve_planner(
     planner: "Planner | str | None", library: ExperienceLibrary, environment: Environment
 ) -> Planner | None:
-    """Return a planner for a planner or its name; None for None.
-
-    Args:
-        planner: `"skills"` plans with the library's skills and remedies, and `"demonstrations"` binds its successes to
-            the task first. `"search"` looks ahead in a clone of the environment, and `"recorded"` in recorded episodes.
-            `"drafts:PROVIDER:MODEL"` follows the best of several plans of a chat model; see `DraftPlanner`.
-        library: The library that planners read.
-        environment: The environment.
-
-    Raises:
-        UnknownName: There is no planner of this name.
-    """
+    """Return a planner for a planner or its name; None for None."""
     if isinstance(planner, str) and planner.startswith(DRAFTS):
         from hardwon.runtime.planning.draft_planner import DraftPlanner
 

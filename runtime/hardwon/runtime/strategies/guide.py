@@ -66,16 +66,7 @@ class StrategyGuide:
     """
 
     def __init__(self, strategies: Sequence[Strategy], *, price: float = 0.05, explore: float = 0.5) -> None:
-        """Create a guide.
-
-        Args:
-            strategies: The strategies; the first one is used until there are records.
-            price: Cost of 1,000 tokens, in units of success.
-            explore: While the agent learns, weight of the bonus sqrt(ln N / n) for strategies with few episodes.
-
-        Raises:
-            ConfigError: There is no strategy, two have the same name, or a number is negative.
-        """
+        """Create a guide."""
         names = [strategy.name for strategy in strategies]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"the strategies are {names}; give at least one, each with its own name.")
@@ -88,14 +79,7 @@ class StrategyGuide:
     def choose(
         self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False
     ) -> StrategyChoice:
-        """Return the strategy for a task.
-
-        Args:
-            task: The task, in the words of its first state.
-            library: The library with the recorded episodes.
-            environment: Name of the environment; only its episodes count.
-            learns: Whether to try strategies with few episodes.
-        """
+        """Return the strategy for a task."""
         if len(self.strategies) == 1:
             return StrategyChoice(self.strategies[0].name)
         trials = self._select_trials(task, library, environment)
@@ -148,12 +132,7 @@ def find_waiting(names: Sequence[str], counts: Mapping[str, int]) -> str | None:
 
 
 def read_trials(library: ExperienceLibrary, environment: str = "") -> list[Trial]:
-    """Return the trusted episodes of a library that were played with a strategy, oldest first.
-
-    Args:
-        library: The library.
-        environment: Name of the environment; empty for all.
-    """
+    """Return the trusted episodes of a library that were played with a strategy, oldest first."""
     trials = EpisodeTally(library, list[Trial], add_trial).read()
     return [trial for trial in trials if environment in ("", trial.environment)]
 

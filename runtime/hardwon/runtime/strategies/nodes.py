@@ -80,13 +80,7 @@ class NodesByStrategy:
 def build_nodes_by_strategy(
     base: Nodes, strategies: Chooser | Sequence[Strategy], environment: Environment
 ) -> NodesByStrategy:
-    """Return nodes for every strategy.
-
-    Args:
-        base: The nodes of the agent's own settings, which a strategy changes in part.
-        strategies: The strategies, or a guide with its own price.
-        environment: The environment, which a planner may clone.
-    """
+    """Return nodes for every strategy."""
     guide = StrategyGuide(strategies) if isinstance(strategies, Sequence) else strategies
     variants = {strategy.name: _build_variant(base, strategy, environment) for strategy in guide.strategies}
     tests = {

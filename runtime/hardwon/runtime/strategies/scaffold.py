@@ -75,11 +75,7 @@ class TrialCounts:
 
 
 def apply_edit(strategy: Strategy, edit: Edit) -> Strategy:
-    """Return the strategy with the edited instructions, under the name of its trial.
-
-    Raises:
-        ConfigError: There is no such line.
-    """
+    """Return the strategy with the edited instructions, under the name of its trial."""
     lines = strategy.instructions.splitlines()
     if edit.kind != "add" and not 1 <= edit.line <= len(lines):
         raise ConfigError(f"line is {edit.line}; {strategy.name} has {len(lines)} lines of instructions.")
@@ -139,12 +135,7 @@ class ScaffoldEditor:
     """Asks a chat model for one edit of a strategy's instructions."""
 
     def __init__(self, model: "BaseChatModel | str", **settings: Any) -> None:
-        """Create an editor.
-
-        Args:
-            model: A LangChain chat model or its name, such as `"openai:gpt-5"`.
-            settings: See `StructuredModel`.
-        """
+        """Create an editor."""
         self._model = StructuredModel(model, **settings)
 
     def propose(self, strategy: Strategy, library: ExperienceLibrary) -> Edit | None:
@@ -162,11 +153,7 @@ class ScaffoldEditor:
 
 
 def read_edit(answer: Mapping[str, Any], strategy: Strategy, step_ids: set[int]) -> Edit | None:
-    """Return the edit of an answer; None for none.
-
-    Raises:
-        ValueError: The answer is no edit that can be tried, with the reason.
-    """
+    """Return the edit of an answer; None for none."""
     kind, text = answer.get("kind"), " ".join(str(answer.get("text") or "").split())
     if kind == "none":
         return None

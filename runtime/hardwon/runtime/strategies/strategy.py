@@ -68,12 +68,7 @@ class Strategy:
 
 
 def load_strategies(path: str | Path) -> tuple[Strategy, ...]:
-    """Return the strategies of a TOML file, which has one table for each.
-
-    Raises:
-        ConfigError: The file cannot be read, a value has the wrong type, or a number is out of range.
-        UnknownName: A table has an unknown field.
-    """
+    """Return the strategies of a TOML file, which has one table for each."""
     try:
         text = read_text(path)
         if _DEEP_NAME.search(text):

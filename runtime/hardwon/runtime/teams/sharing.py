@@ -115,18 +115,7 @@ class Desk:
         watch: Watch = lambda event: None,
         threads: bool = True,
     ) -> None:
-        """Create a desk.
-
-        Args:
-            bank: The bank; None shares nothing.
-            team: Name of the team.
-            admission: Decides which steps are shared.
-            summarise: Maps a step to its key.
-            value: Maps the steps of an episode so far to the value that readers get for the last one.
-            watch: Called with every event.
-            threads: Whether to access the bank in threads, so that a commit's disk wait does not block the other
-                teams. Without threads, accesses happen in the order of events, and runs are reproducible.
-        """
+        """Create a desk."""
         self.team = team
         self._bank, self._admission, self._watch = bank, admission, watch
         self._summarise, self._value, self._threads = summarise, value, threads

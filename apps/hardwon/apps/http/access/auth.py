@@ -75,11 +75,7 @@ class Caller:
         return right in self.rights and (self.namespaces is None or namespace in self.namespaces)
 
     def must(self, namespace: str | None, right: Right) -> None:
-        """Check that the caller has a right.
-
-        Raises:
-            LibraryForbidden: The caller does not have it.
-        """
+        """Check that the caller has a right."""
         if not self.may(namespace, right):
             where = f"namespace {namespace!r}" if namespace is not None else "data of all namespaces"
             raise LibraryForbidden(
@@ -96,15 +92,7 @@ def rights_text(rights: frozenset[Right]) -> str:
 
 
 def rights_of(*, read: bool, record: bool, write: bool, log: bool | None = None) -> frozenset[Right]:
-    """Return the rights of a token.
-
-    Args:
-        read: Grant `read`.
-        record: Grant `record`.
-        write: Grant all rights.
-        log: Grant `log`, which includes `read`. None grants it to a token that reads and does not record: such a token
-            belongs to a person or a dashboard, while one that also records belongs to an agent.
-    """
+    """Return the rights of a token."""
     if write:
         return frozenset(RIGHTS)
     log = read and not record if log is None else log
@@ -120,12 +108,7 @@ class Tokens:
     """The tokens of one library."""
 
     def __init__(self, path: Path, library: Path | None = None) -> None:
-        """Use the token file at `path`.
-
-        Args:
-            path: The token file; it may not exist yet.
-            library: The library file, which remembers that it had tokens.
-        """
+        """Use the token file at `path`."""
         self.path = path
         self._library = library
         self._seen: tuple[int, ...] | None = None
@@ -158,22 +141,7 @@ class Tokens:
         read: bool | None = None,
         log: bool | None = None,
     ) -> str:
-        """Create a token. The secret is returned once and cannot be retrieved later.
-
-        Args:
-            name: Unique name of the token.
-            namespaces: Namespaces that it is limited to; None for all.
-            write: Grant all rights.
-            record: Grant the right to add episodes and feedback.
-            read: Grant the right to read; by default, unless `record` is set.
-            log: Grant the right to read recorded episodes word for word; by default, to a token that only reads.
-
-        Returns:
-            The secret.
-
-        Raises:
-            ConfigError: The name is empty, in use or a secret, the token has no rights, or the file cannot be written.
-        """
+        """Create a token. The secret is returned once and cannot be retrieved later."""
         rights = rights_of(read=not record if read is None else read, record=record, write=write, log=log)
         if not rights:
             raise ConfigError(f"the token {name!r} would have no rights. Grant it read, record or write.")
@@ -189,11 +157,7 @@ class Tokens:
         return secret
 
     def revoke(self, ref: str) -> Caller:
-        """Revoke a token by its name or id, and return its caller.
-
-        Raises:
-            UnknownName: There is no such token.
-        """
+        """Revoke a token by its name or id, and return its caller."""
         with self._changing() as tokens:
             for digest, caller in tokens.items():
                 if ref in (caller.name, caller.id):
@@ -202,11 +166,7 @@ class Tokens:
             raise UnknownName.of("token", ref, [caller.name for caller in tokens.values()])
 
     def callers(self) -> list[Caller]:
-        """Return the callers of all tokens, oldest first.
-
-        Raises:
-            ConfigError: The token file cannot be read.
-        """
+        """Return the callers of all tokens, oldest first."""
         self._read()
         if self._unreadable:
             raise ConfigError(self._unreadable)

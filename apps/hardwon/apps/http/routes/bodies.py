@@ -31,11 +31,7 @@ class CheckedRequest(Request):
     """A request whose JSON is checked when it is read."""
 
     async def json(self) -> Any:
-        """Return the parsed body.
-
-        Raises:
-            HTTPException: 400 for invalid JSON, 422 for values that no record can hold.
-        """
+        """Return the parsed body."""
         if not hasattr(self, "_json"):
             self._json = read(await self.body())
         return self._json
@@ -55,11 +51,7 @@ class CheckedRoute(APIRoute):
 
 
 def read(body: bytes) -> Any:
-    """Parse and check a JSON body.
-
-    Raises:
-        HTTPException: 400 for invalid JSON, 422 for values that no record can hold.
-    """
+    """Parse and check a JSON body."""
     try:
         value = json.loads(body.decode(), parse_constant=_no_number)
     except UnicodeDecodeError as error:

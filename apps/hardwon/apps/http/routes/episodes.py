@@ -101,11 +101,7 @@ def grade(episode_id: str, body: GradeTold, at: At) -> Response:
 
 
 def _check_own(library: ExperienceLibrary, episode_id: str, writer: str) -> None:
-    """Check that a caller recorded an episode.
-
-    Raises:
-        UnknownName: It did not. The message does not tell which episodes there are.
-    """
+    """Check that a caller recorded an episode."""
     try:
         is_own = library.trajectory(episode_id).writer == writer
     except UnknownName:

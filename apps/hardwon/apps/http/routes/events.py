@@ -68,12 +68,7 @@ class Changes:
         self.last = 0
 
     def begin(self, position: int | None) -> None:
-        """Start after a change; None starts after the newest one.
-
-        Raises:
-            LibraryForbidden: The caller may not read the namespace.
-            UnknownName: The namespace does not exist.
-        """
+        """Start after a change; None starts after the newest one."""
         with self._at.reading() as library:
             self.last = library.newest_change() if position is None else position
 

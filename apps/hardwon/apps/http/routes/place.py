@@ -64,44 +64,25 @@ class Place:
 
     @contextmanager
     def reading(self) -> Iterator[ExperienceLibrary]:
-        """Open the library for reading.
-
-        Raises:
-            LibraryForbidden: The caller may not read it.
-            UnknownName: The namespace does not exist.
-        """
+        """Open the library for reading."""
         self.caller.must(self.namespace, "read")
         with self.shelf.reading(self.namespace) as library:
             yield library
 
     @contextmanager
     def logging(self) -> Iterator[ExperienceLibrary]:
-        """Open the library for reading recorded episodes and items word for word.
-
-        Raises:
-            LibraryForbidden: The caller may not read the log.
-            UnknownName: The namespace does not exist.
-        """
+        """Open the library for reading recorded episodes and items word for word."""
         self.caller.must(self.namespace, "log")
         with self.shelf.reading(self.namespace) as library:
             yield library
 
     def must_read_raw(self) -> None:
-        """Check that the caller may ask for `raw` records.
-
-        Raises:
-            LibraryForbidden: The caller may not read the log.
-        """
+        """Check that the caller may ask for `raw` records."""
         self.caller.must(self.namespace, "log")
 
     @contextmanager
     def seeing(self) -> Iterator[ExperienceLibrary]:
-        """Open the library for a caller that may read it or record to it.
-
-        Raises:
-            LibraryForbidden: The caller may do neither.
-            UnknownName: The namespace does not exist.
-        """
+        """Open the library for a caller that may read it or record to it."""
         if not self.caller.may(self.namespace, "record"):
             self.caller.must(self.namespace, "read")
         with self.shelf.reading(self.namespace) as library:
@@ -112,11 +93,6 @@ class Place:
         """Open the library for adding episodes and feedback.
 
         A token without the right to write creates a namespace only if the token is limited to named namespaces.
-
-        Raises:
-            LibraryForbidden: The caller may not record.
-            LibraryReadOnly: The server only reads.
-            UnknownName: The namespace does not exist and is not created.
         """
         self.caller.must(self.namespace, "record")
         # An unlimited token that may only record could otherwise create any number of namespaces.
@@ -129,12 +105,7 @@ class Place:
 
     @contextmanager
     def writing(self) -> Iterator[ExperienceLibrary]:
-        """Open the library for writing, and create the namespace if it is new.
-
-        Raises:
-            LibraryForbidden: The caller may not write.
-            LibraryReadOnly: The server only reads.
-        """
+        """Open the library for writing, and create the namespace if it is new."""
         self.caller.must(self.namespace, "write")
         with self.shelf.writing(self.namespace) as library:
             yield library
@@ -171,11 +142,7 @@ def _compute_key(request: Request) -> str:
 
 
 def once(access: Callable[[Place], AbstractContextManager[ExperienceLibrary]]) -> Callable[[Route], Route]:
-    """Let a route that writes answer a repeated request as the first time, without writing again.
-
-    Args:
-        access: How the route opens the library.
-    """
+    """Let a route that writes answer a repeated request as the first time, without writing again."""
 
     def wrap(route: Route) -> Route:
         @wraps(route)

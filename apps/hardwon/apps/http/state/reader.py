@@ -26,14 +26,7 @@ class EpisodeReader:
     """Reads episodes with an extractor in a thread of its own, which starts with the first episode."""
 
     def __init__(self, shelf: Shelf, extractor: Extractor, measures: Measures, *, most: int = WAITING) -> None:
-        """Create a reader.
-
-        Args:
-            shelf: The namespaces to read from and write to.
-            extractor: Proposes the items.
-            measures: Counts what was read.
-            most: Largest number of episodes that wait.
-        """
+        """Create a reader."""
         self._shelf, self._extractor, self._measures = shelf, extractor, measures
         self._waiting: queue.Queue[tuple[str, str]] = queue.Queue(most)
         self._stopping = threading.Event()

@@ -45,11 +45,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def find_run(folder: Path, name: str) -> tuple[str, Path]:
-    """Return the kind of a run and the file of its lines.
-
-    Raises:
-        UnknownName: The folder has no such run.
-    """
+    """Return the kind of a run and the file of its lines."""
     runs = {str(file.parent.relative_to(folder)): (kind, file) for kind, file in _files(folder)}
     if name not in runs:
         raise UnknownName.of("run", name, runs)

@@ -32,11 +32,7 @@ class CompletionBuilder:
         self.has_choice = False
 
     def add(self, chunk: Any) -> None:
-        """Add a chunk; what is no chunk is ignored. The request asks for one choice, so every choice is that one.
-
-        Raises:
-            ValueError: A part that may have calls has an unknown format.
-        """
+        """Add a chunk; what is no chunk is ignored. The request asks for one choice, so every choice is that one."""
         if not isinstance(chunk, Mapping):
             return
         self._fields |= {name: chunk[name] for name in _KEPT if chunk.get(name) is not None}
@@ -125,11 +121,7 @@ def _begins_next(before: Mapping[str, Any], function: Mapping[str, Any]) -> bool
 
 
 def iter_deltas(choice: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the parts of a message in a choice.
-
-    Raises:
-        ValueError: One has an unknown format.
-    """
+    """Yield the parts of a message in a choice."""
     for delta in (choice.get("delta"), choice.get("message")):
         if delta and not isinstance(delta, Mapping):
             raise ValueError(f"a part of a message is {delta!r:.40}")
@@ -138,11 +130,7 @@ def iter_deltas(choice: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def list_parts(value: Any) -> list[Mapping[str, Any]]:
-    """Return choices or calls of a chunk; null is none.
-
-    Raises:
-        ValueError: They have an unknown format.
-    """
+    """Return choices or calls of a chunk; null is none."""
     if not value:
         return []
     if not isinstance(value, list) or not all(isinstance(part, Mapping) for part in value):
@@ -151,11 +139,7 @@ def list_parts(value: Any) -> list[Mapping[str, Any]]:
 
 
 def has_calls(chunk: Any) -> bool:
-    """Return whether a chunk has a part of a tool call, or ends a response that has one.
-
-    Raises:
-        ValueError: It has an unknown format.
-    """
+    """Return whether a chunk has a part of a tool call, or ends a response that has one."""
     choices = list_parts(chunk.get("choices")) if isinstance(chunk, Mapping) else []
     return any(
         choice.get("finish_reason") in _CALLS

@@ -28,11 +28,7 @@ class StreamedItems:
         self._entries: list[_Entry] = []
 
     def add(self, kind: str, chunk: Mapping[str, Any]) -> int | None:
-        """Add an event, and return the number of the item that it begins, continues or ends.
-
-        Raises:
-            ValueError: It may have a call, and has an unknown format.
-        """
+        """Add an event, and return the number of the item that it begins, continues or ends."""
         if kind in (_BEGUN, _DONE):
             return self._add_item(kind, chunk)
         _, _, event = kind.partition(".")
@@ -111,11 +107,7 @@ def is_client_call(item: Any) -> bool:
 
 
 def list_items(value: Any) -> list[Mapping[str, Any]]:
-    """Return the items of an output; null is none.
-
-    Raises:
-        ValueError: They have an unknown format.
-    """
+    """Return the items of an output; null is none."""
     if not value:
         return []
     if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):

@@ -45,11 +45,7 @@ def pack_batch(batch: ValueBatch) -> list[Any]:
 
 
 def apply_entry(connection: sqlite3.Connection, namespace: str, values: Any, position: int) -> None:
-    """Write the batch of an entry. The ids of its values follow from its position, so they are equal on every host.
-
-    Raises:
-        ValueError: The entry is no batch; some raise another error of content.
-    """
+    """Write the batch of an entry. The ids of its values follow from its position, so they are equal on every host."""
     rows, touches, fingerprint, sweeps = values
     writes = []
     for path, key, value, fields, ttl, vectors in rows:
@@ -79,14 +75,7 @@ class SharedValues(StoredValues):
             yield exists
 
     def write(self, batch: ValueBatch) -> None:
-        """Append a batch to the log, durable on return. What only reading would write is left out if that fails.
-
-        Raises:
-            LibraryReadOnly: The library is open for reading only.
-            LibraryUnreachable: The server does not answer. If the connection was lost, the batch may be in the log.
-            LibraryForbidden: The role may not write.
-            ConfigError: The batch is too large, or has a text that is not valid Unicode.
-        """
+        """Append a batch to the log, durable on return. What only reading would write is left out if that fails."""
         library = self._get_open_library()
         library._check_writable()
         is_refresh = bool(batch.touches) and not batch.writes

@@ -81,11 +81,7 @@ class Folder:
             ) from error
 
     def write(self, name: str, packed: Path, key: bytes) -> None:
-        """Write a sealed copy of a file.
-
-        Raises:
-            LibraryUnreachable: The folder cannot be written.
-        """
+        """Write a sealed copy of a file."""
         with self._open(name, "written") as (system, path), packed.open("rb") as source:
             system.makedirs(path.rpartition("/")[0], exist_ok=True)
             with system.open(path, "wb") as target:
@@ -93,21 +89,12 @@ class Folder:
                     target.write(part)
 
     def read(self, file: SealedFile) -> Iterator[bytes]:
-        """Yield the content of a file.
-
-        Raises:
-            LibraryUnreachable: The folder cannot be read, or the file is missing.
-            BrokenSeal: The file was changed.
-        """
+        """Yield the content of a file."""
         with self._open(_check(file.name), "read") as (system, path), system.open(path, "rb") as source:
             yield from unseal(partial(_read_whole, source.read), file.key)
 
     def delete(self, name: str) -> None:
-        """Delete a file, if it exists.
-
-        Raises:
-            LibraryUnreachable: The folder cannot be written.
-        """
+        """Delete a file, if it exists."""
         with suppress(FileMissing), self._open(_check(name), "deleted") as (system, path):
             system.rm_file(path)
 
@@ -128,12 +115,7 @@ def _read_whole(read: Callable[[int], bytes], size: int) -> bytes:
 
 
 def _open_folder(url: str) -> tuple[Any, str]:
-    """Return the file system and the path of an address.
-
-    Raises:
-        ConfigError: fsspec does not know the protocol.
-        MissingExtra: A package is not installed.
-    """
+    """Return the file system and the path of an address."""
     with require_extra("storage"):
         import fsspec
     try:
@@ -149,17 +131,7 @@ def _open_folder(url: str) -> tuple[Any, str]:
 
 
 def choose(log: Log, url: str) -> None:
-    """Let new snapshots of all namespaces of a database be stored in a folder, after trying it.
-
-    Args:
-        log: A log of the database.
-        url: The folder, or `DATABASE`.
-
-    Raises:
-        ConfigError: It is no folder of fsspec, or has a password.
-        LibraryUnreachable: It cannot be written.
-        LibraryForbidden: The role is not the owner of the schema.
-    """
+    """Let new snapshots of all namespaces of a database be stored in a folder, after trying it."""
     if url == DATABASE:
         log.write("DELETE FROM hardwon.meta WHERE name = %(name)s", {"name": _ROW})
         return
@@ -218,11 +190,7 @@ def upload(log: Log, packed: Path) -> SealedFile | None:
 
 
 def claim(log: Log, file: SealedFile) -> None:
-    """Keep a file; called in the transaction that stores its snapshot.
-
-    Raises:
-        LibraryUnreachable: Writing it took so long that another process deleted it.
-    """
+    """Keep a file; called in the transaction that stores its snapshot."""
     if not log.write(
         "DELETE FROM hardwon.unneeded WHERE namespace = %(namespace)s AND folder = %(folder)s AND name = %(name)s "
         "AND due > clock_timestamp() RETURNING 1",

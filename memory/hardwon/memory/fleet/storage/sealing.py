@@ -38,27 +38,14 @@ def _mark_last(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 
 def seal(parts: Iterable[bytes], key: bytes) -> Iterator[bytes]:
-    """Yield the sealed parts of a file.
-
-    Args:
-        parts: Its content, `PART` bytes at a time.
-        key: Key for this file alone.
-    """
+    """Yield the sealed parts of a file."""
     cipher = _open_cipher(key)
     for nonce, part, mark in _mark_last(parts):
         yield cipher.encrypt(nonce, part, mark)
 
 
 def unseal(read: Any, key: bytes) -> Iterator[bytes]:
-    """Yield the content of a sealed file.
-
-    Args:
-        read: Function that returns the next bytes of the file, at most as many as it is asked for.
-        key: Its key.
-
-    Raises:
-        BrokenSeal: The file was changed, or belongs to another key.
-    """
+    """Yield the content of a sealed file."""
     cipher = _open_cipher(key)
     with require_extra("storage"):
         from cryptography.exceptions import InvalidTag

@@ -126,12 +126,7 @@ class Deletion:
             catalogue.write(self._rows.connection, self._namespace, replace(item, score=score), "recomputed")
 
     def clear(self, replaced: Collection[str], merged: Collection[str]) -> None:
-        """Delete episodes that are about to be written again.
-
-        Args:
-            replaced: Ids of episodes whose grades and usages of items stay.
-            merged: Ids of episodes that become part of one of those.
-        """
+        """Delete episodes that are about to be written again."""
         self._run("DELETE FROM proposals WHERE namespace = ?", (self._namespace,))
         self._delete_episodes(merged)
         self._delete_episodes(replaced, keeps_uses=True)

@@ -94,11 +94,7 @@ class ItemRevision:
         return {item.id or catalogue.identify(item): item for item in proposed}
 
     def _read_remaining(self, ref: str) -> Trajectory:
-        """Return an episode that is not being forgotten.
-
-        Raises:
-            LibraryDamaged: The episode cannot be decoded.
-        """
+        """Return an episode that is not being forgotten."""
         try:
             return trajectory(self._rows.store, self._namespace, ref)
         except UNREADABLE as error:

@@ -19,18 +19,7 @@ ANSWERS = "name BETWEEN 'answer ' AND 'answer!'"
 
 
 def forget(store: Store, namespace: int, what: What, value: str, *, dry_run: bool = False) -> ForgetReceipt:
-    """Delete the selected experience and everything derived from it.
-
-    Args:
-        store: The library's store.
-        namespace: Id of the namespace.
-        what: The selector: episode, writer, text or namespace.
-        value: Its value.
-        dry_run: Count the rows and change nothing.
-
-    Raises:
-        UnknownName: The episode does not exist.
-    """
+    """Delete the selected experience and everything derived from it."""
     try:
         with store.transaction():
             receipt = delete(store, namespace, what, value, overwrite=not dry_run)
@@ -42,18 +31,7 @@ def forget(store: Store, namespace: int, what: What, value: str, *, dry_run: boo
 
 
 def delete(store: Store, namespace: int, what: What, value: str, *, overwrite: bool = True) -> ForgetReceipt:
-    """Run the first phase of `forget`: delete the rows and write the receipt. `finish` runs the second one later.
-
-    Args:
-        store: The library's store.
-        namespace: Id of the namespace.
-        what: The selector: episode, writer, text or namespace.
-        value: Its value.
-        overwrite: Overwrite deleted content with zeros, in case the rewrite of the file fails.
-
-    Raises:
-        UnknownName: The episode does not exist.
-    """
+    """Run the first phase of `forget`: delete the rows and write the receipt. `finish` runs the second one later."""
     if overwrite:
         store.connection.execute("PRAGMA secure_delete = ON")
     with store.transaction() as connection, _tolerate_damage(connection):

@@ -26,17 +26,7 @@ _GRADES = "namespace = ? AND what = 'grade' AND ref = ?"
 
 
 def replace_episodes(store: Store, connection: Connection, buffer: WriteBuffer, versions: Sequence[Version]) -> None:
-    """Replace episodes in the open transaction of a connection.
-
-    Args:
-        store: The library's store.
-        connection: Its connection.
-        buffer: The write buffer of the namespace.
-        versions: The new versions, without secrets and with the keys of their steps.
-
-    Raises:
-        UnknownName: An episode is not recorded.
-    """
+    """Replace episodes in the open transaction of a connection."""
     buffer.forget()  # ids of keys that the replacement deletes
     replacement = Replacement(store, connection, buffer.namespace, DISCOUNT)
     replacement.apply(versions, lambda episode: buffer.write_alone(connection, episode, now()))
@@ -53,15 +43,7 @@ class Replacement:
         """Ids of the new steps by those of the old ones."""
 
     def apply(self, versions: Sequence[Version], write: Callable[[Trajectory], Trajectory]) -> None:
-        """Replace episodes.
-
-        Args:
-            versions: The new versions, without secrets and with the keys of their steps.
-            write: Stores an episode, and returns it with the ids of its steps.
-
-        Raises:
-            UnknownName: An episode is not recorded.
-        """
+        """Replace episodes."""
         olds = [[queries.trajectory(self._store, self._namespace, ref) for ref in refs] for _, refs in versions]
         graded = [self._collect_grades(episodes) for episodes in olds]
         deletion = Deletion(self._store, self._connection, self._namespace)

@@ -31,11 +31,7 @@ class Selection:
 
 
 def parse_selector(**given: str | None) -> tuple[What, str]:
-    """Return the name and value of the only selector that is set.
-
-    Raises:
-        ConfigError: No selector or more than one is set, or its value is empty.
-    """
+    """Return the name and value of the only selector that is set."""
     chosen = [(name, value) for name, value in given.items() if value is not None]
     if len(chosen) != 1:
         names = ", ".join(name for name, _ in chosen) or "nothing"
@@ -57,11 +53,7 @@ class Selector:
         self._namespace = rows.namespace
 
     def select(self, what: What, value: str) -> Selection:
-        """Return the rows that a selector other than `namespace` matches.
-
-        Raises:
-            UnknownName: The episode does not exist.
-        """
+        """Return the rows that a selector other than `namespace` matches."""
         if what == "episode":
             return self._select_episode(value)
         if what == "writer":

@@ -20,17 +20,7 @@ class ToolThread:
         self._begin()
 
     def invoke(self, tool: BaseTool, request: dict[str, Any], timeout_s: float | None) -> Any:
-        """Run a tool and return its result.
-
-        Args:
-            tool: The tool.
-            request: A tool call in LangChain's format.
-            timeout_s: Seconds to wait; None waits indefinitely.
-
-        Raises:
-            NotInTime: The tool takes longer than `timeout_s`.
-            Exception: Any error of the tool.
-        """
+        """Run a tool and return its result."""
         # A tool made from a coroutine has `func` None; a BaseTool without `func` counts as synchronous.
         only_async = getattr(tool, "func", tool) is None
         grace = GRACE_S if only_async else 0.0
