@@ -447,6 +447,15 @@ def test_error_pages_lead_to_every_list_and_leave_long_lists_of_names_out():
     assert "Overview" not in login._render_page("/"), "that link leads to the login again"
 
 
+def test_a_page_that_a_damaged_row_breaks_is_an_error_page():
+    async def build(room):
+        raise TypeError("a bytes-like object is required, not 'int'")
+
+    answer = asyncio.run(frame._build(build, SimpleNamespace(theme=""), {}))
+    assert answer.status_code == 500
+    assert "hardwon memory verify" in bytes(answer.body).decode()
+
+
 @pytest.mark.parametrize(
     ("success", "ending", "words"),
     [

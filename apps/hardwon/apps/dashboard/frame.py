@@ -22,6 +22,7 @@ from hardwon.apps.http.access.problems import status_of
 from hardwon.apps.shared.argument_errors import sentence
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import HardwonError, LibraryForbidden
+from hardwon.memory.upkeep.damage import readable
 
 from .markup import Html, linked, tag
 
@@ -132,11 +133,7 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
             caller: Caller = request.state.caller
             address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             name = namespace or _choose_namespace(caller)
-            try:
-                await build(Room(api, caller, name, theme=read_theme(request), address=address), **parameters)
-            except HardwonError as error:
-                return _render_error(status_of(error), str(error), read_theme(request))
-            return None
+            return await _build(build, Room(api, caller, name, theme=read_theme(request), address=address), parameters)
 
         # FastAPI reads the query parameters of a page from its signature: combine both signatures.
         page_parameters = list(signature(build).parameters.values())[1:]
@@ -147,6 +144,16 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
         ui.page(path, response_timeout=PATIENCE_S)(built)
 
     return register
+
+
+async def _build(build: Callable[..., Awaitable[None]], room: "Room", parameters: Mapping[str, Any]) -> Response | None:
+    """Build a page; return an error page if it cannot be built, also because of a damaged row, or None."""
+    try:
+        with readable("LIBRARY"):
+            await build(room, **parameters)
+    except HardwonError as error:
+        return _render_error(status_of(error), str(error), room.theme)
+    return None
 
 
 def _choose_namespace(caller: Caller) -> str:
