@@ -232,6 +232,8 @@ def kill_often(folder, kills, lives, seed=0):
         if number % lives == 0:
             path, told = folder / f"{number}.db", Told()
         begun = told.hear(killed(path, f"w{number}", seed + number, draw))
+        if path.exists() and not path.stat().st_size and not told.acknowledged:
+            path.unlink()  # killed between the creation of the file and its first page; the message says to delete it
         counted += survived(path, told, begun) if path.exists() else Counter({"in opening": 1})
         if number % lives == lives - 1 or number == kills - 1:
             counted["acknowledged"] += told.acknowledged
