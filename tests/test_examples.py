@@ -121,7 +121,7 @@ def test_chat_model_is_shown_what_the_first_episode_found_out(run):
     """Nothing before the first episode, the failed refund before the first step of the second."""
     first, _, second = run("chat_scripted.py").partition("Grace wants")
     assert "experience:" not in first
-    failed = "experience: - in a similar situation, `refund(order={order})` failed"
+    failed = "experience: - in 1 of 2 similar situations, `refund(order={order})` failed"
     assert failed in second.partition('find_order(customer="Grace")')[0]
     assert second.count("was accepted") == 1
 

@@ -7,6 +7,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -451,7 +452,9 @@ def test_a_page_that_a_damaged_row_breaks_is_an_error_page():
     async def build(room):
         raise TypeError("a bytes-like object is required, not 'int'")
 
-    answer = asyncio.run(frame._build(build, SimpleNamespace(theme=""), {}))
+    room: Any = SimpleNamespace(theme="")
+    answer = asyncio.run(frame._build(build, room, {}))
+    assert answer is not None
     assert answer.status_code == 500
     assert "hardwon memory verify" in bytes(answer.body).decode()
 

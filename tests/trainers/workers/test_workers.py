@@ -139,7 +139,7 @@ def test_a_worker_sends_the_key_of_the_server(corridor, server, tmp_path, monkey
     assert "secret" not in repr(setup)
     monkeypatch.delenv("SERVER_KEY")
     worker = asyncio.run(started(setup))
-    assert worker._scenes.source._server._headers == {"Authorization": "Bearer secret"}
+    assert worker._scenes.source._server._headers["Authorization"] == "Bearer secret"
     worker._scenes.source._server.tokens_read = 7
     assert [worker._scenes.source.take_tokens_read() for _ in range(2)] == [7, 0], "tokens are told once"
     asyncio.run(worker.close())

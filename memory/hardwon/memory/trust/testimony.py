@@ -72,9 +72,10 @@ def form_of(action: str) -> str:
     'refund(order={order}, reason={reason})'
     """
     parsed = parse_action(action)
-    if instruction_in(action) or (len(action.split()) > LONGEST_COMMAND and _CALL.fullmatch(action) is None):
+    is_call = _CALL.fullmatch(action) is not None or (action.lstrip().startswith("{") and bool(parsed.parts))
+    if instruction_in(action) or (len(action.split()) > LONGEST_COMMAND and not is_call):
         return ""
-    if _CALL.fullmatch(action) is None:
+    if not is_call:
         return parsed.verb if parsed.verb.isalpha() and len(parsed.verb) <= 20 and _is_name(parsed.verb) else ""
     # the keys of nested objects are no names of parameters
     arguments = list(dict.fromkeys(part.name.partition(".")[0] or str(n) for n, part in enumerate(parsed.parts, 1)))

@@ -74,7 +74,9 @@ class OtherWorlds:
             kept = self._without(recalled, task, instance)
             exhausted = len(recalled.items) < wanted and len(recalled.steps) < wanted
             enough = len(kept.items) >= k and len(kept.steps) >= k
-            if enough or exhausted or wanted >= MOST or not k:
+            # a wider recall ranks in another order: where nothing is left out, the answer is that of serving
+            is_whole = (len(kept.items), len(kept.steps)) == (len(recalled.items), len(recalled.steps))
+            if enough or is_whole or exhausted or wanted >= MOST or not k:
                 break
             # only as wide as needed: most task instances have few recorded episodes
             wanted = min(MOST, wanted * 4)
