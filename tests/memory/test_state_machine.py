@@ -215,7 +215,8 @@ class Model(RuleBasedStateMachine):
         assert admission.status == "merged"
         assert known.item.status != "retired"
         if known.item.status == "quarantined" and item.trust == "trusted":  # nothing of what it said is released
-            known.item = replace(item, id=known.item.id, version=known.item.version + 1)
+            kept: dict[str, Any] = {"id": known.item.id, "version": known.item.version + 1, "pinned": known.item.pinned}
+            known.item = replace(item, **kept)
         known.versions = None
 
     @staticmethod
