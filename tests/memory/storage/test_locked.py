@@ -260,3 +260,23 @@ def test_a_finished_run_takes_the_place_of_its_beginning(library, episode, clien
     recorded = library.trajectory("run")
     assert (len(recorded.steps), recorded.success, library.episodes) == (len(whole.steps), True, 1)
     assert (recorded.writer, recorded.trust) == (whole.writer, whole.trust)
+
+
+def test_an_index_is_saved_only_with_vectors_that_the_library_has(path, episode, monkeypatch, caplog):
+    """A file with vectors that could not be written would not match the library, and the next process rebuilt it."""
+    monkeypatch.setattr("hardwon.memory.retrieval.vector_index.VectorIndex.LIMIT", 12)
+    monkeypatch.setattr("hardwon.memory.storage.cache_files.SAVE_AFTER", 6)
+    states = [episode(see=f"You see thing{number} and box{number}.") for number in range(120)]
+    with ExperienceLibrary.open(path) as library:
+        library.record_many(states[:40])
+        library.search("box7")
+    with ExperienceLibrary.open(path) as library:
+        library.record_many(states[40:])
+        library.stats()  # files the episodes, so that only vectors are missing
+    with hold(path, "IMMEDIATE"), ExperienceLibrary.open(path) as library:
+        library.search("box7")
+        assert library._search._unsaved["states"]
+        library._search.save()
+        with ExperienceLibrary.open(path, read_only=True) as other:
+            other.search("box7")
+    assert "does not match the vectors" not in caplog.text
