@@ -158,7 +158,7 @@ def test_every_public_name_is_in_the_reference():
     "page",
     [
         *("langchain", "langgraph", "mcp", "coding-agents", "functions", "proxy", "frameworks", "tracing", "importing"),
-        *("http", "grading", "files", "lessons", "trainers", "recipes", "dashboard", "install"),
+        *("http", "grading", "files", "lessons", "trainers", "dashboard", "install"),
     ],
 )
 def test_every_door_opens_with_at_most_two_commands(page):

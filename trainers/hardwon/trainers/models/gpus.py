@@ -1,6 +1,6 @@
 """Memory and time of an iteration by GPU, computed from shapes and data sheets; nothing here is measured.
 
-    python -m hardwon.trainers.models.gpus             # the table of docs/recipes.md
+    python -m hardwon.trainers.models.gpus
 
 A recipe is one policy with an adapter that trains and generates on one GPU in bfloat16, in `EPISODES` episodes at once.
 

@@ -1,6 +1,6 @@
 """Memory and time that bases of several sizes take, computed from their shapes; nothing here is measured.
 
-    python -m hardwon.trainers.models.sizes            # the table of docs/training.md
+    python -m hardwon.trainers.models.sizes
 
 A trained token costs two passes of the frozen base, forward and backward to the activations; the gradients of the
 adapter are small beside them. Figures of a GPU assume bfloat16 and a share of its peak that training reaches.
