@@ -118,6 +118,7 @@ TOOL = {**RUN, "id": "r", "parent_run_id": "t", "run_type": "tool", "name": "ref
         ({"error": "CancelledError()", "status": "error"}, None),
         ({"error": "GraphRecursionError('25')", "status": "error"}, False),
         ({"outputs": {"messages": [*TALK, {**DONE, "response_metadata": {"finish_reason": "length"}}]}}, None),
+        ({"outputs": {"generations": [[{"text": "It", "generation_info": {"finish_reason": "length"}}]]}}, None),
         ({"outputs": {"messages": TALK}}, None),
         ({"outputs": {"messages": [*TALK, DONE]}}, True),
     ],

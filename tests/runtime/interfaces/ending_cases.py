@@ -3,14 +3,27 @@
 UNFINISHED_REASONS = [
     "length", "max_tokens", "MAX_TOKENS", "FinishReason.MAX_TOKENS", "content_filter", "content-filter", "refusal",
     "pause_turn", "model_context_window_exceeded", "tool_calls", "tool_use", "SAFETY", "a_new_reason", "cancelled",
+    "model_length", "guardrail_intervened", "MALFORMED_FUNCTION_CALL", "insufficient_system_resource", "REASON_MAX_LEN",
+    "load", "ERROR_TOXIC",
 ]  # fmt: skip
-COMPLETED_REASONS = ["stop", "STOP", "FinishReason.STOP", "end_turn", "stop_sequence", "stopstop", "eos", "", None]
-STATUSES = ["incomplete", "cancelled", "failed", "queued", "in_progress", "pending", "interrupted", "aborted", "error"]
+COMPLETED_REASONS = [
+    "stop", "STOP", "FinishReason.STOP", "end_turn", "stop_sequence", "stopstop", "eos", "", None,
+    "FINISH_REASON_STOP", "EndTurn", "endoftext", "FINISH", "COMPLETE",
+]  # fmt: skip
+STATUSES = [
+    "incomplete", "cancelled", "failed", "queued", "in_progress", "pending", "interrupted", "aborted", "error",
+    "paused", "stopped", "killed", "partially_completed", "awaiting_input", "deadline_exceeded", "error_max_turns",
+    "TimedOut", "not_finished",
+]  # fmt: skip
 
 LIMITS = [
     "Model call limits exceeded: run limit (3/3)", "'search' tool call limit reached: run limit exceeded (3/2 calls).",
     "Tool call limit reached: thread limit exceeded (5/4 calls).", "Agent stopped due to max iterations.",
     "Sorry, need more steps to process this request.", "API Error: 529 overloaded",
+    "Agent stopped due to iteration limit or time limit.", "Maximum number of turns 10 reached.", "Reached max steps.",
+    "Max iterations of 20 reached! Partial answer: 4", "Error: Reached max turns (5)", "Max turns (10) exceeded",
+    "Tool call limit exceeded. Do not call 'act' again.", "I have run out of steps.", "Stopped after 9 iterations.",
+    "Request was aborted.",
 ]  # fmt: skip
 """Answers that a framework writes in the place of the model."""
 
@@ -25,6 +38,17 @@ UNFINISHED_MESSAGES = [
     {"content": "", "additional_kwargs": {"refusal": "I can't."}},
     {"content": "No.", "refusal": "I can't."},
     {"content": [{"type": "refusal", "refusal": "I can't."}]},
+    {"content": "It is", "response_metadata": {"done": False}},
+    {"content": "It is", "response_metadata": {"generation_info": {"finish_reason": "length"}}},
+    {"content": "It is", "response_metadata": {"choices": [{"finish_reason": "length"}]}},
+    {"content": [{"type": "thinking", "thinking": "Where is it?"}]},
+    {
+        "content": [
+            {"type": "text", "text": "Let me look."},
+            {"type": "tool_use", "id": "2", "name": "act", "input": {}},
+        ]
+    },
+    {"content": "\u200b"},
     {"content": ""},
     {"content": None},
     {"content": "Let me look.", "invalid_tool_calls": [{"name": "act", "args": "{", "id": "9", "error": "not JSON"}]},
@@ -36,5 +60,8 @@ COMPLETED_MESSAGES = [
     *({"content": "Done.", "stop_reason": reason} for reason in COMPLETED_REASONS),
     {"content": "Done.", "refusal": None, "status": "completed", "response_metadata": {"finish_reason": "stop"}},
     {"content": "The call limit was not reached, and nothing failed."},
+    {"content": "The maximum number of steps is now 5, and the API error is gone."},
+    {"content": "The delivery time exceeded expectations."},
+    {"content": [{"type": "thinking", "thinking": "Where is it?"}, {"type": "text", "text": "Done."}]},
     {"content": [{"type": "text", "text": "Done."}]},
 ]

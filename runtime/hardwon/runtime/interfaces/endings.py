@@ -14,27 +14,46 @@ from typing import Any, Literal
 Ending = Literal["completed", "unfinished", "failed"]
 
 _COMPLETED = frozenset([
-    "stop", "end_turn", "stop_sequence", "completed", "complete", "done", "success", "succeeded", "finished", "ok",
-    "eos", "eos_token", "end",
+    "stop", "end_turn", "stop_sequence", "stop_sequences", "stop_token", "completed", "complete", "done", "success",
+    "succeeded", "finished", "finish", "ok", "eos", "eos_token", "eos_found", "end", "end_of_turn", "end_of_text",
+    "endoftext", "normal",
 ])  # fmt: skip
-_FAILED = frozenset(["error", "failed", "failure", "errored", "fail"])
-_UNFINISHED = frozenset([
-    "length", "max_tokens", "max_output_tokens", "content_filter", "refusal", "pause_turn", "incomplete", "cancelled",
-    "model_context_window_exceeded", "canceled", "queued", "in_progress", "running", "pending", "requires_action",
-    "interrupted", "interrupt", "aborted", "abort", "expired", "timeout", "timed_out", "max_turns", "truncated",
-    "tool_calls", "tool_use", "function_call", "unfinished",
-])  # fmt: skip
+_FAILED = frozenset(["error", "failed", "failure", "errored", "fail", "crashed"])
+_UNFINISHED = re.compile(
+    r"(?:\A|_)(?:abort|await|blocked|cancel|deadline|expired|filter|incomplete|in_progress|interrupt|killed|length|limit|"
+    r"max|not_(?:complete|done|finished)|partial|pause|pending|queued|refus|requires_action|running|stopped|"
+    r"time(?:d_?out|out)|truncated|unfinished|waiting)|\A(?:tool_(?:calls|use)|function_call)\Z|"
+    r"(?:limit|length|window)_(?:reached|exceeded)\Z"
+)
+"""What a status says of a run that was not finished."""
 _REASONS = ("finish_reason", "stop_reason", "done_reason", "finishreason", "stopreason", "native_finish_reason")
 """Fields with the reason for which a model stopped, of which only a few words mean that it was finished."""
-_FLAGS = ("truncated", "interrupted", "aborted", "cancelled", "canceled", "incomplete", "__interrupt__")
+_FLAGS = ("truncated", "interrupted", "aborted", "cancelled", "canceled", "incomplete", "__interrupt__", "is_truncated")
+_WHOLE = ("done", "completed", "finished", "is_complete", "is_finished")
+"""Flags that are false if more was to come."""
+_PARTS = ("response_metadata", "additional_kwargs", "metadata", "generation_info", "message", "kwargs")
+_LISTS = ("choices", "generations")
+"""Fields of a model's answer that may say how it ended."""
+_SILENT = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
+_CALLS = ("tool_use", "tool_call", "function_call")
 _INTERRUPTS = re.compile(
     r"\A\W*(?:\w+\.)*"
     r"(?:GraphInterrupt|NodeInterrupt|CancelledError|KeyboardInterrupt|GeneratorExit|SystemExit)\b"
 )
 """An error by which a framework stops a run that is to go on, or that somebody stopped."""
+_UNITS = r"(?:steps?|turns?|iterations?|rounds?|(?:tool |model )?calls?|recursions?|tokens?|attempts?|budget|time)"
 _LIMIT = re.compile(
-    r"\A(?:Model call limits exceeded: |(?:'.{1,200}' tool|Tool) call limit reached: |Agent stopped due to |"
-    r"Sorry, need more steps to process this request|This run ends here: |API Error\b|\[Request interrupted)",
+    r"\W*(?:error: )?"
+    r"(?:(?:the |this |your )?(?:agent|run|task|execution)\W+(?:has |was )?|i(?:\W+have|'ve)? |we (?:have )?)?(?:"
+    r"(?:reached|exceeded|hit|r[au]n out of) (?:(?:the|its|my|our) )?"
+    rf"(?:(?:max\w*|limit)\b[^.!?\n]{{0,20}}?\b)?{_UNITS}\b|"
+    rf"(?:reached|exceeded|hit) (?:the |its |my )?{_UNITS} limit|"
+    rf"(?:max(?:imum)?(?: number of)? |'[^']{{1,200}}' |\w+ )?{_UNITS} ?(?:limits? |budget )?(?:of \d+ |\(?\d+\)? )?"
+    r"(?:was |were |has been |have been )?(?:reached|exceeded|exhausted)(?! (?!before|while|for|so|and)\w)|"
+    rf"stopp(?:ed|ing)(?: due to|: | after \d+ {_UNITS})|incomplete[:.!]|timed out\W*\Z)|"
+    r"(?:Sorry, need more steps to process this request|This run ends here: |API Error\b|\[Request interrupted|"
+    r"(?:request|generation|response) (?:was )?(?:aborted|stopped|interrupted|cancell?ed)\b)",
+    re.IGNORECASE,
 )
 """Beginnings of answers that a framework writes in the place of the model when it ends a run."""
 
@@ -43,13 +62,14 @@ def read_word(word: Any, *, is_reason: bool = False) -> Ending | None:
     """Return what a word such as a status or a reason to stop says about a run; None if it says nothing."""
     if not isinstance(word, str) or not word.strip():
         return None
-    plain = word.strip().rpartition(".")[2].lower().replace("-", "_").replace(" ", "_")
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", word.strip().rpartition(".")[2])
+    plain = plain.lower().replace("-", "_").replace(" ", "_").removeprefix("finish_").removeprefix("reason_")
     plain = re.sub(r"\A(stop|end_turn)\1+\Z", r"\1", plain)  # LangChain joins the reasons of chunks
     if plain in _COMPLETED:
         return "completed"
     if plain in _FAILED:
         return "failed"
-    return "unfinished" if is_reason or plain in _UNFINISHED else None
+    return "unfinished" if is_reason or _UNFINISHED.search(plain) else None
 
 
 def read_error(error: Any) -> Ending | None:
@@ -60,23 +80,29 @@ def read_error(error: Any) -> Ending | None:
     return "unfinished" if _INTERRUPTS.match(words) else "failed"
 
 
-def find_cut(record: Any) -> str:
+def find_cut(record: Any, depth: int = 4) -> str:
     """Return why a model's message, a response, or a logged run is not whole; empty if it is, or does not say."""
+    if isinstance(record, list):  # the choices of a response, or the generations of a batch
+        record = record[0] if record else None
+        return find_cut(record, depth) if depth else ""
     if not isinstance(record, Mapping):
         return ""
-    for source in (record, record.get("response_metadata"), record.get("additional_kwargs"), record.get("metadata")):
-        if not isinstance(source, Mapping):
-            continue
-        named = {str(name).lower(): value for name, value in source.items()}
-        reasons = ((named.get(name), True) for name in _REASONS)
-        for word, is_reason in (*reasons, (named.get("status"), False)):
-            if read_word(word, is_reason=is_reason) in ("unfinished", "failed"):
-                return str(word)
-        details = named.get("incomplete_details") or named.get("refusal")
-        flag = next((name for name in _FLAGS if named.get(name) not in (None, False, "", [], ())), "")
-        if details or flag:
-            return str(details or flag)
-    return "interrupted" if read_error(record.get("error")) == "unfinished" else _find_cut_content(record)
+    named = {str(name).lower(): value for name, value in record.items()}
+    reasons = ((named.get(name), True) for name in _REASONS)
+    for word, is_reason in (*reasons, (named.get("status"), False)):
+        if read_word(word, is_reason=is_reason) in ("unfinished", "failed"):
+            return str(word)
+    if details := named.get("incomplete_details") or named.get("refusal"):
+        return str(details)
+    if flag := next((name for name in _FLAGS if named.get(name) not in (None, False, "", [], ())), ""):
+        return flag
+    if any(named.get(name) is False for name in _WHOLE):
+        return "incomplete"
+    if read_error(named.get("error")) == "unfinished":
+        return "interrupted"
+    parts = [named.get(name) for name in (*_PARTS, *_LISTS)] if depth else []
+    cuts = (find_cut(part, depth - 1) for part in parts if isinstance(part, Mapping | list))
+    return next(filter(None, cuts), "") or _find_cut_content(record)
 
 
 def _find_cut_content(record: Mapping[str, Any]) -> str:
@@ -85,14 +111,19 @@ def _find_cut_content(record: Mapping[str, Any]) -> str:
         return "invalid tool calls"
     content = record.get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    for block in blocks:
-        kind = block.get("type") if isinstance(block, Mapping) else ""
-        if kind in ("refusal", "invalid_tool_call"):
-            return str(kind)
-        words = block.get("text") if isinstance(block, Mapping) else block
-        if isinstance(words, str) and _LIMIT.match(words):
-            return "stopped by a limit"
-    return ""
+    kinds = [block.get("type") if isinstance(block, Mapping) else "" for block in blocks]
+    if kind := next((kind for kind in kinds if kind in ("refusal", "invalid_tool_call")), None):
+        return str(kind)
+    if blocks and all(kind in _SILENT for kind in kinds):
+        return "no answer"
+    if any(
+        kind in _CALLS or (isinstance(block, Mapping) and "toolUse" in block)
+        for kind, block in zip(kinds, blocks, strict=True)
+    ):
+        return "tool_use"
+    texts = (block.get("text") if isinstance(block, Mapping) else block for block in blocks)
+    is_stopped = any(isinstance(text, str) and _LIMIT.match(text) for text in texts)
+    return "stopped by a limit" if is_stopped else ""
 
 
 def read_ending(messages: Sequence[Mapping[str, Any]]) -> Ending:
@@ -104,8 +135,12 @@ def read_ending(messages: Sequence[Mapping[str, Any]]) -> Ending:
         # Results of tools that a provider runs itself may stand before the words of the same message.
         source: Mapping[str, Any] = next((message for message in reversed(messages) if message["role"] != "tool"), {})
         return "completed" if source.get("has_answer") and not source.get("unfinished") else "unfinished"
-    is_answer = last.get("role") == "assistant" and bool(str(last["text"]).strip()) and not last["calls"]
-    return "completed" if is_answer else "unfinished"
+    is_answer = last.get("role") == "assistant" and not last["calls"]
+    return "completed" if is_answer and any(map(_is_visible, str(last["text"]))) else "unfinished"
+
+
+def _is_visible(letter: str) -> bool:
+    return letter.isprintable() and not letter.isspace()
 
 
 def decide(ending: Ending, *, is_broken: bool) -> bool | None:
