@@ -363,8 +363,9 @@ def test_torch_is_bound_and_not_in_the_core():
 
 
 def test_decisions_are_short_and_numbered():
+    """The number of a deleted decision is not used again, so that an old reference never names another one."""
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-    assert [path.name[:4] for path in decisions] == [f"{number:03}-" for number in range(1, len(decisions) + 1)]
+    assert len({path.name[:4] for path in decisions}) == len(decisions)
     for path in decisions:
         lines = path.read_text(encoding="utf-8").splitlines()
         assert len(lines) <= 40, path.name

@@ -66,7 +66,7 @@ def _review(hint: Hint | None, occasion: Occasion, context: Context, began: floa
     record, usage = dict[str, Any](asked=occasion), Usage()
     if hint is not None:
         record, usage = {**record, **hint.why}, hint.usage
-    # Even a warning is dropped: the guardrail blocks the action anyway (decision 019).
+    # Even a warning is dropped: the guardrail blocks the action anyway.
     if hint is not None and hint.written and (action := forbidden_in(hint.text, context)):
         hint, record["dropped"] = None, action
     hint = hint if hint is not None and hint.text else None
