@@ -19,8 +19,8 @@ from rich.table import Table
 ROOT = Path(__file__).parents[1]
 PORTIONS = ("memory", "runtime", "trainers", "apps")
 OUTSIDE_CORE = re.compile(
-    r"memory/fleet/|trainers/(methods|workers|programs|sources|algorithms/(composers|estimators|samplers|shapers|terms|"
-    r"judging|updates))/|apps/(dashboard|importers|proxy|coding_agents)/"
+    r"memory/fleet/|trainers/(methods|workers|programs|sources|algorithms/(judging|updates))/|"
+    r"apps/(dashboard|importers|proxy|coding_agents)/"
 )
 LONG_FUNCTION = 40
 MANY_PARAMETERS = 6
@@ -98,6 +98,22 @@ def count_registries() -> int:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Call)
     )
     return sum(getattr(call.func, "id", "") in ("Registry", "Methods") for call in calls)
+
+
+def count_imports_of_methods() -> int:
+    """Return the number of statements outside the rooms of methods that import from them."""
+    count = 0
+    for path, tree in list_modules().items():
+        *package, name = path.removesuffix(".py").split("/")[1:]
+        if "methods" in (name, package[-1]) and package[1] in ("runtime", "trainers"):
+            continue
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                base = package[: len(package) - node.level + 1] if node.level else []
+                names = [".".join([*base, *([node.module] if node.module else []), alias.name]) for alias in node.names]
+            count += any(re.match(r"hardwon\.(runtime|trainers)\.methods\b", name) for name in names)
+    return count
 
 
 def count_repeated_names() -> int:
@@ -221,6 +237,7 @@ def list_bars() -> Iterator[tuple[str, object, object]]:
     yield "public members of ExperienceLibrary", count_members("ExperienceLibrary"), 18
     yield "numeric module constants", count_numbers(), 250
     yield "registries", count_registries(), 2
+    yield "imports of methods outside their rooms", count_imports_of_methods(), 0
     yield "names with two meanings", count_repeated_names(), 10
     yield "settings of a training configuration", count_settings(), 95
     yield f"functions over {LONG_FUNCTION} lines", count_long_functions(), 30

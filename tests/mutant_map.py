@@ -19,7 +19,11 @@ import pytest
 FOLDERS = {
     "memory": ("memory/hardwon/memory",),
     "runtime": ("runtime/hardwon/runtime",),
-    "trainers": ("trainers/hardwon/trainers/algorithms", "trainers/hardwon/trainers/roles"),
+    "trainers": (
+        "trainers/hardwon/trainers/algorithms",
+        "trainers/hardwon/trainers/methods",
+        "trainers/hardwon/trainers/roles",
+    ),
 }
 """The folders of each portion that are changed. Of the trainers, those that decide what is learned."""
 TESTS = {

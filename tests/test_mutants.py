@@ -143,10 +143,10 @@ def test_the_tests_are_mapped_folder_by_folder():
 
 def test_code_without_a_folder_of_tests_is_tried_with_those_around_it():
     """Each test is mapped once, even if a folder and the one around it are both named."""
-    files = ("composers/branching.py", "terms/entropies.py", "losses.py")
+    files = ("composers/base.py", "updates/turns.py", "losses.py")
     modules = [f"trainers/hardwon/trainers/algorithms/{file}" for file in files]
     assert mutant_map.find_places(mutants.ROOT, ["trainers"], modules) == [("tests/trainers/algorithms",)]
-    assert mutant_map.find_places(mutants.ROOT, ["trainers"], modules[1:2]) == [("tests/trainers/algorithms/terms",)]
+    assert mutant_map.find_places(mutants.ROOT, ["trainers"], modules[1:2]) == [("tests/trainers/algorithms/updates",)]
 
 
 def test_a_sample_keeps_its_mutants_when_others_are_added():

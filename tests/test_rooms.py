@@ -20,8 +20,9 @@ FOLDERS = sorted(
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
 def test_folder_is_small(folder):
-    """A room that grows over this is two rooms."""
-    assert len(list(folder.glob("*.py"))) <= MOST_FILES
+    """A room that grows over this is two rooms. Published methods are one file each, and their folder is the index."""
+    is_index = folder == ROOT / "trainers/hardwon/trainers/methods"
+    assert is_index or len(list(folder.glob("*.py"))) <= MOST_FILES
 
 
 @pytest.mark.parametrize(

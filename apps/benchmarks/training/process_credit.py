@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hardwon.memory.learning.skill_mining import without_circles
-from hardwon.trainers.algorithms import estimators  # noqa: F401  importing the package registers them
-from hardwon.trainers.algorithms.advantages import ESTIMATORS, Advantages, Trace, Turn
+from hardwon.trainers.algorithms.advantages import Advantages, Trace, Turn
+from hardwon.trainers.algorithms.catalog import PARTS
 
 from .process_data import LABELS, LabeledEpisode
 
@@ -81,7 +81,7 @@ def compute_credits(episodes: Sequence[LabeledEpisode]) -> dict[str, Credits]:
             trace.id: [value or 0.0 for value in trace.read_signal("progress")] for trace in every
         },
     }
-    methods |= {label: ESTIMATORS[name] for name, label in MEASURED.items()}
+    methods |= {label: PARTS.get("estimator", name) for name, label in MEASURED.items()}
     return {name: _read_messages(episodes, method(traces)) for name, method in methods.items()}
 
 

@@ -5,21 +5,15 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
+from tests.trainers.methods.traces import batches, close, few, strip
 
-from hardwon.trainers.algorithms.advantages import (
-    Trace,
-    Turn,
-    compute_spread,
-    gigpo,
-    group_siblings,
-    grpo,
-    hgpo,
-    salt,
-)
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
+from hardwon.trainers.algorithms.advantages import Trace, Turn, compute_spread, group_siblings
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.signals import UnfedSignal, count_missing
-
-from .traces import batches, close, few, strip
+from hardwon.trainers.methods.gigpo import gigpo
+from hardwon.trainers.methods.grpo import grpo
+from hardwon.trainers.methods.hgpo import hgpo
+from hardwon.trainers.methods.salt import salt
 
 GAMMA = 0.95
 
@@ -31,14 +25,14 @@ def trace(name, outcome, *anchors, rewards=None, **fields):
     return Trace(name, fields.pop("group", "g"), turns, outcome, **fields)
 
 
-every = pytest.mark.parametrize("name", sorted(ESTIMATORS))
+every = pytest.mark.parametrize("name", sorted(PARTS.list_cards("estimator")))
 
 
 @every
 @few
 @given(batch=batches, chance=st.randoms(use_true_random=False))
 def test_the_order_of_traces_does_not_matter(name, batch, chance):
-    close(ESTIMATORS[name](batch), ESTIMATORS[name](chance.sample(batch, len(batch))))
+    close(PARTS.get("estimator", name)(batch), PARTS.get("estimator", name)(chance.sample(batch, len(batch))))
 
 
 @every
@@ -46,7 +40,7 @@ def test_the_order_of_traces_does_not_matter(name, batch, chance):
 @given(batch=batches)
 def test_a_trace_listed_twice_counts_once(name, batch):
     """Copies made to fill a batch must not move a baseline."""
-    close(ESTIMATORS[name](batch), ESTIMATORS[name]([*batch, *batch[:2]]))
+    close(PARTS.get("estimator", name)(batch), PARTS.get("estimator", name)([*batch, *batch[:2]]))
 
 
 @every
@@ -61,22 +55,24 @@ def test_a_lone_trace_gets_nothing(name, batch):
         # a trace may come to one anchor twice
         signals = {key: values[:1] for key, values in lone.signals.items()}
         lone = replace(lone, turns=lone.turns[:1], signals=signals, tags=lone.tags[:1])
-    assert ESTIMATORS[name]([lone]) == {lone.id: pytest.approx([0.0] * len(lone.turns))}
+    assert PARTS.get("estimator", name)([lone]) == {lone.id: pytest.approx([0.0] * len(lone.turns))}
 
 
-fed = pytest.mark.parametrize("name", sorted(name for name in ESTIMATORS if ESTIMATORS.get_needs(name)))
+fed = pytest.mark.parametrize(
+    "name", sorted(name for name in PARTS.list_cards("estimator") if PARTS.find("estimator", name).needs)
+)
 
 
 @fed
 @few
 @given(batch=batches)
 def test_a_signal_that_no_source_gives_is_refused(name, batch):
-    if ESTIMATORS.get_needs(name) == ("tags",):
+    if PARTS.find("estimator", name).needs == ("tags",):
         return  # tags are optional for every turn; the settings refuse a run without a source of them
-    for missing in ESTIMATORS.get_needs(name):
+    for missing in PARTS.find("estimator", name).needs:
         unfed = [replace(one, signals={k: v for k, v in one.signals.items() if k != missing}) for one in batch]
         with pytest.raises(UnfedSignal, match=f"no signal '{missing}'.*roles.policy.sources"):
-            ESTIMATORS[name](unfed)
+            PARTS.get("estimator", name)(unfed)
 
 
 @fed
@@ -86,9 +82,9 @@ def test_turns_about_which_nothing_is_known_change_nobody_else(name, batch):
     """None leaves every mean: a trace with nothing known moves only the comparison of outcomes."""
     if name in ("empg", "rlvmr", "decs", "checklist", "spae", "igpo", "preference", "hae"):
         return  # EMPG and SPAE take a last mean over all turns, preferences one over pairs; others have no None
-    silent = replace(strip(batch[0], *ESTIMATORS.get_needs(name)), id="silent")
+    silent = replace(strip(batch[0], *PARTS.find("estimator", name).needs), id="silent")
     other = replace(silent, turns=silent.turns[:1], signals={k: v[:1] for k, v in silent.signals.items()})
-    one, two = ESTIMATORS[name]([*batch, silent]), ESTIMATORS[name]([*batch, other])
+    one, two = PARTS.get("estimator", name)([*batch, silent]), PARTS.get("estimator", name)([*batch, other])
     close(
         {key: value for key, value in one.items() if key != "silent"}, {k: v for k, v in two.items() if k != "silent"}
     )
@@ -108,7 +104,7 @@ def test_other_arms_roles_and_groups_change_nothing(name, batch, by):
         "spae",
     ):  # its scale is of the batch: rewards of others move none of it but the last mean
         return
-    before, after = ESTIMATORS[name](batch), ESTIMATORS[name](shifted)
+    before, after = PARTS.get("estimator", name)(batch), PARTS.get("estimator", name)(shifted)
     close({one.id: before[one.id] for one in own}, {one.id: after[one.id] for one in own})
 
 
@@ -116,7 +112,7 @@ def test_other_arms_roles_and_groups_change_nothing(name, batch, by):
 @few
 @given(batch=batches)
 def test_there_is_one_finite_number_a_turn(name, batch):
-    found = ESTIMATORS[name](batch)
+    found = PARTS.get("estimator", name)(batch)
     assert {one.id: len(one.turns) for one in batch} == {key: len(values) for key, values in found.items()}
     assert all(math.isfinite(value) for values in found.values() for value in values)
 
@@ -136,19 +132,19 @@ def test_equal_outcomes_teach_nothing():
 def test_length_does_not_weigh():
     """4 wins of 10 turns and 4 losses of 50: +0.5 and -0.5, not +0.83 and -0.17."""
     batch = [trace(f"w{n}", 1.0, *"x" * 10) for n in range(4)] + [trace(f"l{n}", 0.0, *"x" * 50) for n in range(4)]
-    found = ESTIMATORS["dr-grpo"](batch)
+    found = PARTS.get("estimator", "dr-grpo")(batch)
     assert (found["w0"][0], found["l0"][0]) == (0.5, -0.5)
 
 
 def test_rloo_by_hand():
     """R minus the mean of the others: 1 - 1/3, 0 - 2/3."""
-    found = ESTIMATORS["rloo"]([trace(f"{n}", r, "x") for n, r in enumerate([1.0, 0.0, 0.0, 1.0])])
+    found = PARTS.get("estimator", "rloo")([trace(f"{n}", r, "x") for n, r in enumerate([1.0, 0.0, 0.0, 1.0])])
     assert [found[str(n)][0] for n in range(4)] == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3])
 
 
 def test_loop_by_hand():
     """LOOP: 1, 0, 0, 0 gives 1 and three times -1/3; a constant added to all changes nothing."""
-    rloo = ESTIMATORS["rloo"]
+    rloo = PARTS.get("estimator", "rloo")
     for constant in (0.0, 7.0):
         found = rloo([trace(f"{n}", r + constant, "x") for n, r in enumerate([1.0, 0.0, 0.0, 0.0])])
         assert [found[str(n)][0] for n in range(4)] == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3])
@@ -175,13 +171,13 @@ def test_episodes_that_began_in_another_way_are_no_siblings():
     plain = [trace("a", 1.0, "x"), trace("b", 0.0, "x")]
     late = [trace("c", 1.0, "x", root="r"), trace("d", 1.0, "x", root="r")]
     for name in ("grpo", "hdpo", "gigpo", "salt", "rloo"):
-        together = ESTIMATORS[name]([*plain, *late])
-        close({key: together[key] for key in "ab"}, ESTIMATORS[name](plain))
+        together = PARTS.get("estimator", name)([*plain, *late])
+        close({key: together[key] for key in "ab"}, PARTS.get("estimator", name)(plain))
 
 
 def test_reinforce_by_hand():
     """Returns to go against the group's mean return (2 + 1) / 2."""
-    found = ESTIMATORS["reinforce"](
+    found = PARTS.get("estimator", "reinforce")(
         [trace("a", 1.0, "x", "y", rewards=[1, 1]), trace("b", 1.0, "x", "y", rewards=[0, 1])]
     )
     assert found == {"a": [0.5, -0.5], "b": [-0.5, -0.5]}
@@ -205,18 +201,18 @@ def test_step_credit_equals_the_closed_form():
 
 
 def test_omega_weighs_step_credit():
-    assert gigpo(FOUR, omega=0.0) == ESTIMATORS["dr-grpo"](FOUR)
+    assert gigpo(FOUR, omega=0.0) == PARTS.get("estimator", "dr-grpo")(FOUR)
 
 
 def test_slea_is_the_episode_and_step_advantage_of_means():
     """systems.md §1 step 7."""
-    assert ESTIMATORS["slea"](FOUR) == gigpo(FOUR)
+    assert PARTS.get("estimator", "slea")(FOUR) == gigpo(FOUR)
 
 
 def test_memory_shown_is_part_of_the_anchor():
     """The same situation with other memory is another anchor: nothing is compared."""
     one, other = trace("a", 1.0, "s|m1"), trace("b", 0.0, "s|m2")
-    assert gigpo([one, other]) == ESTIMATORS["dr-grpo"]([one, other])
+    assert gigpo([one, other]) == PARTS.get("estimator", "dr-grpo")([one, other])
 
 
 def test_hgpo_by_hand():

@@ -6,9 +6,11 @@ import pytest
 from tests.trainers.algorithms.test_composers import end, make_path, specs
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
-from hardwon.trainers.algorithms.composers import COMPOSERS, ComposerParts, EndedEpisode
-from hardwon.trainers.algorithms.composers.retries import write_account, write_rubrics
+from hardwon.trainers.algorithms.catalog import PARTS
+from hardwon.trainers.algorithms.composers import ComposerParts, EndedEpisode
 from hardwon.trainers.algorithms.signals import Signals
+from hardwon.trainers.methods.blocks.accounts import write_account
+from hardwon.trainers.methods.herl import write_rubrics
 
 
 def step(number, *, right=True, **diagnosis):
@@ -49,7 +51,7 @@ class TestNotes:
 
 class TestHinted:
     def make(self, demonstrate=lambda task, seed: make_path(4), **settings):
-        return COMPOSERS["hinted"](ComposerParts(demonstrate=demonstrate), **settings)
+        return PARTS.get("composer", "hinted")(ComposerParts(demonstrate=demonstrate), **settings)
 
     def lose(self, composer, iteration=0):
         return composer.more([end(spec, 0) for spec in composer.begin(specs(), iteration)])
@@ -72,7 +74,7 @@ class TestHinted:
 
 class TestRetry:
     def test_an_episode_is_tried_again_once_and_a_broken_one_never(self):
-        composer = COMPOSERS["retry"](ComposerParts(), attempts=3)
+        composer = PARTS.get("composer", "retry")(ComposerParts(), attempts=3)
         broken, lost = composer.begin(specs(2))
         done = [end(broken, 0, failed="environment_crash"), end(lost, 0)]
         (second,) = composer.more(done)
@@ -81,11 +83,11 @@ class TestRetry:
         assert composer.drain_metrics()["compose/retries"] == 1
 
     def test_an_episode_without_a_step_leaves_nothing_to_read(self):
-        composer = COMPOSERS["retry"](ComposerParts())
+        composer = PARTS.get("composer", "retry")(ComposerParts())
         assert composer.more([end(spec, 0, 0) for spec in composer.begin(specs())]) == []
 
     def test_the_budget_is_the_number_of_attempts(self):
-        assert COMPOSERS["retry"](ComposerParts(), attempts=3).budget == 3.0
+        assert PARTS.get("composer", "retry")(ComposerParts(), attempts=3).budget == 3.0
 
 
 def grade(ended, score):
@@ -101,13 +103,13 @@ class TestRevise:
         ]
 
     def test_the_best_unfinished_ones_are_revised_first(self):
-        composer = COMPOSERS["revise"](ComposerParts(), candidates=2)
+        composer = PARTS.get("composer", "revise")(ComposerParts(), candidates=2)
         done = self.play(composer, 0.1, 0.7, 1.0, 0.4)
         assert [spec.parent for spec in composer.more(done)] == [done[1].spec.session, done[3].spec.session]
         assert composer.drain_metrics()["compose/revisions"] == 2
 
     def test_a_group_is_revised_once_and_a_broken_episode_never(self):
-        composer = COMPOSERS["revise"](ComposerParts())
+        composer = PARTS.get("composer", "revise")(ComposerParts())
         first, second = composer.begin(specs(2))
         done = [end(first, 0, failed="environment_crash"), end(second, 0)]
         (own,) = composer.more(done)
@@ -117,7 +119,7 @@ class TestRevise:
     def test_a_revision_must_beat_the_best_and_pays_its_own_episode(self):
         """Outcomes 0.2 and 0.6: a revision of the first with 0.6 joins nothing and pays 5 % of 0.4."""
         for score, labels in ((0.6, 0), (0.7, 1)):
-            composer = COMPOSERS["revise"](ComposerParts(seed=1))
+            composer = PARTS.get("composer", "revise")(ComposerParts(seed=1))
             done = self.play(composer, 0.2, 0.6)
             revisions = [spec for spec in composer.more(done) if spec.parent == done[0].spec.session]
             kept = composer.finish([*done, *(grade(end(spec, 0), score) for spec in revisions)])
@@ -129,7 +131,7 @@ class TestRevise:
             assert bonus.get(done[1].spec.session, 0.0) == 0.0
 
     def test_a_broken_revision_counts_for_nothing(self):
-        composer = COMPOSERS["revise"](ComposerParts())
+        composer = PARTS.get("composer", "revise")(ComposerParts())
         done = self.play(composer, 0.2)
         revisions = [end(spec, 1, failed="environment_crash") for spec in composer.more(done)]
         assert composer.finish([*done, *revisions]) == [done[0].rollout]
@@ -137,7 +139,7 @@ class TestRevise:
 
 class TestReflected:
     def test_the_last_round_reflects_and_the_note_is_about_an_episode_that_ended(self):
-        composer = COMPOSERS["reflected"](ComposerParts(), rounds=3)
+        composer = PARTS.get("composer", "reflected")(ComposerParts(), rounds=3)
         first, second = composer.begin(specs(2), 2)
         broken = end(first, 0, failed="environment_crash", actions=["crash"] * 3)
         following = composer.more([broken, end(second, 0)])
@@ -150,7 +152,9 @@ class TestReflected:
 class TestRepair:
     def play(self, walk, actions=("act 0", "act 1"), scores=(0.9, 0.1), **settings):
         gold = make_path(4, actions=[f"good {t}" for t in range(4)])
-        composer = COMPOSERS["repair"](ComposerParts(demonstrate=lambda task, seed: gold, walk=walk), **settings)
+        composer = PARTS.get("composer", "repair")(
+            ComposerParts(demonstrate=lambda task, seed: gold, walk=walk), **settings
+        )
         done = [end(spec, 0, len(scores), actions=list(actions)) for spec in composer.begin(specs(1))]
         done = [EndedEpisode(s, replace(r, signals=Signals({"steps": tuple(scores)}))) for s, r in done]
         return composer, done, composer.more(done)
@@ -189,13 +193,13 @@ class TestRepair:
 
 class TestPrefixed:
     def make(self, n=8, **settings):
-        return COMPOSERS["prefixed"](
+        return PARTS.get("composer", "prefixed")(
             ComposerParts(demonstrate=lambda task, seed: make_path(n)), **{"groups": 1.0, **settings}
         )
 
     def test_the_success_rate_is_a_moving_mean_of_prefixed_episodes_that_ended(self):
         """Half, then all: the newest has the weight of the moving mean; plain and broken episodes do not count."""
-        from hardwon.trainers.algorithms.composers.starts import DECAY
+        from hardwon.trainers.methods.prefixed import DECAY
 
         composer = self.make(shares="0.5")
         for outcomes in ((1, 0, 1, 0), (1, 1, 1, 1)):
@@ -222,7 +226,9 @@ class TestStarts:
         def take(task, seed, actions):
             return replace(make_path(len(actions), success=False, actions=list(actions)), score=0.5)
 
-        return COMPOSERS["starts"](ComposerParts(walk=walk or take), **{"first": 1, "probability": 1.0, **settings})
+        return PARTS.get("composer", "starts")(
+            ComposerParts(walk=walk or take), **{"first": 1, "probability": 1.0, **settings}
+        )
 
     def test_there_are_no_starts_of_groups_that_always_succeed_and_none_of_two_first_steps(self):
         composer = self.make()

@@ -6,7 +6,8 @@ import pytest
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.composers import COMPOSERS, ComposerParts, EndedEpisode, open_composer
+from hardwon.trainers.algorithms.catalog import PARTS
+from hardwon.trainers.algorithms.composers import ComposerParts, EndedEpisode, open_composer
 from hardwon.trainers.algorithms.composers.base import branch_off
 from hardwon.trainers.algorithms.composers.spec import Spec
 from hardwon.trainers.algorithms.samples import Rollout, Sample
@@ -57,27 +58,27 @@ def test_no_composer_is_the_default():
     assert open_composer({}, ComposerParts()) is None
 
 
-@pytest.mark.parametrize("name", [*COMPOSERS])
+@pytest.mark.parametrize("name", [*PARTS.list_cards("composer")])
 def test_a_composer_that_finds_nothing_to_do_plays_every_episode_once(name):
     """Without a demonstration, a failure or a signal: the plain episodes, at most."""
-    composer = COMPOSERS[name](ComposerParts())
+    composer = PARTS.get("composer", name)(ComposerParts())
     begun = composer.begin(specs())
     assert {spec.group for spec in begun} == {"#0"}
     assert 0 < len(begun) <= 4
 
 
-@pytest.mark.parametrize("name", [*COMPOSERS])
+@pytest.mark.parametrize("name", [*PARTS.list_cards("composer")])
 def test_a_state_in_plain_types_restores_a_composer(name):
     import json
 
     parts = ComposerParts(
         demonstrate=lambda task, seed: make_path(8), walk=lambda task, seed, actions: make_path(len(actions))
     )
-    composer = COMPOSERS[name](parts)
+    composer = PARTS.get("composer", name)(parts)
     done = [end(spec, 1) for spec in composer.begin(specs())]
     composer.observe(composer.finish(done))
     state = json.loads(json.dumps(composer.state_dict()))
-    other = COMPOSERS[name](parts)
+    other = PARTS.get("composer", name)(parts)
     other.load_state_dict(state)
     assert other.state_dict() == composer.state_dict()
     assert other.begin(specs(), 1) == composer.begin(specs(), 1)
@@ -93,7 +94,7 @@ def test_a_branch_keeps_the_steps_of_its_parent():
 
 class TestPrefixed:
     def make(self, **settings):
-        return COMPOSERS["prefixed"](
+        return PARTS.get("composer", "prefixed")(
             ComposerParts(demonstrate=lambda task, seed: make_path(8)), **{"groups": 1.0, **settings}
         )
 
@@ -108,7 +109,7 @@ class TestPrefixed:
         assert {len(spec.prefix) for spec in self.make(shares="0.99").begin(specs())} == {7}
 
     def test_without_a_demonstration_the_group_is_plain(self):
-        composer = COMPOSERS["prefixed"](ComposerParts(), groups=1.0)
+        composer = PARTS.get("composer", "prefixed")(ComposerParts(), groups=1.0)
         assert composer.begin(specs()) == specs()
         assert composer.drain_metrics()["compose/without_prefix"] == 1
 
@@ -145,7 +146,7 @@ class TestPrefixed:
 
 class TestArpo:
     def make(self, **settings):
-        return COMPOSERS["arpo"](ComposerParts(), **settings)
+        return PARTS.get("composer", "arpo")(ComposerParts(), **settings)
 
     def test_the_probability_follows_the_change_of_entropy(self):
         """dH = +1: 0.7; -1: 0.3."""
@@ -190,17 +191,17 @@ class TestAepo:
         """k 16: a gap of 0 begins 8, ln 3 begins 12, -ln 3 begins 4."""
         import math
 
-        composer = COMPOSERS["aepo"](ComposerParts())
+        composer = PARTS.get("composer", "aepo")(ComposerParts())
         assert [round(16 * composer.share_begun(gap)) for gap in (0, math.log(3), -math.log(3))] == [8, 12, 4]
 
     def test_without_later_turns_the_gap_is_the_entropy_of_the_root(self):
-        composer = COMPOSERS["aepo"](ComposerParts())
+        composer = PARTS.get("composer", "aepo")(ComposerParts())
         composer.observe([end(specs()[0], 1, 1, entropy=(0.7,)).rollout])
         assert composer.state_dict() == {"gap": 0.7}
 
     def test_a_run_of_branch_points_makes_the_next_one_less_likely(self):
-        composer = COMPOSERS["aepo"](ComposerParts(), probability=1.0, weight=0.0, beam=9)
-        plain = COMPOSERS["arpo"](ComposerParts(), probability=1.0, weight=0.0, beam=9)
+        composer = PARTS.get("composer", "aepo")(ComposerParts(), probability=1.0, weight=0.0, beam=9)
+        plain = PARTS.get("composer", "arpo")(ComposerParts(), probability=1.0, weight=0.0, beam=9)
         parents = [end(Spec("", n, salt="s"), 1, 9, entropy=(0.1,) * 9) for n in range(50)]
         assert sum(len(plain.choose_points(one)) for one in parents) == 8 * 50
         assert sum(len(composer.choose_points(one)) for one in parents) < 6 * 50
@@ -208,15 +209,15 @@ class TestAepo:
 
 class TestAppo:
     def test_only_turns_above_the_mean_are_points_in_the_order_of_their_entropy(self):
-        composer = COMPOSERS["appo"](ComposerParts())
+        composer = PARTS.get("composer", "appo")(ComposerParts())
         assert composer.choose_points(end(specs()[0], 1, 4, entropy=(0.1, 0.9, 0.2, 0.8))) == [1, 3]
 
     def test_equal_entropies_give_no_point(self):
-        composer = COMPOSERS["appo"](ComposerParts())
+        composer = PARTS.get("composer", "appo")(ComposerParts())
         assert composer.choose_points(end(specs()[0], 1, 3, entropy=(0.5, 0.5, 0.5))) == []
 
     def test_a_constant_added_to_all_entropies_changes_nothing(self):
-        composer = COMPOSERS["appo"](ComposerParts())
+        composer = PARTS.get("composer", "appo")(ComposerParts())
         one, other = (
             composer.choose_points(end(specs()[0], 1, 4, entropy=[add + x for x in (0.1, 0.9, 0.2, 0.8)]))
             for add in (0.0, 3.0)
@@ -226,7 +227,7 @@ class TestAppo:
 
 class TestTree:
     def test_every_leaf_gets_a_sibling_until_the_tree_is_deep_enough(self):
-        composer = COMPOSERS["tree"](ComposerParts(), begun=0.1, depth=1)
+        composer = PARTS.get("composer", "tree")(ComposerParts(), begun=0.1, depth=1)
         done = [end(spec, 1) for spec in composer.begin(specs(8))]
         assert len(done) == 1
         first = composer.more(done)
@@ -238,7 +239,7 @@ class TestTree:
 
 class TestSlate:
     def test_candidates_share_a_prefix_and_take_one_step(self):
-        composer = COMPOSERS["steps"](ComposerParts())
+        composer = PARTS.get("composer", "steps")(ComposerParts())
         done = [end(spec, 1) for spec in composer.begin(specs())]
         assert len(done) == 1
         own = composer.more(done)
@@ -248,14 +249,14 @@ class TestSlate:
         assert composer.more([*done, *(end(spec, 0, 1) for spec in own)]) == []
 
     def test_a_failed_episode_gives_no_candidates(self):
-        composer = COMPOSERS["steps"](ComposerParts())
+        composer = PARTS.get("composer", "steps")(ComposerParts())
         done = [end(spec, 0, failed="environment_crash") for spec in composer.begin(specs())]
         assert composer.more(done) == []
 
 
 class TestHinted:
     def make(self, n=4, **settings):
-        return COMPOSERS["hinted"](ComposerParts(demonstrate=lambda task, seed: make_path(n)), **settings)
+        return PARTS.get("composer", "hinted")(ComposerParts(demonstrate=lambda task, seed: make_path(n)), **settings)
 
     def play(self, composer, levels):
         """The notes of the levels that were played, with these outcomes of each."""
@@ -286,12 +287,12 @@ class TestHinted:
     def test_nothing_is_hinted_before_the_start_or_without_a_demonstration(self):
         composer = self.make(start=2)
         assert self.play(composer, [(0, 0, 0, 0)])[1] == []
-        assert self.play(COMPOSERS["hinted"](ComposerParts()), [(0, 0, 0, 0)])[1] == []
+        assert self.play(PARTS.get("composer", "hinted")(ComposerParts()), [(0, 0, 0, 0)])[1] == []
 
 
 class TestRetry:
     def test_only_failures_are_tried_again_and_read_an_account(self):
-        composer = COMPOSERS["retry"](ComposerParts(), attempts=3)
+        composer = PARTS.get("composer", "retry")(ComposerParts(), attempts=3)
         done = [end(spec, out) for spec, out in zip(composer.begin(specs(2)), (1, 0), strict=True)]
         (second,) = composer.more(done)
         assert (second.label, second.parent, "failed" in second.note) == ("try 2", done[1].spec.session, True)
@@ -301,7 +302,7 @@ class TestRetry:
         assert composer.more([*done, end(third, 0)]) == []
 
     def test_attempts_of_equal_number_are_siblings(self):
-        composer = COMPOSERS["retry"](ComposerParts())
+        composer = PARTS.get("composer", "retry")(ComposerParts())
         done = [end(spec, 0, actions=[spec.session] * 3) for spec in composer.begin(specs(3))]
         assert len({spec.note for spec in composer.more(done)}) == 3
         assert len({spec.root for spec in composer.more(done)} - {""}) <= 1
@@ -310,7 +311,7 @@ class TestRetry:
 class TestRevise:
     def test_a_better_revision_joins_the_group_and_the_original_gets_a_bonus(self):
         """R = 0.4 and its revision 0.9: 0.425."""
-        from hardwon.trainers.algorithms.composers.retries import add_bonus
+        from hardwon.trainers.methods.herl import add_bonus
 
         one, other = (replace(end(specs()[0], 1).rollout, measure="score") for _ in range(2))
         one = replace(one, trajectory=replace(one.trajectory, score=0.4))
@@ -319,14 +320,14 @@ class TestRevise:
         assert add_bonus(other, one, 0.05).bonus == 0
 
     def test_nothing_better_and_the_group_is_unchanged(self):
-        composer = COMPOSERS["revise"](ComposerParts())
+        composer = PARTS.get("composer", "revise")(ComposerParts())
         done = [end(spec, 0) for spec in composer.begin(specs())]
         revised = [end(spec, 0) for spec in composer.more(done)]
         assert len(revised) == 4
         assert composer.finish([*done, *revised]) == [one.rollout for one in done]
 
     def test_the_best_revision_takes_the_place_of_one_episode(self):
-        composer = COMPOSERS["revise"](ComposerParts())
+        composer = PARTS.get("composer", "revise")(ComposerParts())
         done = [end(spec, 0) for spec in composer.begin(specs())]
         revised = [end(spec, n == 2) for n, spec in enumerate(composer.more(done))]
         kept = composer.finish([*done, *revised])
@@ -335,15 +336,15 @@ class TestRevise:
         assert (joined.root, joined.outcome, joined.is_plain) == ("", 1.0, False)
 
     def test_a_revision_is_sampled_colder(self):
-        composer = COMPOSERS["revise"](ComposerParts())
+        composer = PARTS.get("composer", "revise")(ComposerParts())
         done = [end(spec, 0) for spec in composer.begin(specs())]
         assert {spec.temperature for spec in composer.more(done)} == {0.3}
         assert {spec.temperature for spec, _ in done} == {None}
         with pytest.raises(ConfigError, match="temperature 0"):
-            COMPOSERS["revise"](ComposerParts(), temperature=0.0)
+            PARTS.get("composer", "revise")(ComposerParts(), temperature=0.0)
 
     def test_the_note_lists_met_and_unmet_rubrics(self):
-        composer = COMPOSERS["revise"](ComposerParts())
+        composer = PARTS.get("composer", "revise")(ComposerParts())
         spec, rollout = end(composer.begin(specs(1))[0], 0)
         first, *rest = rollout.trajectory.steps
         wrong = [replace(step, diagnosis=Diagnosis(False)) for step in rest]
@@ -356,7 +357,7 @@ class TestRevise:
         ]
 
     def test_the_list_never_names_an_action_of_the_solution(self):
-        composer = COMPOSERS["revise"](ComposerParts(demonstrate=lambda task, seed: make_path(2)))
+        composer = PARTS.get("composer", "revise")(ComposerParts(demonstrate=lambda task, seed: make_path(2)))
         done = [end(spec, 0, 4) for spec in composer.begin(specs(1))]
         (own,) = composer.more(done)
         assert "act 0" not in own.note
@@ -365,7 +366,7 @@ class TestRevise:
 
 class TestReflected:
     def test_a_lost_world_gets_a_note_of_three_lines_and_a_won_one_none(self):
-        composer = COMPOSERS["reflected"](ComposerParts())
+        composer = PARTS.get("composer", "reflected")(ComposerParts())
         done = [end(spec, 0, 9) for spec in composer.begin(specs())]
         following = composer.more(done)
         assert [len(spec.note.split("\n")) for spec in following] == [3] * 4
@@ -373,12 +374,12 @@ class TestReflected:
         assert composer.more([end(spec, 1) for spec in composer.begin(specs())]) == []
 
     def test_after_its_rounds_all_is_plain(self):
-        composer = COMPOSERS["reflected"](ComposerParts(), rounds=3)
+        composer = PARTS.get("composer", "reflected")(ComposerParts(), rounds=3)
         done = [end(spec, 0) for spec in composer.begin(specs(), 3)]
         assert composer.more(done) == []
 
     def test_the_note_never_holds_a_gold_action(self):
-        composer = COMPOSERS["reflected"](ComposerParts(demonstrate=lambda task, seed: make_path(4)))
+        composer = PARTS.get("composer", "reflected")(ComposerParts(demonstrate=lambda task, seed: make_path(4)))
         done = [end(spec, 0, 4) for spec in composer.begin(specs())]
         assert composer.more(done) == []
 
@@ -390,7 +391,7 @@ class TestRepair:
         def take(task, seed, actions):
             return make_path(len(actions), success=False, actions=list(actions))
 
-        return COMPOSERS["repair"](ComposerParts(demonstrate=lambda task, seed: gold, walk=walk or take))
+        return PARTS.get("composer", "repair")(ComposerParts(demonstrate=lambda task, seed: gold, walk=walk or take))
 
     def fail(self, spec, scores):
         played = end(spec, 0, len(scores))
@@ -431,7 +432,9 @@ class TestRepair:
 
 class TestSuccesses:
     def make(self):
-        return COMPOSERS["successes"](ComposerParts(walk=lambda task, seed, actions: make_path(len(actions))))
+        return PARTS.get("composer", "successes")(
+            ComposerParts(walk=lambda task, seed, actions: make_path(len(actions)))
+        )
 
     def test_a_failed_group_gets_a_stored_success(self):
         """[0, 0, 0, 0] and a success: [1, 0, 0, 0]."""
@@ -461,14 +464,14 @@ class TestSuccesses:
 
 class TestBudgets:
     def test_copies_take_the_budgets_in_turn_and_read_them(self):
-        begun = COMPOSERS["budgets"](ComposerParts(), turns="2, 6").begin(specs())
+        begun = PARTS.get("composer", "budgets")(ComposerParts(), turns="2, 6").begin(specs())
         assert [spec.label for spec in begun] == ["budget 2", "budget 6"] * 2
         assert begun[0].note == "budget : 2 steps ."
 
     @pytest.mark.parametrize("turns", ["", "0", "2, 2", "two"])
     def test_wrong_budgets_are_refused(self, turns):
         with pytest.raises(ConfigError, match="turns is"):
-            COMPOSERS["budgets"](ComposerParts(), turns=turns)
+            PARTS.get("composer", "budgets")(ComposerParts(), turns=turns)
 
 
 class Proposer:
@@ -479,7 +482,7 @@ class Proposer:
 class TestInstructions:
     def make(self, tmp_path, texts="a\nb\n", **settings):
         (tmp_path / "texts").write_text(texts, encoding="utf-8")
-        return COMPOSERS["instructions"](ComposerParts(), file=str(tmp_path / "texts"), **settings)
+        return PARTS.get("composer", "instructions")(ComposerParts(), file=str(tmp_path / "texts"), **settings)
 
     def test_the_probability_is_a_softmax_of_the_weights(self, tmp_path):
         """w = [0.6, 0.2], temperature 0.2: 0.8808 and 0.1192; a constant added to all changes nothing."""
@@ -528,7 +531,7 @@ class TestStarts:
         def walk(task, seed, actions):
             return replace(make_path(len(actions), success=False, actions=list(actions)), score=0.5)
 
-        return COMPOSERS["starts"](ComposerParts(walk=walk), **{"first": 1, "probability": 1.0, **settings})
+        return PARTS.get("composer", "starts")(ComposerParts(walk=walk), **{"first": 1, "probability": 1.0, **settings})
 
     def test_the_draw_is_a_softmax_of_the_variances(self):
         """Returns [1, 0, 1, 0] against constant ones: 0.5826 and 0.4174."""
@@ -537,7 +540,7 @@ class TestStarts:
         assert composer.list_probabilities([1 / 3 + 2, 2.0]) == pytest.approx([0.5826, 0.4174], abs=1e-4)
 
     def test_an_improvement_is_a_share_of_what_was_left(self):
-        from hardwon.trainers.algorithms.composers.starts import measure_improvement
+        from hardwon.trainers.methods.exit import measure_improvement
 
         assert measure_improvement(0.5, 0.75) == 0.5
         assert measure_improvement(0.5, 0.25) == 0
@@ -591,7 +594,7 @@ class TestStarts:
         def walk(task, seed, actions):
             return replace(make_path(len(actions), success=False, actions=list(actions)), score=1.0)
 
-        composer = COMPOSERS["starts"](ComposerParts(walk=walk), first=1, probability=1.0)
+        composer = PARTS.get("composer", "starts")(ComposerParts(walk=walk), first=1, probability=1.0)
         composer.observe([end(spec, spec.copy % 2).rollout for spec in specs(2)])
         known = len(composer.state_dict()["starts"])
         assert composer.begin(specs()) == specs()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hardwon.memory import Diagnosis, Reasons, State, Step, Trajectory
-from hardwon.trainers.algorithms.advantages import ESTIMATORS
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.imitation import build_examples
 from hardwon.trainers.algorithms.outcomes import mark_outcome, measure_outcome, name_outcome, select_best
 from hardwon.trainers.algorithms.samplers.balance import score_balance
@@ -48,7 +48,7 @@ def test_an_excluded_episode_has_none():
 
 def test_a_group_without_any_success_has_advantages_by_its_scores():
     group = [rollout(played(f"{n}", score)) for n, score in enumerate((0.2, 0.8))]
-    advantages = ESTIMATORS["dr-grpo"]([to_trace(one) for one in group])
+    advantages = PARTS.get("estimator", "dr-grpo")([to_trace(one) for one in group])
     assert advantages == {"0": [pytest.approx(-0.3)], "1": [pytest.approx(0.3)]}
 
 

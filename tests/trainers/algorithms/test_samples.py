@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
-from hardwon.trainers.algorithms.advantages import gigpo
 from hardwon.trainers.algorithms.samples import Rollout, Sample, compute_anchor, micro_batches, pack_samples, to_trace
+from hardwon.trainers.methods.gigpo import gigpo
 
 
 def row(prompt, completion, **fields):

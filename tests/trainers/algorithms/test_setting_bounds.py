@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.composers import COMPOSERS, ComposerParts
+from hardwon.trainers.algorithms.catalog import PARTS
+from hardwon.trainers.algorithms.composers import ComposerParts
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
-from hardwon.trainers.algorithms.samplers import SAMPLERS
 from hardwon.trainers.algorithms.samplers.balance import Balance, BalanceSettings
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.shapers import SHAPERS
-from hardwon.trainers.algorithms.terms import TERMS
 from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.admission_learning import Sparsity
 from hardwon.trainers.roles.extractor import ExtractorSettings
@@ -22,19 +20,19 @@ WORLDS = [("", seed) for seed in range(3)]
 
 
 def term(name):
-    return lambda **settings: TERMS[name](**settings)
+    return lambda **settings: PARTS.get("term", name)(**settings)
 
 
 def composer(name):
-    return lambda **settings: COMPOSERS[name](ComposerParts(), **settings)
+    return lambda **settings: PARTS.get("composer", name)(ComposerParts(), **settings)
 
 
 def sampler(name):
-    return lambda **settings: SAMPLERS[name](WORLDS, 0, 4, lambda task, seed: None, **settings)
+    return lambda **settings: PARTS.get("sampler", name)(WORLDS, 0, 4, lambda task, seed: None, **settings)
 
 
 def shaper(name):
-    return lambda **settings: SHAPERS[name]([], **settings)
+    return lambda **settings: PARTS.get("shaper", name)([], **settings)
 
 
 def balance(start, **settings):

@@ -5,19 +5,28 @@ import random
 from dataclasses import replace
 
 import pytest
-from tests.trainers.algorithms.samplers.test_curricula import WORLDS, build, played
 from tests.trainers.algorithms.test_composers import end, make_path, specs
-from tests.trainers.algorithms.traces import close, draw_trace, make
+from tests.trainers.methods.test_curricula import WORLDS, build, played
+from tests.trainers.methods.traces import close, draw_trace, make
 
-from hardwon.trainers.algorithms.advantages import ESTIMATORS, Turn, dr_grpo, grpo, reinforce
-from hardwon.trainers.algorithms.composers import COMPOSERS, ComposerParts
-from hardwon.trainers.algorithms.estimators.batch import decs, hbpo, hdpo, reward_budget
-from hardwon.trainers.algorithms.estimators.certainty import compute_gates, empg, igpo, spae
-from hardwon.trainers.algorithms.estimators.gains import infopo
-from hardwon.trainers.algorithms.estimators.judged import capo, tp_grpo
-from hardwon.trainers.algorithms.estimators.pairs import learnat
-from hardwon.trainers.algorithms.estimators.segments import compute_hierarchical, epo_strategy
-from hardwon.trainers.algorithms.shapers import SHAPERS
+from hardwon.trainers.algorithms.advantages import Turn
+from hardwon.trainers.algorithms.catalog import PARTS
+from hardwon.trainers.algorithms.composers import ComposerParts
+from hardwon.trainers.methods.capo import capo
+from hardwon.trainers.methods.decs import decs
+from hardwon.trainers.methods.dr_grpo import dr_grpo
+from hardwon.trainers.methods.empg import empg
+from hardwon.trainers.methods.epo_strategy import epo_strategy
+from hardwon.trainers.methods.grpo import grpo
+from hardwon.trainers.methods.hae import compute_hierarchical
+from hardwon.trainers.methods.hbpo import hbpo, reward_budget
+from hardwon.trainers.methods.hdpo import hdpo
+from hardwon.trainers.methods.igpo import igpo
+from hardwon.trainers.methods.infopo import infopo
+from hardwon.trainers.methods.learnat import learnat
+from hardwon.trainers.methods.reinforce import reinforce
+from hardwon.trainers.methods.spae import compute_gates, spae
+from hardwon.trainers.methods.tp_grpo import tp_grpo
 
 WEIGHTS_OF_ESTIMATORS = [
     ("gigpo", "omega"),
@@ -55,7 +64,7 @@ def batch(seed=4):
 
 @pytest.mark.parametrize(("name", "weight"), WEIGHTS_OF_ESTIMATORS)
 def test_an_advantage_is_linear_in_the_weight_of_a_term(name, weight):
-    without, whole, quarter = (ESTIMATORS[name](batch(), **{weight: value}) for value in (0.0, 1.0, 0.25))
+    without, whole, quarter = (PARTS.get("estimator", name)(batch(), **{weight: value}) for value in (0.0, 1.0, 0.25))
     assert without != whole
     for key in whole:
         mixed = [0.75 * a + 0.25 * b for a, b in zip(without[key], whole[key], strict=True)]
@@ -66,7 +75,7 @@ def test_an_advantage_is_linear_in_the_weight_of_a_term(name, weight):
 def test_a_shaped_reward_is_linear_in_its_weight(name, weight):
     def shaped(value):
         settings = {weight: value, **({"limit": 2, "buffer": 1} if name == "overlong" else {})}
-        traces = SHAPERS[name](batch(), **settings)
+        traces = PARTS.get("shaper", name)(batch(), **settings)
         return [figure for one in traces for figure in (one.outcome, *(turn.reward for turn in one.turns))]
 
     without, whole, quarter = map(shaped, (0.0, 1.0, 0.25))
@@ -268,24 +277,24 @@ class TestSamplers:
 
 class TestComposers:
     def test_starts_are_drawn_by_their_temperature(self):
-        composer = COMPOSERS["starts"](ComposerParts(), kappa=0.5)
+        composer = PARTS.get("composer", "starts")(ComposerParts(), kappa=0.5)
         assert composer.list_probabilities([1.0, 0.0]) == pytest.approx(
             [math.exp(2) / (math.exp(2) + 1), 1 / (math.exp(2) + 1)]
         )
 
     def test_the_gap_of_entropies_is_as_strong_as_its_setting(self):
-        composer = COMPOSERS["aepo"](ComposerParts(), sensitivity=2.0)
+        composer = PARTS.get("composer", "aepo")(ComposerParts(), sensitivity=2.0)
         assert composer.share_begun(math.log(3)) == pytest.approx(0.9)
 
     def test_a_mixed_group_counts_as_failed_below_the_bounds(self):
         for settings, first in (({"spread": 1.0}, 0), ({"mean": 0.9}, 0), ({"spread": 1.0, "mean": 0.9}, 1)):
-            composer = COMPOSERS["successes"](ComposerParts(walk=lambda *_: make_path(3)), **settings)
+            composer = PARTS.get("composer", "successes")(ComposerParts(walk=lambda *_: make_path(3)), **settings)
             composer.observe([end(specs()[0], 1).rollout])
             mixed = [end(replace(spec, salt="t"), spec.copy == 3) for spec in specs()]
             assert composer.finish(mixed)[0].outcome == first
 
     def test_only_the_newest_successes_are_kept(self):
-        composer = COMPOSERS["successes"](ComposerParts(walk=lambda *_: make_path(3)), size=2)
+        composer = PARTS.get("composer", "successes")(ComposerParts(walk=lambda *_: make_path(3)), size=2)
         composer.observe([end(spec, 1).rollout for spec in specs()])
         (kept,) = composer.state_dict().values()
         assert [item["id"] for item in kept] == [spec.session for spec in specs()[2:]]
@@ -293,4 +302,4 @@ class TestComposers:
 
 def test_dr_grpo_is_the_estimator_without_any_term():
     rows = [make("a", 1.0, progress=[0.1]), make("b", 0.0, progress=[0.7])]
-    close(ESTIMATORS["mrt"](rows, alpha=0.0), dr_grpo(rows))
+    close(PARTS.get("estimator", "mrt")(rows, alpha=0.0), dr_grpo(rows))

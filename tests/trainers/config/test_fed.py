@@ -1,4 +1,4 @@
-"""Over all registries: what nothing feeds is refused, with the name of everything that would feed it.
+"""Over all parts: what nothing feeds is refused, with the name of everything that would feed it.
 
 Each user is tried in the example of its own, with what feeds it removed.
 """
@@ -11,36 +11,31 @@ import yaml
 from tests.trainers.config.method_examples import load_example
 
 from hardwon.memory.errors import CannotLearn, ConfigError
-from hardwon.trainers.algorithms.composers import COMPOSERS
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
-from hardwon.trainers.algorithms.extras import EXTRAS
-from hardwon.trainers.algorithms.samplers import SAMPLERS
-from hardwon.trainers.algorithms.shapers import SHAPERS
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.config.parsing import as_dict
 from hardwon.trainers.config.schema import of
-from hardwon.trainers.config.sources import SOURCES
 
 ROOT = Path(__file__).parents[3]
 PLACES: dict[str, tuple[str, Any]] = {
-    "estimator": ("roles.policy.credit.name={}", ESTIMATORS),
-    "shaper": ("roles.policy.shape.{}", SHAPERS),
-    "composer": ("tasks.compose.{}", COMPOSERS),
-    "sampler": ("tasks.sampler.{}", SAMPLERS),
-    "extra": ("roles.policy.extra.{}", EXTRAS),
+    "estimator": ("roles.policy.credit.name={}", PARTS.list_cards("estimator")),
+    "shaper": ("roles.policy.shape.{}", PARTS.list_cards("shaper")),
+    "composer": ("tasks.compose.{}", PARTS.list_cards("composer")),
+    "sampler": ("tasks.sampler.{}", PARTS.list_cards("sampler")),
+    "extra": ("roles.policy.extra.{}", PARTS.list_cards("extra")),
 }
 USERS = [
     pytest.param(place.format(name), card, signal, id=f"{kind}-{name}-{signal}")
-    for kind, (place, registry) in PLACES.items()
-    for name, card in registry.cards.items()
+    for kind, (place, cards) in PLACES.items()
+    for name, card in cards.items()
     for signal in card.needs
 ]
 DEMONSTRATED = [
     pytest.param(place.format(name), card, id=f"{kind}-{name}")
-    for kind, (place, registry) in PLACES.items()
-    for name, card in registry.cards.items()
+    for kind, (place, cards) in PLACES.items()
+    for name, card in cards.items()
     if card.demonstrations
 ]
-JUDGED = [name for name, settings in SOURCES.items() if "judge" in get_type_hints(settings)]
+JUDGED = [name for name, card in PARTS.list_cards("source").items() if "judge" in get_type_hints(card.part)]
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +53,7 @@ def read(card) -> dict[str, Any]:
 def test_a_signal_without_a_source_is_refused_with_every_source_of_it(user, card, signal):
     settings = read(card)
     of(settings)
-    givers = SOURCES.find_givers(signal)
+    givers = PARTS.find_givers(signal)
     assert givers
     for name in givers:
         settings["roles"]["policy"]["sources"].pop(name, None)
@@ -84,7 +79,7 @@ def test_demonstrations_without_an_origin_are_refused_with_every_origin(user, ca
 @pytest.mark.parametrize("name", JUDGED)
 @pytest.mark.parametrize("judge", [None, "somebody"])
 def test_a_source_without_a_judge_is_refused_with_every_kind_of_judge(name, judge):
-    settings = read(SOURCES.cards[name])
+    settings = read(PARTS.find("source", name))
     own = settings["roles"]["policy"]["sources"][name]
     del own["judge"]
     if judge is not None:
@@ -96,10 +91,10 @@ def test_a_source_without_a_judge_is_refused_with_every_kind_of_judge(name, judg
         assert kind in str(error.value)
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", PARTS.list_cards("source"))
 def test_the_settings_that_a_refusal_names_are_those_that_a_source_must_have(name):
     """`roles.policy.sources.steps={judge: ...}`: with these and no other, the source is taken."""
-    card = SOURCES.cards[name]
+    card = PARTS.find("source", name)
     settings = read(card)
     own = settings["roles"]["policy"]["sources"].pop(name)
     with pytest.raises(CannotLearn) as error:
@@ -112,19 +107,19 @@ def test_the_settings_that_a_refusal_names_are_those_that_a_source_must_have(nam
 
 @pytest.mark.parametrize(("name", "composer"), [("rise", "retry"), ("hbpo", "budgets")])
 def test_an_estimator_without_its_composer_is_refused_with_it(name, composer):
-    settings = read(ESTIMATORS.cards[name])
+    settings = read(PARTS.find("estimator", name))
     del settings["tasks"]["compose"]
     with pytest.raises(CannotLearn, match=rf"nothing feeds it; set tasks\.compose\.{composer}="):
         of(settings)
 
 
-@pytest.mark.parametrize("name", [name for name, card in ESTIMATORS.cards.items() if card.tree])
+@pytest.mark.parametrize("name", [name for name, card in PARTS.list_cards("estimator").items() if card.tree])
 def test_an_estimator_of_trees_without_a_tree_is_refused_with_every_composer_of_trees(name):
-    settings = read(ESTIMATORS.cards[name])
+    settings = read(PARTS.find("estimator", name))
     del settings["tasks"]["compose"]
-    if not ESTIMATORS.get_needs(name):  # the sources of the example are those of its composer
+    if not PARTS.find("estimator", name).needs:  # the sources of the example are those of its composer
         settings["roles"]["policy"].pop("sources", None)
     with pytest.raises(CannotLearn, match=r"nothing feeds it; set tasks\.compose to one of (.+)\.") as error:
         of(settings)
     listed = str(error.value).partition("to one of ")[2].rstrip(".").split(", ")
-    assert listed == sorted(composer for composer, card in COMPOSERS.cards.items() if card.tree)
+    assert listed == sorted(composer for composer, card in PARTS.list_cards("composer").items() if card.tree)

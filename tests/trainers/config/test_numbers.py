@@ -8,16 +8,10 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.composers import COMPOSERS
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
-from hardwon.trainers.algorithms.extras import EXTRAS
-from hardwon.trainers.algorithms.samplers import SAMPLERS
-from hardwon.trainers.algorithms.shapers import SHAPERS
-from hardwon.trainers.algorithms.terms import TERMS
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.config import bounds
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import TrainConfig, of
-from hardwon.trainers.config.sources import SOURCES
 from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.extractor import ExtractorSettings
 from hardwon.trainers.roles.guides.role import GuideSettings
@@ -28,12 +22,13 @@ ROLES = {
     "extractor": ExtractorSettings,
     "admission": AdmissionSettings,
 }
-REGISTRIES: dict[str, Any] = {
-    "tasks.compose": COMPOSERS,
-    "tasks.sampler": SAMPLERS,
-    "roles.policy.shape": SHAPERS,
-    "roles.policy.extra": EXTRAS,
-    "roles.policy.loss.terms": TERMS,
+PLACES: dict[str, Any] = {
+    "tasks.compose": PARTS.list_cards("composer"),
+    "tasks.sampler": PARTS.list_cards("sampler"),
+    "roles.policy.shape": PARTS.list_cards("shaper"),
+    "roles.policy.extra": PARTS.list_cards("extra"),
+    "roles.policy.loss.terms": PARTS.list_cards("term"),
+    "roles.policy.credit": PARTS.list_cards("estimator"),
 }
 FAR = (float("nan"), float("inf"), float("-inf"), -1e15, 1e15)
 LEAST = {
@@ -67,13 +62,11 @@ def list_paths() -> list[tuple[str, bool]]:
     paths = [*walk_sections(TrainConfig, "")]
     for role, kind in ROLES.items():
         paths += walk_sections(kind, f"roles.{role}.settings")
-    for source in SOURCES:
-        paths += walk_sections(SOURCES[source], f"roles.policy.sources.{source}")
-    for place, registry in REGISTRIES.items():
-        for name in registry:
-            paths += [(f"{place}.{name}.{number}", whole) for number, whole in list_own(registry[name])]
-    for name in ESTIMATORS:
-        paths += [(f"roles.policy.credit.{name}.{number}", whole) for number, whole in list_own(ESTIMATORS[name])]
+    for source, card in PARTS.list_cards("source").items():
+        paths += walk_sections(card.part, f"roles.policy.sources.{source}")
+    for place, cards in PLACES.items():
+        for name, card in cards.items():
+            paths += [(f"{place}.{name}.{number}", whole) for number, whole in list_own(card.part)]
     return paths
 
 
@@ -91,7 +84,7 @@ def build(path: str, value: Any) -> dict[str, Any]:
 
     made: dict[str, Any] = copy.deepcopy(LEAST)
     parts = path.split(".")
-    if path.startswith("roles.policy.credit.") and parts[3] in ESTIMATORS:
+    if path.startswith("roles.policy.credit.") and parts[3] in PARTS.list_cards("estimator"):
         made["roles"]["policy"]["credit"] = {"name": parts[3], "settings": {parts[4]: value}}
         return made
     place: Any = made
@@ -103,7 +96,11 @@ def build(path: str, value: Any) -> dict[str, Any]:
     if "extra" in parts:
         made["roles"]["policy"]["loss"] = {"kind": "imitation"}
     if "sources" in parts:  # what a source needs besides
-        needed = {field.name for field in dataclasses.fields(SOURCES[parts[3]]) if field.default is dataclasses.MISSING}
+        needed = {
+            field.name
+            for field in dataclasses.fields(PARTS.get("source", parts[3]))
+            if field.default is dataclasses.MISSING
+        }
         place |= dict.fromkeys(needed, "policy")
     return made
 

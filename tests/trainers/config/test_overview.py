@@ -1,4 +1,4 @@
-"""The table of algorithms is generated from the registries, and every method has a run in which it acts."""
+"""The table of algorithms is generated from the cards, and every method has a run in which it acts."""
 
 import re
 import sys
@@ -9,8 +9,8 @@ import pytest
 from tests.trainers.config.method_examples import BASE, list_overrides, load_example
 
 from hardwon.memory.errors import UnknownName
-from hardwon.trainers import metrics, train
-from hardwon.trainers.algorithms.composers import COMPOSERS
+from hardwon.trainers import methods, metrics, train
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.config.methods import find_cards, list_methods
 from hardwon.trainers.config.parsing import as_dict, differences
 from hardwon.trainers.config.schema import load, of
@@ -19,21 +19,28 @@ from hardwon.trainers.overview import SECTIONS, format_table, is_fed
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_page_is_generated_from_the_registries():
+def test_the_page_is_generated_from_the_cards():
     """After a change: python -m hardwon.trainers.overview > docs/algorithms.md."""
     assert (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8") == format_table()
 
 
 def test_every_algorithm_is_fed_and_part_of_a_method():
-    registries = [registry for _, registry in SECTIONS.values() if registry.kind != "source"]
     assert all(is_fed(card) for cards in list_methods().values() for card in cards)
-    assert {card.method for registry in registries for card in registry.cards.values()} == {*list_methods()}
+    assert {card.method for card in CARDS if card.kind != "source"} == {*list_methods()}
 
 
+def test_every_method_is_one_file():
+    """`methods/gigpo.py` holds all parts of gigpo, and every file there is a method."""
+    files = {file.stem for file in Path(methods.__path__[0]).glob("*.py")} - {"__init__"}
+    assert files == {name.replace("-", "_") for name in list_methods()}
+    parts = [card for card in CARDS if card.part is not None and card.kind != "source"]
+    assert all(card.part.__module__ == f"{methods.__name__}.{card.method.replace('-', '_')}" for card in parts)
+
+
+CARDS = [card for _, kind in SECTIONS.values() for card in PARTS.list_cards(kind).values()]
 METHODS = [
-    pytest.param(registry[name], card, id=f"{card.kind}-{name}")
-    for _, registry in SECTIONS.values()
-    for name, card in registry.cards.items()
+    pytest.param(card.part, card, id=f"{card.kind}-{card.name}")
+    for card in CARDS
     if card.kind not in ("source", "recipe")
 ]
 
@@ -47,7 +54,7 @@ def test_a_docstring_names_the_paper_and_the_card_its_evidence(implementation, c
     assert card.evidence
 
 
-@pytest.mark.parametrize("card", [card for _, registry in SECTIONS.values() for card in registry.cards.values()])
+@pytest.mark.parametrize("card", CARDS)
 def test_what_was_not_seen_is_listed_in_one_place(card):
     """A reading is a choice between texts; parts that no text has are in the list of the page."""
     assert not re.search(r"not (seen|found)", card.reading)
@@ -110,6 +117,6 @@ def test_a_method_is_fed_and_moves_the_policy(method, root, tmp_path):
     for name in config.roles["policy"].loss.terms:
         assert sum(line.get(f"policy/term/{name}/active", 0) for line in logged) > 0, f"{name} never acted"
     for name in config.tasks.compose:
-        composer: Any = COMPOSERS[name]
+        composer: Any = PARTS.get("composer", name)
         acted = composer.acted
         assert sum(line.get(f"compose/{acted}", 0) for line in logged) > 0, f"{name} never acted: {acted}"

@@ -7,9 +7,9 @@ import pytest
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import EnvironmentCrashed
 from hardwon.runtime import Agent
-from hardwon.trainers.algorithms.advantages import gigpo
 from hardwon.trainers.algorithms.samples import pack_samples, to_trace
 from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.methods.gigpo import gigpo
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat, compact
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect

@@ -15,8 +15,8 @@ from hardwon.runtime import McpEnvironment, ToolEnvironment
 from hardwon.runtime.interfaces.diagnosis import diagnose
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.trainers.algorithms.samples import to_trace
-from hardwon.trainers.algorithms.shapers.rewards import rungs
 from hardwon.trainers.config.sources import CallsSettings
+from hardwon.trainers.methods.rungs import rungs
 from hardwon.trainers.sources import BUILDERS, Sources
 from hardwon.trainers.sources.calls import fits
 

@@ -12,7 +12,7 @@ import pytest
 
 from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, UnknownName
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import to_trace
 from hardwon.trainers.algorithms.shapers import shape
 from hardwon.trainers.config.sources import (
@@ -49,7 +49,7 @@ def test_steps_are_labelled_and_credited():
     traces, sources = read("steps", StepsSettings(judge=JUDGE, votes=2), long("a", "go", "bad"), long("b", "go"))
     assert [one.signals["steps"] for one in traces] == [(1.0, 0.0), (1.0,)]
     assert sources.drain_metrics()["signal/steps/calls"] == 4
-    assert ESTIMATORS["capo"](traces)["a"][1] < ESTIMATORS["capo"](traces)["a"][0]
+    assert PARTS.get("estimator", "capo")(traces)["a"][1] < PARTS.get("estimator", "capo")(traces)["a"][0]
 
 
 def test_a_mute_judge_labels_nothing_and_is_counted():

@@ -10,8 +10,8 @@ from tests.trainers.sources.test_sources import parts_of, rollout, step
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import to_trace
-from hardwon.trainers.algorithms.shapers.rewards import retrospection
 from hardwon.trainers.config.sources import RetrospectionSettings, StepsSettings, VerdictSettings
+from hardwon.trainers.methods.retrospection import retrospection
 from hardwon.trainers.models.tiny import SPECIAL, TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.sources import BUILDERS, Sources

@@ -12,10 +12,10 @@ from tests.trainers.test_trainer import assert_same, lines
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import CannotLearn, ConfigError, UnknownName
 from hardwon.trainers import metrics, train
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import Rollout, Sample, to_trace
 from hardwon.trainers.config.schema import of
-from hardwon.trainers.config.sources import SOURCES, EntropySettings, ProgressSettings
+from hardwon.trainers.config.sources import EntropySettings, ProgressSettings
 from hardwon.trainers.evaluate import evaluate_checkpoint
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 from hardwon.trainers.sources import BUILDERS, SourceParts, Sources, open_source
@@ -43,7 +43,7 @@ def settings(corridor, monkeypatch):
 
 
 def test_every_source_of_the_settings_is_built_by_the_package():
-    assert {*SOURCES} == {*BUILDERS}
+    assert {*PARTS.list_cards("source")} == {*BUILDERS}
 
 
 def test_what_nothing_feeds_is_refused_with_the_sources_that_would(corridor):
@@ -190,7 +190,7 @@ def test_forced_tokens_do_not_change_the_entropy_of_a_choice():
     plain, forced = (one.signals.turns["entropy"][0] for one in found)
     assert plain == pytest.approx(forced)
     assert 0 < plain <= torch.log(torch.tensor(3.0))
-    advantages = ESTIMATORS["empg"]([to_trace(one) for one in found])
+    advantages = PARTS.get("estimator", "empg")([to_trace(one) for one in found])
     assert advantages["a"] == pytest.approx(advantages["b"])
     assert sources.drain_metrics()["signal/entropy/tokens"] == 9
 
@@ -208,4 +208,4 @@ def test_an_unknown_source_is_refused():
     parts = parts_of(None)
     with pytest.raises((UnknownName, KeyError)):
         open_source("nothing", {}, parts)
-    assert EntropySource.gives == SOURCES.cards["entropy"].gives
+    assert EntropySource.gives == PARTS.find("source", "entropy").gives

@@ -10,8 +10,8 @@ from tests.trainers.sources.test_sources import read, rollout
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import to_trace
-from hardwon.trainers.algorithms.shapers.outcomes import scope
 from hardwon.trainers.config.sources import AnswersSettings
+from hardwon.trainers.methods.scope import scope
 from hardwon.trainers.sources.world import find_answer
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from hardwon.memory.errors import CannotLearn
 
-from .algorithms.composers import COMPOSERS
-from .algorithms.extras import ACTED
+from .algorithms.catalog import PARTS
 from .algorithms.samples import Rollout
 from .config.kinds import READS, SHOWS_PATHS, TELLS
 from .config.program import PROGRAM
@@ -287,12 +286,12 @@ class ActionWatch:
 def list_mechanisms(config: TrainConfig) -> dict[str, tuple[str, float]]:
     """Return the metric of every mechanism that the settings name, and the metric's value while nothing happens."""
     policy = config.roles["policy"]
-    composers: dict[str, Any] = dict(COMPOSERS)
+    composers, extras = PARTS.list_cards("composer"), PARTS.list_cards("extra")
     return {
-        **{f"tasks.compose.{name}": (f"compose/{composers[name].acted}", 0.0) for name in config.tasks.compose},
+        **{f"tasks.compose.{name}": (f"compose/{composers[name].part.acted}", 0.0) for name in config.tasks.compose},
         **{f"tasks.sampler.{name}": ("sampler/weight_max", 1.0) for name in config.tasks.sampler},
         **{f"roles.policy.sources.{name}": (f"signal/{name}/missing", 1.0) for name in policy.sources},
         **{f"roles.policy.shape.{name}": (f"policy/shape/{name}", 0.0) for name in policy.shape},
-        **{f"roles.policy.extra.{name}": (f"policy/{ACTED[name]}", 0.0) for name in policy.extra},
+        **{f"roles.policy.extra.{name}": (f"policy/{extras[name].acted}", 0.0) for name in policy.extra},
         **{f"roles.policy.loss.terms.{name}": (f"policy/term/{name}/active", 0.0) for name in policy.loss.terms},
     }

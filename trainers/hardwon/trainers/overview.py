@@ -1,22 +1,13 @@
-"""The table of algorithms, generated from the registries.
+"""The table of algorithms, generated from the cards of all parts.
 
 python -m hardwon.trainers.overview > docs/algorithms.md
 """
 
 from collections.abc import Iterator
-from typing import Any
 
-from hardwon.runtime.methods import METHODS, Method
+from hardwon.runtime.interfaces.methods import Method, load_methods
 
-from .algorithms.catalog import Card, Registry
-from .algorithms.composers import COMPOSERS
-from .algorithms.estimators import ESTIMATORS
-from .algorithms.extras import EXTRAS
-from .algorithms.recipes import RECIPES
-from .algorithms.samplers import SAMPLERS
-from .algorithms.shapers import SHAPERS
-from .algorithms.terms import TERMS
-from .config.sources import SOURCES
+from .algorithms.catalog import PARTS, Card
 
 HEADER = """# Algorithms
 
@@ -43,18 +34,18 @@ SECONDARY = {"N": "notes of others", "A": "the abstract", "F": "a port of others
 """Evidence other than the authors' code and the text of the paper."""
 COLUMNS = ("name", "method", "paper", "evidence", "state", "needs", "--method", "reading")
 RUNTIME_COLUMNS = ("name", "method", "paper", "evidence", "how to reach it", "reading")
-SECTIONS: dict[str, tuple[str, Registry[Any]]] = {
-    "Estimators": ("`roles.policy.credit.name`", ESTIMATORS),
-    "Shapers": ("`roles.policy.shape`, before credit", SHAPERS),
-    "Loss terms": ("`roles.policy.loss.terms`, beside the surrogate", TERMS),
-    "Extra examples": ("`roles.policy.extra`", EXTRAS),
-    "Composers": ("`tasks.compose`, the episodes of a group, in rounds", COMPOSERS),
-    "Samplers": ("`tasks.sampler`, the order of task instances", SAMPLERS),
+SECTIONS: dict[str, tuple[str, str]] = {
+    "Estimators": ("`roles.policy.credit.name`", "estimator"),
+    "Shapers": ("`roles.policy.shape`, before credit", "shaper"),
+    "Loss terms": ("`roles.policy.loss.terms`, beside the surrogate", "term"),
+    "Extra examples": ("`roles.policy.extra`", "extra"),
+    "Composers": ("`tasks.compose`, the episodes of a group, in rounds", "composer"),
+    "Samplers": ("`tasks.sampler`, the order of task instances", "sampler"),
     "Settings": (
         "methods that are settings of `roles.policy`, `warmstart`, `schedule` or `run`, and no code of their own",
-        RECIPES,
+        "recipe",
     ),
-    "Sources": ("`roles.policy.sources`", SOURCES),
+    "Sources": ("`roles.policy.sources`", "source"),
 }
 
 
@@ -66,8 +57,8 @@ def format_table() -> str:
 def _format_unverified() -> Iterator[str]:
     """Yield the rows of the methods of which something could not be verified."""
     yield UNVERIFIED
-    for _, registry in SECTIONS.values():
-        for _, card in sorted(registry.cards.items()):
+    for _, kind in SECTIONS.values():
+        for _, card in sorted(PARTS.list_cards(kind).items()):
             origins = [] if {"C", "P"} & {*card.evidence} else [SECONDARY[letter] for letter in card.evidence.split()]
             if card.unseen or origins:
                 cells = (f"`{card.name}`", card.title, " and ".join(origins) or "-", card.unseen or "-")
@@ -79,7 +70,7 @@ def _format_methods() -> Iterator[str]:
     """Yield the rows of the runtime's methods, which need no training."""
     yield "## Runtime\n\nmethods of an agent, without training\n"
     yield f"| {' | '.join(RUNTIME_COLUMNS)} |\n{'|---' * len(RUNTIME_COLUMNS)}|"
-    yield from (_format_method(method) for _, method in sorted(METHODS.items()))
+    yield from (_format_method(method) for _, method in sorted(load_methods().items()))
     yield ""
 
 
@@ -89,22 +80,22 @@ def _format_method(method: Method) -> str:
 
 
 def _format_sections() -> Iterator[str]:
-    for title, (setting, registry) in SECTIONS.items():
+    for title, (setting, kind) in SECTIONS.items():
         yield f"## {title}\n\n{setting}\n"
-        if registry.kind == "source":
+        if kind == "source":
             yield "| name | gives | what it is |\n|---|---|---|"
-            for name, card in sorted(registry.cards.items()):
+            for name, card in sorted(PARTS.list_cards(kind).items()):
                 signals = ", ".join(f"`{signal}`" for signal in card.gives)
-                yield f"| `{name}` | {signals} | {_summarize(registry[name])} |"
+                yield f"| `{name}` | {signals} | {_summarize(card.part)} |"
         else:
             yield f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
-            yield from (_format_row(card) for _, card in sorted(registry.cards.items()))
+            yield from (_format_row(card) for _, card in sorted(PARTS.list_cards(kind).items()))
         yield ""
 
 
 def is_fed(card: Card) -> bool:
     """Return whether every signal that an algorithm needs has a source in this project."""
-    return all(SOURCES.find_givers(signal) for signal in card.needs)
+    return all(PARTS.find_givers(signal) for signal in card.needs)
 
 
 def _format_row(card: Card) -> str:
@@ -116,7 +107,7 @@ def _format_row(card: Card) -> str:
 
 
 def _list_givers(signal: str) -> str:
-    return ", ".join(f"`{name}`" for name in SOURCES.find_givers(signal)) or "your own source"
+    return ", ".join(f"`{name}`" for name in PARTS.find_givers(signal)) or "your own source"
 
 
 def _summarize(thing: object) -> str:

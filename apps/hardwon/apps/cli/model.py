@@ -11,6 +11,7 @@ from hardwon.apps.shared.common import AsJson, Library, print_figures, say_json,
 from hardwon.memory.errors import ConfigError, UnknownName, require_extra
 
 if TYPE_CHECKING:
+    from hardwon.runtime.interfaces.methods import Method
     from hardwon.trainers.algorithms.catalog import Card
 
 BASE = "examples/methods/base.yaml"
@@ -54,16 +55,17 @@ def methods(
     with require_extra("train"):
         from hardwon.trainers.config.methods import find_cards, list_methods
 
-    from hardwon.runtime.methods import METHODS
+    from hardwon.runtime.interfaces.methods import load_methods
 
+    own = load_methods()
     rows = {method: _describe_training(method, cards) for method, cards in list_methods().items()}
-    rows |= {method: _describe_runtime(method) for method in sorted(METHODS)}
+    rows |= {method: _describe_runtime(own[method]) for method in sorted(own)}
     if name and name not in rows:
         raise UnknownName.of("method", name, [*rows])
     if as_json:
         say_json(rows[name] if name else list(rows.values()))
     elif name:
-        notes = {} if name in METHODS else _collect_notes(find_cards(name))
+        notes = {} if name in own else _collect_notes(find_cards(name))
         for title, value in (rows[name] | notes).items():
             typer.echo(f"{title:<10}{_format_value(value)}")
     else:
@@ -97,12 +99,9 @@ def _describe_training(method: str, cards: "list[Card]") -> dict[str, Any]:
     }
 
 
-def _describe_runtime(method: str) -> dict[str, Any]:
+def _describe_runtime(card: "Method") -> dict[str, Any]:
     """Return what a reader needs of a method of the runtime."""
-    from hardwon.runtime.methods import METHODS
-
-    card = METHODS[method]
-    row = {"name": method, "method": card.title, "paper": card.paper, "evidence": card.evidence, "use": card.reach}
+    row = {"name": card.name, "method": card.title, "paper": card.paper, "evidence": card.evidence, "use": card.reach}
     return row | {"reading": card.reading or None}
 
 

@@ -3,10 +3,11 @@
     @METHODS.add("Step-level Q models", "arXiv:2409.09345", reach="`RankedPolicy`, `--policy ranked:NAME`")
     class RankedPolicy: ...
 
-`hardwon.runtime.methods` imports every module with such a row, so that the table is complete.
+`hardwon.runtime.methods` imports every module with such a row; `load_methods` loads it by its name.
 """
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -50,3 +51,9 @@ class Methods(dict[str, Method]):
 
 METHODS = Methods()
 """All methods whose modules were imported."""
+
+
+def load_methods() -> Mapping[str, Method]:
+    """Return all methods of the runtime, by name of their implementation."""
+    importlib.import_module("hardwon.runtime.methods")
+    return METHODS

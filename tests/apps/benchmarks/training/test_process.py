@@ -10,7 +10,7 @@ from benchmarks.training import process, process_credit
 from benchmarks.training.process_data import read_episodes
 from hardwon.memory import Diagnosis, Failure
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.advantages import ESTIMATORS
+from hardwon.trainers.algorithms.catalog import PARTS
 
 
 def write_call(name, **arguments):
@@ -280,7 +280,7 @@ def test_the_order_of_lines_changes_nothing(file, tmp_path):
 
 def test_every_estimator_is_measured_or_has_a_reason():
     named = [*process_credit.MEASURED, *(name for names in process_credit.LEFT_OUT.values() for name in names)]
-    assert sorted(named) == sorted(ESTIMATORS)
+    assert sorted(named) == sorted(PARTS.list_cards("estimator"))
 
 
 def test_estimators_that_are_left_out_as_equal_are_equal(file):
@@ -288,9 +288,9 @@ def test_estimators_that_are_left_out_as_equal_are_equal(file):
     traces = process_credit.build_traces(read_episodes(file))
     alike, same = list(process_credit.LEFT_OUT.values())[:2]
     for name in alike:
-        assert all(np.ptp(values) == 0 for values in ESTIMATORS[name](traces).values())
+        assert all(np.ptp(values) == 0 for values in PARTS.get("estimator", name)(traces).values())
     for name in same:
-        assert ESTIMATORS[name](traces) == ESTIMATORS["gigpo"](traces)
+        assert PARTS.get("estimator", name)(traces) == PARTS.get("estimator", "gigpo")(traces)
 
 
 def test_the_command_prints_three_tables_or_json(hardwon, hardwon_json, file):

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 from hardwon.memory.errors import ConfigError
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.logprobs import _denoise, collate, forward, forward_denoised
 from hardwon.trainers.algorithms.losses import policy_loss
 from hardwon.trainers.algorithms.parallel import Team
 from hardwon.trainers.algorithms.samples import PackedSequence
-from hardwon.trainers.algorithms.terms import TERMS, FrozenPolicy, TokenFacts
-from hardwon.trainers.algorithms.terms.base import Term, Terms
-from hardwon.trainers.algorithms.terms.entropies import find_phase, measure_deviation
-from hardwon.trainers.algorithms.terms.tempered import draw_advantage, find_share
-from hardwon.trainers.algorithms.terms.unlikely import find_threshold
+from hardwon.trainers.algorithms.terms import FrozenPolicy, Term, Terms, TokenFacts
 from hardwon.trainers.config.schema import of
+from hardwon.trainers.methods.dcpo import draw_advantage, find_share
+from hardwon.trainers.methods.epo import find_phase, measure_deviation
+from hardwon.trainers.methods.lp_reg import find_threshold
 from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 
@@ -91,7 +91,7 @@ def train(model, given, terms, steps=2, **settings):
 # -- what every term has in common ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("name", PARTS.list_cards("term"))
 def test_a_term_moves_the_policy_and_says_how_often_it_acted(name, model):
     plain, _, _ = train(model, batch_for(name), {})
     moved, logged, _ = train(model, batch_for(name), {name: SETTINGS[name]})
@@ -105,7 +105,7 @@ def test_without_terms_nothing_is_logged_or_saved(model):
     assert set(made.state_dict()) == {"adam", "updates"}
 
 
-@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("name", PARTS.list_cards("term"))
 @pytest.mark.parametrize("change", ["micro", "order"])
 def test_neither_micro_batches_nor_the_order_of_sequences_matter(name, change, model):
     given = batch_for(name)
@@ -115,7 +115,7 @@ def test_neither_micro_batches_nor_the_order_of_sequences_matter(name, change, m
     assert torch.allclose(whole, cut, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", TERMS)
+@pytest.mark.parametrize("name", PARTS.list_cards("term"))
 def test_a_restored_learner_continues_bit_for_bit(name, model):
     terms = {name: SETTINGS[name]}
     straight, _, _ = train(model, batch_for(name), terms, steps=4)
@@ -138,7 +138,7 @@ def test_a_token_that_could_be_no_other_adds_nothing(name, model):
 
 def test_a_forced_token_has_no_term_whatever_its_loss(model, monkeypatch):
     """X6: a token among one is no choice; one among several has the loss of the term."""
-    monkeypatch.setattr(TERMS["epo"], "penalize", lambda self, tokens: torch.full_like(tokens.new, 7.0))
+    monkeypatch.setattr(PARTS.get("term", "epo"), "penalize", lambda self, tokens: torch.full_like(tokens.new, 7.0))
     added = []
     for allowed in (0, 3):
         terms = Terms()
@@ -218,14 +218,14 @@ def facts(entropies, steps):
 
 def epo(history, **settings):
     """The term after one step with these entropies by step of the episode."""
-    made: Any = TERMS["epo"](weight=1.0, smooth=1.0, **settings)
+    made: Any = PARTS.get("term", "epo")(weight=1.0, smooth=1.0, **settings)
     made.penalize(facts([*history.values()], [*history]))
     made.end()
     return made
 
 
 def test_epo_without_a_history_is_an_entropy_bonus():
-    made: Any = TERMS["epo"](weight=0.5)
+    made: Any = PARTS.get("term", "epo")(weight=0.5)
     assert made.penalize(facts([0.2, 0.9], [0, 1])).tolist() == pytest.approx([-0.1, -0.45])
 
 
@@ -261,7 +261,7 @@ def test_lp_reg_by_hand():
     proxy = _denoise(probabilities.log().expand(4, 4), probabilities.log(), 0.02)
     assert proxy[:3].exp().tolist() == pytest.approx([0.6 / 0.99, 0.3 / 0.99, 0.0909], abs=1e-4)
     assert proxy[3] == -math.inf
-    made: Any = TERMS["lp-reg"]()
+    made: Any = PARTS.get("term", "lp-reg")()
     given = replace(sequence(0, length=9), mask=(False,) + (True,) * 4 + (False,) * 4)
     made._proxies = {id(given): proxy}
     tokens = TokenFacts(new, new, torch.zeros(4), torch.ones(4, dtype=torch.bool), [given])
@@ -290,7 +290,7 @@ def test_lp_reg_spares_unlikely_tokens_of_a_negative_advantage_only(model):
         signs[at], sampled[at] = sign, logprob
     given = replace(sequence(0, length=9), advantages=tuple(signs), logprobs=tuple(sampled))
     more = replace(sequence(1, advantage=-1.0), logprobs=(-9.0,) * 10)
-    made: Any = TERMS["lp-reg"](share=0.8, keep=1e-9)
+    made: Any = PARTS.get("term", "lp-reg")(share=0.8, keep=1e-9)
     made.prepare([given, more], FrozenPolicy(model, 4096, 1.0))
     assert made._proxies[id(given)].isfinite().tolist() == [False, True, False, False]
     assert made._proxies[id(more)].isfinite().all()
@@ -345,7 +345,7 @@ def test_dcpo_at_its_target_or_without_a_success_changes_nothing():
 
 def test_dcpo_only_scales_wrong_episodes(model):
     given = [sequence(0, advantage=-1.0), sequence(1, advantage=1.0)]
-    made = TERMS["dcpo"](target=9.0)
+    made = PARTS.get("term", "dcpo")(target=9.0)
     wrong, right = made.rewrite(given, FrozenPolicy(model, 4096, 1.0))
     alpha = find_share(0.0, 9.0, 0.5, 0.1)
     at = [n for n, counts in enumerate(wrong.mask) if counts]
@@ -371,7 +371,7 @@ def test_dcpo_moves_the_entropy_towards_its_target(model):
 def test_hindsight_by_hand(ratio, gradient):
     """-A r / (r + 1) with A = 1: at r = 1 the loss is -1/2, its gradient A / 4 towards the revision."""
     given = replace(sequence(0, length=4), mask=(False, False, True, False), trace="t0+revised", advantages=(1.0,) * 4)
-    made: Any = TERMS["hindsight"](weight=1.0)
+    made: Any = PARTS.get("term", "hindsight")(weight=1.0)
     (silent,) = made.rewrite([given], None)
     assert {*silent.advantages} == {0.0}
     new: Any = torch.tensor([given.logprobs[2] + math.log(ratio)], dtype=torch.float64, requires_grad=True)
@@ -379,7 +379,7 @@ def test_hindsight_by_hand(ratio, gradient):
     loss.sum().backward()
     assert loss.item() == pytest.approx(-ratio / (ratio + 1))
     assert new.grad.item() == pytest.approx(-gradient)
-    half: Any = TERMS["hindsight"]()
+    half: Any = PARTS.get("term", "hindsight")()
     half.rewrite([given], None)
     assert half.penalize(TokenFacts(new, new, torch.zeros(1), torch.ones(1, dtype=torch.bool), [silent])).item() == (
         pytest.approx(-0.5 * ratio / (ratio + 1))

@@ -1,18 +1,20 @@
-"""Registries of published algorithms: each name has its implementation and a card that says where it comes from.
+"""The parts of training that are loaded by name: each has its implementation and a card that says where it comes from.
 
-    @ESTIMATORS.add("MRT", "arXiv:2503.07572", needs=("progress",), evidence="N")
+    @PARTS.add("estimator", "MRT", "arXiv:2503.07572", needs=("progress",), evidence="N")
     def mrt(traces, *, alpha=0.5): ...
 
-The cards of all registries are the rows of `docs/algorithms.md`.
+    PARTS.get("estimator", "mrt")(traces)
+
+The kinds are estimator, shaper, term, extra, composer, sampler, source and recipe. The cards are the rows of
+`docs/algorithms.md`.
 """
 
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from hardwon.memory.errors import UnknownName
 
@@ -21,103 +23,113 @@ T = TypeVar("T")
 Evidence = Literal["C", "P", "N", "A", "F", ""]
 """What the implementation was checked against: the authors' code (C), the text of the paper (P), notes of others (N),
 the abstract alone (A), or a port of others (F). Empty for methods of this project."""
+ROOMS = ("hardwon.trainers.config.sources", "hardwon.trainers.methods")
+"""Modules whose import registers all parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Where an algorithm comes from and what it needs."""
+    """Where a part comes from and what it needs."""
 
     name: str
-    """Name in its registry, as settings use it."""
+    """Name among the parts of its kind, as settings use it."""
     kind: str
-    """Kind of registry: estimator, shaper, source, and so on."""
+    part: Any
+    """The implementation; None for a recipe, which is settings alone."""
     title: str
     """Name of the published method."""
-    paper: str
+    paper: str = ""
     """Identifier of the paper, or its title where no identifier was verified."""
-    evidence: str
+    evidence: str = ""
     """Letters of `Evidence`."""
-    reading: str
+    reading: str = ""
     """The reading that was chosen where texts differ or are silent; empty if there was nothing to choose."""
-    unseen: str
+    unseen: str = ""
     """Parts that no text or code says that could be read, with the choices of this project; empty if there are none."""
-    needs: tuple[str, ...]
+    needs: tuple[str, ...] = ()
     """Names of the signals that it reads."""
-    gives: tuple[str, ...]
+    gives: tuple[str, ...] = ()
     """Names of the signals that it provides; for sources."""
     method: str
     """Name of the method that it is, or is a part of, as `hardwon train --method` takes it."""
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of a run that the method sets beside its own name, by dotted path."""
-    example: Mapping[str, Any]
+    example: Mapping[str, Any] = field(default_factory=dict)
     """Further settings with which it acts in `examples/methods/base.yaml`, by dotted path."""
     tree: bool = False
     """Whether it plays, or credits, episodes that share their first turns. Such composers and estimators go together.
     """
     demonstrations: bool = False
     """Whether it needs successes of the training instances, from `tasks.demonstrations`."""
+    partial: bool = False
+    """Whether it plays some episodes of a group after a part of a solution; for composers."""
+    whole: bool = False
+    """Whether its figures of a group, or of the batch, are of episodes that were played from their beginning."""
+    composer: str = ""
+    """The composer whose beginnings of episodes it reads."""
+    acted: str = ""
+    """Metric of the policy that tells that it acted; for extras."""
+    exact: bool = False
+    """Whether its advantages are the gradient of its own loss, which holds only with its settings and one update."""
 
 
-class Registry(dict[str, T], Generic[T]):
-    """Implementations by name, each with a card."""
+class Registry:
+    """The parts by kind and name."""
 
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-        self.cards: dict[str, Card] = {}
+    def __init__(self) -> None:
+        self._cards: dict[str, dict[str, Card]] = {}
+        self._is_loaded = False
 
     def add(
-        self,
-        title: str,
-        paper: str = "",
-        *,
-        name: str = "",
-        evidence: str = "",
-        reading: str = "",
-        unseen: str = "",
-        needs: tuple[str, ...] = (),
-        gives: tuple[str, ...] = (),
-        method: str = "",
-        settings: Mapping[str, Any] = MappingProxyType({}),
-        example: Mapping[str, Any] = MappingProxyType({}),
-        tree: bool = False,
-        demonstrations: bool = False,
+        self, kind: str, title: str, paper: str = "", *, name: str = "", method: str = "", **card: Any
     ) -> Callable[[T], T]:
         """Return a decorator that registers an implementation; see `Card` for the arguments.
 
         Without a name, it is the name of the function with `-` for `_`.
         """
 
-        def register(implementation: T) -> T:
-            key = name or str(getattr(implementation, "__name__", "")).replace("_", "-")
-            self[key] = implementation
-            self.cards[key] = Card(
-                name=key,
-                kind=self.kind,
-                title=title,
-                paper=paper,
-                evidence=evidence,
-                reading=reading,
-                unseen=unseen,
-                needs=needs,
-                gives=gives,
-                method=method or key,
-                settings=settings,
-                example=example,
-                tree=tree,
-                demonstrations=demonstrations,
-            )
-            return implementation
+        def register(part: T) -> T:
+            key = name or str(getattr(part, "__name__", "")).replace("_", "-")
+            cards = self._cards.setdefault(kind, {})
+            cards[key] = Card(name=key, kind=kind, part=part, title=title, paper=paper, method=method or key, **card)
+            return part
 
         return register
 
-    def get_needs(self, name: str) -> tuple[str, ...]:
-        """Return the names of the signals that an implementation reads."""
-        return self.cards[name].needs
+    def add_settings(self, name: str, title: str, paper: str = "", **card: Any) -> None:
+        """Register a method that is settings of a run and needs no code of its own."""
+        self.add("recipe", title, paper, name=name, **card)(None)
+
+    def list_cards(self, kind: str) -> Mapping[str, Card]:
+        """Return the cards of a kind by name."""
+        if not self._is_loaded:
+            self._is_loaded = True
+            for room in ROOMS:
+                importlib.import_module(room)
+        return self._cards[kind]
+
+    def find(self, kind: str, name: str) -> Card:
+        """Return a card.
+
+        Raises:
+            UnknownName: There is no such part.
+        """
+        cards = self.list_cards(kind)
+        if name not in cards:
+            raise UnknownName.of(kind, name, cards)
+        return cards[name]
+
+    def get(self, kind: str, name: str) -> Any:
+        """Return an implementation."""
+        return self.find(kind, name).part
 
     def find_givers(self, signal: str) -> list[str]:
-        """Return the names of the implementations that provide a signal."""
-        return [name for name, card in self.cards.items() if signal in card.gives]
+        """Return the names of the sources that provide a signal."""
+        return [name for name, card in self.list_cards("source").items() if signal in card.gives]
+
+
+PARTS = Registry()
+"""All parts of training. Nothing outside `hardwon.trainers.methods` imports a method; it is loaded by its name."""
 
 
 def import_named(name: str, kind: str) -> Any:

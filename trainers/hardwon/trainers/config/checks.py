@@ -5,14 +5,12 @@ played and in which a role would never learn raises CannotLearn, with exit code 
 """
 
 from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
-from hardwon.trainers.algorithms.composers import COMPOSERS
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
-from hardwon.trainers.algorithms.extras import EXTRAS
-from hardwon.trainers.algorithms.samplers import SAMPLERS
+from hardwon.trainers.algorithms.catalog import PARTS
 
 from .bounds import check_bounds
 from .kinds import ASKS, GUIDANCE, READS, RECALLS, TELLS, TRIALS, TRIES
@@ -233,19 +231,22 @@ def _check_guide(config: "TrainConfig") -> None:
 def _check_sources(config: "TrainConfig") -> None:
     """Check that every signal has a source, and that roles other than the policy name none."""
     policy = config.roles["policy"]
-    if policy.credit.name == "preference":
-        learner = policy.learner
-        once = learner.epochs * learner.minibatches == 1 and (learner.denominator, learner.constant) == ("constant", 1)
-        if policy.loss.kind != "imitation" or not once:
+    credit, learner = PARTS.find("estimator", policy.credit.name), policy.learner
+    if credit.exact:
+        settings = {path.removeprefix("roles.policy."): value for path, value in credit.settings.items()}
+        is_set = all(attrgetter(path)(policy) == value for path, value in settings.items())
+        if not is_set or learner.epochs * learner.minibatches != 1:
             raise ConfigError(
-                "roles.policy.credit.name is preference, whose advantages are the gradient of its own loss; set "
-                "loss.kind=imitation, learner.denominator=constant and learner.constant=1, with one update a step."
+                f"roles.policy.credit.name is {credit.name}, whose advantages are the gradient of its own loss; set "
+                f"{', '.join(f'{path}={value}' for path, value in settings.items())}, with one update a step."
             )
     for name, role in config.roles.items():
         if name == "policy":
             needs = {f"roles.policy.{user}": signals for user, signals in role.needs.items()}
             needs |= {f"tasks.compose.{composer}": config.tasks.needs for composer in config.tasks.compose}
-            needs |= {f"tasks.sampler.{sampler}": SAMPLERS.get_needs(sampler) for sampler in config.tasks.sampler}
+            needs |= {
+                f"tasks.sampler.{sampler}": PARTS.find("sampler", sampler).needs for sampler in config.tasks.sampler
+            }
             check_fed(needs, [*role.sources], "roles.policy.sources")
         elif role.sources or role.shape or role.extra or role.loss.terms:
             raise ConfigError(
@@ -255,10 +256,9 @@ def _check_sources(config: "TrainConfig") -> None:
 
 def _check_demonstrations(config: "TrainConfig") -> None:
     """Check that whatever needs successes of the training instances has an origin of them."""
-    users = [f"tasks.compose.{name}" for name in config.tasks.compose if COMPOSERS.cards[name].demonstrations]
-    users += [
-        f"roles.policy.extra.{name}" for name in config.roles["policy"].extra if EXTRAS.cards[name].demonstrations
-    ]
+    users = [f"tasks.compose.{name}" for name in config.tasks.compose if PARTS.find("composer", name).demonstrations]
+    extras = config.roles["policy"].extra
+    users += [f"roles.policy.extra.{name}" for name in extras if PARTS.find("extra", name).demonstrations]
     if users and not config.tasks.demonstrations:
         raise CannotLearn(
             f"{users[0]} needs successes of the training instances, which nothing feeds: tasks.demonstrations is "
@@ -266,36 +266,33 @@ def _check_demonstrations(config: "TrainConfig") -> None:
         )
 
 
-WHOLE = frozenset({"hdpo", "lite", "hbpo", "decs"})
-"""Estimators whose figures of a group, or of the batch, are of episodes that were played from their beginning."""
-
-
 def _check_trees(config: "TrainConfig") -> None:
     """Check that episodes that share their first turns are played exactly if the estimator compares them."""
     policy = config.roles["policy"]
-    trees = [name for name in config.tasks.compose if COMPOSERS.cards[name].tree]
-    estimator = policy.credit.name
-    credits = sorted(name for name, card in ESTIMATORS.cards.items() if card.tree)
-    if trees and not ESTIMATORS.cards[estimator].tree:
+    composers = [PARTS.find("composer", name) for name in config.tasks.compose]
+    trees = [card.name for card in composers if card.tree]
+    estimator, credit = policy.credit.name, PARTS.find("estimator", policy.credit.name)
+    if trees and not credit.tree:
+        credits = sorted(name for name, card in PARTS.list_cards("estimator").items() if card.tree)
         raise ConfigError(
             f"tasks.compose.{trees[0]} plays episodes that share their first turns, and roles.policy.credit.name is "
             f"{estimator}, which compares whole episodes; use one of {', '.join(credits)}."
         )
-    if ESTIMATORS.cards[estimator].tree and not trees:
-        composers = sorted(name for name, card in COMPOSERS.cards.items() if card.tree)
+    if credit.tree and not trees:
+        players = sorted(name for name, card in PARTS.list_cards("composer").items() if card.tree)
         raise CannotLearn(
             f"roles.policy.credit.name is {estimator}, which credits episodes that share their first turns, and "
-            f"nothing feeds it; set tasks.compose to one of {', '.join(composers)}."
+            f"nothing feeds it; set tasks.compose to one of {', '.join(players)}."
         )
-    for name, composer in (("rise", "retry"), ("hbpo", "budgets")):
-        if estimator == name and composer not in config.tasks.compose:
-            raise CannotLearn(
-                f"roles.policy.credit.name is {name}, which reads how the composer {composer} began an episode, and "
-                f"nothing feeds it; set tasks.compose.{composer}={{}}."
-            )
-    if "prefixed" in config.tasks.compose and estimator in WHOLE:
+    if credit.composer and credit.composer not in config.tasks.compose:
+        raise CannotLearn(
+            f"roles.policy.credit.name is {estimator}, which reads how the composer {credit.composer} began an "
+            f"episode, and nothing feeds it; set tasks.compose.{credit.composer}={{}}."
+        )
+    partial = [card.name for card in composers if card.partial]
+    if partial and credit.whole:
         raise ConfigError(
-            f"tasks.compose.prefixed begins some episodes of a group after a part of a solution, and "
+            f"tasks.compose.{partial[0]} begins some episodes of a group after a part of a solution, and "
             f"roles.policy.credit.name is {estimator}, which compares all episodes of a group or batch as played from "
             "their beginning; choose another estimator, such as dr-grpo."
         )

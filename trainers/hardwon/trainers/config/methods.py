@@ -1,25 +1,16 @@
 """The published methods of training by name, with the settings of a run that make each.
 
-A method is one card of a registry, or several: a composer of trees and the estimator that credits them.
+A method is one card, or several: a composer of trees and the estimator that credits them.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from hardwon.memory.errors import UnknownName
-from hardwon.trainers.algorithms.catalog import Card, Registry
-from hardwon.trainers.algorithms.composers import COMPOSERS
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
-from hardwon.trainers.algorithms.extras import EXTRAS
-from hardwon.trainers.algorithms.recipes import RECIPES
-from hardwon.trainers.algorithms.samplers import SAMPLERS
-from hardwon.trainers.algorithms.shapers import SHAPERS
-from hardwon.trainers.algorithms.terms import TERMS
+from hardwon.trainers.algorithms.catalog import PARTS, Card
 
-from .sources import SOURCES
-
-REGISTRIES: tuple[Registry[Any], ...] = (ESTIMATORS, SHAPERS, TERMS, EXTRAS, COMPOSERS, SAMPLERS, RECIPES)
-"""The registries of methods. Sources feed methods and are none."""
+METHODS = ("estimator", "shaper", "term", "extra", "composer", "sampler", "recipe")
+"""The kinds of parts that are methods. Sources feed methods and are none."""
 SECTIONS = {
     "shaper": "roles.policy.shape",
     "term": "roles.policy.loss.terms",
@@ -27,14 +18,14 @@ SECTIONS = {
     "composer": "tasks.compose",
     "sampler": "tasks.sampler",
 }
-"""The section that holds the name of a method, by kind of registry."""
+"""The section that holds the name of a method, by kind of part."""
 
 
 def list_methods() -> dict[str, list[Card]]:
     """Return the cards of every method, by name."""
     methods: dict[str, list[Card]] = {}
-    for registry in REGISTRIES:
-        for card in registry.cards.values():
+    for kind in METHODS:
+        for card in PARTS.list_cards(kind).values():
             methods.setdefault(card.method, []).append(card)
     return dict(sorted(methods.items()))
 
@@ -64,6 +55,6 @@ def _list_settings(card: Card) -> Iterator[tuple[str, Any]]:
     elif card.kind in SECTIONS:
         yield f"{SECTIONS[card.kind]}.{card.name}", {}
     for signal in card.needs:
-        for giver in SOURCES.find_givers(signal)[:1]:
+        for giver in PARTS.find_givers(signal)[:1]:
             yield f"roles.policy.sources.{giver}", {}
     yield from card.settings.items()

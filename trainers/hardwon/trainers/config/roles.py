@@ -3,17 +3,14 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hardwon.memory.errors import ConfigError, UnknownName
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
-from hardwon.trainers.algorithms.extras import EXTRAS
+from hardwon.memory.errors import ConfigError
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.shapers import SHAPERS
-from hardwon.trainers.algorithms.terms import TERMS
 
 from .kinds import MOVED
 from .parsing import naming
-from .sources import check_call, find_signals, parse_source
+from .sources import check_call, check_parts, find_signals, parse_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +29,8 @@ class CreditConfig:
     def __post_init__(self) -> None:
         if self.name in MOVED:
             raise ConfigError(f"name is {self.name}: {MOVED[self.name]}.")
-        if self.name not in ESTIMATORS:
-            raise UnknownName.of("estimator", self.name, [*ESTIMATORS])
-        object.__setattr__(self, "settings", check_call(ESTIMATORS[self.name], self.settings, "settings"))
+        estimator = PARTS.get("estimator", self.name)
+        object.__setattr__(self, "settings", check_call(estimator, self.settings, "settings"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,25 +64,12 @@ class RoleConfig:
         for name, settings in self.sources.items():
             find_signals(name)
             parse_source(name, settings)
-        for name in self.shape:
-            if name not in SHAPERS:
-                raise UnknownName.of("shaper", name, [*SHAPERS])
-        shape = {name: check_call(SHAPERS[name], settings, f"shape.{name}") for name, settings in self.shape.items()}
-        object.__setattr__(self, "shape", shape)
-        for name in self.extra:
-            if name not in EXTRAS:
-                raise UnknownName.of("extra", name, [*EXTRAS])
-        extra = {name: check_call(EXTRAS[name], settings, f"extra.{name}") for name, settings in self.extra.items()}
-        object.__setattr__(self, "extra", extra)
-        for name in self.loss.terms:
-            if name not in TERMS:
-                raise UnknownName.of("loss term", name, [*TERMS])
-        terms = {
-            name: check_call(TERMS[name], settings, f"loss.terms.{name}") for name, settings in self.loss.terms.items()
-        }
+        object.__setattr__(self, "shape", check_parts("shaper", self.shape, "shape"))
+        object.__setattr__(self, "extra", check_parts("extra", self.extra, "extra"))
+        terms = check_parts("term", self.loss.terms, "loss.terms")
         for name, settings in terms.items():
             with naming(f"loss.terms.{name}"):  # it checks the ranges of its settings
-                TERMS[name](**settings)
+                PARTS.get("term", name)(**settings)
         object.__setattr__(self, "loss", replace(self.loss, terms=terms))
         if self.extra and self.loss.kind != "imitation":
             raise ConfigError(
@@ -97,5 +80,5 @@ class RoleConfig:
     @property
     def needs(self) -> dict[str, tuple[str, ...]]:
         """Return the signals that the estimator and each shaper need, by the setting that names them."""
-        shapers = {f"shape.{name}": SHAPERS.get_needs(name) for name in self.shape}
-        return {f"credit.name={self.credit.name}": ESTIMATORS.get_needs(self.credit.name), **shapers}
+        shapers = {f"shape.{name}": PARTS.find("shaper", name).needs for name in self.shape}
+        return {f"credit.name={self.credit.name}": PARTS.find("estimator", self.credit.name).needs, **shapers}

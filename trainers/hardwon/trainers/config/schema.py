@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.errors import ConfigError
 from hardwon.memory.upkeep.text_files import read_text
 from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, Arm
-from hardwon.trainers.algorithms.composers import COMPOSERS, ComposerParts
+from hardwon.trainers.algorithms.catalog import PARTS
+from hardwon.trainers.algorithms.composers import ComposerParts
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
 from hardwon.trainers.algorithms.outcomes import Outcome
-from hardwon.trainers.algorithms.samplers import SAMPLERS
 from hardwon.trainers.algorithms.samplers.balance import Balance, BalanceSettings
 from hardwon.trainers.models.tiny import TinyConfig
 
@@ -30,7 +30,7 @@ from .policy import PolicySettings as PolicySettings
 from .program import ProgramConfig as ProgramConfig
 from .roles import CreditConfig as CreditConfig, RoleConfig as RoleConfig
 from .schedules import look_up
-from .sources import check_call
+from .sources import check_parts
 from .yaml_bounds import read_yaml
 
 MOST_WORLDS = 1_000_000
@@ -105,30 +105,19 @@ class TasksConfig:
     @property
     def needs(self) -> tuple[str, ...]:
         """Return the signals that the composer reads."""
-        return tuple(signal for name in self.compose for signal in COMPOSERS.get_needs(name))
+        return tuple(signal for name in self.compose for signal in PARTS.find("composer", name).needs)
 
     def __post_init__(self) -> None:
-        compose = {name: _check_composer(name, settings) for name, settings in self.compose.items()}
+        compose = check_parts("composer", self.compose, "compose")
+        for name, settings in compose.items():
+            with naming(f"compose.{name}"):  # it checks the ranges of its settings
+                PARTS.get("composer", name)(ComposerParts(), **settings)
         if len(compose) > 1:
             raise ConfigError(f"compose names {', '.join(compose)}; choose one.")
         object.__setattr__(self, "compose", compose)
         if len(self.sampler) > 1:
             raise ConfigError(f"sampler names {', '.join(self.sampler)}; choose one.")
-        for name in self.sampler:
-            if name not in SAMPLERS:
-                raise UnknownName.of("sampler", name, [*SAMPLERS])
-        own = {name: check_call(SAMPLERS[name], settings, f"sampler.{name}") for name, settings in self.sampler.items()}
-        object.__setattr__(self, "sampler", own)
-
-
-def _check_composer(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a composer with their types."""
-    if name not in COMPOSERS:
-        raise UnknownName.of("composer", name, [*COMPOSERS])
-    checked = check_call(COMPOSERS[name], settings, f"compose.{name}")
-    with naming(f"compose.{name}"):  # it checks the ranges of its settings
-        COMPOSERS[name](ComposerParts(), **checked)
-    return checked
+        object.__setattr__(self, "sampler", check_parts("sampler", self.sampler, "sampler"))
 
 
 @dataclass(frozen=True, kw_only=True)

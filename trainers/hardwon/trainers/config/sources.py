@@ -7,21 +7,18 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any, Literal, get_type_hints
 
 from hardwon.memory.errors import CannotLearn, ConfigError, UnknownName
-from hardwon.trainers.algorithms.catalog import Registry, import_named as import_named
+from hardwon.trainers.algorithms.catalog import PARTS, import_named as import_named
 
 from .parsing import nearest, parse, parse_value
 
-SOURCES: Registry[type] = Registry("source")
-"""Settings of every source, by name. The card of each says which signals it gives."""
 
-
-@SOURCES.add("Entropy of choices", gives=("entropy",), name="entropy", method="empg")
+@PARTS.add("source", "Entropy of choices", gives=("entropy",), name="entropy", method="empg")
 @dataclass(frozen=True, kw_only=True)
 class EntropySettings:
     """Mean entropy of a turn's choices among the allowed tokens, by the policy that sampled."""
 
 
-@SOURCES.add("Progress of the world", gives=("progress",), name="progress", method="mrt")
+@PARTS.add("source", "Progress of the world", gives=("progress",), name="progress", method="mrt")
 @dataclass(frozen=True, kw_only=True)
 class ProgressSettings:
     """Progress that each turn made."""
@@ -31,13 +28,13 @@ class ProgressSettings:
     that the loop's diagnosis saw."""
 
 
-@SOURCES.add("Redundant turns", gives=("redundant",), name="redundant", method="decs")
+@PARTS.add("source", "Redundant turns", gives=("redundant",), name="redundant", method="decs")
 @dataclass(frozen=True, kw_only=True)
 class RedundantSettings:
     """Whether a turn was needless: a refused step, or part of a circle back to an earlier state."""
 
 
-@SOURCES.add("Probability of the true answer", gives=("answer",), name="answer", method="igpo")
+@PARTS.add("source", "Probability of the true answer", gives=("answer",), name="answer", method="igpo")
 @dataclass(frozen=True, kw_only=True)
 class AnswerSettings:
     """Probability of the true answer after every turn, by the policy."""
@@ -47,7 +44,7 @@ class AnswerSettings:
     instances without one have no signal."""
 
 
-@SOURCES.add("Answers", gives=("answers",), name="answers", method="scope")
+@PARTS.add("source", "Answers", gives=("answers",), name="answers", method="scope")
 @dataclass(frozen=True, kw_only=True)
 class AnswersSettings:
     """The answer that an episode ended with, and the policy's confidence in the episode."""
@@ -63,19 +60,19 @@ class AnswersSettings:
             raise ConfigError(f"pattern is {self.pattern!r}: {error}. Give a regular expression.") from error
 
 
-@SOURCES.add("Confidence", gives=("confidence",), name="confidence", method="spae")
+@PARTS.add("source", "Confidence", gives=("confidence",), name="confidence", method="spae")
 @dataclass(frozen=True, kw_only=True)
 class ConfidenceSettings:
     """exp of minus the mean entropy of the next action's choices, by the policy."""
 
 
-@SOURCES.add("Use of observations", gives=("observation",), name="observation", method="infopo")
+@PARTS.add("source", "Use of observations", gives=("observation",), name="observation", method="infopo")
 @dataclass(frozen=True, kw_only=True)
 class ObservationSettings:
     """How much the observation after a turn changed the log-probability of the next action, by the policy."""
 
 
-@SOURCES.add("Implicit reward model", gives=("implicit",), name="implicit", method="oprl")
+@PARTS.add("source", "Implicit reward model", gives=("implicit",), name="implicit", method="oprl")
 @dataclass(frozen=True, kw_only=True)
 class ImplicitSettings:
     """Log-ratio of a second policy, trained on pairs of a success and a failure, to the one that sampled."""
@@ -86,7 +83,7 @@ class ImplicitSettings:
     """Learning rate of the second policy."""
 
 
-@SOURCES.add("Labels of turns by a judge", gives=("steps",), name="steps", method="capo")
+@PARTS.add("source", "Labels of turns by a judge", gives=("steps",), name="steps", method="capo")
 @dataclass(frozen=True, kw_only=True)
 class StepsSettings:
     """Whether each turn is right, by the votes of a judge's critiques."""
@@ -103,7 +100,7 @@ class StepsSettings:
             raise ConfigError(f"votes is {self.votes}; use 1 or more.")
 
 
-@SOURCES.add("Use of earlier turns by a judge (HAR)", gives=("lookback",), name="lookback", method="har-judge")
+@PARTS.add("source", "Use of earlier turns by a judge (HAR)", gives=("lookback",), name="lookback", method="har-judge")
 @dataclass(frozen=True, kw_only=True)
 class LookbackSettings:
     """Share of the turns after the first whose thought uses what earlier turns showed, by a judge; it needs speech."""
@@ -112,7 +109,7 @@ class LookbackSettings:
     """policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge."""
 
 
-@SOURCES.add("Scores by a judge", gives=("score", "quality"), name="score", method="exprl")
+@PARTS.add("source", "Scores by a judge", gives=("score", "quality"), name="score", method="exprl")
 @dataclass(frozen=True, kw_only=True)
 class ScoreSettings:
     """Score of every prefix of an episode by a judge, and that of the whole as quality."""
@@ -124,7 +121,7 @@ class ScoreSettings:
     that of the next instance: a control, with which the judge must be wrong more often."""
 
 
-@SOURCES.add("Verdict of a judge", gives=("verdict",), name="verdict", method="spark-augmented")
+@PARTS.add("source", "Verdict of a judge", gives=("verdict",), name="verdict", method="spark-augmented")
 @dataclass(frozen=True, kw_only=True)
 class VerdictSettings:
     """Whether an episode solved its task, by a judge."""
@@ -133,7 +130,7 @@ class VerdictSettings:
     """policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge."""
 
 
-@SOURCES.add("Checklist by a judge", gives=("items",), name="items", method="checklist")
+@PARTS.add("source", "Checklist by a judge", gives=("items",), name="items", method="checklist")
 @dataclass(frozen=True, kw_only=True)
 class ChecklistSettings:
     """Which items of a task's checklist are satisfied after every turn, by a judge."""
@@ -144,7 +141,7 @@ class ChecklistSettings:
     """JSON file with lists of items by the text of the task; `*` stands for all other tasks."""
 
 
-@SOURCES.add("Tournament by a judge", gives=("arena",), name="arena", method="arena")
+@PARTS.add("source", "Tournament by a judge", gives=("arena",), name="arena", method="arena")
 @dataclass(frozen=True, kw_only=True)
 class ArenaSettings:
     """Rank of an episode in a tournament of its siblings, by a judge of pairs."""
@@ -153,25 +150,25 @@ class ArenaSettings:
     """policy, base (the model before training), chat:PROVIDER:MODEL, or MODULE:CLASS of your judge."""
 
 
-@SOURCES.add("Entities of a reference", gives=("entities",), name="entities", method="rubric")
+@PARTS.add("source", "Entities of a reference", gives=("entities",), name="entities", method="rubric")
 @dataclass(frozen=True, kw_only=True)
 class EntitiesSettings:
     """Share of the reference's entities that a trace named: the words of the actions of an explored success."""
 
 
-@SOURCES.add("Verified part of a reference (LearNAT)", gives=("part",), name="part", method="learnat")
+@PARTS.add("source", "Verified part of a reference (LearNAT)", gives=("part",), name="part", method="learnat")
 @dataclass(frozen=True, kw_only=True)
 class PartSettings:
     """Share of a reference's actions that the episode contains in order, after every turn."""
 
 
-@SOURCES.add("Graduated validity of calls (PROVE)", gives=("calls",), name="calls", method="rungs")
+@PARTS.add("source", "Graduated validity of calls (PROVE)", gives=("calls",), name="calls", method="rungs")
 @dataclass(frozen=True, kw_only=True)
 class CallsSettings:
     """Rung of each tool call, from 0 to 4: text, unknown tool, wrong arguments, a call that fails, one that runs."""
 
 
-@SOURCES.add("Contribution head (SPA-RL)", gives=("contribution",), name="contribution", method="redistribute")
+@PARTS.add("source", "Contribution head (SPA-RL)", gives=("contribution",), name="contribution", method="redistribute")
 @dataclass(frozen=True, kw_only=True)
 class ContributionSettings:
     """Contribution of every turn to the outcome, by a head that is trained so that contributions sum to the outcome."""
@@ -186,7 +183,7 @@ class ContributionSettings:
     """Newest episodes that the head learns from."""
 
 
-@SOURCES.add("Critic (ArCHer)", gives=("critic",), name="critic", method="archer")
+@PARTS.add("source", "Critic (ArCHer)", gives=("critic",), name="critic", method="archer")
 @dataclass(frozen=True, kw_only=True)
 class CriticSettings:
     """Advantage min(Q1, Q2) - min(V1, V2) of every turn, by critics that are trained by temporal differences."""
@@ -207,7 +204,7 @@ class CriticSettings:
     """Updates of the critics before they give another value than 0."""
 
 
-@SOURCES.add("Process reward head (ProRAG)", gives=("prm",), name="prm", method="prorag")
+@PARTS.add("source", "Process reward head (ProRAG)", gives=("prm",), name="prm", method="prorag")
 @dataclass(frozen=True, kw_only=True)
 class RewardHeadSettings:
     """Score of every turn by a head, trained on pairs of actions in the same situation, the better return preferred."""
@@ -222,19 +219,19 @@ class RewardHeadSettings:
     """Newest pairs that the head learns from."""
 
 
-@SOURCES.add("Tags of reasoning", gives=("tags",), name="tags", method="rlvmr")
+@PARTS.add("source", "Tags of reasoning", gives=("tags",), name="tags", method="rlvmr")
 @dataclass(frozen=True, kw_only=True)
 class TagsSettings:
     """The tag that the policy chose before every action; it needs roles.policy.settings.speech=tagged."""
 
 
-@SOURCES.add("Predictions of observations", gives=("prediction",), name="prediction", method="prediction")
+@PARTS.add("source", "Predictions of observations", gives=("prediction",), name="prediction", method="prediction")
 @dataclass(frozen=True, kw_only=True)
 class PredictionSettings:
     """Likeness of what the policy predicted before an action and saw after it; it needs speech=predicted."""
 
 
-@SOURCES.add("Progress in retrospect", gives=("retrospection",), name="retrospection", method="retrospection")
+@PARTS.add("source", "Progress in retrospect", gives=("retrospection",), name="retrospection", method="retrospection")
 @dataclass(frozen=True, kw_only=True)
 class RetrospectionSettings:
     """Progress after every turn that the policy says after the episode, when the outcome is known."""
@@ -256,9 +253,10 @@ def find_signals(name: str) -> tuple[str, ...]:
     """Return the names of the signals that a source gives."""
     if ":" in name:
         return tuple(import_source(name).gives)
-    if name not in SOURCES:
-        raise UnknownName.of("source", name, [*SOURCES, "MODULE:CLASS"])
-    return SOURCES.cards[name].gives
+    sources = PARTS.list_cards("source")
+    if name not in sources:
+        raise UnknownName.of("source", name, [*sources, "MODULE:CLASS"])
+    return sources[name].gives
 
 
 def import_source(name: str) -> Any:
@@ -273,7 +271,7 @@ def parse_source(name: str, settings: Mapping[str, Any]) -> Any:
     """Return the settings of a source as its dataclass; those of your own class are returned as they are."""
     if ":" in name:
         return dict(settings)
-    parsed: Any = parse(SOURCES[name], settings, f"sources.{name}")
+    parsed: Any = parse(PARTS.get("source", name), settings, f"sources.{name}")
     judge = getattr(parsed, "judge", LOCAL[0])
     if judge not in LOCAL and ":" not in judge:
         raise ConfigError(
@@ -305,9 +303,14 @@ def check_call(function: Callable[..., Any], settings: Mapping[str, Any], path: 
     return checked
 
 
+def check_parts(kind: str, parts: Mapping[str, Mapping[str, Any]], path: str) -> dict[str, dict[str, Any]]:
+    """Return the settings of some parts of a kind, by name, with their types."""
+    return {name: check_call(PARTS.get(kind, name), settings, f"{path}.{name}") for name, settings in parts.items()}
+
+
 def _name_settings(name: str) -> str:
     """Return the settings that a source must be given, as `{judge: ...}`."""
-    required = [field.name for field in fields(SOURCES[name]) if field.default is MISSING]
+    required = [field.name for field in fields(PARTS.get("source", name)) if field.default is MISSING]
     return f"{{{', '.join(f'{own}: ...' for own in required)}}}"
 
 
@@ -317,7 +320,7 @@ def check_fed(needs: Mapping[str, Sequence[str]], sources: Sequence[str], path: 
     for user, signals in needs.items():
         for signal in signals:
             if signal not in given:
-                givers = SOURCES.find_givers(signal)
+                givers = PARTS.find_givers(signal)
                 advice = (
                     f"add {' or '.join(f'{path}.{name}={_name_settings(name)}' for name in givers)}"
                     if givers

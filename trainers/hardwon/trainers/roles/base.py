@@ -11,8 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.runtime import Environment
 from hardwon.trainers.algorithms.advantages import compute_spread
-from hardwon.trainers.algorithms.estimators import ESTIMATORS
-from hardwon.trainers.algorithms.extras import EXTRAS
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, pack_samples, to_trace
@@ -219,7 +218,8 @@ class PolicyRole:
         """Return the advantages, the sequences to imitate beside the rollouts, and counts of them."""
         advantages, examples, counts = self.advantages(rollouts), list[PackedSequence](), dict[str, float]()
         for name, settings in self._config.extra.items():
-            advantages, added, metrics = EXTRAS[name](rollouts, advantages, self._demonstrate, self._render, **settings)
+            extra = PARTS.get("extra", name)
+            advantages, added, metrics = extra(rollouts, advantages, self._demonstrate, self._render, **settings)
             examples, counts = [*examples, *added], {**counts, **metrics}
         return advantages, examples, counts
 
@@ -228,7 +228,7 @@ class PolicyRole:
         credit = self._config.credit
         self._shaped = {}
         traces = shape([to_trace(rollout, self.name) for rollout in rollouts], self._config.shape.items(), self._shaped)
-        advantages = ESTIMATORS[credit.name](traces, **credit.settings)
+        advantages: dict[str, list[float]] = PARTS.get("estimator", credit.name)(traces, **credit.settings)
         weights = {rollout.trajectory.id: rollout.weight for rollout in rollouts if rollout.weight != 1}
         for name, weight in weights.items():
             advantages[name] = [weight * value for value in advantages[name]]

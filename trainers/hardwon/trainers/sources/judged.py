@@ -10,9 +10,9 @@ from typing import Any
 from hardwon.memory import Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.llm.prompts import step_line
-from hardwon.trainers.algorithms.estimators.judged import compare_verdicts
 from hardwon.trainers.algorithms.judging.checklists import ChecklistItem, check_items
 from hardwon.trainers.algorithms.judging.tournament import rank_by_tournament
+from hardwon.trainers.algorithms.judging.verdicts import compare_verdicts
 from hardwon.trainers.algorithms.samples import Rollout, to_trace
 from hardwon.trainers.algorithms.signals import Signals
 from hardwon.trainers.config.sources import ChecklistSettings, ScoreSettings, StepsSettings

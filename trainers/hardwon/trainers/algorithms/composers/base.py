@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hardwon.memory import Step, Trajectory
-from hardwon.memory.errors import UnknownName
-from hardwon.trainers.algorithms.catalog import Registry
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import Rollout
 
 from .spec import Spec
@@ -92,10 +91,6 @@ class Composer:
         """Restore a state that `state_dict` returned."""
 
 
-COMPOSERS: Registry[Callable[..., Any]] = Registry("composer")
-"""Composers by name. Importing `algorithms.composers` registers all of them."""
-
-
 def open_composer(settings: Mapping[str, Mapping[str, Any]], parts: ComposerParts) -> Composer | None:
     """Return the composer of the settings; None if they name none.
 
@@ -103,9 +98,7 @@ def open_composer(settings: Mapping[str, Mapping[str, Any]], parts: ComposerPart
         UnknownName: There is no such composer.
     """
     for name, own in settings.items():
-        if name not in COMPOSERS:
-            raise UnknownName.of("composer", name, [*COMPOSERS])
-        composer: Composer = COMPOSERS[name](parts, **own)
+        composer: Composer = PARTS.get("composer", name)(parts, **own)
         return composer
     return None
 

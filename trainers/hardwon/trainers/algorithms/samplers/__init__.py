@@ -1,5 +1,4 @@
-"""Samplers of task instances; importing this package registers all of them in `SAMPLERS`."""
+"""Samplers of task instances."""
 
-from . import curricula as curricula, needless as needless
-from .base import SAMPLERS as SAMPLERS, TaskSampler as TaskSampler, open_sampler as open_sampler
+from .base import TaskSampler as TaskSampler, open_sampler as open_sampler
 from .shuffled import Drawn as Drawn, Task as Task

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hardwon.memory import Trajectory
-from hardwon.memory.errors import UnknownName
-from hardwon.trainers.algorithms.catalog import Registry
+from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import Rollout
 
 from .shuffled import Drawn, Task
@@ -161,8 +160,6 @@ class Weighted:
 
 Reference = Callable[[str, int], Trajectory | None]
 """Returns an explored success of a task instance, by split and seed, or None."""
-SAMPLERS: Registry[Callable[..., Any]] = Registry("sampler")
-"""Samplers by name. Importing `algorithms.samplers` registers all of them."""
 
 
 def open_sampler(
@@ -186,9 +183,7 @@ def open_sampler(
         UnknownName: There is no such sampler.
     """
     for name, own in settings.items():
-        if name not in SAMPLERS:
-            raise UnknownName.of("sampler", name, [*SAMPLERS])
-        sampler: TaskSampler = SAMPLERS[name](worlds, seed, most, reference, **own)
+        sampler: TaskSampler = PARTS.get("sampler", name)(worlds, seed, most, reference, **own)
         return sampler
     return Uniform(worlds, seed)
 
