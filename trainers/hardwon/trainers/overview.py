@@ -19,8 +19,8 @@ Every published algorithm that a training run or an agent can use, with its pape
   accepted by their formulas: each has a worked example, a degenerate case and an invariance as tests. No row claims the
   results of its paper.
 - **Needs** names signals; in brackets are the sources that give them, see [Training](training.md#signals-and-shapers).
-- **`--method`** is the name for `hardwon train CONFIG --method NAME`. `hardwon methods NAME` prints what it sets, and a
-  command in which it acts on the tiny base.
+- **`--method`** is the name for `hardwon train CONFIG --method NAME`. `hardwon methods NAME` prints what it sets, a
+  command in which it acts on the tiny base, and the reading that was chosen where texts differ or are silent.
 - [Not verified](#not-verified) lists all parts that no text or code says that could be read.
 """
 UNVERIFIED = """## Not verified
@@ -32,8 +32,8 @@ formula was not checked against the paper or the authors' code. Do not expect th
 |---|---|---|---|"""
 SECONDARY = {"N": "notes of others", "A": "the abstract", "F": "a port of others"}
 """Evidence other than the authors' code and the text of the paper."""
-COLUMNS = ("name", "method", "paper", "evidence", "state", "needs", "--method", "reading")
-RUNTIME_COLUMNS = ("name", "method", "paper", "evidence", "how to reach it", "reading")
+COLUMNS = ("name", "method", "paper", "evidence", "needs", "--method")
+RUNTIME_COLUMNS = ("name", "method", "paper", "evidence", "how to reach it")
 SECTIONS: dict[str, tuple[str, str]] = {
     "Estimators": ("`roles.policy.credit.name`", "estimator"),
     "Shapers": ("`roles.policy.shape`, before credit", "shaper"),
@@ -76,7 +76,7 @@ def _format_methods() -> Iterator[str]:
 
 def _format_method(method: Method) -> str:
     cells = (f"`{method.name}`", method.title, method.paper, method.evidence or "-", method.reach)
-    return f"| {' | '.join(cells)} | {method.reading or '-'} |"
+    return f"| {' | '.join(cells)} |"
 
 
 def _format_sections() -> Iterator[str]:
@@ -101,9 +101,8 @@ def is_fed(card: Card) -> bool:
 def _format_row(card: Card) -> str:
     own = [f"`{signal}` ({_list_givers(signal)})" for signal in card.needs]
     needs = ", ".join([*own, *(["solutions (`tasks.demonstrations`)"] if card.demonstrations else [])]) or "-"
-    state, method = ("works", f"`{card.method}`") if is_fed(card) else ("needs your own source", "-")
-    cells = (f"`{card.name}`", card.title, card.paper, card.evidence or "-", state, needs, method)
-    return f"| {' | '.join(cells)} | {card.reading or '-'} |"
+    method = f"`{card.method}`" if is_fed(card) else "needs your own source"
+    return f"| {' | '.join((f'`{card.name}`', card.title, card.paper, card.evidence or '-', needs, method))} |"
 
 
 def _list_givers(signal: str) -> str:
