@@ -87,7 +87,7 @@ pyright: install
 	@$(BIN)/pyright
 
 contract: install ## Check that imports follow the layers: apps, trainers, runtime, memory
-	@$(BIN)/python -c 'import hardwon; from importlinter.cli import lint_imports_command; lint_imports_command()' --no-logo
+	@$(BIN)/lint-imports --no-logo
 
 format: install ## Sort imports, reformat, and apply Ruff's automatic fixes
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format

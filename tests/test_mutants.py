@@ -109,8 +109,8 @@ def test_asynchronous_generators_are_mapped_and_slow_tests_are_tried_where_no_ot
     """Time on the wall is none of a test's own: a map made on a busy machine must not lose its tests."""
     pytest.importorskip("pytest_cov", reason="make test-mutants installs it")
     tree, module = tmp_path / "tree", "memory/hardwon/memory/agent.py"
-    packages = dict.fromkeys(("memory/hardwon/__init__.py", "memory/hardwon/memory/__init__.py"), "")
-    for name, text in {**packages, module: ASYNCHRONOUS, "tests/memory/test_agent.py": ITS_TEST}.items():
+    package = "memory/hardwon/memory/__init__.py"
+    for name, text in {package: "", module: ASYNCHRONOUS, "tests/memory/test_agent.py": ITS_TEST}.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_text(text)
     (tree / "tests" / "mutant_map.py").write_text(Path(mutant_map.__file__).read_text())

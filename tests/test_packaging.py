@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import hardwon
 import hardwon.memory
 import hardwon.runtime
 import hardwon.trainers
@@ -155,9 +154,8 @@ def imported(code: str) -> set[str]:
 
 @pytest.mark.parametrize("portion", PORTIONS)
 def test_portion_is_a_typed_part_of_the_namespace(portion):
-    """An `__init__.py` in one portion only, or another one, would hide the other three."""
-    first = (ROOT / "memory" / "hardwon" / "__init__.py").read_text(encoding="utf-8")
-    assert (ROOT / portion / "hardwon" / "__init__.py").read_text(encoding="utf-8") == first
+    """An `__init__.py` in `hardwon` of one portion would hide the other three."""
+    assert not (ROOT / portion / "hardwon" / "__init__.py").exists()
     assert (ROOT / portion / "hardwon" / portion / "py.typed").exists()
     assert (ROOT / portion / "hardwon" / portion / "__init__.py").exists()
 
@@ -173,7 +171,7 @@ def test_every_portion_is_named_wherever_portions_are():
     assert set(PORTIONS) <= set(tools["mypy"]["files"])
     assert tools["pyright"]["include"] == list(PORTIONS)
     assert tools["ruff"]["src"] == list(PORTIONS)
-    assert tools["importlinter"]["root_packages"] == ["hardwon"]
+    assert tools["importlinter"]["root_packages"] == [f"hardwon.{folder}" for folder in PORTIONS]
 
 
 # ---- public names
@@ -324,7 +322,7 @@ def test_the_base_works_without_any_optional_package(tmp_path):
 
 def test_imports_point_one_way():
     """The contracts of pyproject.toml, checked by import-linter."""
-    check = "import hardwon; from importlinter.cli import lint_imports_command; lint_imports_command()"
+    check = "from importlinter.cli import lint_imports_command; lint_imports_command()"
     done = run(sys.executable, "-c", check, "--no-logo", "--no-cache")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout
@@ -336,9 +334,8 @@ def test_imports_point_one_way():
 
 
 def test_version_is_said_once():
-    assert hardwon.__version__ == version("hardwon")
     done = run(sys.executable, "-m", "hardwon", "--version")
-    assert done.stdout == f"hardwon {hardwon.__version__}\n"
+    assert done.stdout == f"hardwon {version('hardwon')}\n"
 
 
 def test_no_message_installs_a_package_of_our_name():
@@ -350,7 +347,7 @@ def test_no_message_installs_a_package_of_our_name():
 
 
 def test_changelog_speaks_of_this_version():
-    assert f"## [{hardwon.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{version('hardwon')}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_torch_is_bound_and_not_in_the_core():

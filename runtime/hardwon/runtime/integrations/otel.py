@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
+from importlib.metadata import version
 from typing import Any
 
 from hardwon.memory.errors import MissingExtra
@@ -65,9 +66,7 @@ class HardwonInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # its module
         return ()
 
     def _instrument(self, **options: Any) -> None:
-        from hardwon import __version__
-
-        tracer = trace.get_tracer("hardwon", __version__, options.get("tracer_provider"))
+        tracer = trace.get_tracer("hardwon", version("hardwon"), options.get("tracer_provider"))
         every_check = bool(options.get("every_check", False))
         self._replaced = []
         for cls in _find_classes():
