@@ -130,6 +130,37 @@ def count_repeated_names() -> int:
     return sum(len(paths) > 1 for paths in places.values())
 
 
+def list_imports() -> dict[str, set[str]]:
+    """Return the modules of the library that each one imports, in functions and for annotations, too."""
+    names = {path: ".".join(Path(path).with_suffix("").parts[1:]).removesuffix(".__init__") for path in list_modules()}
+    modules, imports = set(names.values()), defaultdict[str, set[str]](set)
+    for path, tree in list_modules().items():
+        package = names[path].split(".")[: None if path.endswith("__init__.py") else -1]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imports[names[path]].update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) + 1 - node.level] if node.level else []
+                source = ".".join([*above, *filter(None, [node.module])])
+                parts = (f"{source}.{alias.name}" for alias in node.names)
+                imports[names[path]].update(part if part in modules else source for part in parts)
+    return {name: (imports[name] & modules) - {name} for name in modules}
+
+
+def list_circles() -> list[list[str]]:
+    """Return the groups of modules that import each other, directly or through others."""
+    imports = list_imports()
+    reached: dict[str, set[str]] = {}
+    for name in imports:
+        reached[name], waiting = set(), [name]
+        while waiting:
+            new = imports[waiting.pop()] - reached[name]
+            reached[name] |= new
+            waiting += new
+    rings = {frozenset(other for other in reached[name] if name in reached[other]) for name in imports}
+    return sorted(sorted(ring) for ring in rings if ring)
+
+
 def count_members(name: str) -> int:
     """Return the number of public members of a class, those of its bases included."""
     classes = {node.name: node for _, node in list_classes()}
@@ -236,6 +267,7 @@ def list_bars() -> Iterator[tuple[str, object, object]]:
     yield "first recall after a write, files", first[1], 18
     yield "public members of ExperienceLibrary", count_members("ExperienceLibrary"), 18
     yield "numeric module constants", count_numbers(), 250
+    yield "import circles, those of annotations and functions included", len(list_circles()), 0
     yield "registries", count_registries(), 2
     yield "imports of methods outside their rooms", count_imports_of_methods(), 0
     yield "names with two meanings", count_repeated_names(), 10

@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.bars import list_circles
 
 ROOT = Path(__file__).parents[1]
 MOST_FILES = 15
@@ -84,3 +85,8 @@ def test_every_room_is_a_package(portion):
     """A folder without `__init__.py` imports in a checkout, and the documentation does not find its names."""
     folders = {file.parent for file in (ROOT / portion / "hardwon" / portion).rglob("*.py")}
     assert not [folder.relative_to(ROOT) for folder in sorted(folders) if not (folder / "__init__.py").is_file()]
+
+
+def test_no_module_imports_itself_through_others():
+    """Neither in a function nor for an annotation: what two modules need is in a third one."""
+    assert [ring for ring in list_circles() if not ring[0].startswith("hardwon.trainers")] == []

@@ -14,7 +14,7 @@ from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, UnknownName
 from hardwon.memory.retrieval import task_recall
 from hardwon.runtime.agent import Agent, as_policy
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.policies.episodic import EpisodicPolicy, RandomPolicy
 
 
@@ -230,8 +230,8 @@ def test_an_attempt_that_broke_is_paid_for(agent, rooms):
     """A result costs what all its attempts did."""
     paid = agent(world=rooms(faults={2: CRASH}))
     decide = paid.policy.decide
-    paid.policy.decide = lambda context: replace(decide(context), usage=Usage(10, 1, 0.5, 1))
-    assert paid.run().usage == Usage(60, 6, 3.0, 6)
+    paid.policy.decide = lambda context: replace(decide(context), usage=ModelUsage(10, 1, 0.5, 1))
+    assert paid.run().usage == ModelUsage(60, 6, 3.0, 6)
 
 
 def test_a_crash_of_any_kind_is_caught(agent, rooms):

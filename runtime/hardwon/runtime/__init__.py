@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .integrations.langgraph_store import HardwonStore as HardwonStore
     from .integrations.middleware import ExperienceMiddleware as ExperienceMiddleware
     from .integrations.otel import HardwonInstrumentor as HardwonInstrumentor
+    from .interfaces.plans import Plan as Plan, PlannedStep as PlannedStep
     from .interfaces.types import (
         Context as Context,
         Decision as Decision,
@@ -37,12 +38,7 @@ if TYPE_CHECKING:
     from .llm.extractor import ChatExtractor as ChatExtractor
     from .planning.chat_planner import ChatPlanner as ChatPlanner
     from .planning.composer import DemonstrationPlanner as DemonstrationPlanner
-    from .planning.plans import (
-        Plan as Plan,
-        PlannedStep as PlannedStep,
-        Planner as Planner,
-        SkillPlanner as SkillPlanner,
-    )
+    from .planning.plans import Planner as Planner, SkillPlanner as SkillPlanner
     from .policies.chat import ChatPolicy as ChatPolicy
     from .policies.episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
     from .policies.outlook import OutlookPolicy as OutlookPolicy

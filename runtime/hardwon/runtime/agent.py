@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from hardwon.memory import ExperienceLibrary, Step, Trajectory
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.learning.extraction import Extractor
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 from .environments.timeout import Watched
 from .guidance.base import Guidance, RetrievalGuidance
 from .interfaces.arms import Arm
 from .interfaces.extension import Budget, Recaller
-from .interfaces.types import Environment, Policy, Usage
+from .interfaces.types import Environment, Policy
 from .interfaces.working_memory import WorkingMemory
 from .loop.budgets import as_budget
 from .loop.enforcement import mode_of
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
-NO_USAGE = Usage()
+NO_USAGE = ModelUsage()
 NO_START: Mapping[str, Any] = {}
 RECURSION_LIMIT = 1_000_000
 """LangGraph's limit on stages, set out of reach: `max_steps` ends episodes instead."""
@@ -51,7 +52,7 @@ class Result:
     """The outcome of one episode."""
 
     trajectory: Trajectory
-    usage: Usage
+    usage: ModelUsage
     """Tokens, calls and cost of all attempts of the episode."""
     thread_id: str
     """The thread of the last attempt. Pass it to `Agent.resume` if you use a checkpointer."""
@@ -328,7 +329,7 @@ class Agent:
         seed: int,
         thread_id: str | None,
         first: int = 0,
-        spent: Usage = NO_USAGE,
+        spent: ModelUsage = NO_USAGE,
         start: Mapping[str, Any] = NO_START,
     ) -> _Run:
         """Run an episode, from attempt `first` on, until an attempt is not broken or no retry is left."""

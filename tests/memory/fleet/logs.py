@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
-from hardwon.memory.fleet.application.values import pack_batch
+from hardwon.memory.fleet.application.batches import pack_batch
 from hardwon.memory.fleet.entries import LogEntry, locate_steps, pack, pack_episode_entry
 from hardwon.memory.fleet.replica import Capture, Replica
 from hardwon.memory.reasons import Reasons

@@ -14,7 +14,7 @@ from tests import warm
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import LibraryError, NewerSchema, OtherReplica
 from hardwon.memory.fleet import entries, replica as replicas
-from hardwon.memory.fleet.application.values import IDS, pack_batch
+from hardwon.memory.fleet.application.batches import IDS, pack_batch
 from hardwon.memory.stored_values import ValueBatch, ValueWrite
 
 _spec: Any = importlib.util.spec_from_file_location("fleet_logs", Path(__file__).with_name("logs.py"))

@@ -12,7 +12,8 @@ from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Hint, RetrievalGuidance, find_occasion, forbidden_in
 from hardwon.runtime.guidance.gated import GatedRetrieval
 from hardwon.runtime.guidance.generated import MAX_TEXT, PromptedGuidance
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.policies.chat import ChatPolicy
 
 HALL = State("You are in the hall.", task="leave")
@@ -23,7 +24,7 @@ class Says:
     """Says this text, or nothing, at a cost; remembers when it was asked."""
 
     def __init__(self, text="", *, written=False, usage=None):
-        self.text, self.written, self.usage, self.asked = text, written, usage or Usage(7, 3, 0.0, 1), []
+        self.text, self.written, self.usage, self.asked = text, written, usage or ModelUsage(7, 3, 0.0, 1), []
 
     def propose(self, context):
         self.asked.append((len(context.history), context.replan))
@@ -92,7 +93,7 @@ def test_the_cost_of_every_call_is_on_the_step_and_the_episode(script, library, 
     counted = {name: meta[name] for name in ("asked", "abstained", "calls", "prompt_tokens", "completion_tokens")}
     assert counted == {"asked": 4, "abstained": 4, "calls": 4, "prompt_tokens": 28, "completion_tokens": 12}
     assert meta["seconds"] > 0
-    assert result.usage == Usage(28, 12, 0.0, 4)
+    assert result.usage == ModelUsage(28, 12, 0.0, 4)
 
 
 def test_what_was_recalled_costs_no_call(script, library, rooms):

@@ -5,14 +5,15 @@ from hardwon.runtime.environments.babyai import BabyAI
 from hardwon.runtime.environments.textworld import TextWorldExpress
 from hardwon.runtime.environments.timeout import Watched
 from hardwon.runtime.interfaces.extension import Imagined
-from hardwon.runtime.interfaces.types import Decision, Environment, Policy, Resumable, Usage
+from hardwon.runtime.interfaces.types import Decision, Environment, Policy, Resumable
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.policies.episodic import EpisodicPolicy, RandomPolicy
 
 
 def test_costs_add_up():
     """Tokens, money and calls of an episode's decisions."""
-    assert Usage(1, 2, 0.5, 1) + Usage(10, 20, 0.25, 1) == Usage(11, 22, 0.75, 2)
-    assert Usage() + Usage() == Usage()
+    assert ModelUsage(1, 2, 0.5, 1) + ModelUsage(10, 20, 0.25, 1) == ModelUsage(11, 22, 0.75, 2)
+    assert ModelUsage() + ModelUsage() == ModelUsage()
 
 
 def test_worlds_are_environments(rooms):

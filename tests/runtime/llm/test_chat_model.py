@@ -13,7 +13,8 @@ import pytest
 
 from hardwon.memory import Recollection, State
 from hardwon.memory.errors import ConfigError, MissingExtra, PolicyFailure, UnknownName
-from hardwon.runtime.interfaces.types import Context, Decision, Usage
+from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.policies.chat import ChatPolicy
 
@@ -70,7 +71,7 @@ def context() -> Context:
 
 def test_a_server_is_asked_by_its_url(provider):
     decision = policy(provider).decide(context())
-    assert (decision.action, decision.usage) == ("go north", Usage(5, 2, 0.0, 1))
+    assert (decision.action, decision.usage) == ("go north", ModelUsage(5, 2, 0.0, 1))
 
 
 def test_episodes_of_a_second_event_loop_are_answered_too(provider):

@@ -10,7 +10,7 @@ from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.memory.learning.reading import bind, find_counterpart
 from hardwon.memory.records import Add, Return, Update
 from hardwon.runtime.agent import Agent
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm.extractor import MAX_READ, VERSION, ChatExtractor, Extraction, as_extractor
 from hardwon.runtime.loop.extract import read_episode
 
@@ -409,7 +409,7 @@ def test_awaited_it_reads_in_a_thread(agent):
 
 def test_an_extraction_is_a_sequence():
     """Of operations."""
-    found = Extraction([Return("a"), Return("b")], Usage(calls=1), ["c"])
+    found = Extraction([Return("a"), Return("b")], ModelUsage(calls=1), ["c"])
     assert (len(found), found[1], list(found)) == (2, Return("b"), [Return("a"), Return("b")])
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from hardwon.memory import Hit, Item, Reasons, Recollection, State
 from hardwon.runtime.guidance.base import Hint
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.loop.advisor import Advisor, collect_sources
 from hardwon.runtime.loop.holdout import Drawn
 
@@ -41,7 +42,7 @@ def advise(guidance, library=None, recollection=Recollection(), awaited=False): 
 
 @pytest.mark.parametrize("awaited", [False, True])
 def test_a_hint_is_passed_on_with_its_record(awaited):
-    hint = Hint("go east", ("a",), (7,), Usage(5, 1, 0.0, 1), why={"model": "m"})
+    hint = Hint("go east", ("a",), (7,), ModelUsage(5, 1, 0.0, 1), why={"model": "m"})
     guidance = Awaited(hint)
     advice = advise(guidance, awaited=awaited)
     assert advice.hint == hint
@@ -54,11 +55,11 @@ def test_a_hint_is_passed_on_with_its_record(awaited):
     assert len(guidance.seen) == 1
 
 
-@pytest.mark.parametrize("hint", [None, Hint("", usage=Usage(5, 1, 0.0, 1))])
+@pytest.mark.parametrize("hint", [None, Hint("", usage=ModelUsage(5, 1, 0.0, 1))])
 def test_no_hint_is_an_answer_with_a_cost(hint):
     advice = advise(Fixed(hint))
     assert (advice.hint, advice.record["abstained"]) == (None, True)
-    assert advice.usage == (hint.usage if hint else Usage())
+    assert advice.usage == (hint.usage if hint else ModelUsage())
 
 
 @pytest.mark.parametrize(("text", "written", "dropped"), [("push door", True, "push door"), ("push door", False, None)])

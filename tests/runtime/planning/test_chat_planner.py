@@ -7,8 +7,8 @@ import pytest
 
 from hardwon.memory import Item
 from hardwon.runtime.agent import Agent
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.planning.chat_planner import MAX_STEPS, ChatPlanner
-from hardwon.runtime.planning.plans import Plan, PlannedStep
 from hardwon.runtime.policies.chat import ChatPolicy
 from hardwon.runtime.policies.episodic import EpisodicPolicy
 

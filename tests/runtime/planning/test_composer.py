@@ -5,10 +5,10 @@ from typing import Any
 
 from hardwon.memory import Diagnosis, Reasons, State, Step
 from hardwon.memory.values.repertoire import Demonstration
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.planning.composer import Composer, continue_with
 from hardwon.runtime.planning.composition import Binding, BoundStep
-from hardwon.runtime.planning.plans import Plan, PlannedStep
 
 TASK = "bring Lamp to Box"
 SILENT = ("bring Cup to Shelf", ("ring bell 1",))

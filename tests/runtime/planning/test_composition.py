@@ -8,10 +8,10 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step
 from hardwon.memory.values.repertoire import Repertoire
 from hardwon.runtime import Agent, Decision
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.planning.composer import Composer, continue_with
 from hardwon.runtime.planning.composition import TRIES, Argument, Binding, BoundStep, bind_demonstration
-from hardwon.runtime.planning.plans import Plan, PlannedStep
 
 
 class House:

@@ -6,20 +6,13 @@ import pytest
 
 from hardwon.memory import Diagnosis, Estimate, Failure, Item, Recollection, State, Step
 from hardwon.memory.reasons import Reasons
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep, bind_holes
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.planning.chat_planner import ChatPlanner
 from hardwon.runtime.planning.composer import DemonstrationPlanner
 from hardwon.runtime.planning.draft_planner import DraftPlanner
-from hardwon.runtime.planning.plans import (
-    Plan,
-    PlannedStep,
-    SkillPlanner,
-    bind_holes,
-    build_steps,
-    find_planned_action,
-    realize,
-)
+from hardwon.runtime.planning.plans import SkillPlanner, build_steps, find_planned_action, realize
 from hardwon.runtime.planning.search_planner import SearchPlanner
 
 KITCHEN = State("You are in the kitchen.", {"door": "closed"}, task="serve pie")

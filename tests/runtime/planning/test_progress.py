@@ -8,7 +8,8 @@ from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.reasons import Reasons
 from hardwon.runtime.agent import Agent
-from hardwon.runtime.planning.plans import Plan, PlannedStep, SkillPlanner
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
+from hardwon.runtime.planning.plans import SkillPlanner
 from hardwon.runtime.planning.progress import find_followed_step, judge_skills
 from hardwon.runtime.policies.episodic import EpisodicPolicy
 

@@ -10,7 +10,8 @@ import pytest
 
 from hardwon.memory import Diagnosis, Step
 from hardwon.memory.errors import PolicyFailure
-from hardwon.runtime.interfaces.types import Decision, Usage
+from hardwon.runtime.interfaces.types import Decision
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 pytest.importorskip("langchain_core", reason="needs the chat extra")
 from langchain_core.messages import AIMessage
@@ -134,7 +135,7 @@ def counted(text: str, prompt: int, completion: int) -> AIMessage:
 def test_tokens_and_cost_add_up_over_repairs():
     chat = policy(counted("dance", 100, 10), counted("2", 50, 1), price_usd_per_million=(2.0, 10.0))
     decision = chat.decide(context())
-    assert decision.usage == Usage(150, 11, (150 * 2 + 11 * 10) / 1e6, 2)
+    assert decision.usage == ModelUsage(150, 11, (150 * 2 + 11 * 10) / 1e6, 2)
     assert "tokens_estimated" not in decision.why.extra
 
 
@@ -142,7 +143,7 @@ def test_tokens_are_estimated_when_the_model_does_not_tell():
     chat = policy("go north")
     decision = chat.decide(context())
     asked_characters = sum(len(message.content) for message in chat._model.seen[0])
-    assert decision.usage == Usage(-(-asked_characters // 4), 2, 0.0, 1)
+    assert decision.usage == ModelUsage(-(-asked_characters // 4), 2, 0.0, 1)
     assert decision.why.extra["tokens_estimated"] is True
 
 
@@ -153,7 +154,7 @@ def test_counted_tokens_are_not_called_estimated():
 def test_a_failure_carries_its_usage_across_processes():
     with pytest.raises(PolicyFailure) as caught:
         policy(counted("dance", 100, 10), TimeoutError(), max_retries=1).decide(context())
-    assert pickle.loads(pickle.dumps(caught.value)).usage == Usage(100, 10, 0.0, 2)
+    assert pickle.loads(pickle.dumps(caught.value)).usage == ModelUsage(100, 10, 0.0, 2)
 
 
 def test_a_long_answer_is_kept_short_in_the_reasons():

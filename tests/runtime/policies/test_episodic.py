@@ -7,9 +7,9 @@ import pytest
 
 from hardwon.memory import Diagnosis, Estimate, Outcome, Recollection, State, Step
 from hardwon.memory.errors import PolicyFailure
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context, Policy
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.planning.plans import Plan, PlannedStep
 from hardwon.runtime.policies.episodic import EXPLORE, MARGIN, EpisodicPolicy, RandomPolicy, compute_exploration_rate
 
 HALL = State("You are in the hall.")

@@ -11,9 +11,9 @@ from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.values.outlook import Outlook
 from hardwon.memory.values.prospects import Elsewhere, Prospects
 from hardwon.runtime import Agent, OutlookPolicy
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.planning.plans import Plan, PlannedStep
 
 HALL = State("You are in the hall.", location="hall", task="find the coin")
 

@@ -9,7 +9,7 @@ from hardwon.memory import Diagnosis, Estimate, ExperienceLibrary, Recollection,
 from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.runtime import Agent, ChatPolicy, Context, Decision
 from hardwon.runtime.agent import as_policy
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.policies.ranked import RankedPolicy, merge_samples
 
 
@@ -27,7 +27,7 @@ class Saying:
         self.calls += 1
         if action == "fail":
             raise PolicyFailure("no answer")
-        return Decision(action, usage=Usage(calls=1))
+        return Decision(action, usage=ModelUsage(calls=1))
 
     async def adecide(self, context):
         return self.decide(context)
@@ -48,7 +48,7 @@ def test_without_an_estimate_there_is_one_call_and_the_same_decision():
     """Degenerate case: byte for byte the decision of the inner policy."""
     inner = Saying("a", "b")
     decision = RankedPolicy(inner).decide(consider(a=(0.9, 2)))
-    assert decision == Decision("a", usage=Usage(calls=1))
+    assert decision == Decision("a", usage=ModelUsage(calls=1))
     assert inner.calls == 1
 
 

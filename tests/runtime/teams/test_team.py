@@ -13,7 +13,8 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import AdmitAll, AdmitNone, Agent, LogisticAdmission, RuleAdmission, Team, ToolEnvironment
 from hardwon.runtime.agent import Result
-from hardwon.runtime.interfaces.types import Decision, Usage
+from hardwon.runtime.interfaces.types import Decision
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.teams.sharing import TeamEvent, get_value
 from hardwon.runtime.teams.sharing_policy import Candidate
 from hardwon.runtime.teams.team import Finish, _Seat, choose_answer
@@ -208,7 +209,7 @@ def test_nothing_is_promoted_without_a_verified_outcome(team, library, options):
 def finish(team, answer, score, seconds):
     state = State("x")
     steps = (Step(state, f'finish(answer="{answer}")', state, Diagnosis(True)),)
-    return Finish(team, Result(Trajectory("t", steps, score == 1.0, score), Usage(), team), seconds)
+    return Finish(team, Result(Trajectory("t", steps, score == 1.0, score), ModelUsage(), team), seconds)
 
 
 ENDED = [finish("a", "Rome", 0.2, 3.0), finish("b", "Oslo", 0.9, 2.0), finish("c", "Rome", 0.1, 1.0)]

@@ -26,8 +26,7 @@ from hardwon.runtime.llm.prompts import GUIDANCE, block
 from hardwon.runtime.loop.enforcement import Mode, Ruling, mode_of
 
 from .events import HookEvent
-from .hook import log_failure
-from .journal import Journal, read_turn
+from .journal import Journal, log_failure, read_turn
 
 BEST_ITEMS = 5
 """Number of lessons that a session begins with."""

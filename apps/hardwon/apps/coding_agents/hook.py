@@ -8,16 +8,12 @@ a tool call import only the standard library, unless a guardrail may forbid the 
 
 import argparse
 import json
-import os
 import subprocess
 import sys
-import time
 from typing import Any
 
 from .events import AGENTS, HookEvent, add_context, deny, read_event, takes_context
-from .journal import Journal, default_library, find_home, may_be_forbidden
-
-_LOG_BYTES = 1_000_000
+from .journal import Journal, default_library, log_failure, may_be_forbidden
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -166,18 +162,6 @@ def format_action(event: HookEvent) -> str:
         f"{name}={json.dumps(value, ensure_ascii=False, default=str)}" for name, value in event.arguments.items()
     )
     return f"{event.tool}({listed})".encode(errors="replace").decode()
-
-
-def log_failure(error: BaseException) -> None:
-    """Write a line about a failure; a log that cannot be written is no reason to fail either."""
-    try:
-        log = find_home() / "hooks.log"
-        mode = "w" if log.exists() and log.stat().st_size > _LOG_BYTES else "a"
-        with log.open(mode, encoding="utf-8", errors="replace") as file:
-            when = time.strftime("%Y-%m-%dT%H:%M:%S")
-            file.write(f"{when} {os.getpid()} {type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
-    except OSError:
-        pass
 
 
 if __name__ == "__main__":

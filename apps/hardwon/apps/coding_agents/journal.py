@@ -19,6 +19,7 @@ _KEPT_S = 7 * 24 * 3600
 """Seconds after which a journal that nobody recorded is removed."""
 _RECORDED = ".recorded"
 """Suffix of the last turn of a session that is recorded."""
+_LOG_BYTES = 1_000_000
 _IDLE_S = 24 * 3600
 """Seconds without a hook after which a turn is over, where nothing shows that the agent still runs."""
 
@@ -33,6 +34,18 @@ def find_home() -> Path:
 def default_library() -> str:
     """Return the library of hooks that name none."""
     return os.environ.get("HARDWON_LIBRARY") or str(find_home() / "coding.db")
+
+
+def log_failure(error: BaseException) -> None:
+    """Write a line about a failure; a log that cannot be written is no reason to fail either."""
+    try:
+        log = find_home() / "hooks.log"
+        mode = "w" if log.exists() and log.stat().st_size > _LOG_BYTES else "a"
+        with log.open(mode, encoding="utf-8", errors="replace") as file:
+            when = time.strftime("%Y-%m-%dT%H:%M:%S")
+            file.write(f"{when} {os.getpid()} {type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
+    except OSError:
+        pass
 
 
 class Journal:

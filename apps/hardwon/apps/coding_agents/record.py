@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from .events import AGENTS
-from .hook import log_failure
+from .journal import log_failure
 
 
 def main(arguments: list[str] | None = None) -> int:

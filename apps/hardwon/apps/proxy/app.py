@@ -6,13 +6,10 @@ fails or is slow, the call passes through without experience, and a line is logg
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 from starlette.applications import Starlette
@@ -23,15 +20,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from hardwon.apps.http.access.browsers import is_for_loopback, is_foreign
-from hardwon.runtime.integrations.recording import REMIND_S
 from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S
 
 from .address import PathRefused, join_path, name_route
+from .backend import Backend
 from .chat import ChatCompletions
 from .conversations import ConversationLog, ModelCall, ProxySettings
 from .dialect import Dialect
 from .exchange import Exchange, ResponseFailed, Unreadable, error_body
-from .forwarding import ClientGone, Headers, Relay, await_client, forward_headers, relay, return_headers
+from .forwarding import ClientGone, Relay, await_client, forward_headers, relay, return_headers
 from .json_text import JsonObject
 from .library_access import LibraryAccess
 from .responses import Responses
@@ -40,67 +37,6 @@ from .token_file import TokenFile
 logger = logging.getLogger("hardwon.proxy")
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
-THREADS = 4
-CONNECT_S = 10.0
-_T = TypeVar("_T")
-
-
-@dataclass
-class Worker:
-    """Runs blocking library calls in threads, and gives up on those that fail or take too long."""
-
-    patience_s: float = BEFORE_CALL_S
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "hardwon-proxy"))
-    _late: set[Future[Any]] = field(default_factory=set)
-    """Calls that nobody waits for any more."""
-    _reported_at: dict[str, float] = field(default_factory=dict)
-
-    async def try_call(
-        self, what: str, work: Callable[..., _T], *args: Any, undo: Callable[[_T], None] | None = None
-    ) -> _T | None:
-        """Return the result of `work`, or None after a log line if it fails or takes too long."""
-        self._late = {future for future in self._late if not future.done()}
-        if len(self._late) >= THREADS:
-            self._report_late(what)
-            return None
-        future = self._pool.submit(work, *args)
-        waiter = asyncio.wrap_future(future)
-        # asyncio reports an exception that nobody reads; this one is logged below, or came too late to matter.
-        waiter.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        done, _ = await asyncio.wait([waiter], timeout=self.patience_s)
-        if not done:
-            self._report_late(what)
-            self._late.add(future)
-            if undo is not None:
-                future.add_done_callback(lambda late: late.exception() or undo(late.result()))
-            return None
-        try:
-            return future.result()
-        except Exception as error:
-            logger.warning("%s is skipped: %s: %s", what, type(error).__name__, error)
-            return None
-
-    def _report_late(self, what: str) -> None:
-        """Log that something is skipped, once and not with every request."""
-        now = time.monotonic()
-        if now - self._reported_at.get(what, -REMIND_S) >= REMIND_S:
-            self._reported_at[what] = now
-            logger.warning("%s is skipped: the library did not answer in %g s", what, self.patience_s)
-
-    def submit(self, what: str, work: Callable[..., Any], *args: Any) -> None:
-        """Run `work` behind the request; a failure becomes a log line."""
-
-        def run() -> None:
-            try:
-                work(*args)
-            except Exception as error:
-                logger.warning("%s failed: %s: %s", what, type(error).__name__, error)
-
-        self._pool.submit(run)
-
-    def close(self) -> None:
-        """Finish the work that was submitted."""
-        self._pool.shutdown(wait=True)
 
 
 def create_proxy(
@@ -114,13 +50,14 @@ def create_proxy(
     patience_s: float = BEFORE_CALL_S,
 ) -> Starlette:
     """Create the proxy."""
-    proxy = Proxy(access, settings or ProxySettings(), tokens, dict(extra_body or {}), timeout_s, patience_s)
+    backend = Backend(access, settings or ProxySettings(), tokens, timeout_s, patience_s)
+    proxy = Proxy(backend, extra_body or {})
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
-        async with proxy.client:
+        async with backend.client:
             yield
-        await asyncio.to_thread(proxy.close)
+        await asyncio.to_thread(backend.close)
 
     routes = [
         Route("/healthz", proxy.show_health),
@@ -175,32 +112,15 @@ def _refuse_upgrade() -> Response:
 class Proxy:
     """Handlers of the proxy."""
 
-    def __init__(
-        self,
-        access: LibraryAccess,
-        settings: ProxySettings,
-        tokens: TokenFile | None,
-        extra_body: dict[str, Any],
-        timeout_s: float,
-        patience_s: float,
-    ) -> None:
-        self.log = ConversationLog(access, settings)
-        self.settings, self.tokens, self.worker = settings, tokens, Worker(patience_s)
-        self.client = httpx.AsyncClient(timeout=httpx.Timeout(timeout_s, connect=CONNECT_S), follow_redirects=False)
-        self._access = access
-        self._chat, self._responses = ChatCompletions(extra_body), Responses()
-
-    def close(self) -> None:
-        """Record the conversations in progress, and close the library."""
-        self.worker.submit("recording the open conversations", self.log.close)
-        self.worker.close()
-        self._access.close()
+    def __init__(self, backend: Backend, extra_body: Mapping[str, Any]) -> None:
+        self._backend = backend
+        self._chat, self._responses = ChatCompletions(dict(extra_body)), Responses()
 
     async def show_health(self, request: Request) -> Response:
         """Return whether the library can be used; the proxy itself works in either case."""
-        why = await self.worker.try_call("the health check", self._access.explain_outage)
+        why = await self._backend.worker.try_call("the health check", self._backend.access.explain_outage)
         if why is None:
-            why = f"the library does not answer in {self.worker.patience_s:g} s; another program may hold it"
+            why = f"the library does not answer in {self._backend.worker.patience_s:g} s; another program may hold it"
         if not why:
             return JSONResponse({"status": "ok", "library": "ok", "recall": "on"})
         return JSONResponse({"status": "ok", "library": "unavailable", "recall": "off", "why": why})
@@ -219,13 +139,15 @@ class Proxy:
             read = JsonObject(data.decode("utf-8", "surrogatepass"))
         except ValueError:
             read = None
-        is_block = self.settings.mode == "block"
+        is_block = self._backend.settings.mode == "block"
         if read is None:
             return refuse_unread("it is no JSON object in UTF-8") if is_block else await self._forward(request, data)
         body, turn = dialect.prepare(read.value), None
         if dialect.is_conversation(body):
-            begin = partial(_begin_turn, self.log, dialect)
-            begun = await self.worker.try_call("recall", begin, body, undo=partial(_cancel_turn, self.log))
+            begin = partial(_begin_turn, self._backend.log, dialect)
+            begun = await self._backend.worker.try_call(
+                "recall", begin, body, undo=partial(_cancel_turn, self._backend.log)
+            )
             if isinstance(begun, str):
                 logger.warning("a request is not understood: %s", begun)
                 if is_block:
@@ -235,7 +157,7 @@ class Proxy:
         elif is_block and dialect.can_call(body):
             return refuse_unread("it asks for several answers, for `functions` or for an answer in the background")
         headers = forward_headers(request.headers.raw, is_read=True)
-        exchange = Exchange(self, dialect, request.state.url, headers, read, body, turn)
+        exchange = Exchange(self._backend, dialect, request.state.url, headers, read, body, turn)
         try:
             return await await_client(request, exchange.answer())
         except ClientGone:
@@ -256,20 +178,13 @@ class Proxy:
     async def _forward(self, request: Request, data: bytes) -> Response:
         headers = forward_headers(request.headers.raw, is_read=False)
         try:
-            sent = self.send(request.method, request.state.url, headers, data)
+            sent = self._backend.send(request.method, request.state.url, headers, data)
             response = await await_client(request, sent)
         except ClientGone:
             return Response(status_code=499)
         except httpx.HTTPError as error:
             return explain_failure(error)
         return Relay(relay(response), response.status_code, return_headers(response, is_whole=True))
-
-    async def send(self, method: str, url: httpx.URL, headers: Headers, data: bytes) -> httpx.Response:
-        """Send a request, and return the response before its body is read."""
-        # Not `build_request`, which would add headers of its own, and cookies of other clients.
-        extensions = {"timeout": self.client.timeout.as_dict()}
-        request = httpx.Request(method, url, headers=headers, content=data, extensions=extensions)
-        return await self.client.send(request, stream=True)
 
 
 def _begin_turn(log: ConversationLog, dialect: Dialect, body: Mapping[str, Any]) -> ModelCall | str:

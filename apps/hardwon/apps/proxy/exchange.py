@@ -10,22 +10,20 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 from starlette.responses import Response
 
 from hardwon.runtime.loop.enforcement import Ruling
 
+from .backend import Backend
 from .conversations import ModelCall
 from .dialect import Answer, Dialect
 from .events import format_event
 from .forwarding import Headers, Relay, decode_body, is_encoded, relay, return_headers
 from .json_text import JsonObject, load
-from .stream_copy import BodyCopy, StreamCopy, try_read
-
-if TYPE_CHECKING:
-    from .app import Proxy
+from .streams.stream_copy import BodyCopy, StreamCopy, try_read
 
 logger = logging.getLogger("hardwon.proxy")
 
@@ -56,7 +54,7 @@ class Exchange:
 
     def __init__(
         self,
-        proxy: "Proxy",
+        backend: Backend,
         dialect: Dialect,
         url: httpx.URL,
         headers: Headers,
@@ -64,15 +62,15 @@ class Exchange:
         body: dict[str, Any],
         turn: ModelCall | None,
     ) -> None:
-        self._proxy, self._dialect, self._url, self._headers, self._turn = proxy, dialect, url, headers, turn
+        self._backend, self._dialect, self._url, self._headers, self._turn = backend, dialect, url, headers, turn
         self._request, self._plain = request, body
         self._body = body if turn is None else self._add_experience(body, turn)
-        self._holds = turn is not None and proxy.settings.mode == "block"
+        self._holds = turn is not None and backend.settings.mode == "block"
         self._noted = False
 
     def _add_experience(self, body: dict[str, Any], turn: ModelCall) -> dict[str, Any]:
         try:
-            return self._dialect.add_experience(body, turn, self._proxy.settings.place)
+            return self._dialect.add_experience(body, turn, self._backend.settings.place)
         except Exception as error:
             logger.warning("a request has no place for experience: %s: %s", type(error).__name__, error)
             return body
@@ -91,7 +89,7 @@ class Exchange:
         return response
 
     async def _post(self, body: dict[str, Any]) -> httpx.Response:
-        return await self._proxy.send("POST", self._url, self._headers, self._request.encode(body))
+        return await self._backend.send("POST", self._url, self._headers, self._request.encode(body))
 
     async def answer(self) -> Response:
         """Return the response for the client."""
@@ -225,20 +223,20 @@ class Exchange:
     def cancel(self) -> None:
         """Let the conversation continue from before this request."""
         if self._turn is not None and not self._noted:
-            self._proxy.log.cancel_turn(self._turn)
+            self._backend.log.cancel_turn(self._turn)
 
     async def _rule_on(self, answer: Answer, attempt: int = 0) -> list[Ruling]:
-        if self._turn is None or self._proxy.settings.mode is None or not answer.calls:
+        if self._turn is None or self._backend.settings.mode is None or not answer.calls:
             return []
         if self._holds and attempt == MOST_RETRIES and any(call["unreadable"] for call in answer.calls):
             raise Unreadable
-        log, worker = self._proxy.log, self._proxy.worker
+        log, worker = self._backend.log, self._backend.worker
         return await worker.try_call("a guardrail check", log.rule_on, self._turn, answer.calls) or []
 
     async def _repeat(self, answer: Answer, rulings: Sequence[Ruling]) -> httpx.Response:
         """Call the model again, with the answers to its refused calls."""
         assert self._turn is not None
-        texts = await asyncio.to_thread(self._proxy.log.refuse, self._turn, answer.calls, rulings)
+        texts = await asyncio.to_thread(self._backend.log.refuse, self._turn, answer.calls, rulings)
         self._body = self._dialect.add_refusals(self._body, answer, texts)
         response = await self._post(self._body)
         if not response.is_success:
@@ -252,8 +250,8 @@ class Exchange:
         if self._turn is None or answer is None or self._noted:
             return
         self._noted = True
-        worker, log = self._proxy.worker, self._proxy.log
-        if self._proxy.settings.mode == "warn":
+        worker, log = self._backend.worker, self._backend.log
+        if self._backend.settings.mode == "warn":
             await self._rule_on(answer)
         is_last = not answer.calls
         await worker.try_call(
@@ -264,13 +262,13 @@ class Exchange:
         """Record what the response completes, behind the response."""
         if self._turn is None:
             return
-        worker, log = self._proxy.worker, self._proxy.log
+        worker, log = self._backend.worker, self._backend.log
         if not answer.calls:
             worker.submit("recording a conversation", log.end_run, self._turn, answer.messages, answer.finish)
         worker.submit("recording abandoned conversations", log.end_abandoned)
-        if self._proxy.tokens is not None and "choices" in answer.value:
+        if self._backend.tokens is not None and "choices" in answer.value:
             episode = self._turn.conversation.episode
-            worker.submit("recording tokens", self._proxy.tokens.add, episode, self._body, answer.value)
+            worker.submit("recording tokens", self._backend.tokens.add, episode, self._body, answer.value)
 
 
 def explain_break(error: Exception) -> bytes:

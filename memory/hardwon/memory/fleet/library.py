@@ -12,10 +12,9 @@ reads its own writes: before the next read it applies them.
 import logging
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
@@ -26,15 +25,12 @@ from hardwon.memory.errors import (
     KeyTaken,
     LeaseLost,
     LibraryError,
-    LibraryReadOnly,
     LibraryUnreachable,
 )
 from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.records import EvolutionReport, Problem, State, Trajectory, Verdict
-from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.situations.keys import KEYS_VERSION
-from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
 from hardwon.memory.trust import opinions
 from hardwon.memory.upkeep import forgetting, integrity
@@ -75,17 +71,11 @@ class FleetLibrary(TendedReplica):
         outbox: Outbox | None,
         reopen: Callable[[str], "FleetLibrary"],
     ) -> None:
-        super().__init__(store, embedder, namespace)
-        self._log = log
-        self._follower = follower
-        self._outbox = outbox
+        super().__init__(store, embedder, namespace, log, follower, outbox)
         self._reopen = reopen
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
         self._term: int | None = None
         """Term of the lease while this process learns items."""
-        self._counting = threading.Lock()
-        self._written = self._applied = 0
-        """Number of writes of this handle, and how many of them its replica surely holds."""
 
     @classmethod
     def connect(
@@ -149,38 +139,6 @@ class FleetLibrary(TendedReplica):
         if self._log.is_attached:
             note = places.Note(self._log.identity, self._log.database, self.namespace)
             places.write_note(Path(self.replica).parent, note, age_s=self.staleness_s)
-
-    @property
-    def path(self) -> str:
-        """Return the address of the database, without the password."""
-        return self._log.name
-
-    @property
-    def replica(self) -> str:
-        """Return the path of the replica's file on this host."""
-        return self._store.path
-
-    @property
-    def position(self) -> int:
-        """Return the position in the log up to which the replica is filled."""
-        return self._follower.position
-
-    @property
-    def staleness_s(self) -> float:
-        """Return the seconds since the replica last held everything that was in the log."""
-        return self._follower.staleness_s
-
-    def sync(self) -> int:
-        """Apply everything that is in the log now, and return the position."""
-        written = self._written  # before: another thread may write meanwhile
-        position = self._follower.catch_up()
-        self._applied = max(self._applied, written)
-        return position
-
-    @property
-    def _is_behind(self) -> bool:
-        """Return whether the log has writes of this handle that its replica may lack."""
-        return self._applied < self._written
 
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and ages of this namespace, with the position of the replica and its age in seconds.
@@ -271,17 +229,6 @@ class FleetLibrary(TendedReplica):
             except Undo:
                 pass
 
-    def _note_write(self) -> None:
-        """Let the next read apply what was appended, and the others hear of it."""
-        with self._counting:
-            self._written += 1
-        self._freshness.discard()
-        self._follower.wake()
-
-    def _check_writable(self) -> None:
-        if self.read_only:
-            raise LibraryReadOnly(f"{self.path} is open for reading only. Open it with read_only=False to write.")
-
     def bank(self, task: str) -> SharedBank:
         """Return a short-lived memory that teams on several machines share during one task."""
         check_text("task", task)
@@ -306,30 +253,6 @@ class FleetLibrary(TendedReplica):
         """
         with self._use_server_clock():  # the times of trials and items are those of the server
             return super().enforce(state, action, again=again, keep=False, by_hours=by_hours)
-
-    def _use_server_clock(self, timespec: str = "seconds") -> AbstractContextManager[None]:
-        """Let the body compute with the time of the server: the clock of this host may be wrong."""
-        at = self._log.read_clock(timespec)
-        return nullcontext() if at is None else fix_time(at)
-
-    # -- reading ----------------------------------------------------------------------------------
-
-    def _filed(self) -> Store:
-        self._apply_own()
-        return super()._filed()
-
-    def _caught_up(self) -> NamespaceCache:
-        self._apply_own()
-        return super()._caught_up()
-
-    def _apply_own(self) -> None:
-        """Apply the writes of this handle. If the server is down, reads continue with what the replica holds."""
-        # Inside a transaction the file is locked, and everything was applied before it began.
-        if self._is_behind and not self._store.writing:
-            try:
-                self.sync()
-            except LibraryUnreachable:
-                return
 
     def close(self) -> None:
         """Stop following the log, give the lease back, and close the replica. Closing twice is allowed."""

@@ -30,7 +30,7 @@ from hardwon.memory.upkeep.queries import trajectory
 from hardwon.memory.upkeep.setup import namespace_number
 from hardwon.memory.upkeep.write_buffer import BROKEN, DISCOUNT, PUT, WriteBuffer
 
-from .application.values import STORE, apply_entry
+from .application.batches import STORE, apply_entry
 from .entries import ERASED, LogEntry, find_places, find_steps, locate_steps, unpack, unpack_episode_entry
 
 logger = logging.getLogger("hardwon.memory")

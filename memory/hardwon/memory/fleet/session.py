@@ -25,7 +25,6 @@ from hardwon.memory.errors import (
 )
 
 from .patience import Patience
-from .schema import MIN_SERVER
 
 PREFIXES = ("postgresql://", "postgres://")
 """Beginnings of the addresses of shared libraries."""
@@ -38,6 +37,8 @@ _DEFAULTS = {
     "application_name": "hardwon",
 }
 """Settings that an address may override. They bound how long a network that went silent holds up a caller."""
+MIN_SERVER = 140000
+"""Oldest server that the log is made for, as PostgreSQL numbers its versions."""
 ANSWER_S = 60.0
 """Seconds to wait for the answer to one statement."""
 

@@ -24,10 +24,8 @@ from hardwon.memory.upkeep.write_buffer import DISCOUNT
 
 from . import snapshots
 from .entries import locate_steps, pack
-from .follower import Follower
-from .log import Log
-from .outbox import Outbox
 from .replica import Replica
+from .replicated import ReplicatedLibrary
 from .storage import folders
 
 LARGEST_IMPORT = 256 * 2**20
@@ -40,29 +38,8 @@ class Undo(Exception):
     """Rolls back the transaction in which a change was computed."""
 
 
-class TendedReplica(ExperienceLibrary):
+class TendedReplica(ReplicatedLibrary):
     """The methods of a shared library that maintain it."""
-
-    _log: Log
-    _follower: Follower
-    _outbox: Outbox | None
-
-    @property
-    @abstractmethod
-    def replica(self) -> str:
-        """Return the path of the replica's file on this host."""
-
-    @abstractmethod
-    def sync(self) -> int:
-        """Apply everything that is in the log now, and return the position."""
-
-    @abstractmethod
-    def _check_writable(self) -> None:
-        """Raise LibraryReadOnly if the library is open for reading only."""
-
-    @abstractmethod
-    def _note_write(self) -> None:
-        """Let the next read apply what was appended."""
 
     @abstractmethod
     def reopen(self, namespace: str | None = None) -> "TendedReplica":
@@ -129,14 +106,6 @@ class TendedReplica(ExperienceLibrary):
         self._note_write()
         self.sync()
         return self._complete(replace(estimate, dry_run=False), at)
-
-    def _append_once(self, kind: str, values: Any) -> int:
-        """Append an entry, and repeat it if the connection was lost; return its id."""
-        rows = [(uuid4().hex, pack(values))]
-        try:
-            return self._log.append(kind, rows)[0]
-        except LibraryUnreachable:
-            return self._log.append(kind, rows)[0]  # the same key: it is not written twice
 
     def _complete(self, receipt: ForgetReceipt, entry: int) -> ForgetReceipt:
         """Return a receipt with what this replica stored about an entry, after erasing what the log holds."""

@@ -66,7 +66,7 @@ class Store:
         self._lock = OwnLock(self.path)
         self._depth = 0
         self._file: sqlite3.Connection | None = None
-        self.freshness = Freshness(self, self._lock)
+        self.freshness = Freshness(self.path, self._lock, self.translate, self.snapshot)
         """Versions of the file that this process has read."""
         self._new = self.path != ":memory:" and not Path(self.path).exists()
         if self.path != ":memory:":
@@ -77,7 +77,7 @@ class Store:
             try:
                 self._prepare()
                 # After connecting, because SQLite creates a new file only then.
-                self.freshness.start()
+                self.freshness.start(self.connection)
                 if seconds_left() is not None:  # only opening ends at the deadline
                     self.connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000:.0f}")
             except BaseException:
@@ -263,6 +263,7 @@ class Store:
             self.connection.backup(copy)
             # `change` calls `transaction`, which refuses a read-only store and one whose `_file` is set.
             file, self.connection, self.read_only = self.connection, copy, False
+            self.freshness.connection = copy
             try:
                 change()
             finally:
@@ -275,6 +276,7 @@ class Store:
             if self._file is not None:
                 self.connection.close()
                 self.connection, self._file = self._file, None
+                self.freshness.connection = self.connection
                 self.freshness.note_switch()
 
     def is_small(self) -> bool:

@@ -9,16 +9,13 @@ events. The store asks before every read whether episodes wait, and the library 
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from hardwon.memory.errors import LibraryMissing
+from hardwon.memory.errors import HardwonError, LibraryMissing
 from hardwon.memory.privacy.private_files import OwnLock
 
 from .schema_check import check_schema
-
-if TYPE_CHECKING:
-    from .database import Store
 
 GRADES = "grades"
 """Row of the table `meta` with the number of grades, which only grows."""
@@ -29,12 +26,19 @@ Version = tuple[int, int]
 class Freshness:
     """Knows what one process has read from a library file, and whether that is still valid."""
 
-    def __init__(self, store: "Store", lock: OwnLock) -> None:
+    connection: sqlite3.Connection
+    """The connection that is read: to the file, or to a copy in memory."""
+    _file: sqlite3.Connection
+
+    def __init__(
+        self,
+        path: str,
+        lock: OwnLock,
+        translate: Callable[[sqlite3.Error], HardwonError],
+        snapshot: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         """Create the record of a store that is being opened; `start` completes it."""
-        self._store = store
-        self._lock = lock
-        self._path = Path(store.path)
-        self._file: sqlite3.Connection | None = None
+        self._path, self._lock, self._translate, self._snapshot = path, lock, translate, snapshot
         self._inode: tuple[int, int] | None = None
         self._generation: int | None = None
         self._schema: int | None = None
@@ -52,13 +56,13 @@ class Freshness:
         self.on_switched: Callable[[], None] = _do_nothing
         """Callback before the next catch-up after reads moved between the file and its copy."""
 
-    def start(self) -> None:
+    def start(self, connection: sqlite3.Connection) -> None:
         """Remember the file as it is when its store has opened it."""
-        self._file = self._store.connection
+        self._file = self.connection = connection
         self._generation = self.generation()
         self._schema = self._read_schema_version()
-        if self._store.path != ":memory:":
-            stat = self._path.stat()
+        if self._path != ":memory:":
+            stat = Path(self._path).stat()
             self._inode = stat.st_dev, stat.st_ino
 
     # -- versions ---------------------------------------------------------------------------------
@@ -69,14 +73,14 @@ class Freshness:
             self.check_same_file()
             try:
                 # Asks the file even while a copy is read: only the file shows what other processes write.
-                return int((self._file or self._store.connection).execute("PRAGMA data_version").fetchone()[0])
+                return int(self._file.execute("PRAGMA data_version").fetchone()[0])
             except sqlite3.Error as error:
-                raise self._store.translate(error) from error
+                raise self._translate(error) from error
 
     def version(self) -> Version:
         """Return the version of the library, whichever process wrote it last."""
         # `data_version` ignores writes of this connection, and `total_changes` counts only those.
-        return self.data_version(), self._store.connection.total_changes
+        return self.data_version(), self.connection.total_changes
 
     def check_same_file(self) -> None:
         """Check that the path still refers to the file that was opened; otherwise writes would be lost."""
@@ -84,13 +88,13 @@ class Freshness:
             return
         try:
             # not Path.stat, which costs twice as much: this runs before every read
-            stat = os.stat(self._store.path)  # noqa: PTH116
+            stat = os.stat(self._path)  # noqa: PTH116
         except OSError:
             stat = None
         if stat is None or (stat.st_dev, stat.st_ino) != self._inode:
             change = "was removed" if stat is None else "was replaced by another file"
             raise LibraryMissing(
-                f"{self._store.path} {change} while the library was open. Restore the file, or reopen the library."
+                f"{self._path} {change} while the library was open. Restore the file, or reopen the library."
             )
 
     @property
@@ -104,11 +108,11 @@ class Freshness:
             "SELECT coalesce(sum(1 + erased), 0) + coalesce((SELECT CAST(value AS INTEGER) FROM meta "
             f"WHERE name = '{GRADES}'), 0) FROM receipts"
         )
-        return int(self._store.connection.execute(query).fetchone()[0])
+        return int(self.connection.execute(query).fetchone()[0])
 
     def _read_schema_version(self) -> int:
         """Return a number that changes with the schema, also when this process changes it."""
-        return int(self._store.connection.execute("PRAGMA schema_version").fetchone()[0])
+        return int(self.connection.execute("PRAGMA schema_version").fetchone()[0])
 
     # -- what was read ----------------------------------------------------------------------------
 
@@ -127,9 +131,9 @@ class Freshness:
             self._has_switched = False
             self.on_switched()
         # Filing writes rows through this connection: count them, or the next call would catch up again.
-        version = version[0], self._store.connection.total_changes
+        version = version[0], self.connection.total_changes
         # One snapshot, so that items, words and values belong to the same moment.
-        with self._store.snapshot():
+        with self._snapshot():
             read()
         self.read_at = version  # taken before the read: rows written meanwhile are read by the next call
 
@@ -166,15 +170,15 @@ class Freshness:
 
     def is_copy_stale(self) -> bool:
         """Return whether another process wrote to the file since it was copied."""
-        return self._store.copied and self.data_version() != self._copied_at
+        return self.connection is not self._file and self.data_version() != self._copied_at
 
     def heed(self) -> None:
         """Call `on_forgotten` if recorded experience was changed since the last call, so that caches are dropped."""
         if self._generation is None:  # the schema is still being created
             return
         if (schema := self._read_schema_version()) != self._schema:
-            (version,) = self._store.connection.execute("PRAGMA user_version").fetchone()
-            check_schema(self._store.connection, version, self._store.path)
+            (version,) = self.connection.execute("PRAGMA user_version").fetchone()
+            check_schema(self.connection, version, self._path)
             self._schema = schema
         generation = self.generation()
         if generation != self._generation:

@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from hardwon.memory import ExperienceLibrary, Item, Outcome, Recollection, State, Step
 from hardwon.memory.guardrails.conditions import matches
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 from .rendering import Visible, render_estimates, render_item, render_steps, render_unlisted
 
@@ -32,7 +33,7 @@ class Hint:
     """The items that the text uses; they get credit for the episode's outcome."""
     step_ids: tuple[int, ...] = ()
     """The past steps that the text uses."""
-    usage: Usage = field(default_factory=Usage)
+    usage: ModelUsage = field(default_factory=ModelUsage)
     """The cost of the model calls."""
     written: bool = False
     """Whether a model wrote the text; it is then dropped if it mentions a forbidden action."""

@@ -7,16 +7,15 @@ broke.
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from hardwon.memory import Estimate, Reasons, Recollection, State, Step
 from hardwon.memory.reasons import NO_REASONS
 from hardwon.memory.values.prospects import Prospects
 
+from .plans import Plan
+from .usage import NO_USAGE, ModelUsage
 from .working_memory import WorkingMemory
-
-if TYPE_CHECKING:
-    from hardwon.runtime.planning.plans import Plan
 
 
 class Info(TypedDict, total=False):
@@ -115,25 +114,6 @@ class Tooled(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """The cost of one or more model calls; add two usages to sum them."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float = 0.0
-    calls: int = 0
-    """Requests to a model, failed ones included."""
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cost_usd + other.cost_usd,
-            self.calls + other.calls,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Context:
     """The input of a policy's decision; guidance and planners read it too."""
 
@@ -161,7 +141,7 @@ class Context:
     """The environment's instructions: its tools and how to call them."""
     replan: str | None = None
     """The reason to change course: stagnation, a loop, or a series of failures; None if there is none."""
-    plan: "Plan | None" = None
+    plan: Plan | None = None
     """The plan for the next steps if there is a planner. The policy may deviate from it."""
     thread: str = ""
     """The episode's unique id, under which a policy can keep its conversation; empty if there is none."""
@@ -191,7 +171,7 @@ class Decision:
     """The chosen action as text."""
     why: Reasons = field(default_factory=lambda: NO_REASONS)
     """The reasons, recorded with the step. A dict of plain JSON values is converted; see `Reasons.of`."""
-    usage: Usage = Usage()
+    usage: ModelUsage = NO_USAGE
 
     def __post_init__(self) -> None:
         if type(self.why) is not Reasons:

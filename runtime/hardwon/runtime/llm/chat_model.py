@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 from hardwon.memory.wire import parse_wait
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -94,14 +94,14 @@ def name_of(model: Any) -> str:
 
 def usage_of(
     message: Any, request: Iterable[tuple[str, str]], answer: str, price: tuple[float, float]
-) -> tuple[Usage, bool]:
+) -> tuple[ModelUsage, bool]:
     """Return the tokens and cost of an answer, and whether they are estimated."""
     counts: Mapping[str, int] | None = getattr(message, "usage_metadata", None)
     estimated = not counts
     if not counts:
         counts = {"input_tokens": -(-sum(len(text) for _, text in request) // 4), "output_tokens": -(-len(answer) // 4)}
     prompt, completion = counts["input_tokens"], counts["output_tokens"]
-    return Usage(prompt, completion, (prompt * price[0] + completion * price[1]) / 1e6), estimated
+    return ModelUsage(prompt, completion, (prompt * price[0] + completion * price[1]) / 1e6), estimated
 
 
 # ---- calls that can be abandoned

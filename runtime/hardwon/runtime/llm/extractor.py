@@ -26,7 +26,7 @@ from hardwon.memory.learning.extraction import (
 )
 from hardwon.memory.records import Add, Kind, Operation, Return, Trust, Update
 from hardwon.memory.situations.keys import Attempt, Situation
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 from . import prompts
 from .structured import StructuredModel
@@ -47,9 +47,9 @@ class Extraction(Sequence[Operation]):
     """The operations from one episode, their cost, and the reasons of rejected operations."""
 
     def __init__(
-        self, operations: Sequence[Operation], usage: Usage | None = None, rejected: Sequence[str] = ()
+        self, operations: Sequence[Operation], usage: ModelUsage | None = None, rejected: Sequence[str] = ()
     ) -> None:
-        self.operations, self.usage, self.rejected = tuple(operations), usage or Usage(), tuple(rejected)
+        self.operations, self.usage, self.rejected = tuple(operations), usage or ModelUsage(), tuple(rejected)
 
     def __getitem__(self, index: Any) -> Any:
         return self.operations[index]

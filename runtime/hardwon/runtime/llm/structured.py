@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 from . import prompts
 from .chat_model import PERMANENT, in_thread, name_of, open_model, status_of, usage_of
@@ -39,7 +39,7 @@ class Answer(Generic[T]):
     """The result of a request."""
 
     value: T | None
-    usage: Usage
+    usage: ModelUsage
     problem: str = ""
     """Why there is no value; empty if there is one."""
 
@@ -66,11 +66,11 @@ class StructuredModel:
         self, schema: Mapping[str, Any], system: str, user: str, read: Callable[[Mapping[str, Any]], T]
     ) -> Answer[T]:
         """Return the value that `read` makes of the answer, or the reason why there is none."""
-        usage, problem, question = Usage(), "", user
+        usage, problem, question = ModelUsage(), "", user
         for _ in range(REQUESTS):
             messages = [("system", system), ("user", question)]
             reply = self._request(schema, messages)
-            usage += Usage(calls=1)
+            usage += ModelUsage(calls=1)
             if isinstance(reply, Exception):
                 problem = _format_error(reply, self._timeout_s)
                 # Without a schema that the provider could have rejected, another request cannot help.

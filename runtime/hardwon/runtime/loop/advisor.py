@@ -10,7 +10,8 @@ from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Recollection
 from hardwon.runtime.guidance.base import Guidance, Hint, Occasion, ReadsLibrary, apropose_hint, forbidden_in
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 from .holdout import Drawn, is_withheld, without
 from .state import build_cost_fields
@@ -24,7 +25,7 @@ class Advice:
     """The hint that the policy reads; None if the guidance abstained or its hint was dropped."""
     record: dict[str, Any]
     """The occasion, the reasons of the guidance, whether there is a hint, and the cost; plain JSON values."""
-    usage: Usage = field(default_factory=Usage)
+    usage: ModelUsage = field(default_factory=ModelUsage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Advisor:
 
 def _review(hint: Hint | None, occasion: Occasion, context: Context, began: float) -> Advice:
     """Return the advice for a proposed hint, without the hint if it must not be read."""
-    record, usage = dict[str, Any](asked=occasion), Usage()
+    record, usage = dict[str, Any](asked=occasion), ModelUsage()
     if hint is not None:
         record, usage = {**record, **hint.why}, hint.usage
     # Even a warning is dropped: the guardrail blocks the action anyway.

@@ -13,7 +13,7 @@ from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.learning.reading import bind, find_counterpart, load_shown_items
 from hardwon.memory.records import Operation, Return
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Reading:
     shown: tuple[Item, ...] = ()
     """The items that the episode was shown; updates refer to them by position."""
     operations: tuple[Operation, ...] = ()
-    usage: Usage = field(default_factory=Usage)
+    usage: ModelUsage = field(default_factory=ModelUsage)
     report: Mapping[str, Any] = field(default_factory=dict)
     """The report that is recorded with the episode: names of the operations, rejections, or the failure."""
 
@@ -38,11 +38,11 @@ def read_episode(extractor: Extractor, trajectory: Trajectory, library: Experien
     try:
         operations = bind(extractor, find_counterpart(trajectory, library)).extract(numbered, seen_items)
     except PolicyFailure as error:
-        return Reading(seen_items, usage=getattr(error, "usage", Usage()), report={"failed": str(error)})
+        return Reading(seen_items, usage=getattr(error, "usage", ModelUsage()), report={"failed": str(error)})
     report: dict[str, Any] = {"operations": [type(operation).__name__.lower() for operation in operations]}
     if rejected := getattr(operations, "rejected", ()):
         report["rejected"] = list(rejected)
-    return Reading(seen_items, tuple(operations), getattr(operations, "usage", Usage()), report)
+    return Reading(seen_items, tuple(operations), getattr(operations, "usage", ModelUsage()), report)
 
 
 def carry_out(reading: Reading, trajectory_id: str, library: ExperienceLibrary) -> None:

@@ -23,8 +23,9 @@ from hardwon.memory import (
     Trajectory,
 )
 from hardwon.runtime.guidance.base import Hint
-from hardwon.runtime.interfaces.types import Decision, Usage
-from hardwon.runtime.planning.plans import Plan, PlannedStep
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
+from hardwon.runtime.interfaces.types import Decision
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 from .holdout import Drawn
 from .nodes import ROUTES, TARGETS
@@ -81,7 +82,7 @@ RECORDS = (
     Step,
     Summary,
     Trajectory,
-    Usage,
+    ModelUsage,
 )
 """The record types that occur in an `EpisodeState`."""
 

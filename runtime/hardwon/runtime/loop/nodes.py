@@ -20,9 +20,11 @@ from hardwon.memory.errors import EnvironmentFailure, EnvironmentHung, HardwonEr
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
 from hardwon.runtime.interfaces.diagnosis import diagnose, why_replan
-from hardwon.runtime.interfaces.types import Decision, Info, Usage
+from hardwon.runtime.interfaces.plans import PlannedStep
+from hardwon.runtime.interfaces.types import Decision, Info
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.planning.plans import Following, PlannedStep, explain_plan
+from hardwon.runtime.planning.plans import Following, explain_plan
 from hardwon.runtime.planning.progress import advance_plan, find_followed_step, judge_skills
 
 from .advisor import collect_sources
@@ -71,7 +73,7 @@ class Nodes(AdvisingNodes):
         fresh = {
             "steps": (),
             "practice": None,
-            "usage": Usage(),
+            "usage": ModelUsage(),
             "hints": {},
             "drawn": {},
             "plan": None,
@@ -160,7 +162,7 @@ class Nodes(AdvisingNodes):
 
     def apply_policy_failure(self, episode: EpisodeState, error: PolicyFailure) -> Update:
         """Return the update after a failure of the policy; the step is recorded as failed."""
-        spent = getattr(error, "usage", None) or Usage()
+        spent = getattr(error, "usage", None) or ModelUsage()
         return {"decision": None, "usage": episode["usage"] + spent, "policy_failure": str(error)}
 
     def guard(self, episode: EpisodeState) -> Update:
@@ -335,7 +337,7 @@ class Nodes(AdvisingNodes):
             **({"strategy": episode["strategy"]} if episode.get("strategy") else {}),
             **({"test": True} if episode.get("is_test") else {}),
             **({STORES: stores} if (stores := episode.get("stores")) else {}),
-            **build_cost_fields(episode.get("usage", Usage())),
+            **build_cost_fields(episode.get("usage", ModelUsage())),
         }
         trajectory = Trajectory(
             episode["state"].task if "state" in episode else episode["task"],
@@ -367,7 +369,7 @@ class Nodes(AdvisingNodes):
         if not self.settings.learn:
             return {"trajectory": trajectory}
         # The extractor runs before `record` writes, because its cost and errors belong to the episode's record.
-        reading, usage = None, episode.get("usage", Usage())
+        reading, usage = None, episode.get("usage", ModelUsage())
         if self.extractor is not None and trajectory.success is not None:
             reading = read_episode(self.extractor, trajectory, self.library)
             usage += reading.usage

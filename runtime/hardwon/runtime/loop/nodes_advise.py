@@ -15,8 +15,9 @@ from hardwon.memory import ExperienceLibrary, Item, Recollection
 from hardwon.memory.records import Kind
 from hardwon.runtime.guidance.base import Guidance, Occasion, find_occasion
 from hardwon.runtime.interfaces.extension import Recaller, Router
+from hardwon.runtime.interfaces.plans import Plan
 from hardwon.runtime.interfaces.types import Context, Described, Environment, Policy, Tooled
-from hardwon.runtime.planning.plans import Following, Plan, Planner
+from hardwon.runtime.planning.plans import Following, Planner
 from hardwon.runtime.planning.progress import explain_dead_end, judge_skills
 
 from .advisor import Advice, Advisor

@@ -9,9 +9,10 @@ from hardwon.memory.open_runs import OpenRun
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.arms import RETRIEVED, Arm
 from hardwon.runtime.interfaces.extension import Budget
-from hardwon.runtime.interfaces.types import Decision, Environment, Info, Usage
+from hardwon.runtime.interfaces.plans import Plan
+from hardwon.runtime.interfaces.types import Decision, Environment, Info
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.planning.plans import Plan
 
 from .budgets import StepLimit
 from .enforcement import Mode
@@ -65,7 +66,7 @@ class EpisodeState(TypedDict, total=False):
     decision: Decision | None
     policy_failure: str | None
     outcome: tuple[State, float, bool, Info] | None
-    usage: Usage
+    usage: ModelUsage
     score: float
     success: bool
     ending: str
@@ -119,6 +120,6 @@ class Settings:
         return self.learn if self.withhold is None else self.withhold
 
 
-def build_cost_fields(usage: Usage) -> dict[str, Any]:
+def build_cost_fields(usage: ModelUsage) -> dict[str, Any]:
     """Return tokens, cost in US dollars and calls for a record; empty if no model was called."""
     return asdict(usage) if usage.calls else {}

@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hardwon.memory import ExperienceLibrary, Item
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.structured import StructuredModel
 
-from .plans import Plan, PlannedStep, realize_actions
+from .plans import realize_actions
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

@@ -9,10 +9,12 @@ from dataclasses import replace
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.values.repertoire import Repertoire
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 from .composition import TRIES, Binding, Progress, bind_demonstration, choose_action, fits_step
-from .plans import Plan, PlannedStep, SkillPlanner
+from .plans import SkillPlanner
 from .progress import took_effect
 
 MOST = 6
@@ -162,7 +164,7 @@ def _advance(plan: Plan, binding: Binding, context: Context, repertoire: Reperto
     pending = [PlannedStep(first, action, tries=tries if is_part else 0, source=source, part=(at + 1) * is_part)]
     for number in range(at + is_part, len(binding.steps)):
         pending.append(PlannedStep(first + len(pending), binding.steps[number].text, source=source, part=number + 1))
-    return replace(plan, steps=(*plan.done, *pending), usage=Usage())
+    return replace(plan, steps=(*plan.done, *pending), usage=ModelUsage())
 
 
 def _count_since(plan: Plan, context: Context) -> int:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.methods import METHODS
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.plans import Plan
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.structured import StructuredModel
 
 from .answer_tree import AnswerTree, Draft, Verdict, compare_both_ways
 from .chat_planner import ChatPlanner, format_situation
-from .plans import Plan
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -57,7 +58,7 @@ class PlanJudge:
     def __init__(self, model: StructuredModel, context: Context, items: Sequence[Item]) -> None:
         """Create a judge of the plans of one situation."""
         self._model, self._situation = model, format_situation(context, items)
-        self.usage = Usage()
+        self.usage = ModelUsage()
 
     def compare(self, first: Plan, second: Plan) -> Verdict | None:
         """Return which plan is better and why, or None without a usable answer."""

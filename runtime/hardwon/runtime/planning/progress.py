@@ -12,10 +12,11 @@ from hardwon.memory import State, Step
 from hardwon.memory.guardrails.conditions import holds, matches
 from hardwon.memory.situations.keys import Attempt, Situation
 from hardwon.runtime.interfaces.diagnosis import speaks_of_unmet
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import place
 
-from .plans import Plan, PlannedStep, realize
+from .plans import realize
 
 
 def find_followed_step(plan: Plan | None, action: str) -> PlannedStep | None:

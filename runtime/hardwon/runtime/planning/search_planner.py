@@ -14,10 +14,10 @@ from dataclasses import replace
 from hardwon.memory import ExperienceLibrary, Item, Step
 from hardwon.runtime.interfaces.diagnosis import diagnose
 from hardwon.runtime.interfaces.extension import Imagined, Model, Proposer, Value
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory, place
 
-from .plans import Plan, PlannedStep
 from .proposals import EstimatedActions, RecalledValue
 from .search import Look, Node, Searcher, is_undecided, select_path
 

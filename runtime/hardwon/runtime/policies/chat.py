@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, PolicyFailure
-from hardwon.runtime.interfaces.types import Context, Decision, Usage
+from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.action_lists import Listing
 from hardwon.runtime.llm.chat_model import (
@@ -188,7 +189,7 @@ class ChatPolicy:
         while tally.attempts <= self._max_retries:
             tally.attempts += 1
             # Counted before the reply, so that a request that fails or times out counts too.
-            tally.usage += Usage(calls=1)
+            tally.usage += ModelUsage(calls=1)
             reply = yield ask
             if isinstance(reply, Exception):
                 if self._is_unsupported(reply, ask):
@@ -334,7 +335,7 @@ class _Tally:
     errors: int = 0
     repairing: bool = False
     estimated: bool = False
-    usage: Usage = field(default_factory=Usage)
+    usage: ModelUsage = field(default_factory=ModelUsage)
     problems: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 

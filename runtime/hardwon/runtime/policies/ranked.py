@@ -16,7 +16,8 @@ from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.runtime.interfaces.extension import Proposer, Value
 from hardwon.runtime.interfaces.methods import METHODS
-from hardwon.runtime.interfaces.types import Context, Decision, Policy, Usage
+from hardwon.runtime.interfaces.types import Context, Decision, Policy
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.planning.proposals import RecalledValue
 
 ENOUGH = 3
@@ -53,10 +54,10 @@ def merge_samples(samples: Sequence[Decision]) -> tuple[Decision, ...]:
     """Return one decision for each action, in the order of their first choice, with its share of the samples."""
     counts = Counter(sample.action for sample in samples)
     first: dict[str, Decision] = {}
-    usages: dict[str, Usage] = {}
+    usages: dict[str, ModelUsage] = {}
     for sample in samples:
         first.setdefault(sample.action, sample)
-        usages[sample.action] = usages.get(sample.action, Usage()) + sample.usage
+        usages[sample.action] = usages.get(sample.action, ModelUsage()) + sample.usage
     return tuple(
         replace(
             decision,
@@ -127,4 +128,4 @@ class RankedPolicy:
             why = why.updated(
                 value=round(estimate.value, 4), count=estimate.n, key=estimate.key, similar=estimate.steps
             )
-        return replace(chosen, why=why, usage=sum((proposal.usage for proposal in proposals), Usage()))
+        return replace(chosen, why=why, usage=sum((proposal.usage for proposal in proposals), ModelUsage()))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hardwon.memory import Step
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm.chat_model import awaits, in_own_loop, in_thread, name_of, open_model, usage_of
 from hardwon.runtime.llm.prompts import block, step_line
 
@@ -46,7 +46,7 @@ class TimedModel:
         self._timeout_s, self._by_name = timeout_s, isinstance(model, str)
         self.name = model if isinstance(model, str) else name_of(model)
 
-    async def answer(self, messages: Messages) -> tuple[str, Usage]:
+    async def answer(self, messages: Messages) -> tuple[str, ModelUsage]:
         """Return the answer and its usage; "" if the model fails or does not answer in time."""
         model = self._model
         try:
@@ -59,9 +59,9 @@ class TimedModel:
             message = await asyncio.wait_for(waiting, self._timeout_s)
             text = str(message.text)
         except Exception:  # providers raise errors of many types, and the team continues without this answer
-            return "", Usage(calls=1)
+            return "", ModelUsage(calls=1)
         used, _ = usage_of(message, messages, text, (0.0, 0.0))
-        return text.strip(), used + Usage(calls=1)
+        return text.strip(), used + ModelUsage(calls=1)
 
 
 class ChatAdmission:
@@ -103,7 +103,7 @@ class ChatSummary:
 
     def __init__(self, model: "BaseChatModel | str", *, timeout_s: float = 30.0) -> None:
         self._model = TimedModel(model, timeout_s=timeout_s)
-        self.usage = Usage()
+        self.usage = ModelUsage()
         """Total usage of all summaries."""
 
     async def __call__(self, step: Step) -> str:

@@ -20,7 +20,8 @@ from hardwon.memory import Reasons, State, Step
 from hardwon.memory.bank import Bank, Entry
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.situations.scripts import FULL_STOPS
-from hardwon.runtime.interfaces.types import Context, Decision, Described, Environment, Info, Policy, Tooled, Usage
+from hardwon.runtime.interfaces.types import Context, Decision, Described, Environment, Info, Policy, Tooled
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm.chat_model import in_thread
 
 from .sharing_policy import Admission, Candidate, Choice, extract_words
@@ -131,7 +132,7 @@ class Desk:
         """Tokens of the pulled values."""
         self.admission_s = 0.0
         """Seconds spent on sharing decisions."""
-        self.usage = Usage()
+        self.usage = ModelUsage()
         """Usage of the admission's model."""
 
     @property
@@ -230,7 +231,7 @@ class SharedPolicy:
         """Share the steps since the last decision, then return the policy's action after any pulls."""
         await self.tell(context.history)
         await self._desk.look()
-        spent, pulled = Usage(), list[int]()
+        spent, pulled = ModelUsage(), list[int]()
         while True:
             offered = self._list_offers(pulled)
             decision = await self._inner.adecide(self._add_entries(context, offered))

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.retrieval.embedders import Embedder, open_embedder
 from hardwon.memory.situations.keys import content_words
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 Vector = NDArray[np.float64]
-NO_USAGE = Usage()
+NO_USAGE = ModelUsage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Choice:
     admit: bool
     p: float
     logprob: float = 0.0
-    usage: Usage = NO_USAGE
+    usage: ModelUsage = NO_USAGE
 
 
 class Admission(Protocol):

@@ -20,6 +20,7 @@ from hardwon.memory.errors import (
     UnknownName,
 )
 from hardwon.memory.fleet.application import values as module
+from hardwon.memory.fleet.application.batches import pack_batch
 from hardwon.memory.fleet.log import grant
 from hardwon.memory.stored_values import ValueBatch, ValueWrite
 from hardwon.runtime import HardwonStore
@@ -180,7 +181,7 @@ def test_a_damaged_vector_is_computed_again(connect):
     library, store = connect(index={"fields": ["text"]})
     store.put(ADA, "good", {"text": "green tea"})
     write = ValueWrite("users.ada.", "bad", '{"text": "a bus to Rome"}', '["text"]', None, {"text": bytes(3)})
-    library._append_once("store", module.pack_batch(ValueBatch([write], (), library.embedder.fingerprint)))
+    library._append_once("store", pack_batch(ValueBatch([write], (), library.embedder.fingerprint)))
     library.sync()
     found = store.search(ADA, query="a bus to Rome")
     assert [(item.key, item.score) for item in found] == [

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from hardwon.memory import Item, State
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 
 RED = State("You are in the red room.", task="go to the golden room")
 
@@ -25,7 +25,7 @@ def episode(**fields) -> Any:
         "replans": 0,
         "decision": None,
         "outcome": None,
-        "usage": Usage(),
+        "usage": ModelUsage(),
         "hint": None,
         "hints": {},
         "drawn": {},

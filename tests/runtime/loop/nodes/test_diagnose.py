@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from hardwon.memory import Failure, State
+from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Decision
-from hardwon.runtime.planning.plans import Plan, PlannedStep, SkillPlanner
+from hardwon.runtime.planning.plans import SkillPlanner
 
 from .states import RED, episode, settings
 

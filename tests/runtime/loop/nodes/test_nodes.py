@@ -11,7 +11,8 @@ from hardwon.runtime.environments.timeout import Watched
 from hardwon.runtime.environments.tools.environment import ToolEnvironment
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.arms import Arm
-from hardwon.runtime.interfaces.types import Decision, Usage
+from hardwon.runtime.interfaces.types import Decision
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.loop.nodes import MAX_POLICY_FAILURES, ROUTES, TARGETS
 from hardwon.runtime.loop.state import Live
@@ -132,14 +133,16 @@ def test_chance_is_the_episodes_own(nodes):
 
 def test_a_decision_is_paid_for(nodes):
     """Its cost is added up."""
-    update = nodes.apply_decision(episode(usage=Usage(1, 1, 1.0, 1)), Decision("wait", usage=Usage(2, 2, 2.0, 1)))
-    assert (update["usage"], update["policy_failure"]) == (Usage(3, 3, 3.0, 2), None)
+    update = nodes.apply_decision(
+        episode(usage=ModelUsage(1, 1, 1.0, 1)), Decision("wait", usage=ModelUsage(2, 2, 2.0, 1))
+    )
+    assert (update["usage"], update["policy_failure"]) == (ModelUsage(3, 3, 3.0, 2), None)
 
 
 def test_a_failed_decision_is_paid_for_too(nodes):
     """Where the failure says what it cost."""
     failure = PolicyFailure("no idea")
-    failure.usage = Usage(5, 0, 0.1, 1)  # type: ignore[attr-defined]
+    failure.usage = ModelUsage(5, 0, 0.1, 1)  # type: ignore[attr-defined]
     update = nodes.apply_policy_failure(episode(), failure)
     assert (update["decision"], update["policy_failure"], update["usage"].prompt_tokens) == (None, "no idea", 5)
 

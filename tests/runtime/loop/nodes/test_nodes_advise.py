@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Item, Recollection
+from hardwon.runtime.interfaces.plans import Plan
 from hardwon.runtime.loop.nodes_advise import DEMONSTRATIONS
-from hardwon.runtime.planning.plans import Plan, SkillPlanner
+from hardwon.runtime.planning.plans import SkillPlanner
 
 from .states import episode, settings
 

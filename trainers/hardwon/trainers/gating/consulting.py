@@ -15,7 +15,8 @@ from dataclasses import replace
 
 from hardwon.memory import State
 from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.trainers.algorithms.samples import Consultation, Ids
 from hardwon.trainers.engines.base import Engine, Request
 from hardwon.trainers.prompting.base import PromptFormat, Query
@@ -43,7 +44,7 @@ class ConsultedGuidance:
         answer = await self._engine.generate(request)
         probability = math.exp(sum(answer.logprobs))
         p_speaks = probability if answer.tokens == self._verdicts.yes else 1.0 - probability
-        usage = hint.usage + Usage(len(prompt), sum(answer.mask), calls=1)
+        usage = hint.usage + ModelUsage(len(prompt), sum(answer.mask), calls=1)
         if self._always:
             length = len(self._prompts.text(hint.text))
             current_episode().consulted.append(Consultation(prompt, p_speaks, answer.version, length))

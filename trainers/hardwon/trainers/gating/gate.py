@@ -16,7 +16,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from hardwon.memory import Item
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint, replace_recollection
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.trainers.config.schema import GateConfig
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.prompting.base import PromptFormat
@@ -37,7 +38,7 @@ class Judgement:
     answer: Literal["accept", "refine", "reject"]
     text: str = ""
     why: str = ""
-    usage: Usage = field(default_factory=Usage)
+    usage: ModelUsage = field(default_factory=ModelUsage)
     """Tokens and calls spent on the judgement."""
 
 
@@ -107,7 +108,7 @@ class Gated:
         task, key = context.state.task, (current_session(), item or text)
         if (cached := self._judged.get(key)) is not None:
             # its tokens were counted when the item was first judged
-            return replace(cached, usage=Usage())
+            return replace(cached, usage=ModelUsage())
         question = Question(context, text, self._records.get(item or text, ()), self._scores.get(task, ()))
         if isinstance(self._gate, AwaitedGate):
             answer = await self._gate.ajudge(question)
@@ -176,7 +177,7 @@ class GatedGuidance:
 
     async def apropose(self, context: Context) -> Hint | None:
         """Return the inner guidance's hint for the accepted items, with the words of the refined ones."""
-        kept, usage = [], Usage()
+        kept, usage = [], ModelUsage()
         for hit in context.recollection.items:  # in sequence: an engine session serves one request at a time
             if not isinstance(hit.what, Item):
                 continue

@@ -14,7 +14,7 @@ from typing import Literal, cast, get_args
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.privacy.redaction import redact
 from hardwon.runtime.guidance.base import forbidden_in
-from hardwon.runtime.interfaces.types import Usage
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm.prompts import GUIDANCE, clean
 from hardwon.trainers.algorithms.samples import Ids
 from hardwon.trainers.engines.base import Engine, Request
@@ -54,7 +54,7 @@ class PolicyGate:
         completion = await self._engine.generate(
             Request(prompt, self._role, self._either, temperature=0.0, session=current_session())
         )
-        answer, usage = self._answers[completion.tokens], Usage(len(prompt), sum(completion.mask), calls=1)
+        answer, usage = self._answers[completion.tokens], ModelUsage(len(prompt), sum(completion.mask), calls=1)
         why = " ".join([f"p {math.exp(sum(completion.logprobs)):.2f}", *_format_scores(question)])
         if answer != "refine":
             return Judgement(answer, why=why, usage=usage)
@@ -71,7 +71,7 @@ class PolicyGate:
             sections["scores"] = " ".join(scores)
         return self._prompts.query(Query(purpose, sections, context=question.context))
 
-    async def _refined(self, question: Question) -> tuple[str, Usage]:
+    async def _refined(self, question: Question) -> tuple[str, ModelUsage]:
         """Return the refined text, redacted and on one line, with its cost."""
         request = Request(
             self.prompt(question, "refine"),
@@ -84,7 +84,9 @@ class PolicyGate:
         completion = await self._engine.generate(request)
         marks = self._prompts.tokenizer.added_tokens_decoder  # a compact answer's marks are words of its language
         text = self._prompts.read([token for token in completion.tokens if token not in marks])
-        return _strip_marks(clean(redact(text), GUIDANCE)), Usage(len(request.prompt), len(completion.tokens), calls=1)
+        return _strip_marks(clean(redact(text), GUIDANCE)), ModelUsage(
+            len(request.prompt), len(completion.tokens), calls=1
+        )
 
 
 def _format_scores(question: Question) -> list[str]:

@@ -16,7 +16,8 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from hardwon.memory.errors import PolicyFailure
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.tool_messages import format_call
 from hardwon.trainers.algorithms.samples import Ids
@@ -33,7 +34,7 @@ class UnusableAnswer(PolicyFailure):
     """The model answered, and its answer is no action."""
 
     @classmethod
-    def of(cls, answer: "Answer", usage: Usage) -> "UnusableAnswer":
+    def of(cls, answer: "Answer", usage: ModelUsage) -> "UnusableAnswer":
         """Return the failure of an answer, with its cost."""
         failure = cls(answer.problem)
         failure.usage = usage  # type: ignore[attr-defined]  # the loop adds it to the episode's cost

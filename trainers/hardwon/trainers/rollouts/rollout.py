@@ -17,7 +17,8 @@ from hardwon.memory.errors import CannotBranch, PolicyFailure
 from hardwon.memory.records import Step
 from hardwon.runtime import Agent
 from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint
-from hardwon.runtime.interfaces.types import Context, Decision, Usage
+from hardwon.runtime.interfaces.types import Context, Decision
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.composers.spec import Spec as Spec
@@ -206,7 +207,7 @@ class TokenPolicy:
         text = f"{thought}\n{answer.text}" if thought else answer.text
         Conversations.answer(chat, action, completion.tokens, text=text)
         episode.keep(turn, action, self._row(episode, chat, context, prompt, completion))
-        usage = Usage(len(prompt), sum(completion.mask), calls=1 + len(parts))
+        usage = ModelUsage(len(prompt), sum(completion.mask), calls=1 + len(parts))
         if answer.action is None:
             # An answer that the end of the context cut says nothing about the policy.
             episode.outgrown |= longest == self._context and len(answered.tokens) == form.max_tokens

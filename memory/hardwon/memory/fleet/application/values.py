@@ -7,24 +7,19 @@ value was created, and when it expires. The writer computes the vectors, so a te
 import json
 import logging
 import sqlite3
-from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hardwon.memory.errors import ConfigError, LibraryError
+from hardwon.memory.fleet.replicated import ReplicatedLibrary
 from hardwon.memory.sqlite_errors import TRANSLATED
 from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.storage.database import Store
-from hardwon.memory.stored_values import MINUTE, StoredValues, ValueBatch, ValueWrite, apply
+from hardwon.memory.stored_values import MINUTE, StoredValues, ValueBatch
 
-if TYPE_CHECKING:
-    from hardwon.memory.fleet.library import FleetLibrary
+from .batches import STORE, apply_entry, pack_batch
 
-STORE = "store"
-"""Kind of the entries."""
-IDS = 2**24
-"""Ids that each position of the log has for its values; a batch of the largest size has fewer writes."""
 LARGEST = 256 * 2**20
 """Largest size of a batch in bytes: it is one entry, which is applied as a whole."""
 STEP = 0.05
@@ -35,31 +30,10 @@ MANY = 500
 logger = logging.getLogger("hardwon.memory")
 
 
-def pack_batch(batch: ValueBatch) -> list[Any]:
-    """Return a batch as the JSON values of an entry."""
-    writes = [
-        [*write[:5], {field: b64encode(vector).decode() for field, vector in write.vectors.items()}]
-        for write in batch.writes
-    ]
-    return [writes, list(batch.touches), batch.fingerprint, batch.sweeps]
-
-
-def apply_entry(connection: sqlite3.Connection, namespace: str, values: Any, position: int) -> None:
-    """Write the batch of an entry. The ids of its values follow from its position, so they are equal on every host."""
-    rows, touches, fingerprint, sweeps = values
-    writes = []
-    for path, key, value, fields, ttl, vectors in rows:
-        for text in (fields, "0" if value is None else value):
-            json.loads(text)  # else every later read would fail
-        decoded = {field: b64decode(vector, validate=True) for field, vector in vectors.items()}
-        writes.append(ValueWrite(path, key, value, fields, ttl, decoded))
-    apply(connection, namespace, ValueBatch(writes, touches, fingerprint, sweeps), position * IDS)
-
-
 class SharedValues(StoredValues):
     """The values of one namespace of a shared library: read from the replica, written to the log."""
 
-    def __init__(self, library: "FleetLibrary") -> None:
+    def __init__(self, library: ReplicatedLibrary) -> None:
         """Open the replica of a library; the library stays open as long as the values are used."""
         super().__init__(Store(library.replica, read_only=True), library.namespace, read_only=library.read_only)
         self._library = library
@@ -105,7 +79,7 @@ class SharedValues(StoredValues):
             self.write(ValueBatch())
         return count
 
-    def _get_open_library(self) -> "FleetLibrary":
+    def _get_open_library(self) -> ReplicatedLibrary:
         if self._library._closed:
             raise LibraryError(f"{self._library.path} is closed. Close the library after the store.")
         return self._library

@@ -15,7 +15,8 @@ from typing import Any
 
 from hardwon.memory import State
 from hardwon.runtime.guidance.base import Hint, Line, hint_of, lines_of
-from hardwon.runtime.interfaces.types import Context, Usage
+from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.trainers.algorithms.samples import Allowed, Consultation, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.engines.trie import Trie
@@ -46,7 +47,7 @@ class GuideReply:
     silent: Sample
     """The tokens that abstain, in the same position."""
     content: Sample | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: ModelUsage = field(default_factory=ModelUsage)
 
     @property
     def tokens(self) -> int:
@@ -93,7 +94,7 @@ class Speaker:
         origin: dict[str, Any] = {"prompt": prompt, "role": self._role, "version": chosen.version}
         spoken = build_row(self._verdicts, yes, p_speaks, **origin, trace=name)
         silent = build_row(self._verdicts, no, 1.0 - p_speaks, **origin, trace=f"{name}/silent")
-        usage = Usage(len(prompt), sum(chosen.mask), calls=1)
+        usage = ModelUsage(len(prompt), sum(chosen.mask), calls=1)
         if not speaks_now or not (self._free or query.offers):
             return GuideReply(None, p_speaks, replace(silent, trace=name), silent, None, usage)
         request = Request(
@@ -107,7 +108,7 @@ class Speaker:
         )
         completion = await self._engine.generate(request)
         content = self._row(request.prompt, completion, name)
-        usage += Usage(len(request.prompt), sum(completion.mask), calls=1)
+        usage += ModelUsage(len(request.prompt), sum(completion.mask), calls=1)
         return GuideReply(self._decode(completion.tokens, query), p_speaks, spoken, silent, content, usage)
 
     def prompt(self, query: GuideQuery) -> Ids:

@@ -6,9 +6,9 @@ from typing import Any
 
 import httpx
 
-from .dialect import Answer, StreamReader
-from .events import EventBuffer, has_data, is_end_mark, parse_event
-from .forwarding import decode_body
+from ..dialect import Answer, StreamReader
+from ..events import EventBuffer, has_data, is_end_mark, parse_event
+from ..forwarding import decode_body
 
 logger = logging.getLogger("hardwon.proxy")
 
