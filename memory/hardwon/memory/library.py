@@ -479,6 +479,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
 
     def _evolve(self) -> EvolutionReport:
         """Learn items by rules."""
+        self._distiller.load(self.trajectory)  # other threads recall meanwhile
         with self._lock:
             derived = self._caught_up()
             self._distiller.read(self.trajectory)

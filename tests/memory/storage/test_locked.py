@@ -247,6 +247,35 @@ def test_a_read_does_not_wait_for_an_import_of_another_thread(path, episode, mon
         assert library.episodes == 7
 
 
+@pytest.mark.timeout(50)
+def test_a_read_does_not_wait_for_an_evolution_of_another_thread(path, episode, monkeypatch):
+    """It reads what was there before, while the new episodes are loaded."""
+    with ExperienceLibrary.open(path) as library:
+        fill(library, episode)
+    is_begun, may_end, load = threading.Event(), threading.Event(), ExperienceLibrary.trajectory
+
+    def load_slowly(library, ref):
+        is_begun.set()
+        may_end.wait(40)
+        return load(library, ref)
+
+    with ExperienceLibrary.open(path) as library:
+        monkeypatch.setattr(ExperienceLibrary, "trajectory", load_slowly)
+        thread = threading.Thread(target=library.evolve)
+        thread.start()
+        try:
+            assert is_begun.wait(40)
+            with deadline(5.0):
+                for read in READS.values():
+                    read(library)
+                library.forget(episode=library.trajectories()[0]["id"])
+        finally:
+            may_end.set()
+            thread.join()
+        library.evolve()
+        assert library.verify() == []
+
+
 @pytest.mark.parametrize("client", [{}, {"writer": "bot"}, {"writer": "bot", "trust": "untrusted"}], ids=str)
 def test_a_finished_run_takes_the_place_of_its_beginning(library, episode, client):
     """It was recorded when the run stopped; then the run went on, and ended while the library was locked."""

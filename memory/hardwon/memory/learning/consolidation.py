@@ -8,12 +8,13 @@ are durable; see `learning.proposals`.
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from sqlite3 import Connection
 from typing import NamedTuple
 
-from hardwon.memory.errors import LibraryDamaged
+from hardwon.memory.errors import LibraryDamaged, UnknownName
 from hardwon.memory.guardrails.thinning import IdleWatch
 from hardwon.memory.records import Admission, Item, Trajectory
 from hardwon.memory.retrieval.cache import NamespaceCache
@@ -88,25 +89,35 @@ class Consolidator:
         """Drop the kept episodes."""
         self._just_recorded.clear()
 
+    def load(self, trajectory: Callable[[str], Trajectory]) -> None:
+        """Keep the episodes that `read` will need: loading takes most of its time, and needs no lock."""
+        for _, ref in self._find_new():
+            if ref not in self._just_recorded:
+                with suppress(LibraryDamaged, UnknownName):
+                    self._just_recorded[ref] = trajectory(ref)
+
+    def _find_new(self) -> list[tuple[int, str]]:
+        """Return the numbers and ids of the episodes recorded since the last call of `read`, oldest first."""
+        return sorted(
+            row
+            # a limit for each, because strangers may record more episodes than everybody else
+            for trusted in (1, 0)
+            for row in self._store.rows(_RECORDED, (self._read_up_to, self._namespace, trusted, EPISODES_READ))
+        )
+
     def read(self, trajectory: Callable[[str], Trajectory]) -> None:
         """Read the episodes recorded since the last call, by any process, for skills and remedies."""
         writers = find_counted_writers(self._store.rows, self._namespace)
         if writers != self._heard:  # a second writer joined an untrusted one: the counts change
             self.start_over()
             self._heard, self._has_joined = writers, True
-        # a limit for each, because strangers may record more episodes than everybody else
-        changes = [
-            row
-            for trusted in (1, 0)
-            for row in self._store.rows(_RECORDED, (self._read_up_to, self._namespace, trusted, EPISODES_READ))
-        ]
-        for seq, ref in sorted(changes):
+        for seq, ref in self._find_new():
             kept = self._just_recorded.get(ref)
             self._read_up_to = seq  # before loading: a damaged episode must not be read again on every call
             try:
                 episode = trajectory(ref) if kept is None else kept
-            except LibraryDamaged as error:
-                logger.warning("episode %s is damaged and skipped: %s", ref, error)
+            except (LibraryDamaged, UnknownName) as error:
+                logger.warning("episode %s is damaged or was just forgotten, and is skipped: %s", ref, error)
                 continue
             # Untrusted episodes are mined per writer, unless their writer is the only one.
             if episode.trust == "untrusted" and self._heard != ALONE:
