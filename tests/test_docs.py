@@ -135,7 +135,6 @@ def test_every_picture_is_used():
     [
         (EXPERIMENTS / "learning-games.md", "learn"),
         (EXPERIMENTS / "learning-games.md", "transfer"),
-        (EXPERIMENTS / "peers.md", "peers"),
         (EXPERIMENTS / "training-speed.md", "train"),
         (ROOT / "docs" / "benchmarks.md", "gpu"),
     ],

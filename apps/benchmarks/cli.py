@@ -3,21 +3,20 @@
 Each benchmark prints a table, or {"rows": [...]} with `--json`. Progress goes to stderr.
 """
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from hardwon.apps.shared.common import AsJson, out, print_figures, say_json, table, tell
+from hardwon.apps.shared.common import AsJson, out, say_json, tell
 
+from .harness.tables import Place, print_rows
 from .learning.alfworld import alfworld
 from .learning.learn import learn
 from .learning.preconditions import preconditions
 from .learning.team import bench_team
 from .learning.transfer import transfer
 from .training.gpu import gpu
-from .training.process import process
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,7 +37,7 @@ def recall(
     # Benchmarks are imported when they run: most of them load numpy or torch, and `--help` must stay fast.
     from .speed import recall as bench_recall
 
-    _print_rows(bench_recall.measure(_parse_sizes(sizes), queries, tell, keep), as_json)
+    print_rows(bench_recall.measure(_parse_sizes(sizes), queries, tell, keep), as_json)
 
 
 def _parse_sizes(text: str) -> list[int]:
@@ -58,7 +57,7 @@ def loop(
     """Measure the runtime's CPU time per step, with recall, a trivial environment and a trivial policy."""
     from .speed import loop as bench_loop
 
-    _print_rows(bench_loop.measure(steps, episodes, tell), as_json)
+    print_rows(bench_loop.measure(steps, episodes, tell), as_json)
 
 
 @app.command()
@@ -70,7 +69,7 @@ def bfcl(
     """Count failing calls in BFCL's multi-turn tasks, with and without guardrails learned from other tasks."""
     from .learning import bfcl as bench_bfcl
 
-    _print_rows(bench_bfcl.measure(seeds, passes, tell), as_json)
+    print_rows(bench_bfcl.measure(seeds, passes, tell), as_json)
 
 
 @app.command()
@@ -89,7 +88,7 @@ def growth(
     from .speed import growth as bench_growth
 
     sizes = sorted({most * share // 10 for share in (1, 2, 4, 8, 10)})
-    _print_rows(bench_growth.measure(game, sizes, tell, out), as_json)
+    print_rows(bench_growth.measure(game, sizes, tell, out), as_json)
 
 
 @app.command()
@@ -101,7 +100,7 @@ def middleware(
     """Measure the time that the middleware adds to a model call of a LangChain agent."""
     from .speed import middleware as bench_middleware
 
-    _print_rows(bench_middleware.measure(steps, episodes, tell), as_json)
+    print_rows(bench_middleware.measure(steps, episodes, tell), as_json)
 
 
 @app.command()
@@ -117,7 +116,7 @@ def http(
     """Measure an HTTP server: recalls per second, dashboard load time, and a long mixed load."""
     from .speed import http as bench_http
 
-    _print_rows(bench_http.measure(steps, large, clients, minutes, tell), as_json)
+    print_rows(bench_http.measure(steps, large, clients, minutes, tell), as_json)
 
 
 @app.command()
@@ -126,7 +125,7 @@ def attack(as_json: AsJson = False) -> None:
     from .learning import attack as bench_attack
 
     rows = bench_attack.measure(tell)
-    _print_rows(rows if as_json else bench_attack.for_people(rows), as_json)
+    print_rows(rows if as_json else bench_attack.for_people(rows), as_json)
 
 
 @app.command()
@@ -137,7 +136,7 @@ def start(
     """Measure the start time of `hardwon --help` and `import hardwon.memory`, and list their heavy imports."""
     from .speed import start as bench_start
 
-    _print_rows(bench_start.measure(repeats, tell), as_json)
+    print_rows(bench_start.measure(repeats, tell), as_json)
 
 
 @app.command()
@@ -149,7 +148,7 @@ def store(
     """Measure writing, memory, disk, opening, and the isolation of namespaces."""
     from .speed import store as bench_store
 
-    _print_rows(bench_store.measure(steps, large, tell), as_json)
+    print_rows(bench_store.measure(steps, large, tell), as_json)
 
 
 @app.command()
@@ -163,35 +162,7 @@ def fleet(
     """Measure a shared library: appends beside bare INSERTs, lag of a replica, recall under load, and bootstrap."""
     from .speed import fleet as bench_fleet
 
-    _print_rows(bench_fleet.measure(url, steps, tell), as_json)
-
-
-@app.command()
-def scale(
-    figures: Annotated[
-        list[Path],
-        typer.Argument(help="Output of `hardwon bench fleet --json`; several files give medians.", show_default=False),
-    ],
-    steps: Annotated[int, typer.Option(min=1, help="Number of steps in the namespace.")] = 100_000_000,
-    cores: Annotated[int, typer.Option(min=1, help="Number of cores of the server.")] = 16,
-    as_json: AsJson = False,
-) -> None:
-    """Simulate a shared library of many steps and hosts; refused unless the figures of 8 writers are reproduced."""
-    from .speed import scale as bench_scale
-
-    result = bench_scale.measure(figures, steps, cores)
-    if as_json:
-        say_json(result)
-    else:
-        for rows in filter(None, (result["check"], result["rows"])):
-            _print_rows(rows, False)
-    if not result["holds"]:
-        off = ", ".join(row["figure"] for row in result["check"] if not row["holds"])
-        tell(
-            f"The simulation misses the measured {off} by more than {bench_scale.MARGIN:.0%}, so nothing is "
-            "extrapolated. Measure again on a quieter machine, or give several measurements."
-        )
-        raise typer.Exit(1)
+    print_rows(bench_fleet.measure(url, steps, tell), as_json)
 
 
 @app.command()
@@ -202,63 +173,28 @@ def workers(
     """Measure episodes per second with none, one and two rollout workers on Ray."""
     from .training import workers as bench_workers
 
-    _print_rows(bench_workers.measure(rounds, tell), as_json)
-
-
-@app.command()
-def peers(
-    n: Annotated[int, typer.Option(min=10, help="Number of texts in each memory.")] = 10_000,
-    queries: Annotated[int, typer.Option(min=10, help="Number of searches of each kind.")] = 200,
-    only: Annotated[
-        str, typer.Option(help="Systems to run, separated by commas: parts, ours, langgraph, ...; or all.")
-    ] = "",
-    cap_s: Annotated[float, typer.Option(min=1, help="Time limit in seconds for adding the texts to a memory.")] = 60,
-    cache: Annotated[Path, typer.Option(help="Folder of the peers' virtual environments.")] = Path(
-        "~/.cache/hardwon/peers"
-    ),
-    embedder: Annotated[str | None, typer.Option(help="Embedder of the precomputed vectors. Default: hashing.")] = None,
-    write: Annotated[Path | None, typer.Option(help="Markdown file to write the tables to, between its marks.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare with LangGraph's SqliteStore, chromadb and mem0: speed, size, isolation and fault tolerance."""
-    from .peers import compare, report
-
-    systems = compare.names(only)
-    if write is not None:
-        report.can_be_written(write)
-    rows = compare.measure(n, queries, systems, cap_s, cache, embedder, tell)
-    if write is not None:
-        report.write(write, rows, f"hardwon bench peers --n {n} --queries {queries} --cap-s {cap_s:g}")
-    if as_json:
-        say_json({"rows": rows})
-        return
-    for head, lines in report.tables(rows):
-        out().print(f"\n{head}")
-        _print_rows(lines, False)
+    print_rows(bench_workers.measure(rounds, tell), as_json)
 
 
 @app.command()
 def retrieval(
     data: Annotated[
-        Path, typer.Option(envvar="HARDWON_DATA", help="Folder of trajectories in JSON Lines; see docs/retrieval.md.")
+        Path,
+        typer.Option(
+            envvar="HARDWON_DATA",
+            help="Folder of trajectories in JSON Lines, or of such folders; see docs/retrieval.md.",
+        ),
     ],
-    sets: Annotated[
-        bool, typer.Option(help="Treat each subfolder as a data set: record its first half and query with the second.")
-    ] = False,
-    tuning: Annotated[bool, typer.Option(help="With --sets: use only the first half of the tasks.")] = False,
-    ablate: Annotated[bool, typer.Option(help="With --sets: also switch off one ingredient at a time.")] = False,
-    embedder: Annotated[str, typer.Option(help="With --sets: use only this embedder: hashing or MiniLM.")] = "",
+    tuning: Annotated[bool, typer.Option(help="Use only the first half of the tasks.")] = False,
+    ablate: Annotated[bool, typer.Option(help="Also switch off one ingredient at a time.")] = False,
+    embedder: Annotated[str, typer.Option(help="Use only this embedder: hashing or MiniLM.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Measure whether recalled steps predict the next action of real trajectories, without a model or judge."""
-    from .retrieval import sets as bench_sets, trajectories
+    from .retrieval import sets
 
-    if sets:
-        rows = bench_sets.measure(data, tell, tuning=tuning, ablate=ablate, only=embedder)
-        _print_rows(rows if as_json else bench_sets.format_rows(rows), as_json)
-        return
-    rows = trajectories.measure(data, tell)
-    _print_rows(rows if as_json else trajectories.format_rows(rows), as_json)
+    rows = sets.measure(data, tell, tuning=tuning, ablate=ablate, only=embedder)
+    print_rows(rows if as_json else sets.format_rows(rows), as_json)
 
 
 @app.command()
@@ -285,7 +221,7 @@ def memory(
         return
     for head, lines in bench_memory.format_tables(rows):
         out().print(f"\n{head}")
-        _print_rows(lines, False)
+        print_rows(lines, False)
 
 
 @app.command()
@@ -305,43 +241,25 @@ def train(
     """Measure tokens generated and trained per CPU second, next to TRL and plain transformers."""
     from .training import train as bench_train
 
-    if write is not None:
-        bench_train.check_marks(write)
+    place = Place(write, "train") if write else None
     results = bench_train.measure(rounds, cache if trl else None, tell, base)
-    if write is not None:
+    if place:
         of_base = f" --base {base}" if base else ""
-        bench_train.write(write, results, f"hardwon bench train --rounds {rounds}{of_base}")
+        bench_train.write(place, results, f"hardwon bench train --rounds {rounds}{of_base}")
     if as_json:
         say_json(results)
         return
-    _print_rows(results["rows"], False)
+    print_rows(results["rows"], False)
     if results["targets"]:
-        _print_rows(results["targets"], False)
-    _print_rows([{"floor": name, "value": value} for name, value in results["floor"].items()], False)
+        print_rows(results["targets"], False)
+    print_rows([{"floor": name, "value": value} for name, value in results["floor"].items()], False)
     if "trl" in results:
         tell(f"TRL: {results['trl']}.")
 
 
 app.command()(gpu)
-app.command()(process)
 app.command()(alfworld)
 app.command()(learn)
 app.command()(preconditions)
 app.command()(transfer)
 app.command("team")(bench_team)
-
-
-def _print_rows(rows: Sequence[Mapping[str, Any]], as_json: bool) -> None:
-    """Print rows of equal columns as a table, or as JSON."""
-    if as_json:
-        say_json({"rows": rows})
-        return
-    numbers = [name for name, value in rows[0].items() if isinstance(value, int | float)]
-    cells = [[_format_cell(value) for value in row.values()] for row in rows]
-    print_figures(table(*rows[0], rows=cells, numbers=numbers))
-
-
-def _format_cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return (", ".join(value) or "none") if isinstance(value, list) else str(value)

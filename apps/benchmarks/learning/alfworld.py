@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from benchmarks.harness.results import Results
+from benchmarks.harness.tables import Row
 from hardwon.apps.shared.common import AsJson, out as console, print_figures, say_json, table, tell
 from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
 
@@ -34,7 +36,6 @@ ARMS = ("none", "steps", "own", "other", "shuffled")
 SPEAKING = ("steps", "own")
 """Arms whose library is about this game, so that a run in which nothing of it is shown is broken."""
 OTHER_EPISODES = 100
-Row = dict[str, Any]
 
 
 class Leaked(HardwonError, RuntimeError):
@@ -98,8 +99,7 @@ def alfworld(
         alfworld=installed, textworld=version("textworld"), python=platform.python_version(),
     )  # fmt: skip
     tell(json.dumps(asdict(setup)))
-    out.mkdir(parents=True, exist_ok=True)
-    rows = _Results(out / "results.jsonl", setup)
+    rows = Results(out / "results.jsonl", asdict(setup))
     for seed in range(0 if report else seeds):
         play_seed(setup, folds, names, seed, out, rows)
     summary = {"setup": asdict(setup), "arms": summarise(rows.rows, names, setup)}
@@ -109,36 +109,8 @@ def alfworld(
         print_summary(summary)
 
 
-class _Results:
-    """The one file of results: the setup, then one line per episode."""
-
-    def __init__(self, path: Path, setup: Setup) -> None:
-        self._path = path
-        self.rows: list[Row] = []
-        if not path.exists():
-            path.write_text(json.dumps({"setup": asdict(setup)}) + "\n", encoding="utf-8")
-            return
-        lines = path.read_bytes().split(b"\n")
-        whole = [line for line in lines[:-1] if line]
-        if lines[-1] or not whole:  # the process was killed while it wrote a line
-            path.write_bytes(b"\n".join([*whole, b""]))
-        if not whole or json.loads(whole[0]) != {"setup": asdict(setup)}:
-            raise ConfigError(f"{path} holds the results of another setup. Give another --out, or remove the folder.")
-        self.rows = [json.loads(line) for line in whole[1:]]
-
-    def is_done(self, arm: str, seed: int, game: str) -> bool:
-        """Return whether an episode is among the results."""
-        return any((row["arm"], row["seed"], row["game"]) == (arm, seed, game) for row in self.rows)
-
-    def add(self, row: Row) -> None:
-        """Write one episode."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        self.rows.append(row)
-
-
 def play_seed(
-    setup: Setup, folds: Mapping[str, Sequence[str]], arms: Sequence[str], seed: int, folder: Path, results: _Results
+    setup: Setup, folds: Mapping[str, Sequence[str]], arms: Sequence[str], seed: int, folder: Path, results: Results
 ) -> None:
     """Play all games with all arms; all arms play a game before the next one begins."""
     with ExitStack() as stack:
@@ -146,12 +118,12 @@ def play_seed(
         for number, file in enumerate(folds["test"]):
             game = name_game(file)
             for arm, player in players.items():
-                if not results.is_done(arm, seed, game):
+                if not results.find(arm=arm, seed=seed, game=game):
                     results.add(player.play(number, game, seed))
             if (number + 1) % max(1, len(folds["test"]) // 10) == 0:
                 tell(f"seed {seed}: {number + 1} of {len(folds['test'])} games")
         for arm, player in players.items():
-            shown = sum(len(row["shown"]) for row in results.rows if row["arm"] == arm and row["seed"] == seed)
+            shown = sum(len(row["shown"]) for row in results.find(arm=arm, seed=seed))
             tell(f"{arm}, seed {seed}: items loaded {player.loaded}, shown {shown}")
             if arm in SPEAKING and not shown:
                 raise ConfigError(f"The arm {arm!r} showed nothing of {player.loaded} items; its figure means nothing.")

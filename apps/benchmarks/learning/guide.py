@@ -30,6 +30,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness.intervals import bootstrap
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.samples import Rollout
@@ -255,13 +256,6 @@ def compute_means_by_kind(each: Sequence[Mapping[str, Any]], name: str) -> dict[
     """Return the mean of one figure per kind of recalled walk; kinds without data are left out."""
     parts = {kind: [result for result in each if result["kind"] == kind] for kind in (*KINDS, EASY)}
     return {kind: compute_mean(part, name) for kind, part in parts.items() if part}
-
-
-def bootstrap(values: Sequence[float], draws: int = 2000) -> tuple[float, float]:
-    """Return the 95% bootstrap interval of the mean over worlds."""
-    chance = random.Random(0)
-    means = sorted(fmean(chance.choices(values, k=len(values))) for _ in range(draws))
-    return means[int(0.025 * draws)], means[int(0.975 * draws)]
 
 
 def format_tables(summaries: Mapping[str, Mapping[str, Any]]) -> str:

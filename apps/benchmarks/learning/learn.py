@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hardwon.memory.errors import ConfigError, UnknownName
+from benchmarks.harness.tables import Place
+from hardwon.memory.errors import UnknownName
 
 if TYPE_CHECKING:
     from hardwon.apps.experiment import Plan
 
 POLICIES = ("episodic", "outlook", "auto")
-BEGIN, END = "<!-- bench learn: begin -->", "<!-- bench learn: end -->"
 
 
 @dataclass(frozen=True)
@@ -108,18 +108,17 @@ def learn(
             raise UnknownName.of("case", name, CASES)
     if policy not in POLICIES:
         raise UnknownName.of("policy", policy, POLICIES)
-    if write is not None and BEGIN not in write.read_text(encoding="utf-8"):
-        raise ConfigError(f"{write} has no line {BEGIN!r}; add it and {END!r} where the table belongs.")
+    place = Place(write, "learn") if write else None
     rows: list[dict[str, Any]] = []
     for name in names:
         rows += run_case(name, CASES[name], seeds, out, policy)
-        if write is not None:  # after every case, so that an interrupted run leaves a valid table
-            write_table(write, rows, out)
+        if place:  # after every case, so that an interrupted run leaves a valid table
+            fill_place(place, rows, out)
     if regimes:
         for label, plan, folder, episodes in build_regimes(names, seeds, out, policy):
             rows += run_plan(label, plan, folder, episodes)
-            if write is not None:
-                write_table(write, rows, out)
+            if place:
+                fill_place(place, rows, out)
     if as_json:
         print(json.dumps({"rows": rows}))
     else:
@@ -242,16 +241,13 @@ def _format_cell(row: dict[str, Any]) -> str:
     return f"{of * row['success_rate']:.1f} ({low:.0f} to {high:.0f}) [{seeds}]{lost}"
 
 
-def write_table(path: Path, rows: list[dict[str, Any]], out: Path) -> None:
-    """Replace the marked part of a Markdown file; pictures go into `images` beside it."""
-    images = path.parent / "images"
+def fill_place(place: Place, rows: list[dict[str, Any]], out: Path) -> None:
+    """Write the table into a page; pictures go into `images` beside it."""
+    images = place.page.parent / "images"
     images.mkdir(exist_ok=True)
     lines = [*format_table(rows), ""]
     for name in dict.fromkeys(row["case"] for row in rows if row["picture"]):
         picture = images / f"learn-{name}.png"
         picture.write_bytes((out / name / "curve.png").read_bytes())
         lines.append(f"![Success over episodes, {name}](images/{picture.name})")
-    text = path.read_text(encoding="utf-8")
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    path.write_text(f"{head}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{tail}", encoding="utf-8")
+    place.fill("\n".join(lines))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from benchmarks.harness.intervals import bootstrap
 from hardwon.apps.shared.common import AsJson, print_figures, say_json, table, tell
 
 from .clock import run_counted
@@ -34,8 +35,6 @@ RUNS = 5
 """Runs of one task that training compares with each other (group size G)."""
 TEST = 5000
 """First task number of the tests; training tasks have lower numbers."""
-RESAMPLES = 2000
-"""Resamples of the bootstrap for an interval."""
 ARMS = ("none", "all", "learned")
 COLUMNS = ("k", "sharing", "success", "wall_s", "saved_%", "calls", "tokens", "admitted_%", "cpu_s")
 """Columns of the printed table; JSON has all figures."""
@@ -265,9 +264,9 @@ def summarize_arm(runs: Sequence[TeamRun], k: int, arm: str, cpu_s: float) -> di
         "runs": len(keys),
         "success": round(fmean(own[key].success for key in keys), 3),
         "wall_s": round(fmean(seconds), 2),
-        "wall_s_ci": bootstrap_interval(seconds, fmean),
+        "wall_s_ci": _round(bootstrap(seconds)),
         "saved_%": round(compute_saved(pairs), 1),
-        "saved_%_ci": None if arm == "none" else bootstrap_interval(pairs, compute_saved),
+        "saved_%_ci": None if arm == "none" else _round(bootstrap(pairs, compute_saved)),
         "calls": round(fmean(own[key].calls for key in keys), 1),
         "key_tokens": round(fmean(own[key].key_tokens for key in keys)),
         "value_tokens": round(fmean(own[key].value_tokens for key in keys)),
@@ -284,8 +283,5 @@ def compute_saved(pairs: Sequence[tuple[float, float]]) -> float:
     return 100 * (1 - sum(shared for shared, _ in pairs) / sum(alone for _, alone in pairs))
 
 
-def bootstrap_interval(values: Sequence[Any], of: Callable[[Sequence[Any]], float]) -> tuple[float, float]:
-    """Return the 95% bootstrap interval of the statistic `of`."""
-    chance = random.Random(0)
-    drawn = sorted(of(chance.choices(values, k=len(values))) for _ in range(RESAMPLES))
-    return round(drawn[int(0.025 * RESAMPLES)], 2), round(drawn[int(0.975 * RESAMPLES) - 1], 2)
+def _round(bounds: tuple[float, float]) -> tuple[float, float]:
+    return round(bounds[0], 2), round(bounds[1], 2)

@@ -15,11 +15,13 @@ from typing import Annotated, Any
 
 import typer
 
+from benchmarks.harness.intervals import compute_paired_interval
+from benchmarks.harness.results import Results
+from benchmarks.harness.tables import Place, Row
 from hardwon.memory.errors import ConfigError, UnknownName
 
 from .learn import CASES, Case
 
-BEGIN, END = "<!-- bench transfer: begin -->", "<!-- bench transfer: end -->"
 EMPTY = "empty"
 SUCCESSES = " successes"
 """Suffix of the name of a library that holds only the successful episodes of a game."""
@@ -35,7 +37,6 @@ DEFAULT = "mapreader,coin,cookingworld,twc,simonsays"
 TRAIN_SEEDS = range(450)
 """Seeds of the train fold; tests use another fold."""
 
-Row = dict[str, Any]
 Cell = tuple[str, str, int]
 """Name of the library, game under test, agent seed."""
 
@@ -95,14 +96,11 @@ def transfer(
         seeds=parse_seeds(seeds),
         successes=successes,
     )
-    if write is not None and BEGIN not in write.read_text(encoding="utf-8"):
-        raise ConfigError(f"{write} has no line {BEGIN!r}; add it and {END!r} where the table belongs.")
+    place = Place(write, "transfer") if write else None
     figures = compare(wanted, run(wanted, out, jobs=jobs))
     lines = format_table(wanted, figures)
-    if write is not None:
-        head, _, rest = write.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, tail = rest.partition(END)
-        write.write_text(f"{head}{BEGIN}\n" + "\n".join(lines) + f"\n{END}{tail}", encoding="utf-8")
+    if place:
+        place.fill("\n".join(lines))
     print(json.dumps({"rows": figures}) if as_json else "\n".join(lines))
 
 
@@ -112,19 +110,21 @@ def run(wanted: Transfer, out: Path, *, jobs: int = 1) -> list[Row]:
     Raises:
         ConfigError: If `out` holds results of other settings.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    rows = _load_earlier_rows(wanted, out)
-    done = {(row["library"], row["game"], row["agent_seed"]) for row in rows}
-    cells = [cell for cell in wanted.cells() if cell not in done]
+    setup = {"episodes": wanted.episodes, "fold": wanted.fold, "tests": wanted.tests}
+    results = Results(out / "episodes.jsonl", setup)
+
+    def list_rows(cell: Cell) -> list[Row]:
+        source, game, seed = cell
+        return results.find(library=source, game=game, agent_seed=seed)
+
+    # A cell of which the end is missing is played again, because cells are run as a unit; its new rows count.
+    cells = [cell for cell in wanted.cells() if len(list_rows(cell)) < len(wanted.tests)]
     learnt = dict.fromkeys((source.removesuffix(SUCCESSES), seed) for source, _, seed in cells if source != EMPTY)
     for _ in _run_each(jobs, _learn, [(out, wanted, source, seed) for source, seed in learnt]):
         pass
-    with (out / "episodes.jsonl").open("a", encoding="utf-8") as file:
-        for new in _run_each(jobs, _test, [(out, wanted, cell) for cell in cells]):
-            file.write("".join(json.dumps(row) + "\n" for row in new))
-            file.flush()
-            rows += new
-    return rows
+    for new in _run_each(jobs, _test, [(out, wanted, cell) for cell in cells]):
+        results.add(*new)
+    return [row for cell in wanted.cells() for row in list_rows(cell)[-len(wanted.tests) :]]
 
 
 def _run_each(jobs: int, work: Callable[..., list[Row]], tasks: Sequence[tuple[Any, ...]]) -> Iterable[list[Row]]:
@@ -135,31 +135,6 @@ def _run_each(jobs: int, work: Callable[..., list[Row]], tasks: Sequence[tuple[A
     with ProcessPoolExecutor(min(jobs, len(tasks)), multiprocessing.get_context("spawn")) as pool:
         for future in as_completed([pool.submit(work, *task) for task in tasks]):
             yield future.result()
-
-
-def _load_earlier_rows(wanted: Transfer, out: Path) -> list[Row]:
-    """Return the rows of finished cells.
-
-    Raises:
-        ConfigError: If the rows come from a run with other settings.
-    """
-    settings = {"episodes": wanted.episodes, "fold": wanted.fold, "tests": list(wanted.tests)}
-    config, episodes = out / "transfer.json", out / "episodes.jsonl"
-    if config.exists() and json.loads(config.read_text(encoding="utf-8")) != settings:
-        raise ConfigError(f"{out} holds the results of other settings. Give another --out, or remove it.")
-    config.write_text(json.dumps(settings) + "\n", encoding="utf-8")
-    if not episodes.exists():
-        return []
-    lines = episodes.read_text(encoding="utf-8").splitlines(keepends=True)
-    # A line without its newline was cut off when the run stopped.
-    rows = [json.loads(line) for line in lines if line.endswith("\n")]
-    cells: dict[Cell, list[Row]] = {}
-    for row in rows:
-        cells.setdefault((row["library"], row["game"], row["agent_seed"]), []).append(row)
-    # A cell with missing episodes is dropped, because cells are run as a unit.
-    complete = [row for cell in cells.values() if len(cell) == len(wanted.tests) for row in cell]
-    episodes.write_text("".join(json.dumps(row) + "\n" for row in complete), encoding="utf-8")
-    return [row for row in complete if row["game"] in wanted.games and row["agent_seed"] in wanted.seeds]
 
 
 def _library_path(out: Path, source: str, seed: int) -> str:
@@ -255,7 +230,7 @@ def compare(wanted: Transfer, rows: Sequence[Row]) -> list[Row]:
             ]
             pairs = [pair for cell in cells for pair in cell]
             means = [sum(a["success"] - b["success"] for a, b in cell) / len(cell) for cell in cells]
-            low, high = compute_paired_interval([[a["success"] - b["success"] for a, b in cell] for cell in cells])
+            low, high = compute_paired_interval([a["success"] - b["success"] for a, b in pairs])
             figures.append(
                 {
                     "library": source,
@@ -272,18 +247,6 @@ def compare(wanted: Transfer, rows: Sequence[Row]) -> list[Row]:
                 }
             )
     return figures
-
-
-def compute_paired_interval(seeds: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Return the 95% interval of the mean paired difference, over all episodes of all agent seeds.
-
-    Paired episodes share the game, the episode and the random numbers. Differences between agent seeds are part of the
-    variance.
-    """
-    values = [value for seed in seeds for value in seed]
-    n, mean = len(values), sum(values) / len(values)
-    half = 1.96 * (sum((value - mean) ** 2 for value in values) / max(1, n - 1) / n) ** 0.5
-    return mean - half, mean + half
 
 
 def format_table(wanted: Transfer, figures: Sequence[Row]) -> list[str]:

@@ -172,7 +172,7 @@ def _open_arm(peer: Peer, python: Path) -> Arm:
 def _write_data(folder: Path, collection: Collection, texts: Sequence[str], embedder: Embedder) -> Path:
     """Write the texts, their vectors and the plan for a peer; return the path of the plan."""
     rows = {text: row for row, text in enumerate(texts)}
-    lines = [json.dumps({"text": text, "terms": ""}) for text in texts]
+    lines = [json.dumps({"text": text}) for text in texts]
     (folder / "texts.jsonl").write_text("\n".join(lines), encoding="utf-8")
     np.save(folder / "vectors.npy", embedder.embed(texts))
     notes = collection.group_notes()

@@ -21,10 +21,12 @@ import numpy as np
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 from hardwon.memory.retrieval.embedders import Embedder
 
+from ..harness.intervals import bootstrap_groups
+from ..harness.tables import Row
 from ..peers.processes import ScriptDied
 from ..retrieval import sets
 from ..retrieval.sets import Ours, Split
-from ..retrieval.trajectories import EMBEDDERS, RecordedStep, interval, open_embedders, read
+from ..retrieval.trajectories import EMBEDDERS, RecordedStep, open_embedders, read
 from . import bfcl_notes, conversations
 from .arms import OWN, PEERS, Arm, Rankings, describe_failure, list_peers
 from .collection import Collection, Note, Query
@@ -35,7 +37,6 @@ SYSTEMS = (*OWN, RECALL, *PEERS)
 _K = 5
 _HIDDEN = ("set", "kind", "results")
 """Columns that only `--json` shows."""
-Row = dict[str, Any]
 Tell = Callable[[str], None]
 
 
@@ -213,7 +214,7 @@ def _summarize(collection: Collection, figures: Sequence[tuple[float, ...]], cho
         "n": len(chosen),
         "recall@5": recall_5,
         "recall@10": recall_10,
-        "ci95": interval(values[:, 1], groups),
+        "ci95": bootstrap_groups(values[:, 1], groups),
         "ndcg@10": ndcg,
         "sessions@5": sessions,
         "results": results,
@@ -270,7 +271,7 @@ def _compare_actions(split: Split, answers: Sequence[Sequence[str]]) -> Row:
     return {
         "n": len(values),
         "agreement@5": round(float(values.mean()), 3),
-        "ci95": interval(values, np.array([step.task for step in split.queries])),
+        "ci95": bootstrap_groups(values, np.array([step.task for step in split.queries])),
         "results": round(float(np.mean([len(names) for names in answers])), 3),
     }
 

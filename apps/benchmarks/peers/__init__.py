@@ -1,6 +1,5 @@
-"""Adapters and scripts that `hardwon bench peers` runs, one per memory system.
+"""Other systems that benchmarks compare with, each in a process and a virtual environment of its own.
 
-`python .../peers SCRIPT VARIANT PHASE FOLDER DATA [...]` runs one phase of one system in a separate process, with the
-Python of that system's virtual environment. It prints its measurements as JSON lines on stdout. Only `ours` imports
-hardwon. The scripts measure and `benchmarks.peers.compare` checks whether the answers are correct.
+`python .../peers SCRIPT VARIANT PHASE FOLDER DATA [...]` runs the script of a system with the Python of its
+environment. It prints what it found as JSON lines on stdout. The scripts do not import hardwon.
 """

@@ -1,11 +1,10 @@
-"""Run one phase of one system in this process; see `probe`. Output that libraries print goes to stderr."""
+"""Run the script of one system in this process. Output that libraries print goes to stderr."""
 
 import importlib
 import importlib.util
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +12,16 @@ FOLDER = Path(__file__).resolve().parent
 
 
 def main() -> None:
-    """Import the script, report the import time, and run the phase."""
+    """Import the script and run it."""
     tell = _own_stdout()
     _register_package("peers")
-    script, variant, phase, folder, data, *rest = sys.argv[1:]
-    began = time.perf_counter()
+    script, variant, _, folder, data, *rest = sys.argv[1:]
     opener = importlib.import_module(f"peers.{script}")
-    tell({"import_s": time.perf_counter() - began})
-    if hasattr(opener, "run"):  # not a memory: the script runs the phase by itself
+    if hasattr(opener, "run"):  # not a memory
         opener.run(Path(folder), Path(data), rest, tell)
         return
     probe = importlib.import_module("peers.probe")
-    probe.run(phase, opener.open_memory, variant, Path(folder), Path(data), rest, tell)
+    probe.run(opener.open_memory, variant, Path(folder), Path(data), rest, tell)
 
 
 def _own_stdout() -> Any:
@@ -42,7 +39,7 @@ def _own_stdout() -> Any:
 
 def _register_package(name: str) -> None:
     """Make this folder importable as package `name` without adding it to `sys.path`."""
-    # Python puts the script's folder on the path, where `chroma` and others would shadow installed packages.
+    # Python puts the script's folder on the path, where `processes` and others would shadow installed packages.
     sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != FOLDER]
     spec = importlib.util.spec_from_file_location(
         name, FOLDER / "__init__.py", submodule_search_locations=[str(FOLDER)]

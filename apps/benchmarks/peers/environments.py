@@ -14,15 +14,6 @@ from hardwon.memory.errors import HardwonError
 
 CACHE = Path("~/.cache/hardwon/peers")
 REQUIREMENTS: Mapping[str, Sequence[str]] = {
-    "langgraph": (
-        "langgraph-checkpoint==4.3.2",
-        "langgraph-checkpoint-sqlite==3.1.2",
-        "sqlite-vec==0.1.9",
-        "pysqlite3-binary",
-        "numpy",
-    ),
-    "chromadb": ("chromadb==1.5.9", "numpy"),
-    "mem0": ("mem0ai==2.2.1", "faiss-cpu==1.15.1", "qdrant-client==1.20.0", "numpy"),
     "mem0-hybrid": (
         "mem0ai==2.2.1",
         "faiss-cpu==1.15.1",
@@ -63,7 +54,7 @@ def python_of(name: str, cache: Path, tell: Callable[[str], None]) -> Path:
     """Return the Python of an environment, creating the environment if necessary.
 
     Args:
-        name: Key of `REQUIREMENTS`, or "" for the Python that runs the benchmark.
+        name: Key of `REQUIREMENTS`.
         cache: Folder that holds the environments.
         tell: Receives a progress message before an installation.
 
@@ -73,8 +64,6 @@ def python_of(name: str, cache: Path, tell: Callable[[str], None]) -> Path:
     Raises:
         NotInstalled: If the installation fails or takes longer than `INSTALL_S`.
     """
-    if not name:
-        return Path(sys.executable)
     folder = cache.expanduser() / name
     python = _locate_python(folder)
     wanted = f"# Python {sys.version.split()[0]}\n" + "\n".join(REQUIREMENTS[name]) + "\n"

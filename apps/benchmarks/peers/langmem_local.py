@@ -34,14 +34,10 @@ class LangMem:
             )
         return self._tools[tenant]
 
-    def add(self, tenant: str, text: str) -> None:
-        """Create one memory."""
-        self._open_tools(tenant)[0].invoke({"content": text, "action": "create"})
-
     def add_batch(self, tenant: str, texts: Sequence[str]) -> None:
         """Create the memories one by one; the tool takes one text."""
         for text in texts:
-            self.add(tenant, text)
+            self._open_tools(tenant)[0].invoke({"content": text, "action": "create"})
 
     def search(self, tenant: str, text: str, k: int) -> list[str]:
         """Return the k nearest texts."""

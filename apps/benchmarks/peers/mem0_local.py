@@ -58,10 +58,6 @@ class Mem0:
             words.mkdir(exist_ok=True)
             self._memory.vector_store._bm25_encoder = Bm25("Qdrant/bm25", specific_model_path=str(words))
 
-    def add(self, tenant: str, text: str) -> None:
-        """Store one text as one message."""
-        self._memory.add(text, user_id=tenant, infer=False)
-
     def add_batch(self, tenant: str, texts: Sequence[str]) -> None:
         """Store all texts as one list of messages."""
         self._memory.add([{"role": "user", "content": text} for text in texts], user_id=tenant, infer=False)

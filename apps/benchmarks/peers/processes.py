@@ -47,7 +47,6 @@ class Phase:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._phase, self._folder = phase, folder
-        self._merged: dict[str, Any] = {}
         # A file instead of a pipe: a pipe that nobody reads would block the process once it is full.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in __exit__
         self._process = subprocess.Popen(
@@ -87,9 +86,7 @@ class Phase:
         """
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            event = json.loads(line)
-            self._merged.update(event)
-            yield event
+            yield json.loads(line)
         if self._process.wait():
             raise ScriptDied(self._describe_end())
 
@@ -104,31 +101,12 @@ class Phase:
                 return event[name]
         raise ScriptDied(f"{self._phase}: the process ended before it reported {name!r}")
 
-    def get_last(self, name: str) -> Any:
-        """Return the latest value that was reported under a name."""
-        return self._merged[name]
-
-    def read_all(self) -> dict[str, Any]:
-        """Read all events to the end of the process and return them merged, the latest value per name.
-
-        Raises:
-            ScriptDied: If the process exits with an error or was killed.
-        """
-        for _ in self.events():
-            pass
-        return self._merged
-
     def go(self, line: object = "go") -> None:
         """Write the line that the process waits for to its stdin."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # the process has ended; the next read raises its error
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-
-    def stay_on_one_core(self) -> None:
-        """Pin the process to the first available core, so that processes taking turns run at equal speed."""
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(self._process.pid, {min(os.sched_getaffinity(0))})
 
     def kill(self) -> None:
         """Kill the process with SIGKILL and wait until it is gone."""

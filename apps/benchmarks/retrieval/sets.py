@@ -26,6 +26,8 @@ from unittest import mock
 
 import numpy as np
 
+from benchmarks.harness.intervals import bootstrap_groups
+from benchmarks.harness.tables import Row
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.retrieval import candidates, ranking, text_index
@@ -33,7 +35,7 @@ from hardwon.memory.retrieval.candidates import Candidates
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.retrieval.search import Search
 
-from .trajectories import K, RecordedStep, Row, interval, open_embedders, read
+from .trajectories import K, RecordedStep, open_embedders, read
 
 Part = Literal["known", "new", "task", "question"]
 QUESTIONS = 200
@@ -108,7 +110,9 @@ def _find_sets(folder: Path) -> list[Path]:
         return [folder]
     folders = sorted({path.parent for path in folder.glob("*/*.jsonl")})
     if not folders:
-        raise ConfigError(f"no *.jsonl file in {folder} or in its subfolders; name a folder of sets.")
+        raise ConfigError(
+            f"no *.jsonl file in {folder} or in its subfolders; name a folder of sets by --data or HARDWON_DATA."
+        )
     return folders
 
 
@@ -390,7 +394,7 @@ def _build_row(split: Split, part: Part, method: str, chosen: Any, figures: Sequ
         "part": part,
         "method": method,
         "figure": round(float(values.mean()), 3) if len(values) else None,
-        "ci95": interval(values, groups),
+        "ci95": bootstrap_groups(values, groups),
         "filled": round(float(np.mean([count for _, count in figures])) / K, 3) if figures else None,
         "n": len(values),
     }

@@ -9,21 +9,20 @@ the score is informative.
 Every result is reported and stored as soon as it is measured. An interrupted measurement continues in its folder.
 """
 
-import json
 import shutil
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from benchmarks.harness.results import Results
+from benchmarks.harness.timing import time_cpu_s
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, EpisodicPolicy
+from hardwon.runtime.agent import Result
 from hardwon.runtime.environments.textworld import SEEDS, TextWorldExpress
 
 TESTED = 20
@@ -38,52 +37,6 @@ class EpisodeSummary(NamedTuple):
     ms_per_step: float
     score: float
     success: float
-
-
-class Progress:
-    """The results so far, in a file of the folder."""
-
-    def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
-        """Read the results of an earlier, interrupted measurement.
-
-        Args:
-            folder: Folder of the measurement.
-            plan: What is measured.
-
-        Raises:
-            ConfigError: The folder holds another measurement.
-        """
-        self._path = folder / "growth.json"
-        self._kept: dict[str, Any] = {"plan": plan, "benefits": {}, "turns": {}}
-        if self._path.exists():
-            self._kept |= json.loads(self._path.read_text(encoding="utf-8"))
-            if self._kept["plan"] != plan:
-                raise ConfigError(
-                    f"{folder} holds the measurement {self._kept['plan']}, not {plan}. Use another --out."
-                )
-
-    def benefit(self, size: int, measured: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return the benefit at a size; it is measured once."""
-        if str(size) not in self._kept["benefits"]:
-            self._kept["benefits"][str(size)] = measured()
-            self._write()
-        benefit: dict[str, Any] = self._kept["benefits"][str(size)]
-        return benefit
-
-    def turns(self, size: int) -> list[tuple[float, float]]:
-        """Return the costs at a size so far: CPU milliseconds per step, frozen and learning."""
-        turns: list[tuple[float, float]] = self._kept["turns"].get(str(size), [])
-        return turns
-
-    def add_turn(self, size: int, cost: tuple[float, float]) -> None:
-        """Add a cost at a size."""
-        self._kept["turns"].setdefault(str(size), []).append(cost)
-        self._write()
-
-    def _write(self) -> None:
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(self._kept), encoding="utf-8")
-        new.replace(self._path)
 
 
 def measure(
@@ -108,26 +61,30 @@ def measure(
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(TemporaryDirectory(prefix="hardwon-bench-")))
         folder.mkdir(parents=True, exist_ok=True)
-        progress = Progress(folder, {"game": game, "sizes": sizes, "tested": TESTED})
+        results = Results(folder / "growth.jsonl", {"game": game, "sizes": sizes, "tested": TESTED})
         benefits = []
         for size in sizes:
             copy = _grow(folder, game, size, tell)
-            benefits.append(progress.benefit(size, partial(_measure_benefit, copy, game)))
+            if not results.find(what="benefit", size=size):
+                results.add({"what": "benefit", "size": size, "figures": _measure_benefit(copy, game)})
+            benefits.append(results.find(what="benefit", size=size)[0]["figures"])
             tell(f"{game}, {size} episodes: {benefits[-1]}")
         for turn in range(ROUNDS):
             # Alternate the direction, so that a steady drift of the machine's speed cancels out.
             for size in sizes[:: 1 if turn % 2 else -1]:
-                if len(progress.turns(size)) <= turn:
+                if not results.find(what="cost", size=size, turn=turn):
                     cost = _measure_cost(_path_of(folder, size), game, size + LEARNING * turn)
-                    progress.add_turn(size, cost)
-            tell(f"{game}, after turn {turn + 1} of {ROUNDS}: {[_cost_of(progress, size) for size in sizes]}")
-        return [{**row, **_cost_of(progress, size)} for row, size in zip(benefits, sizes, strict=True)]
+                    results.add({"what": "cost", "size": size, "turn": turn, **cost})
+            tell(f"{game}, after turn {turn + 1} of {ROUNDS}: {[_cost_of(results, size) for size in sizes]}")
+        return [{**row, **_cost_of(results, size)} for row, size in zip(benefits, sizes, strict=True)]
 
 
-def _cost_of(progress: Progress, size: int) -> dict[str, float]:
+def _cost_of(results: Results, size: int) -> dict[str, float]:
     """Return the median costs at a size so far."""
-    frozen, learning = zip(*progress.turns(size), strict=True)
-    return {"frozen_ms_per_step": round(median(frozen), 2), "learning_ms_per_step": round(median(learning), 2)}
+    turns = results.find(what="cost", size=size)
+    return {
+        name: round(median(turn[name] for turn in turns), 2) for name in ("frozen_ms_per_step", "learning_ms_per_step")
+    }
 
 
 def _path_of(folder: Path, size: int) -> Path:
@@ -174,7 +131,7 @@ def _measure_benefit(path: Path, game: str) -> dict[str, Any]:
         }
 
 
-def _measure_cost(path: Path, game: str, seed: int) -> tuple[float, float]:
+def _measure_cost(path: Path, game: str, seed: int) -> dict[str, float]:
     """Return CPU milliseconds per step, frozen and learning, on a temporary copy of a library."""
     copy = path.with_suffix(".turn")
     shutil.copy(path, copy)
@@ -191,7 +148,7 @@ def _measure_cost(path: Path, game: str, seed: int) -> tuple[float, float]:
         # SQLite and the index leave files with the copy's name as a prefix.
         for leftover in path.parent.glob(f"{copy.name}*"):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-    return frozen.ms_per_step, learning.ms_per_step
+    return {"frozen_ms_per_step": frozen.ms_per_step, "learning_ms_per_step": learning.ms_per_step}
 
 
 def _play(
@@ -199,9 +156,8 @@ def _play(
 ) -> EpisodeSummary:
     """Play episodes and summarize them; seeds beyond the number of worlds repeat earlier worlds."""
     agent = Agent(EpisodicPolicy(), library, TextWorldExpress(game), learn=learn, guardrails=guardrails)
-    start = time.process_time()
-    results = [agent.run(fold, seed % SEEDS) for seed in seeds]
-    cpu_s = time.process_time() - start
+    results: list[Result] = []
+    cpu_s = time_cpu_s(lambda: results.extend(agent.run(fold, seed % SEEDS) for seed in seeds))
     agent.close()
     if not results:  # an interrupted measurement that had learned enough
         return EpisodeSummary(0.0, 0.0, 0.0)

@@ -21,18 +21,19 @@ import socket
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from benchmarks.fixtures import CachedEmbedder, Rooms, build
+from benchmarks.harness.tables import Row
+from benchmarks.harness.timing import summarize_ms, time_ms
 from hardwon.memory import ExperienceLibrary, State, Trajectory
 from hardwon.memory.retrieval.embedders import open_embedder
 from hardwon.memory.wire import plain
@@ -54,9 +55,10 @@ VISITS = 10
 CHROMIUM = "/usr/bin/chromium"
 _JSON = {"Content-Type": "application/json"}
 
-Row = dict[str, Any]
 Call = tuple[str, str, dict[str, Any]]
 """Method, path and body of a request."""
+Content = tuple[str, str, bytes]
+"""The same with the body in bytes."""
 
 
 def measure(
@@ -173,29 +175,44 @@ def _measure_recalls(port: int, states: Sequence[State], clients: int, seconds: 
         _request_once(port, "POST", "/v1/recall", body)
     # Clients have their own process: in this one they would compete with the benchmark for the interpreter lock.
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        latencies, errors, wall = pool.apply(_send_recalls, (port, bodies, clients, seconds))
+        latencies, errors, wall = pool.apply(_send, (port, clients, partial(_list_recalls, bodies, seconds)))
     return _summarize(latencies, errors, wall)
 
 
-def _send_recalls(port: int, bodies: list[bytes], clients: int, seconds: float) -> tuple[list[float], int, float]:
-    """Send recalls from `clients` threads, and return all latencies in seconds, the errors and the wall time."""
-    latencies: list[list[float]] = [[] for _ in range(clients)]
+def _list_recalls(bodies: list[bytes], seconds: float, number: int, began: float) -> Iterator[Content]:
+    """Yield recalls at full speed for some seconds."""
+    # Start each client at a different body, so that they do not send the same request at once.
+    at = number * 17
+    while time.perf_counter() - began < seconds:
+        yield "POST", "/v1/recall", bodies[at % len(bodies)]
+        at += 1
+
+
+def _send(
+    port: int, clients: int, list_requests: Callable[[int, float], Iterator[Content]]
+) -> tuple[list[float], int, float]:
+    """Send requests from `clients` threads, and return all latencies in ms, the errors and the wall time in seconds.
+
+    Args:
+        port: Port of the server.
+        clients: Number of clients.
+        list_requests: Function of the number of a client and the moment of the start; it waits before a request is due.
+    """
+    times_ms: list[list[float]] = [[] for _ in range(clients)]
     errors = [0] * clients
     began = time.perf_counter()
 
     def client(number: int) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-        # Start each client at a different body, so that they do not send the same request at once.
-        at = number * 17
-        while (start := time.perf_counter()) - began < seconds:
-            succeeded = _request(connection, "POST", "/v1/recall", bodies[at % len(bodies)])
-            latencies[number].append(time.perf_counter() - start)
+        for method, path, content in list_requests(number, began):
+            ms, succeeded = time_ms(_request, connection, method, path, content)
+            times_ms[number].append(ms)
             errors[number] += not succeeded
-            at += 1
         connection.close()
 
-    _run_threads(client, clients)
-    return [seconds for own in latencies for seconds in own], sum(errors), time.perf_counter() - began
+    with ThreadPoolExecutor(clients) as pool:
+        list(pool.map(client, range(clients)))
+    return [ms for own in times_ms for ms in own], sum(errors), time.perf_counter() - began
 
 
 def _request(connection: http.client.HTTPConnection, method: str, path: str, body: bytes) -> bool:
@@ -211,25 +228,9 @@ def _request(connection: http.client.HTTPConnection, method: str, path: str, bod
         return False
 
 
-def _run_threads(client: Callable[[int], None], clients: int) -> None:
-    """Run a client function in `clients` threads, and wait for all of them."""
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _summarize(latencies: Sequence[float], errors: int, wall: float) -> Row:
+def _summarize(ms: Sequence[float], errors: int, wall: float) -> Row:
     """Return count, throughput, latency percentiles and errors of a load."""
-    ms = np.asarray(latencies) * 1000
-    return {
-        "requests": len(ms),
-        "per_s": round(len(ms) / wall, 1),
-        "p50_ms": round(float(np.percentile(ms, 50)), 2),
-        "p99_ms": round(float(np.percentile(ms, 99)), 2),
-        "errors": errors,
-    }
+    return {"requests": len(ms), "per_s": round(len(ms) / wall, 1), **summarize_ms(ms, 2), "errors": errors}
 
 
 # -- the first page -----------------------------------------------------------------------------------
@@ -245,24 +246,17 @@ def _measure_page(path: Path, steps: int, tell: Callable[[str], None]) -> Row:
     with start_server(path) as (_, port):
         visit = _start_browser(port)
         tell(f"visiting the first page {VISITS + 1} times ({'Chromium' if visit else 'HTML alone'}) ...")
-        latencies = [_time_call(visit or (lambda: _request_once(port, "GET", "/", b""))) for _ in range(VISITS + 1)]
+        ms = [time_ms(visit or (lambda: _request_once(port, "GET", "/", b"")))[0] for _ in range(VISITS + 1)]
         if visit:
             visit(close=True)
     return {
         "load": "page in Chromium" if visit else "page",
         "n": steps,
-        "requests": len(latencies),
-        "p50_ms": round(statistics.median(latencies[1:]) * 1000, 1),
-        "p99_ms": round(latencies[0] * 1000, 1),
+        "requests": len(ms),
+        "p50_ms": round(statistics.median(ms[1:]), 1),
+        "p99_ms": round(ms[0], 1),
         "errors": 0,
     }
-
-
-def _time_call(work: Callable[[], object]) -> float:
-    """Return the seconds that a call takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def _start_browser(port: int) -> Any:
@@ -336,7 +330,7 @@ def _measure_mixed(path: Path, clients: int, minutes: float, tell: Callable[[str
     tell(f"a mixed load of {each * clients} requests by {clients} clients in {minutes:g} minutes ...")
     context = multiprocessing.get_context("spawn")
     with start_server(path) as (pid, port), context.Pool(1) as pool:
-        load = pool.apply_async(_send_mixed, (port, items, clients, each))
+        load = pool.apply_async(_send, (port, clients, partial(_list_mixed, items, clients, each)))
         memory = _watch_memory(load.ready, pid, minutes * 60)
         latencies, errors, wall = load.get()
     tell("the same calls on the library alone ...")
@@ -360,28 +354,12 @@ def _watch_memory(done: Callable[[], bool], pid: int, seconds: float) -> tuple[f
     return None if first is None or last is None else (first, last)
 
 
-def _send_mixed(port: int, items: list[str], clients: int, each: int) -> tuple[list[float], int, float]:
-    """Send the mixed load at `RATE`, and return all latencies in seconds, the errors and the wall time."""
-    latencies: list[list[float]] = [[] for _ in range(clients)]
-    errors = [0] * clients
-    began = time.perf_counter()
-
-    def client(number: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-        for at, (method, path, body) in zip(range(each), calls(number, items), strict=False):
-            # The schedule is fixed in advance: a slow answer does not lower the rate of later requests.
-            wait_s = began + at * clients / RATE - time.perf_counter()
-            if wait_s > 0:
-                time.sleep(wait_s)
-            content = json.dumps(body).encode()
-            start = time.perf_counter()
-            succeeded = _request(connection, method, path, content)
-            latencies[number].append(time.perf_counter() - start)
-            errors[number] += not succeeded
-        connection.close()
-
-    _run_threads(client, clients)
-    return [seconds for own in latencies for seconds in own], sum(errors), time.perf_counter() - began
+def _list_mixed(items: list[str], clients: int, each: int, number: int, began: float) -> Iterator[Content]:
+    """Yield the requests of one client of the mixed load, at `RATE`."""
+    for at, (method, path, body) in zip(range(each), calls(number, items), strict=False):
+        # The schedule is fixed in advance: a slow answer does not lower the rate of later requests.
+        time.sleep(max(0.0, began + at * clients / RATE - time.perf_counter()))
+        yield method, path, json.dumps(body).encode()
 
 
 def _replay(path: str, items: list[str], clients: int, each: int) -> float | None:

@@ -5,7 +5,6 @@ per stage, and `learning` is `fused` with recording. A policy that reads `values
 one that reads `text` uses items and similar steps.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from benchmarks.fixtures import Rooms, build
+from benchmarks.harness.timing import time_cpu_s
 from hardwon.memory import ExperienceLibrary, State
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.interfaces.types import Context, Decision, Info
@@ -101,14 +101,8 @@ def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict
             rows = []
             for mode, reads in MODES:
                 tell(f"running {mode}, {reads} ...")
-                rows.append(
-                    {
-                        "n": steps,
-                        "mode": mode,
-                        "reads": reads,
-                        "cpu_ms_per_step": _measure_mode(library, corridor, mode, reads, episodes),
-                    }
-                )
+                cpu_ms = _measure_mode(library, corridor, mode, reads, episodes)
+                rows.append({"n": steps, "mode": mode, "reads": reads, "cpu_ms_per_step": cpu_ms})
             return rows
 
 
@@ -121,21 +115,17 @@ def _build_corridor(rooms: Rooms) -> Corridor:
 def _measure_mode(library: ExperienceLibrary, corridor: Corridor, mode: str, reads: Reads, episodes: int) -> float:
     """Return the CPU milliseconds per step of an agent in one mode."""
     agent = Agent(Turns(reads), library, corridor.clone(), learn=mode == "learning", max_steps=EPISODE)
-    for seed in range(WARM):
-        _run_episode(agent, mode, seed)
-    # CPU time instead of wall time: other processes on the machine then hardly matter.
-    start = time.process_time()
-    for seed in range(episodes):
-        _run_episode(agent, mode, seed)
-    cpu_s = time.process_time() - start
+    _run_episodes(agent, mode, WARM)
+    cpu_s = time_cpu_s(_run_episodes, agent, mode, episodes)
     agent.close()
     return round(1000 * cpu_s / (episodes * EPISODE), 3)
 
 
-def _run_episode(agent: Agent, mode: str, seed: int) -> None:
-    """Run one episode; mode `stages` streams the updates of every stage."""
-    if mode == "stages":
-        for _ in agent.stream(seed=seed):
-            pass
-    else:
-        agent.run(seed=seed)
+def _run_episodes(agent: Agent, mode: str, count: int) -> None:
+    """Run episodes; mode `stages` streams the updates of every stage."""
+    for seed in range(count):
+        if mode == "stages":
+            for _ in agent.stream(seed=seed):
+                pass
+        else:
+            agent.run(seed=seed)

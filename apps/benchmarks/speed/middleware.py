@@ -14,6 +14,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -25,6 +27,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 
 from benchmarks.fixtures import ITEMS, TOGETHER, CachedEmbedder, Rooms
+from benchmarks.harness.timing import summarize_ms, take_turns
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.retrieval.embedders import open_embedder
 from hardwon.runtime.environments.calls import Call
@@ -114,7 +117,8 @@ def measure(steps: int, episodes: int, tell: Callable[[str], None]) -> list[dict
         "the end of a run": ends,
     }
     return [
-        {"n": steps, "what": what, "mean_ms": _to_ms(statistics.fmean(times)), **_compute_percentiles(times)}
+        {"n": steps, "what": what, "mean_ms": round(1000 * statistics.fmean(times), 3)}
+        | summarize_ms([1000 * seconds for seconds in times])
         for what, times in rows.items()
     ]
 
@@ -143,21 +147,24 @@ def _run_agents(library: ExperienceLibrary, rooms: Rooms, episodes: int) -> tupl
     times: Times = ([], [], [])
     own: Times = ([], [], [])
     ends: list[float] = []
-    for episode in range(WARM + episodes):
-        for arm, (agent, model) in enumerate(zip(agents, models, strict=True)):
-            model.started.clear()
-            model.ended.clear()
-            for middleware in arms[arm]:
-                middleware.intervals.clear()
-            request = "Look for the lost umbrella." if arm == 2 else "Look around, and find your way."
-            agent.invoke({"messages": [("user", request)]}, {"recursion_limit": 10 * CALLS})
-            finish = time.perf_counter()
-            if episode >= WARM:
-                spans = list(zip(model.ended, model.started[1:], strict=False))
-                times[arm].extend(started - ended for ended, started in spans)
-                own[arm].extend(middleware.seconds_between(*span) for middleware in arms[arm] for span in spans)
-                if arm == 1:
-                    ends.append(finish - model.ended[-1])
+
+    def run_episode(arm: int) -> float:
+        """Run one episode, and return the moment of its end."""
+        models[arm].started.clear()
+        models[arm].ended.clear()
+        for middleware in arms[arm]:
+            middleware.intervals.clear()
+        request = "Look for the lost umbrella." if arm == 2 else "Look around, and find your way."
+        agents[arm].invoke({"messages": [("user", request)]}, {"recursion_limit": 10 * CALLS})
+        return time.perf_counter()
+
+    turns = {arm: partial(run_episode, arm) for arm in range(len(arms))}
+    for _, ended in take_turns(turns, episodes, WARM):
+        for arm, model in enumerate(models):
+            spans = list(zip(model.ended, model.started[1:], strict=False))
+            times[arm].extend(started - ended for ended, started in spans)
+            own[arm].extend(middleware.seconds_between(*span) for middleware in arms[arm] for span in spans)
+        ends.append(ended[1] - models[1].ended[-1])
     return times, own, ends
 
 
@@ -165,7 +172,8 @@ def _build_library(path: Path, steps: int) -> tuple[ExperienceLibrary, Rooms]:
     """Build an embedded library with steps of tool calls and with items."""
     rooms = Rooms(0)
     library = ExperienceLibrary.open(path, embedder=CachedEmbedder(open_embedder()))
-    for group in _batch_episodes(_generate_episodes(library, rooms, steps)):
+    episodes = _generate_episodes(library, rooms, steps)
+    while group := list(islice(episodes, TOGETHER)):
         library.record_many(group)
     library.add_many(rooms.generate_items(ITEMS))
     library.evolve()
@@ -185,26 +193,3 @@ def _generate_episodes(library: ExperienceLibrary, rooms: Rooms, steps: int) -> 
             calls.append(Call("look", {"at": f"thing {chance.randrange(99)}"}, answer, answer if failed else ""))
             episode.add_answer(pre, calls)
         yield episode.trajectory(bool(number % 2), arm="retrieved", seed=number)
-
-
-def _batch_episodes(episodes: Iterator[Trajectory]) -> Iterator[list[Trajectory]]:
-    """Yield the episodes in lists of `TOGETHER`."""
-    group: list[Trajectory] = []
-    for episode in episodes:
-        group.append(episode)
-        if len(group) == TOGETHER:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _compute_percentiles(times: list[float]) -> dict[str, float]:
-    """Return p50 and p99 in milliseconds."""
-    cuts = statistics.quantiles(times, n=100, method="inclusive")
-    return {f"p{percent}_ms": _to_ms(cuts[percent - 1]) for percent in (50, 99)}
-
-
-def _to_ms(seconds: float) -> float:
-    """Return seconds as milliseconds with three decimals."""
-    return round(1000 * seconds, 3)

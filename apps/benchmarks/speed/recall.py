@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fixtures import CachedEmbedder, Rooms, build
+from benchmarks.harness.tables import Row
+from benchmarks.harness.timing import summarize_ms, time_ms
 from hardwon.memory import ExperienceLibrary, Hit, State, Step
 from hardwon.memory.retrieval.candidates import DEPTH
 from hardwon.memory.retrieval.embedders import Vectors, open_embedder
@@ -56,8 +58,6 @@ WHERE steps.pre IN (SELECT id FROM states WHERE namespace = 1 AND signature = ? 
 ORDER BY return_to_go DESC, steps.id DESC LIMIT ?
 """
 _SIGNATURES = "SELECT DISTINCT signature FROM states JOIN steps ON steps.pre = states.id"
-
-Row = dict[str, Any]
 
 
 def measure(sizes: Sequence[int], queries: int, tell: Callable[[str], None], keep: Path | None = None) -> list[Row]:
@@ -163,7 +163,7 @@ def _measure_path(
 ) -> Row:
     """Measure one path, with alternating blocks of queries to the library and to the plain parts."""
     states = [rooms.draw_new_state() if path == "hybrid" else _draw_known_state(rooms, parts) for _ in range(queries)]
-    embedding = [_time_call(embedder.embed, [state_text(state)])[0] for state in states]
+    embedding = [time_ms(embedder.embed, [state_text(state)])[0] for state in states]
     ids = _step_ids(library.search(states[0].observation, K, how="dense"))
     if path == "cluster":
         # The first recall of a situation binds items to it. Warm up, so that this is not timed.
@@ -175,25 +175,29 @@ def _measure_path(
     # A situation is new only once, so the hybrid path cannot repeat its queries.
     for states_of_block in _iterate_blocks(states, repeat=path != "hybrid"):
         block = [(state, state_text(state)) for state in states_of_block]
-        timed = [_time_call(_query_library, path, library, state, text) for state, text in block]
+        timed = [time_ms(_query_library, path, library, state, text) for state, text in block]
         ours.extend(ms for ms, _ in timed)
         for (state, text), (_, hits) in zip(block, timed, strict=True):
             call_parts = _prepare_parts(
                 path, parts, state.signature, embedder.embed([text]), parts.choose_terms(text), ids
             )
-            plain.append(_time_call(call_parts)[0])
+            plain.append(time_ms(call_parts)[0])
             # Let the parts read the rows that the previous query returned: equally many, and just as cold in the cache.
             ids = _step_ids(hits) or ids
     # The promise of the cluster path is a direct lookup, so a scan makes the measurement invalid.
     assert path != "cluster" or library.stats()["scans"] == scans, "recall of a known situation searched an index"
-    p50, plain_p50 = statistics.median(ours), statistics.median(plain)
+    agreement = None if path == "cluster" else _measure_agreement(library, parts, states, embedder)
+    return _compare(ours, plain, agreement, round(statistics.median(embedding), 4))
+
+
+def _compare(ours: Sequence[float], plain: Sequence[float], agreement: float | None, embedding: float | None) -> Row:
+    """Return the figures of times in ms beside those of the plain parts."""
     return {
-        "p50_ms": round(p50, 4),
-        "p99_ms": round(float(np.percentile(ours, 99)), 4),
-        "parts_p50_ms": round(plain_p50, 4),
-        "ratio": round(p50 / plain_p50, 2),
-        "agreement": None if path == "cluster" else _measure_agreement(library, parts, states, embedder),
-        "embedding_p50_ms": round(statistics.median(embedding), 4),
+        **summarize_ms(ours, 4),
+        "parts_p50_ms": round(statistics.median(plain), 4),
+        "ratio": round(statistics.median(ours) / statistics.median(plain), 2),
+        "agreement": agreement,
+        "embedding_p50_ms": embedding,
     }
 
 
@@ -246,19 +250,12 @@ def _measure_random(n: int, dim: int, queries: int) -> Row:
     for _ in range(min(queries, AGREEMENT_QUERIES)):
         query = rng.standard_normal((1, dim), dtype=np.float32)
         query /= np.linalg.norm(query)
-        ms, hits = _time_call(index.search, query[0], K)
+        ms, hits = time_ms(index.search, query[0], K)
         ours.append(ms)
-        ms, (cosines, _) = _time_call(plain.search, query, K)
+        ms, (cosines, _) = time_ms(plain.search, query, K)
         parts.append(ms)
         correct += sum(cosine >= cosines[0][-1] - ALIKE for _, cosine in hits)
-    return {
-        "p50_ms": round(statistics.median(ours), 4),
-        "p99_ms": round(float(np.percentile(ours, 99)), 4),
-        "parts_p50_ms": round(statistics.median(parts), 4),
-        "ratio": round(statistics.median(ours) / statistics.median(parts), 2),
-        "agreement": round(correct / (K * len(ours)), 4),
-        "embedding_p50_ms": None,
-    }
+    return _compare(ours, parts, round(correct / (K * len(ours)), 4), None)
 
 
 def _draw_known_state(rooms: Rooms, parts: Parts) -> State:
@@ -299,10 +296,3 @@ def _prepare_parts(
 def _step_ids(hits: Sequence[Hit]) -> list[int]:
     """Return the ids of the hits that are steps."""
     return [hit.what.id for hit in hits if isinstance(hit.what, Step) and hit.what.id is not None]
-
-
-def _time_call(call: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
-    """Call a function, and return the elapsed milliseconds and its result."""
-    start = time.perf_counter_ns()
-    result = call(*arguments)
-    return (time.perf_counter_ns() - start) / 1e6, result

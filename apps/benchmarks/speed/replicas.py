@@ -9,7 +9,6 @@ would compete with its follower.
 """
 
 import random
-import statistics
 import threading
 import time
 from bisect import bisect_left
@@ -19,27 +18,29 @@ from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
-import numpy as np
 import psycopg
 
 from benchmarks.fixtures import EPISODE, Rooms
+from benchmarks.harness.timing import time_ms
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.fleet.follower import Pace
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log
 
-from .simulation import LOAD_S, OFFER
-from .writers import make_payloads, read_cpu_s, start_processes
+from .writers import make_payloads, start_processes
 
+OFFER = 375
+"""Steps per second that one writer offers while the lag is measured; eight of them offer 3,000."""
+LOAD_S = 3.0
+"""Seconds of that load at a time."""
 LOADS = 5
 """Turns of load with each number of writers."""
 RECALLS = 300
 SAMPLE_S = 0.02
 """Seconds between two questions whether the replica has caught up after a turn."""
-LOOKS, ROUNDS = (1, 4, 8), 6
-"""Numbers of entries that a measured look at the log applies, and the number of looks of each in a turn."""
 OFFERED = 130
 """Episodes of a writer for each way in which it takes part in the turns: none is offered twice, because to apply an
 episode again costs two thirds of the first time."""
@@ -52,19 +53,16 @@ _SIZE = "SELECT pg_total_relation_size('hardwon.log') + pg_total_relation_size('
 
 @dataclass
 class Filled:
-    """Times and rates of filling a new replica."""
+    """Times and sizes of filling a new replica."""
 
     log_s: float
     """Seconds from the log."""
     cpu_s: float
     """CPU time of this process meanwhile."""
-    server_s: float | None
-    """CPU time of its session of the server; None if the server is on another machine."""
     snapshot_s: float
     """Seconds from a snapshot."""
     log_bytes: int
     """Growth of the tables of the log, with their indexes."""
-    payload_bytes: int
     replica_bytes: int
     snapshot_bytes: int
 
@@ -79,44 +77,25 @@ class Commit(NamedTuple):
 
 
 class Look(NamedTuple):
-    """A look of a follower at the log that found entries."""
+    """The end of a look of a follower at the log that found entries."""
 
-    begun: float
     ended: float
     position: int
     """Position of the replica afterwards."""
-    entries: int
-
-
-@dataclass
-class Turn:
-    """Measurements of one turn of load."""
-
-    lags_ms: list[float]
-    """Time of each entry from its commit until the replica held it."""
-    calls_ms: list[float]
-    """Time of each entry from its commit until the look began that found it."""
-    looks: list[Look]
-    hosts_ms: float | None
-    """CPU time of a writing host and its sessions of the server for an entry; None if the server is elsewhere."""
 
 
 @dataclass
 class Loads:
     """Figures of a replica while writers offer steps."""
 
-    turns: dict[int, list[Turn]] = field(default_factory=dict)
-    """Turns of load, by the number of writers."""
+    lags_ms: dict[int, list[float]]
+    """Time of each entry from its commit until the replica held it, by the number of writers."""
     idle_ms: list[float] = field(default_factory=list)
     """Medians of recall while nobody writes."""
     busy_ms: list[float] = field(default_factory=list)
     """The same while most writers write."""
     still_ms: list[float] = field(default_factory=list)
     """The same from a copy of the replica: the follower computes in this process, but what is read does not change."""
-    looks_ms: dict[int, list[float]] = field(default_factory=dict)
-    """Times of looks at the log while nobody writes, by the number of entries that they apply."""
-    servers_ms: list[float] = field(default_factory=list)
-    """CPU times of the server for looks that find one entry; empty if the server is on another machine."""
 
 
 def connect(url: str, folder: Path) -> FleetLibrary:
@@ -135,72 +114,38 @@ def measure_filling(url: str, folder: Path, steps: int) -> Filled:
             writer.record_many(episodes[at : at + 20])
         writer.sync()
         (after,) = server.execute(_SIZE).fetchone() or (0,)
-        query = "SELECT sum(length(payload)) FROM hardwon.log WHERE namespace = %s"
-        (payload,) = server.execute(query, (writer._log.number,)).fetchone() or (0,)
         cpu_s, began = time.process_time(), time.perf_counter()
         with connect(url, folder / "from-log") as reader:
             log_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
-            server_s = read_cpu_s(reader._log.read("SELECT pg_backend_pid()")[0][0])
             ((replica_bytes,),) = reader._store.rows(_FILE)
         writer.store_snapshot()
         (packed,) = server.execute("SELECT sum(length(content)) FROM hardwon.chunks").fetchone() or (0,)
         began = time.perf_counter()
         with connect(url, folder / "from-snapshot"):
             snapshot_s = time.perf_counter() - began
-    return Filled(log_s, cpu_s, server_s, snapshot_s, after - before, int(payload), replica_bytes, int(packed))
+    return Filled(log_s, cpu_s, snapshot_s, after - before, replica_bytes, int(packed))
 
 
 def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
     """Measure lag and recall of a replica while writers offer steps; the numbers of writers take turns."""
-    loads, rooms, idle = Loads({count: [] for count in counts}), Rooms(2), _Idle(url)
+    loads, rooms = Loads({count: [] for count in counts}), Rooms(2)
     offer = partial(_offer, counts)
     with connect(url, folder / "reader") as reader, start_processes(offer, url, max(counts)) as pipes:
         reader._store.copy_to(folder / "copy.db")
-        with closing(ExperienceLibrary.open(folder / "copy.db", read_only=True)) as copy, closing(idle):
+        with closing(ExperienceLibrary.open(folder / "copy.db", read_only=True)) as copy:
             for _ in range(LOADS):
                 # Other states each time: the result of a state that was asked before is kept.
                 loads.idle_ms.append(_time_recall(reader, rooms))
-                idle.time_looks(reader, loads)
                 for count in counts:
                     with _noting_looks(reader) as looks:
-                        loads.turns[count].append(_offer_together(reader, pipes[:count], looks))
+                        loads.lags_ms[count] += _offer_together(reader, pipes[:count], looks)
                 # In turns of their own: recall competes with the follower of its process.
                 for library, times_ms in ((reader, loads.busy_ms), (copy, loads.still_ms)):
                     for pipe in pipes:
                         pipe.send(LOAD_S)
                     times_ms.append(_time_recall(library, rooms))
-                    _settle(reader, [commit for pipe in pipes for commit in pipe.recv()[0]], lambda: reader.position)
+                    _settle(reader, [commit for pipe in pipes for commit in pipe.recv()], lambda: reader.position)
     return loads
-
-
-class _Idle:
-    """Looks at the log while nobody writes."""
-
-    def __init__(self, url: str) -> None:
-        self._log = Log(url, "default")
-        self._payloads = iter(make_payloads(LOADS * ROUNDS * sum(LOOKS), 50))
-        self._number = 0
-
-    def time_looks(self, library: FleetLibrary, loads: Loads) -> None:
-        """Note the times of looks by the number of entries, and the CPU times of the server for looks of one entry.
-
-        The reader's connection serves its follower, too, so a look without entries may be part of that CPU time.
-        """
-        ((pid,),) = library._log.read("SELECT pg_backend_pid()")
-        for _ in range(ROUNDS):
-            for count in LOOKS:
-                self._number += 1
-                rows = [(f"look-{self._number}-{n}", next(self._payloads)) for n in range(count)]
-                self._log.append("episode", rows)
-                began, server_s = time.perf_counter(), read_cpu_s(pid)
-                library.sync()
-                loads.looks_ms.setdefault(count, []).append(1000 * (time.perf_counter() - began))
-                ended_s = read_cpu_s(pid)
-                if count == LOOKS[0] and server_s is not None and ended_s is not None:
-                    loads.servers_ms.append(1000 * (ended_s - server_s))
-
-    def close(self) -> None:
-        self._log.close()
 
 
 @contextmanager
@@ -212,10 +157,9 @@ def _noting_looks(library: FleetLibrary) -> Iterator[list[Look]]:
 
     def catch_up() -> int:
         nonlocal position
-        begun, before = time.monotonic(), position
-        position = inner()
+        before, position = position, inner()
         if position > before:
-            looks.append(Look(begun, time.monotonic(), position, position - before))
+            looks.append(Look(time.monotonic(), position))
         return position
 
     follower.catch_up = catch_up  # type: ignore[method-assign]
@@ -225,22 +169,14 @@ def _noting_looks(library: FleetLibrary) -> Iterator[list[Look]]:
         del follower.catch_up
 
 
-def _offer_together(library: FleetLibrary, pipes: Sequence[Connection], looks: list[Look]) -> Turn:
-    """Let processes write at the same time, and return what a replica did."""
+def _offer_together(library: FleetLibrary, pipes: Sequence[Connection], looks: list[Look]) -> list[float]:
+    """Let processes write at the same time, and return the lags of their entries in ms."""
     for pipe in pipes:
         pipe.send(LOAD_S)
-    answers = [pipe.recv() for pipe in pipes]
-    commits = [commit for written, _ in answers for commit in written]
+    commits = [commit for pipe in pipes for commit in pipe.recv()]
     places = _settle(library, commits, lambda: looks[-1].position if looks else 0)
     ends = [look.position for look in looks]
-    found = [(moment, looks[bisect_left(ends, places[ref])]) for ref, moment in commits]
-    spent = [cpu_s for _, cpu_s in answers]
-    return Turn(
-        [1000 * max(0.0, look.ended - moment) for moment, look in found],
-        [1000 * max(0.0, look.begun - moment) for moment, look in found],
-        list(looks),
-        None if None in spent else 1000 * sum(spent) / max(1, len(commits)),
-    )
+    return [1000 * max(0.0, looks[bisect_left(ends, places[ref])].ended - moment) for ref, moment in commits]
 
 
 def _settle(library: FleetLibrary, commits: Sequence[Commit], reach: Callable[[], int]) -> dict[int, int]:
@@ -257,12 +193,7 @@ def _settle(library: FleetLibrary, commits: Sequence[Commit], reach: Callable[[]
 
 def _time_recall(library: ExperienceLibrary, rooms: Rooms) -> float:
     """Return the median time of a recall in ms."""
-    times = []
-    for state in [rooms.draw_state() for _ in range(RECALLS)]:
-        began = time.perf_counter()
-        library.recall(state)
-        times.append(1000 * (time.perf_counter() - began))
-    return statistics.median(times)
+    return median(time_ms(library.recall, state)[0] for state in [rooms.draw_state() for _ in range(RECALLS)])
 
 
 def count_ways(counts: Sequence[int], who: int) -> int:
@@ -286,11 +217,9 @@ def _offer(counts: Sequence[int], url: str, who: int, pipe: Any) -> None:
 
     thread = threading.Thread(target=give_positions, daemon=True)
     thread.start()
-    pids = [each("SELECT pg_backend_pid()")[0][0] for each in (log.read, log.write)]
     pipe.send(None)
     while (load_s := pipe.recv()) is not None:
         commits: list[Commit] = []
-        before_s = _read_host_s(pids)
         due = ended = time.monotonic()
         ended += load_s
         while (due := due + chance.expovariate(OFFER / EPISODE)) < ended:
@@ -299,19 +228,7 @@ def _offer(counts: Sequence[int], url: str, who: int, pipe: Any) -> None:
             (ref,) = log.append("episode", [(f"offer-{who}-{number}", payloads[number % len(payloads)])])
             commits.append(Commit(ref, time.monotonic()))
             written.set()
-        after_s = _read_host_s(pids)
-        pipe.send((commits, None if after_s is None or before_s is None else after_s - before_s))
+        pipe.send(commits)
     stopping.set()
     thread.join()
     log.close()
-
-
-def _read_host_s(pids: Sequence[int]) -> float | None:
-    """Return the CPU time of this process and of its sessions of the server; None if these are on another machine."""
-    sessions = [read_cpu_s(pid) for pid in pids]
-    return None if None in sessions else time.process_time() + sum(each or 0.0 for each in sessions)
-
-
-def percentile(values: list[float], percent: float) -> float:
-    """Return a percentile of measured values."""
-    return float(np.percentile(values, percent))

@@ -3,11 +3,10 @@
 import json
 import resource
 import statistics
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from benchmarks.harness.timing import run_python, time_ms
 
 HEAVY = ("torch", "transformers", "langgraph", "langchain", "sklearn", "faiss", "matplotlib", "sentence_transformers")
 """Packages whose import takes a large part of a second or more."""
@@ -37,7 +36,7 @@ def measure(repeats: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "what": what,
-                "p50_ms": round(1000 * statistics.median(walls), 1),
+                "p50_ms": round(statistics.median(walls), 1),
                 "cpu_p50_ms": round(1000 * statistics.median(cpus), 1),
                 "heavy": heavy_imports(code),
             }
@@ -47,19 +46,14 @@ def measure(repeats: int, tell: Callable[[str], None]) -> list[dict[str, Any]]:
 
 def heavy_imports(code: str) -> list[str]:
     """Run code in a new Python process, and return the packages of `HEAVY` that it imported."""
-    process = _run(_REPORT.format(heavy=HEAVY) + code)
+    process = run_python(_REPORT.format(heavy=HEAVY) + code)
     names: list[str] = json.loads(process.stderr.splitlines()[-1])
     return names
 
 
 def _time_start(code: str) -> tuple[float, float]:
-    """Run code in a new Python process, and return its wall and CPU time in seconds."""
-    usage, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    _run(code)
-    wall, end_usage = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall, end_usage.ru_utime + end_usage.ru_stime - usage.ru_utime - usage.ru_stime
-
-
-def _run(code: str) -> "subprocess.CompletedProcess[str]":
-    """Run code in a new Python process, and capture its output."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    """Run code in a new Python process, and return its wall time in milliseconds and its CPU time in seconds."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    wall_ms, _ = time_ms(run_python, code)
+    end_usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall_ms, end_usage.ru_utime + end_usage.ru_stime - usage.ru_utime - usage.ru_stime

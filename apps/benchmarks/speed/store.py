@@ -18,7 +18,6 @@ import resource
 import shutil
 import sqlite3
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -31,6 +30,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fixtures import EPISODE, Rooms, build
+from benchmarks.harness.tables import Row, build_row
+from benchmarks.harness.timing import call_in_new_process, time_ms
 from hardwon.memory import ExperienceLibrary, Item, Step, Trajectory
 from hardwon.memory.retrieval.embedders import Vectors, open_embedder
 from hardwon.memory.storage.episodes import dumps, state_text
@@ -43,8 +44,6 @@ ACTIONS = 20
 """Admissible actions in the recall with estimates."""
 TENANTS, EACH = 25, 20
 """Number of namespaces, and of items in each."""
-
-Row = dict[str, Any]
 
 
 def measure(steps: int, large: int, tell: Callable[[str], None]) -> list[Row]:
@@ -68,11 +67,6 @@ def measure(steps: int, large: int, tell: Callable[[str], None]) -> list[Row]:
     return rows
 
 
-def _row(what: str, n: int, value: float, unit: str, promise: str) -> Row:
-    """Return the row of one figure."""
-    return {"what": what, "n": n, "value": round(value, 3), "unit": unit, "promise": promise}
-
-
 # -- writing --------------------------------------------------------------------------------------
 
 
@@ -88,19 +82,19 @@ def _measure_writing(folder: Path, steps: int, tell: Callable[[str], None]) -> l
         for episode in rooms.generate_episodes(SINGLES, library.keys):
             for step in episode.steps:
                 single = Trajectory(episode.task, (step,), True, 1.0)
-                ours.append(_time_call(library.record, single))
-                parts.append(_time_call(plain.add, single.steps[0]))
+                ours.append(time_ms(library.record, single)[0])
+                parts.append(time_ms(plain.add, single.steps[0])[0])
         plain.close()
         # The first read empties the write buffer.
-        filing_s = _time_call(library.segments, ref) / len(ours)
-    single_s, plain_s = statistics.median(ours), statistics.median(parts)
+        filing_s = time_ms(library.segments, ref)[0] / 1000 / len(ours)
+    single_s, plain_s = statistics.median(ours) / 1000, statistics.median(parts) / 1000
     return [
-        _row("single adds", SINGLES, 1 / single_s, "1/s", ""),
-        _row("single adds, plain parts", SINGLES, 1 / plain_s, "1/s", ""),
-        _row("single adds, of the plain parts", SINGLES, plain_s / single_s, "x", ">= 0.8"),
-        _row("single adds, filed, of the plain parts", SINGLES, plain_s / (single_s + filing_s), "x", ""),
+        build_row("single adds", SINGLES, 1 / single_s, "1/s", ""),
+        build_row("single adds, plain parts", SINGLES, 1 / plain_s, "1/s", ""),
+        build_row("single adds, of the plain parts", SINGLES, plain_s / single_s, "x", ">= 0.8"),
+        build_row("single adds, filed, of the plain parts", SINGLES, plain_s / (single_s + filing_s), "x", ""),
         *(
-            _row(f"batched adds, {batch * EPISODE} a transaction{filed}", steps, rate, "steps/s", promise)
+            build_row(f"batched adds, {batch * EPISODE} a transaction{filed}", steps, rate, "steps/s", promise)
             for batch, rates in zip(BATCHES, batched, strict=True)
             for rate, filed, promise in zip(rates, ("", ", filed"), (">= 15000", ""), strict=True)
         ),
@@ -170,14 +164,14 @@ def _measure_memory_and_disk(folder: Path, steps: int, tell: Callable[[str], Non
     library.close()
     unembedded_mb = path.stat().st_size / 1e6
     tell("measuring memory in a new process ...")
-    memory = _run_fresh("recall_without_embedding", path, rooms.draw_state().observation)
+    memory = call_in_new_process(recall_without_embedding, path, rooms.draw_state().observation)
     with ExperienceLibrary.open(path) as library:
         library.add_many(rooms.generate_items())
         library.index()
     return [
-        _row("memory, nothing embedded", steps, memory["mb"], "MB", "<= 130"),
-        _row("disk, nothing embedded", steps, unembedded_mb, "MB", "<= 40"),
-        _row("disk, embedded", steps, path.stat().st_size / 1e6, "MB", "<= 40"),
+        build_row("memory, nothing embedded", steps, memory["mb"], "MB", "<= 130"),
+        build_row("disk, nothing embedded", steps, unembedded_mb, "MB", "<= 40"),
+        build_row("disk, embedded", steps, path.stat().st_size / 1e6, "MB", "<= 40"),
     ]
 
 
@@ -217,10 +211,10 @@ def _measure_opening(folder: Path, steps: int, tell: Callable[[str], None]) -> l
     query = json.dumps([state.observation, state.task, sorted({rooms.draw_action(state) for _ in range(20 * ACTIONS)})])
     rows = []
     for what, promise in (("from its files", 0.5), ("from the library alone", 20.0)):
-        results = [_run_fresh("first_recalls", path, query) for _ in range(3 if promise < 1 else 1)]
+        results = [call_in_new_process(first_recalls, path, query) for _ in range(3 if promise < 1 else 1)]
         for name in ("recall", "estimates"):
             seconds = statistics.median(result[name] for result in results)
-            rows.append(_row(f"open to first {name}, {what}", steps, seconds, "s", f"<= {promise:g}"))
+            rows.append(build_row(f"open to first {name}, {what}", steps, seconds, "s", f"<= {promise:g}"))
         # Without its index files, the library has to rebuild them on opening.
         shutil.rmtree(f"{path}.index", ignore_errors=True)
     return rows
@@ -266,15 +260,6 @@ def first_recalls(path: str, query: str) -> Row:
     return seconds
 
 
-def _run_fresh(call: str, *arguments: object) -> Row:
-    """Run a function of this module in a new process, and return its result."""
-    code = f"import json, sys; from {__name__} import {call}; print(json.dumps({call}(*sys.argv[1:])))"
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    process = subprocess.run(command, capture_output=True, text=True, check=True)
-    result: Row = json.loads(process.stdout.splitlines()[-1])
-    return result
-
-
 # -- tenants --------------------------------------------------------------------------------------
 
 
@@ -289,8 +274,8 @@ def _measure_tenants(folder: Path, steps: int, tell: Callable[[str], None]) -> l
     library.close()
     _fill_namespace(folder / "large.db", "small", EACH)
     return [
-        _row(f"tenants, {TENANTS} of {EACH}", TENANTS * EACH, many, "of 5", "5"),
-        _row("tenants, a small beside a large", steps, _count_own_hits(folder / "large.db", "small"), "of 5", "5"),
+        build_row(f"tenants, {TENANTS} of {EACH}", TENANTS * EACH, many, "of 5", "5"),
+        build_row("tenants, a small beside a large", steps, _count_own_hits(folder / "large.db", "small"), "of 5", "5"),
     ]
 
 
@@ -307,10 +292,3 @@ def _count_own_hits(path: Path, namespace: str) -> int:
     with ExperienceLibrary.open(path, namespace=namespace) as library:
         results = [library.search("the wardrobe holds", 5, how=how) for how in ("hybrid", "dense", "text")]
     return min(sum(isinstance(hit.what, Item) and hit.what.writer == namespace for hit in hits) for hits in results)
-
-
-def _time_call(call: Callable[[Any], object], argument: object) -> float:
-    """Return the seconds that a call takes."""
-    start = time.perf_counter()
-    call(argument)
-    return time.perf_counter() - start

@@ -6,16 +6,13 @@ turns of one cycle come in random order. So all figures of a cycle see the same 
 
 import multiprocessing
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import psycopg
 
 from benchmarks.fixtures import EPISODE, Rooms
@@ -42,43 +39,12 @@ class Turns:
     """Writes per second in each turn."""
     times_ms: list[float] = field(default_factory=list)
     """Time of each write."""
-    client_s: float = 0.0
-    """CPU time of the writing processes."""
-    server_s: float | None = 0.0
-    """CPU time of their sessions of the server; None if the server is on another machine."""
-
-    @property
-    def rate(self) -> float:
-        """Return the median of the writes per second."""
-        return statistics.median(self.rates)
-
-    def time_ms(self, percent: float) -> float:
-        """Return a percentile of the time of a write."""
-        return float(np.percentile(self.times_ms, percent))
-
-    @property
-    def client_ms(self) -> float:
-        """Return the CPU time of the writing process for one write."""
-        return 1000 * self.client_s / len(self.times_ms)
-
-    @property
-    def server_ms(self) -> float | None:
-        """Return the CPU time of the server for one write."""
-        return None if self.server_s is None else 1000 * self.server_s / len(self.times_ms)
 
 
 def make_payloads(count: int, seed: int) -> list[bytes]:
     """Return the payloads of random episodes of `EPISODE` steps."""
     episodes = Rooms(seed).generate_episodes(count * EPISODE, lambda state, action: ("*", action))
     return [pack_episode_entry(redact_and_pack(episode)[1], lambda ids: {}) for episode in episodes]
-
-
-def read_cpu_s(pid: int) -> float | None:
-    """Return the CPU time of a process of this machine; None if the process or the figure does not exist."""
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def measure_turns(url: str, counts: Sequence[int], cycles: int) -> dict[tuple[How, int], Turns]:
@@ -100,16 +66,10 @@ def measure_turns(url: str, counts: Sequence[int], cycles: int) -> dict[tuple[Ho
             for how, count in chance.sample(plan, len(plan)):
                 for pipe in pipes[:count]:
                     pipe.send((how, TURN_S))
-                _add(measured[how, count], [pipe.recv() for pipe in pipes[:count]])
+                answers = [pipe.recv() for pipe in pipes[:count]]
+                measured[how, count].times_ms += [1000 * each for times, _ in answers for each in times]
+                measured[how, count].rates.append(sum(len(times) / took_s for times, took_s in answers))
     return measured
-
-
-def _add(turns: Turns, answers: list[tuple[list[float], float, float, float | None]]) -> None:
-    turns.rates.append(sum(len(times) / took_s for times, took_s, _, _ in answers))
-    for times, _, client_s, server_s in answers:
-        turns.times_ms += [1000 * each for each in times]
-        turns.client_s += client_s
-        turns.server_s = None if server_s is None or turns.server_s is None else turns.server_s + server_s
 
 
 @contextmanager
@@ -148,13 +108,11 @@ def _write(url: str, who: int, pipe: Any) -> None:
     insert = "INSERT INTO bare(key, payload) VALUES (%s, %s)"
     log = Log(url, NAMESPACE)
     with psycopg.connect(url, autocommit=True) as connection:
-        pids = {"bare": connection.info.backend_pid, "log": log.write("SELECT pg_backend_pid()")[0][0]}
         pipe.send(None)
         while (request := pipe.recv()) is not None:
             how, turn_s = request
             times: list[float] = []
-            server_s, client_s, began = read_cpu_s(pids[how]), time.process_time(), time.perf_counter()
-            now = began
+            began = now = time.perf_counter()
             while now < began + turn_s:
                 number, before = number + 1, now
                 key, payload = f"{who}-{number}", payloads[number % DISTINCT]
@@ -164,8 +122,5 @@ def _write(url: str, who: int, pipe: Any) -> None:
                     log.append("episode", [(key, payload)])
                 now = time.perf_counter()
                 times.append(now - before)
-            client_s = time.process_time() - client_s
-            ended_s = read_cpu_s(pids[how])
-            spent_s = None if server_s is None or ended_s is None else ended_s - server_s
-            pipe.send((times, now - began, client_s, spent_s))
+            pipe.send((times, now - began))
     log.close()

@@ -20,13 +20,10 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.peers.report import figure
-from hardwon.apps.shared.common import AsJson, print_figures, say_json, table, tell
+from benchmarks.harness.tables import Place, Row, format_markdown, print_rows
+from hardwon.apps.shared.common import AsJson, tell
 from hardwon.memory.errors import ConfigError, MissingExtra
 
-from .train import fill, markdown
-
-BEGIN, END = "<!-- bench gpu: begin -->", "<!-- bench gpu: end -->"
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 """Dense bf16 floating-point operations per second, by a part of the device's name."""
 PUBLIC = 13_300
@@ -34,7 +31,6 @@ PUBLIC = 13_300
 RANK = 16
 WARM = 2
 """Untimed rounds before the measurement."""
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -85,15 +81,11 @@ def gpu(
     as_json: AsJson = False,
 ) -> None:
     """Measure tokens per second, MFU and memory on a GPU, for a model in the shape of Qwen3-0.6B with a LoRA."""
-    if write is not None and BEGIN not in write.read_text(encoding="utf-8"):
-        raise ConfigError(f"{write} has no line {BEGIN!r}; add it and {END!r} where the table belongs.")
+    place = Place(write, "gpu") if write else None
     rows = measure(TINY if tiny else Load(), "cpu" if tiny else "cuda", rounds, tell)
-    if write is not None:
-        fill(write, BEGIN, END, [f"`hardwon bench gpu --rounds {rounds}`:", markdown(rows)])
-    if as_json:
-        say_json({"rows": rows})
-    else:
-        print_figures(table(*rows[0], rows=[list(map(str, row.values())) for row in rows]))
+    if place:
+        place.fill(f"`hardwon bench gpu --rounds {rounds}`:\n\n{format_markdown(rows)}")
+    print_rows(rows, as_json)
 
 
 def measure(load: Load, device: str, rounds: int, tell: Callable[[str], None]) -> list[Row]:
@@ -124,7 +116,7 @@ def measure(load: Load, device: str, rounds: int, tell: Callable[[str], None]) -
     peak = next((peak for part, peak in PEAKS.items() if part in name), None)
     figures = {
         "device": name,
-        "weights of the layers' matrices, M": figure(load.weights / 1e6),
+        "weights of the layers' matrices, M": _round_figure(load.weights / 1e6),
         **bench.measure_training(peak),
         **bench.measure_generation(),
     }
@@ -174,11 +166,11 @@ class _Bench:
         flops = self._measure_flops(tokens)
         return {
             "trained tokens a second": round(rate),
-            f"times the {PUBLIC:,} that were published for one H100": figure(rate / PUBLIC),
-            "operations that a trained token needs, G": figure(needed / 1e9),
+            f"times the {PUBLIC:,} that were published for one H100": _round_figure(rate / PUBLIC),
+            "operations that a trained token needs, G": _round_figure(needed / 1e9),
             "MFU by those": _compute_mfu(rate * needed, peak),
             "MFU as if all weights had gradients": _compute_mfu(1.5 * rate * needed, peak),
-            "matrices here, TFLOP/s": figure(flops / 1e12),
+            "matrices here, TFLOP/s": _round_figure(flops / 1e12),
             "floor: trained tokens a second at that speed": round(flops / needed),
             "tokens of a micro-batch": budget,
             "memory of training, GB": memory,
@@ -219,8 +211,8 @@ class _Bench:
         floor = numbers * (2 if self._device == "cuda" else 4) / self._measure_bandwidth()
         return {
             "generated tokens a second": round(completion_tokens / seconds),
-            f"a decoding round of {load.episodes} episodes, ms": figure(1000 * round_s),
-            "floor of it: reading weights and caches, ms": figure(1000 * floor),
+            f"a decoding round of {load.episodes} episodes, ms": _round_figure(1000 * round_s),
+            "floor of it: reading weights and caches, ms": _round_figure(1000 * floor),
             "memory of generation, GB": memory,
         }
 
@@ -303,6 +295,11 @@ class _Bench:
         target = torch.empty_like(source)
         # A copy reads and writes every byte, so it moves twice the size.
         return 2 * size / min(self._time_call(lambda: target.copy_(source)) for _ in range(10))
+
+
+def _round_figure(value: float) -> float:
+    """Round to three significant digits, or to a whole number from 100 on."""
+    return round(value) if value >= 100 else float(f"{value:.3g}")
 
 
 def _compute_mfu(used: float, peak: float | None) -> float | None:

@@ -7,19 +7,22 @@ affects all of them alike. TRL runs in its own virtual environment; if it cannot
 the reason is reported. See `benchmarks.training.work` and `benchmarks.peers.trl_grpo` for the work of each system.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from hardwon.memory.errors import ConfigError, MissingExtra
+from benchmarks.harness.tables import Place, Row, format_markdown
+from benchmarks.harness.timing import take_turns, time_cpu_s
+from hardwon.memory.errors import MissingExtra
 
-BEGIN, END = "<!-- bench train: begin -->", "<!-- bench train: end -->"
 WARM = 2
 """Untimed rounds before the measurement."""
+TRL = "generation and training", "trl"
+"""Name of the arm whose process reports both phases at once."""
 TRL_LIMIT_S = 60.0
 """Time limit in seconds for a round of TRL; its start may take ten times as long."""
 BASE_TIMES = 10
@@ -32,7 +35,6 @@ TARGETS = (
 )
 """Targets: name, phase, our row, baseline row, and the least ratio of our throughput to the baseline's."""
 
-Row = dict[str, Any]
 Tell = Callable[[str], None]
 Seconds = dict[tuple[str, str], list[float]]
 """CPU seconds of every round, by phase and system."""
@@ -77,24 +79,26 @@ def _run_rounds(
 
     seconds: Seconds = {name: [] for name in systems}
     process, why = (None, trl) if isinstance(trl, str) else (trl, "")
-    # Negative numbers are warm-up rounds, which are run but not kept.
-    for number in range(-WARM, rounds):
-        tell(f"round {max(0, number + 1)} of {rounds} ...")
-        spent = {}
-        for name, work in systems.items():
-            start = time.process_time()
-            work()
-            spent[name] = time.process_time() - start
-        if process is not None:
-            try:
-                process.until("ready")
-                process.go()
-                spent["generation", "trl"], spent["training", "trl"] = process.until("step")
-            except ScriptDied as error:  # go on without TRL: our own rows are still valid
-                process, why = None, str(error)
-        if number >= 0:
-            for name, value in spent.items():
-                seconds.setdefault(name, []).append(value)
+
+    def step_trl() -> Any:
+        nonlocal process, why
+        if process is None:
+            return None
+        try:
+            process.until("ready")
+            process.go()
+            return process.until("step")
+        except ScriptDied as error:  # go on without TRL: our own rows are still valid
+            process, why = None, str(error)
+            return None
+
+    arms: dict[tuple[str, str], Callable[[], Any]] = {name: partial(time_cpu_s, work) for name, work in systems.items()}
+    for number, spent in take_turns({**arms, TRL: step_trl}, rounds, WARM):
+        tell(f"round {number + 1} of {rounds} ...")
+        if steps := spent.pop(TRL):
+            spent["generation", "trl"], spent["training", "trl"] = steps
+        for name, value in spent.items():
+            seconds.setdefault(name, []).append(value)
     # Ratios need a value from every round, so a TRL that died midway has no row.
     return {name: values for name, values in seconds.items() if len(values) == rounds}, why
 
@@ -150,36 +154,10 @@ def targets(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-def check_marks(path: Path) -> None:
-    """Raise `ConfigError` if the file has no place for the tables."""
-    if BEGIN not in path.read_text(encoding="utf-8"):
-        raise ConfigError(f"{path} has no line {BEGIN!r}; add it and {END!r} where the tables belong.")
-
-
-def write(path: Path, results: Row, command: str) -> None:
-    """Replace the marked part of a Markdown file with the tables."""
-    parts = [f"`{command}`:", markdown(results["rows"]), markdown(results["targets"])]
-    parts.append(markdown([{"the floor": name, "": value} for name, value in results["floor"].items()]))
+def write(place: Place, results: Row, command: str) -> None:
+    """Write the tables into a page."""
+    floor = [{"the floor": name, "": value} for name, value in results["floor"].items()]
+    parts = [f"`{command}`:", *map(format_markdown, (results["rows"], results["targets"], floor))]
     if "trl" in results:
         parts.append(f"TRL: {results['trl']}.")
-    fill(path, BEGIN, END, parts)
-
-
-def fill(path: Path, begin: str, end: str, parts: Sequence[str]) -> None:
-    """Replace the text between two marks of a Markdown file with paragraphs."""
-    text = path.read_text(encoding="utf-8")
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    path.write_text(f"{before}{begin}\n" + "\n\n".join(parts) + f"\n{end}{after}", encoding="utf-8")
-
-
-def markdown(lines: Sequence[Row]) -> str:
-    """Return rows of equal columns as a Markdown table."""
-    heads = list(lines[0])
-    cells = [" | ".join(_format_cell(line[head]) for head in heads) for line in lines]
-    header = " | ".join(head.replace("_", " ") for head in heads)
-    return "\n".join([f"| {header} |", "|" + "---|" * len(heads), *(f"| {line} |" for line in cells)])
-
-
-def _format_cell(value: Any) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+    place.fill("\n\n".join(parts))

@@ -11,7 +11,6 @@ metrics.
 import asyncio
 import json
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.harness.timing import time_cpu_s
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.samples import Ids, PackedSequence
@@ -226,7 +226,7 @@ def measure_floor(batch: Batch) -> dict[str, Any]:
     rows = episodes, episodes * length
     decoding, learning = (_measure_gflops(number, width, config.intermediate_size) for number in rows)
     narrow = build_model(config.vocab_size, replace(NARROW, layers=layers))
-    overhead = min(_time_cpu(lambda: play(narrow, batch.observed)) for _ in range(5)) / (TURNS * SAID)
+    overhead = min(time_cpu_s(lambda: play(narrow, batch.observed)) for _ in range(5)) / (TURNS * SAID)
     spare = 1 / (token * read / (decoding * 1e9) + overhead / episodes)
     return {
         "floating-point operations to read a token, M": round(token / 1e6, 2),
@@ -251,12 +251,5 @@ def _measure_gflops(rows: int, hidden: int, intermediate: int) -> float:
             torch.nn.functional.linear(inputs, weight)
 
     with torch.inference_mode():
-        best = min(_time_cpu(work) for _ in range(7)) / times
+        best = min(time_cpu_s(work) for _ in range(7)) / times
     return 2 * rows * weight.numel() / best / 1e9
-
-
-def _time_cpu(work: Callable[[], object]) -> float:
-    """Return the CPU seconds that a call takes."""
-    start = time.process_time()
-    work()
-    return time.process_time() - start

@@ -4,8 +4,7 @@ import pytest
 from tests.memory.fleet.conftest import server, url
 
 from benchmarks.fixtures import EPISODE
-from benchmarks.speed import fleet, replicas, scale
-from benchmarks.speed.simulation import LOAD_S, OFFER
+from benchmarks.speed import fleet, replicas
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 
@@ -13,23 +12,13 @@ __all__ = ["server", "url"]
 
 
 def test_every_figure_is_measured(url, tmp_path, monkeypatch):
-    """Also those that the simulation needs."""
     monkeypatch.setattr(fleet, "CYCLES", 2)
     monkeypatch.setattr(fleet, "WRITERS", (1, 2))
-    monkeypatch.setattr(scale, "SOME", 2)
-    monkeypatch.setattr(scale, "MANY", 2)
     for name, value in (("LOADS", 1), ("LOAD_S", 0.5), ("RECALLS", 5)):
         monkeypatch.setattr(replicas, name, value)
     rows = fleet.measure(url, 60, lambda words: None)
     assert all(row["value"] > 0 for row in rows)
     assert {row["n"] for row in rows if row["what"] == "lag, median"} == {1, 2}
-    # Looks at one or two entries in half a second say nothing about the cost of an entry.
-    line = {"entries of a look under load": (1, 2), "look under load": (20, 30)}
-    rows = [row | {"value": line[row["what"]][row["n"] - 1]} if row["what"] in line else row for row in rows]
-    figures = scale.Figures([rows])
-    model = scale.calibrate(figures)
-    assert scale.check(model, figures)
-    assert scale.extrapolate(model, figures, 10**8, 16)
 
 
 def test_a_database_with_a_library_is_left_alone(url, tmp_path):
@@ -42,5 +31,5 @@ def test_a_database_with_a_library_is_left_alone(url, tmp_path):
 def test_no_episode_is_offered_twice(who, ways):
     """To apply one again is cheaper, and the writers of most turns would be the first to do so."""
     assert replicas.count_ways(fleet.WRITERS, who) == ways
-    steps = replicas.LOADS * LOAD_S * OFFER
+    steps = replicas.LOADS * replicas.LOAD_S * replicas.OFFER
     assert 1.1 * steps / EPISODE <= replicas.OFFERED

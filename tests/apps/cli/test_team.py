@@ -12,6 +12,7 @@ from examples.team_tasks.scout import Map
 from examples.team_tasks.slow import Slow
 from rich.console import Console
 
+from benchmarks.harness.intervals import bootstrap
 from benchmarks.learning import team
 from benchmarks.learning.clock import run_counted
 from hardwon.apps.cli import team_errands
@@ -207,5 +208,5 @@ def test_bench_team_rows(hardwon_json, tmp_path, monkeypatch):
 
 def test_saved_is_paired_with_the_same_runs_without_sharing():
     assert team.compute_saved([(6.0, 10.0), (6.0, 10.0)]) == pytest.approx(40.0)
-    low, high = team.bootstrap_interval([(5.0, 10.0), (7.0, 10.0)] * 20, team.compute_saved)
+    low, high = bootstrap([(5.0, 10.0), (7.0, 10.0)] * 20, team.compute_saved)
     assert low < 40.0 < high

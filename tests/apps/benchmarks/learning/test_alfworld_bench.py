@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from benchmarks.harness.results import Results
 from benchmarks.learning import alfworld as bench, alfworld_games as games
 from hardwon.memory import Diagnosis, ExperienceLibrary, Reasons, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
@@ -82,18 +83,18 @@ def test_another_version_of_alfworld_is_refused(monkeypatch):
 def test_results_continue_after_a_kill(tmp_path):
     """The last line was being written when the process was killed; that episode is played again."""
     path = tmp_path / "results.jsonl"
-    results = bench._Results(path, SETUP)
+    results = Results(path, asdict(SETUP))
     results.add({"arm": "own", "seed": 0, "game": "one", "success": True})
     with path.open("a") as file:
         file.write('{"arm": "own", "seed": 0, "ga')
-    again = bench._Results(path, SETUP)
-    assert again.is_done("own", 0, "one")
-    assert not again.is_done("none", 0, "one")
+    again = Results(path, asdict(SETUP))
+    assert again.find(arm="own", seed=0, game="one")
+    assert not again.find(arm="none", seed=0, game="one")
     again.add({"arm": "own", "seed": 0, "game": "two", "success": False})
     assert len(path.read_text().splitlines()) == 3
     other = bench.Setup(**{**asdict(SETUP), "fold": 1})
     with pytest.raises(ConfigError, match="another setup"):
-        bench._Results(path, other)
+        Results(path, asdict(other))
 
 
 def record(library, seed, task="put cup in shelf"):
@@ -134,7 +135,7 @@ def test_an_arm_that_shows_nothing_is_an_error_where_it_must_speak(arm, fails, t
             yield bench._Player(arm, Recalling(), library, ())  # type: ignore[arg-type]
 
     monkeypatch.setattr(bench, "_open_arm", open_arm)
-    results, folds = bench._Results(tmp_path / "results.jsonl", SETUP), {"learn": (), "test": ("a/one/x/g",)}
+    results, folds = Results(tmp_path / "results.jsonl", asdict(SETUP)), {"learn": (), "test": ("a/one/x/g",)}
     if not fails:
         bench.play_seed(SETUP, folds, [arm], 0, tmp_path, results)
         return

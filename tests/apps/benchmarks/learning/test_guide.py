@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("torch", reason="needs the train extra")
 
-from benchmarks.learning.guide import ARMS, TEST, TUNING, WORLDS, bootstrap, format_tables, summarize
+from benchmarks.harness.intervals import bootstrap
+from benchmarks.learning.guide import ARMS, TEST, TUNING, WORLDS, format_tables, summarize
 from benchmarks.learning.guide_houses import DEMOS, EASY, KINDS, Memory, build_memories, build_query, rebuild
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 

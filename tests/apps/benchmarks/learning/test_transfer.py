@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from benchmarks.learning.transfer import EMPTY, Transfer, compare, compute_paired_interval, format_table, run
+from benchmarks.harness.intervals import compute_paired_interval
+from benchmarks.learning.transfer import EMPTY, Transfer, compare, format_table, run
 from hardwon.memory.errors import ConfigError, UnknownName
 
 PLAN = Transfer(games=("mapreader", "coin"), episodes=2, fold="dev", tests=(0, 1), seeds=(0,))
@@ -40,7 +41,7 @@ def test_a_cell_that_is_worse_than_empty_is_marked():
 
 def test_the_interval_is_of_paired_differences():
     """By hand: differences 1, 0, 0, -1 have mean 0 and variance 2/3."""
-    low, high = compute_paired_interval([[1, 0], [0, -1]])
+    low, high = compute_paired_interval([1, 0, 0, -1])
     assert -low == high == pytest.approx(1.96 * (2 / 3 / 4) ** 0.5)
 
 
@@ -65,7 +66,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert len(played) == 1
     key = lambda one: json.dumps(one, sort_keys=True)  # noqa: E731
     assert sorted(again, key=key) == sorted(rows, key=key)
-    with pytest.raises(ConfigError, match="other settings"):
+    with pytest.raises(ConfigError, match="another setup"):
         run(Transfer(games=PLAN.games, episodes=3, fold="dev", tests=(0, 1), seeds=(0,)), tmp_path)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from benchmarks.memory import arms, bfcl_notes, conversations, measure
 from benchmarks.memory.collection import Collection, Note, Query, match_texts
-from benchmarks.peers import environments
+from benchmarks.peers import environments, processes
 from benchmarks.retrieval import trajectories
 from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
 from hardwon.memory.retrieval.embedders import open_embedder
@@ -221,9 +222,36 @@ def test_figures_of_a_ranking():
     assert ndcg == pytest.approx((1 + 1 / math.log2(8)) / (1 + 1 / math.log2(3)))
 
 
+EXACT = """
+import numpy as np
+
+class Exact:
+    def __init__(self, look_up):
+        self.look_up, self.notes = look_up, {}
+
+    def add_batch(self, tenant, texts):
+        self.notes.setdefault(tenant, []).extend(texts)
+
+    def search(self, tenant, text, k):
+        vectors = np.stack([self.look_up.get_vector(note) for note in self.notes[tenant]])
+        cosines = vectors @ self.look_up.get_vector(text)
+        return [self.notes[tenant][at] for at in np.argsort(-cosines, kind="stable")[:k]]
+
+    def close(self):
+        pass
+
+def open_memory(folder, look_up, variant):
+    return Exact(look_up)
+"""
+
+
 def test_peer_ranks_the_same_texts_in_its_own_process(folder, tmp_path, monkeypatch):
-    """Our own adapter stands for a peer; its dense search equals exact vector search."""
-    monkeypatch.setattr(arms, "PEERS", {"LangMem": arms.Peer("ours", "", "langmem")})
+    """An exact vector search stands for a peer."""
+    scripts = tmp_path / "peers"
+    shutil.copytree(processes.SCRIPTS, scripts)
+    (scripts / "exact.py").write_text(EXACT, encoding="utf-8")
+    monkeypatch.setattr(processes, "SCRIPTS", scripts)
+    monkeypatch.setattr(arms, "PEERS", {"LangMem": arms.Peer("exact", "", "langmem")})
     monkeypatch.setattr(environments, "find_python", lambda name, cache: Path(sys.executable))
     collection = conversations.read_locomo(folder / "locomo10.json")
     embedder = open_embedder("hashing")

@@ -89,3 +89,18 @@ def test_a_question_about_a_redacted_observation_counts_as_found(folder, hashing
     steps = folder / "homes" / "steps.jsonl"
     steps.write_text(steps.read_text(encoding="utf-8").replace("of the cellar", "of anna@example.com and cellar"))
     assert measured(folder)["question", "ours, hashing, recall"]["figure"] == 1.0
+
+
+def test_a_model_that_is_not_installed_is_skipped_with_a_word(folder, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "sentence_transformers", None)
+    said: list[str] = []
+    rows = sets.measure(folder, said.append)
+    assert not any("MiniLM" in row["method"] for row in rows)
+    assert any("MiniLM is left out" in line for line in said)
+
+
+def test_the_command_prints_json_or_a_table(hardwon, hardwon_json, folder, hashing_only, monkeypatch):
+    rows = hardwon_json("bench", "retrieval", "--data", str(folder))["rows"]
+    assert {"set", "part", "method", "figure", "ci95", "filled", "n"} == set(rows[0])
+    monkeypatch.setenv("HARDWON_DATA", str(folder))
+    assert "ours, hashing" in hardwon("bench", "retrieval").stdout

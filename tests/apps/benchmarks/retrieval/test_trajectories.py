@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.retrieval import trajectories
-from benchmarks.retrieval.trajectories import interval, read
+from benchmarks.harness.intervals import bootstrap_groups
+from benchmarks.retrieval.trajectories import read
 from hardwon.memory.errors import ConfigError
 
 SEEN = (("I lost my key, %s.", "find_key"), ('{"key": "%s", "found": true}', "send_key"))
@@ -38,37 +38,6 @@ def folder(tmp_path) -> Path:
     return write(tmp_path, *lines, step(40, reward=0.0, action="shout"))
 
 
-@pytest.fixture
-def hashing_only(monkeypatch):
-    """No model in the tests."""
-    monkeypatch.setattr(trajectories, "EMBEDDERS", {"hashing": "hashing"})
-
-
-@pytest.fixture
-def rows(folder, hashing_only):
-    """By method and level."""
-    return {(row["method"], row["level"]): row for row in trajectories.measure(folder, lambda message: None)}
-
-
-def test_every_way_of_retrieving_has_a_row(rows):
-    baselines = [("BM25", level) for level in ("task", "step")] + [("the commonest action", "-")]
-    assert {*baselines, ("dense, hashing", "step"), ("hybrid, hashing", "task"), ("ours, hashing", "step")} <= set(rows)
-    assert sum(method.startswith("ours, hashing, with") for method, _ in rows) == 6
-
-
-def test_steps_tell_the_next_action_where_situations_repeat(rows):
-    """Two situations, an action each: recall knows which; the task, or always the same action, does not."""
-    assert rows["ours, hashing", "step"]["agreement"] == 1.0
-    assert rows["the commonest action", "-"]["agreement"] == 0.5
-    assert rows["BM25", "task"]["agreement"] < 1.0
-
-
-def test_halves_are_told_apart(rows):
-    """Task ids up to 24, and above."""
-    row = rows["ours, hashing", "step"]
-    assert (row["tuning"], row["held_out"], row["n"], row["answered"]) == (1.0, 1.0, 8, 8)
-
-
 def test_only_successful_episodes_are_read_in_order(folder):
     asked = read(folder)
     assert [(one.task, one.t, one.action) for one in asked[:3]] == [
@@ -77,14 +46,6 @@ def test_only_successful_episodes_are_read_in_order(folder):
         (2, 0, "find_key"),
     ]
     assert [one.before for one in asked[:3]] == ["", "find_key()", ""]
-
-
-def test_a_task_never_sees_itself(tmp_path, hashing_only):
-    """Two tasks alike in nothing but the observation: what the left-out one did is never returned."""
-    write(tmp_path, told(1), step(1, action="open"), told(2), step(2, action="kick"))
-    rows = trajectories.measure(tmp_path, lambda message: None)
-    assert {row["agreement"] for row in rows} == {0.0}
-    assert all(row["answered"] == 2 for row in rows if row["method"] == "ours, hashing")
 
 
 @pytest.mark.parametrize(
@@ -127,31 +88,14 @@ def test_one_task_cannot_be_left_out(tmp_path):
 
 def test_a_missing_folder_says_what_to_do(hardwon, tmp_path):
     assert (
-        "Name a folder of trajectories by --data"
+        "name a folder of sets by --data"
         in hardwon("bench", "retrieval", "--data", str(tmp_path / "none"), expect=2).stderr
     )
-
-
-def test_a_model_that_is_not_installed_is_skipped_with_a_word(folder, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "sentence_transformers", None)
-    said: list[str] = []
-    rows = trajectories.measure(folder, said.append)
-    assert not any("MiniLM" in row["method"] for row in rows)
-    assert any("MiniLM is left out" in line for line in said)
-
-
-def test_the_command_prints_json_or_a_table(hardwon, hardwon_json, folder, hashing_only, monkeypatch):
-    rows = hardwon_json("bench", "retrieval", "--data", str(folder))["rows"]
-    assert {"method", "level", "agreement", "agreement_ci95", "tuning", "held_out", "any", "answered", "n"} <= set(
-        rows[0]
-    )
-    monkeypatch.setenv("HARDWON_DATA", str(folder))
-    assert "ours, hashing" in hardwon("bench", "retrieval").stdout
 
 
 def test_intervals_resample_whole_groups():
     """Within a group all is alike: two groups, as wide as can be; one group, no width."""
     values = np.array([0.0, 0.0, 1.0, 1.0])
-    assert interval(values, np.array([1, 1, 2, 2])) == [0.0, 1.0]
-    assert interval(values, np.array([1, 1, 1, 1])) == [0.5, 0.5]
-    assert interval(values[:0], np.array([])) is None
+    assert bootstrap_groups(values, np.array([1, 1, 2, 2])) == [0.0, 1.0]
+    assert bootstrap_groups(values, np.array([1, 1, 1, 1])) == [0.5, 0.5]
+    assert bootstrap_groups(values[:0], np.array([])) is None

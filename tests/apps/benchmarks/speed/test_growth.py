@@ -95,13 +95,3 @@ def test_a_folder_of_another_measurement_is_refused(played, tmp_path):
     growth.measure("coin", [1], print, tmp_path)
     with pytest.raises(ConfigError, match="--out"):
         growth.measure("mapreader", [1], print, tmp_path)
-
-
-def test_a_file_of_an_earlier_version_lacks_turns_and_is_read(tmp_path):
-    (tmp_path / "growth.json").write_text('{"plan": {"game": "coin"}, "benefits": {"1": {"success": 0.5}}}')
-    progress = growth.Progress(tmp_path, {"game": "coin"})
-    assert progress.turns(1) == []
-    progress.add_turn(1, (0.5, 1.5))
-    again = growth.Progress(tmp_path, {"game": "coin"})
-    assert [tuple(turn) for turn in again.turns(1)] == [(0.5, 1.5)]
-    assert again.benefit(1, dict) == {"success": 0.5}

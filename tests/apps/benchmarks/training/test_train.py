@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from benchmarks.harness.tables import Place
 from benchmarks.peers.processes import ScriptDied
 from benchmarks.training import gpu, train, work
 from hardwon.memory.errors import ConfigError
@@ -85,9 +86,9 @@ def test_a_trl_that_dies_is_left_out_with_its_last_words(monkeypatch, tmp_path):
 
 def test_tables_are_written_between_the_marks(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(f"before\n{train.BEGIN}\nold\n{train.END}\nafter\n", encoding="utf-8")
+    page.write_text("before\n<!-- bench train: begin -->\nold\n<!-- bench train: end -->\nafter\n", encoding="utf-8")
     found = {"rows": [{"system": "raw", "tokens_per_cpu_s": 4000}], "targets": [{"what": "x"}], "floor": {"a": 1}}
-    train.write(page, found, "hardwon bench train")
+    train.write(Place(page, "train"), found, "hardwon bench train")
     text = page.read_text(encoding="utf-8")
     assert "| raw | 4,000 |" in text
     assert "old" not in text

@@ -1,0 +1,44 @@
+"""Compute 95 % intervals of means and other statistics by resampling, the same in every run."""
+
+import random
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+RESAMPLES = 2000
+
+
+def bootstrap(values: Sequence[Any], compute: Callable[[Sequence[Any]], float] = fmean) -> tuple[float, float]:
+    """Return the interval of a statistic over independent values, such as pairs of outcomes in one world."""
+    chance = random.Random(0)
+    drawn = sorted(compute(chance.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return drawn[int(0.025 * RESAMPLES)], drawn[int(0.975 * RESAMPLES) - 1]
+
+
+def bootstrap_groups(values: Any, groups: Any) -> list[float] | None:
+    """Return the interval of the mean, resampling whole groups, because the values of a group are alike.
+
+    Args:
+        values: array of n values.
+        groups: array of n group ids.
+
+    Returns:
+        Lower and upper bound, or None without values.
+    """
+    if not len(values):
+        return None
+    _, place = np.unique(groups, return_inverse=True)
+    # Draw groups, not values: sums and sizes suffice for the mean of each resample.
+    sums, sizes = np.bincount(place, values), np.bincount(place)
+    samples = np.random.default_rng(0).integers(len(sizes), size=(RESAMPLES, len(sizes)))
+    means = sums[samples].sum(axis=1) / sizes[samples].sum(axis=1)
+    return [round(float(bound), 3) for bound in np.percentile(means, (2.5, 97.5))]
+
+
+def compute_paired_interval(differences: Sequence[float]) -> tuple[float, float]:
+    """Return the interval of the mean of paired differences by the normal approximation."""
+    n, mean = len(differences), fmean(differences)
+    half = 1.96 * (sum((value - mean) ** 2 for value in differences) / max(1, n - 1) / n) ** 0.5
+    return mean - half, mean + half
