@@ -35,13 +35,7 @@ class Checkpoints:
         self.folder, self._keep = folder, keep
 
     def save(self, iteration: int, write: Callable[[Path], None], score: float | None = None) -> Path:
-        """Save a checkpoint, and delete old ones.
-
-        Args:
-            iteration: Iteration of the run; names the folder.
-            write: Writes the files into the folder that it is given.
-            score: Result of an evaluation, for `best`.
-        """
+        """Save a checkpoint, and delete old ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
         new, folder = self.folder / f"{_NEW}{iteration:06}", self.folder / f"{iteration:06}"
         shutil.rmtree(new, ignore_errors=True)

@@ -39,13 +39,7 @@ class Player:
     def __init__(
         self, session: Session, tell: Callable[[str], None] | None = None, *, pool: WorkerPool | None = None
     ) -> None:
-        """Play in a session.
-
-        Args:
-            session: The session.
-            tell: Receives a line of progress now and then while episodes run.
-            pool: Plays the episodes in other processes; None plays them in this one.
-        """
+        """Play in a session."""
         self._session, self._tell, self.pool = session, tell, pool
         self._agent_pool = AgentPool(session)
         self._programs = open_programs(session)
@@ -114,13 +108,7 @@ class Player:
         arms: Mapping[Arm, int],
         rename: Callable[[Spec], Rename] = lambda _: str,
     ) -> list[Rollout]:
-        """Play recorded paths again in every arm, and return the rollouts with samples to imitate.
-
-        Args:
-            paths: The actions to take, by split and seed of the task instance.
-            arms: Episodes per task instance, by arm.
-            rename: Returns the other names that the samples of an episode show; default: none.
-        """
+        """Play recorded paths again in every arm, and return the rollouts with samples to imitate."""
         session = self._session
         builder = session.config.policy.build_prompts()
         policy = DemonstrationPolicy(session.prompts, paths, builder=builder, rename=rename)

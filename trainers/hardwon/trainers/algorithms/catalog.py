@@ -135,10 +135,6 @@ PARTS = Registry()
 def import_named(name: str, kind: str) -> Any:
     """Return a class of your own, `MODULE:CLASS` of the current folder or an installed module.
 
-    Args:
-        name: `MODULE:CLASS`.
-        kind: What it is, for the message.
-
     Raises:
         UnknownName: It cannot be imported.
     """

@@ -129,16 +129,7 @@ def build_examples(
 
 
 def clean_trajectory(trajectory: Trajectory, settings: Examples, *, remembering: bool = False) -> Trajectory:
-    """Return the trajectory without the steps that should not be imitated.
-
-    Args:
-        trajectory: The trajectory.
-        settings: Which steps to drop.
-        remembering: Whether this copy is shown with memory.
-
-    Returns:
-        A copy with the remaining steps; it may have none.
-    """
+    """Return the trajectory without the steps that should not be imitated."""
     steps = [step for step in trajectory.steps if step.action and (settings.failed_steps or step.diagnosis.success)]
     if settings.circles == "drop" or (settings.circles == "explore" and remembering):
         steps = without_circles(steps)
@@ -146,13 +137,7 @@ def clean_trajectory(trajectory: Trajectory, settings: Examples, *, remembering:
 
 
 def keep_context(trajectory: Trajectory, clean: Trajectory, wrong: str) -> tuple[Trajectory, list[bool]]:
-    """Return the steps of an example, and whether each of them is imitated; the others are context.
-
-    Args:
-        trajectory: The trajectory.
-        clean: The trajectory without the steps that are not worth imitating.
-        wrong: See `Examples.wrong`.
-    """
+    """Return the steps of an example, and whether each of them is imitated; the others are context."""
     if wrong == "drop":
         return clean, [True] * len(clean.steps)
     worth = {id(step) for step in clean.steps}
@@ -261,13 +246,6 @@ class Imitation:
     ) -> None:
         """Prepare the updates.
 
-        Args:
-            model: Causal LM, with or without adapters.
-            examples: Packed sequences; see `build_examples`.
-            settings: Number of updates and optimizer settings.
-            role: Name of the adapter to train, if the model has adapters.
-            parameters: Parameters to train; by default, those of the role.
-
         Raises:
             CannotLearn: There are no examples.
         """
@@ -358,9 +336,6 @@ def warm_start(
     parameters: Mapping[str, nn.Parameter] | None = None,
 ) -> Report:
     """Train the model, or the adapter of one role, on the examples in one go; `Imitation` has the arguments.
-
-    Returns:
-        The loss curve with counts and times; `tell` receives the progress.
 
     Raises:
         CannotLearn: There are no examples.

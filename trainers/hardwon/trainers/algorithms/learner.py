@@ -66,12 +66,6 @@ class Learner:
     ) -> None:
         """Prepare the optimizer and switch the model to evaluation mode.
 
-        Args:
-            model: Causal LM, with or without adapters.
-            parameters: The parameters to train.
-            settings: Optimizer settings.
-            role: Name of the adapter to activate before each step, if the model has adapters.
-
         Raises:
             ConfigError: There are no parameters.
         """
@@ -112,15 +106,6 @@ class Learner:
         A sequence whose advantages are all 0 counts in the denominator. It is only read if the loss has a KL
         or entropy term. A step without any signal changes nothing. With several processes, each one reads its
         share, and all of them make the same step.
-
-        Args:
-            sequences: Packed sequences of one role.
-            loss: What to minimize.
-            reference: Frozen model of the KL term; by default `self.reference`, else the model with its
-                adapters disabled.
-
-        Returns:
-            Metrics: loss, norms, counts of updates and tokens, and tokens per second.
 
         Raises:
             ConfigError: The KL term has no reference, or needs log-probabilities that a sharded base cannot give.

@@ -286,17 +286,7 @@ def split_by_sequence(values: Tensor, sequences: Sequence[PackedSequence]) -> It
 def compute_logprobs(
     model: Any, sequences: Sequence[PackedSequence], *, budget: int, temperature: float = 1.0
 ) -> list[Tensor]:
-    """Compute the log-probabilities of the tokens to train on, without a gradient.
-
-    Args:
-        model: Causal LM.
-        sequences: Sequences to read.
-        budget: Tokens of a micro-batch, padding included.
-        temperature: Temperature of the log-probabilities.
-
-    Returns:
-        One vector per sequence; it is empty where nothing is trained on.
-    """
+    """Compute the log-probabilities of the tokens to train on, without a gradient."""
     device, dtype = get_device_and_dtype(model)
     # by identity: micro_batches reorders the sequences, and hashing one would read all its tokens
     values_by_id: dict[int, Tensor] = {}

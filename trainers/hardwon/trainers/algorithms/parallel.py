@@ -163,15 +163,7 @@ class Team:
         return int(max(numbers))
 
     def all_reduce(self, parameters: Iterable[Any], values: Mapping[str, float]) -> dict[str, float]:
-        """Sum the gradients of all processes in place, in one message, and sum their values by name.
-
-        Args:
-            parameters: The trained parameters, in the same order in every process.
-            values: Counts and sums of this process.
-
-        Returns:
-            The sums over all processes.
-        """
+        """Sum the gradients of all processes in place, in one message, and sum their values by name."""
         import torch
         import torch.distributed as dist
 
@@ -260,12 +252,7 @@ def check_sharding(config: Any) -> None:
 
 
 def run_worker(team: Team, restore: Any) -> None:
-    """Run the jobs of the first process until it ends the run. For every process but the first.
-
-    Args:
-        team: The processes of the run.
-        restore: Opens the session of a checkpoint.
-    """
+    """Run the jobs of the first process until it ends the run. For every process but the first."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first process handles the signal and ends the workers
     session = None
     try:

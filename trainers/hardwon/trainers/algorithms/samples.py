@@ -141,13 +141,6 @@ def compute_anchor(signature: str, memory: str | None) -> str:
 
     The key covers the situation and the memory shown in it: the same situation with other memory is
     another context for the policy.
-
-    Args:
-        signature: Signature of the situation.
-        memory: The text that was shown, if any.
-
-    Returns:
-        The signature, followed by a hash of the memory if there is any.
     """
     if not memory:
         return signature
@@ -199,14 +192,6 @@ def pack_samples(
 
     A sample extends the previous sequence if its prompt starts with all tokens of that sequence, and its
     trace, role and version are the same. The merged tokens are exactly those that the engine read.
-
-    Args:
-        samples: Samples in order of sampling.
-        advantages: One advantage per turn of the role, by trace id.
-        outcomes: Outcomes of the episodes by trace id; 0 where one is missing.
-
-    Returns:
-        The packed sequences, in the order of their first samples.
     """
     sequences: list[PackedSequence] = []
     turns: dict[tuple[str, str], tuple[int, int]] = {}

@@ -54,12 +54,7 @@ class FrozenPolicy:
     temperature: float
 
     def read(self, sequences: Sequence[PackedSequence], *, temperature: float = 1.0) -> list[tuple[Tensor, Tensor]]:
-        """Return log-probabilities and entropies of the trained tokens of every sequence.
-
-        Args:
-            sequences: The sequences.
-            temperature: Factor of the temperature of sampling.
-        """
+        """Return log-probabilities and entropies of the trained tokens of every sequence."""
         hot = self.temperature * temperature
         return [
             (log_p, entropies)

@@ -77,11 +77,6 @@ def _is_number(event: Any) -> bool:
 def read_yaml(text: str, name: object, *, first_line: int = 1) -> Any:
     """Return the value of a text within the bounds.
 
-    Args:
-        text: The text.
-        name: Name of the file, for messages.
-        first_line: Number of the text's first line in the file.
-
     Raises:
         ConfigError: The text is not YAML, or exceeds a bound. The message names the line, but does not quote the text,
             which may hold secrets.

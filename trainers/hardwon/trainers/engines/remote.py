@@ -102,10 +102,6 @@ class RemoteEngine(ABC):
     async def generate(self, request: Request, serving: Serving | None = None) -> Completion:
         """Sample one completion.
 
-        Args:
-            request: Prompt, role, constraint and sampling parameters.
-            serving: Weights that `hold` of another engine keeps loaded; None for the newest of the role.
-
         Raises:
             ConfigError: The role is not served, or the prompt is empty.
             EngineFailure: The other program failed or does not mask as requested.
@@ -118,15 +114,7 @@ class RemoteEngine(ABC):
         return completion
 
     async def logprobs(self, streams: Sequence[PackedSequence], role: str) -> list[list[float]]:
-        """Compute the log-probability of every masked token among its allowed tokens.
-
-        Args:
-            streams: Packed sequences to read.
-            role: Role whose weights are used.
-
-        Returns:
-            One list per sequence with one value per token, in nats; 0 where the mask is False.
-        """
+        """Compute the log-probability of every masked token among its allowed tokens."""
         self._check(role)
         return await asyncio.wrap_future(in_own_loop(self._logprobs(streams, role)))
 

@@ -26,9 +26,6 @@ def decs(traces: Sequence[Trace], *, beta: float = 0.1, longest: int = 0) -> Adv
         traces: Traces of any number of groups.
         beta: Weight of the length term.
         longest: Length at which a redundant turn earns only R; 0 takes the longest trace of the group.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     advantages: Advantages = {}
     for group in group_siblings(traces):

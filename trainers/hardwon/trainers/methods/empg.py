@@ -41,9 +41,6 @@ def empg(
         future: Sharpness of the bonus f.
         zeta: Weight of the bonus.
         per: What the entropies and the last mean are normalized over. The paper's batch mixes arms and groups.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     base = grpo(traces)
     groups = group_siblings(traces)

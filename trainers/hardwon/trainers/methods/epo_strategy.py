@@ -31,9 +31,6 @@ def epo_strategy(traces: Sequence[Trace], *, discount: float = 0.99) -> Advantag
     Args:
         traces: Traces of any number of groups.
         discount: Discount of the scores.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     advantages: Advantages = {trace.id: [0.0] * len(trace.turns) for trace in traces}
     labels = {trace.id: trace.read_signal("steps") for trace in traces}

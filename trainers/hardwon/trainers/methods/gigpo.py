@@ -26,9 +26,6 @@ def gigpo(traces: Sequence[Trace], *, discount: float = 0.95, omega: float = 1.0
         discount: Discount of the step returns.
         omega: Weight of the step advantage A_S.
         std: Divide both advantages by their std.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     relative = standardize if std else center
     episode = compare_outcomes(traces, relative)

@@ -28,9 +28,6 @@ def hae(
         discount: Discount gamma.
         lam_turn: Decay within a segment.
         lam_segment: Decay over segments.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     advantages: Advantages = {trace.id: [0.0] * len(trace.turns) for trace in traces}
     for group in group_siblings(traces):

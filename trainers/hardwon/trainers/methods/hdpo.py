@@ -26,9 +26,6 @@ def hdpo(traces: Sequence[Trace], *, weight: float = 0.15, format: float = 0.1) 
         traces: Traces of any number of groups.
         weight: Weight of the efficiency term.
         format: Share of the reward for answers that were all actions.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     advantages: Advantages = {}
     for group in group_siblings(traces):

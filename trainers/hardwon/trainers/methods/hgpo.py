@@ -35,9 +35,6 @@ def hgpo(
         history: Longest context, in earlier anchors.
         alpha: Exponent of the level weights; 0 weights all levels equally.
         episode: Weight of the comparison of outcomes, without which a batch that shares no state teaches nothing.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     weights = [(k + 1) ** alpha for k in range(history + 1)]
     total: Advantages = {trace.id: [0.0] * len(trace.turns) for trace in traces}

@@ -33,9 +33,6 @@ def infopo(
         beta: Weight of the information term.
         temperature: How soon different outcomes close the gate.
         discount: Share of the next turn's information term that a turn gets as well.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     advantages = grpo(traces)
     informed = {trace.id: trace.read_signal("observation") for group in group_siblings(traces) for trace in group}

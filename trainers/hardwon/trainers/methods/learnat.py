@@ -33,9 +33,6 @@ def learnat(traces: Sequence[Trace], *, beta: float = 0.1, alpha: float = 1.0) -
         traces: Traces of any number of groups.
         beta: Scale of the log-ratios.
         alpha: Weight of the margin.
-
-    Returns:
-        One weight per turn, by trace id.
     """
     parts = {trace.id: trace.read_signal("part") for trace in traces}
 

@@ -37,9 +37,6 @@ def rise(traces: Sequence[Trace], *, criterion: Literal["all", "better", "best",
         traces: Traces of any number of groups.
         criterion: Which attempts are targets: all, those better than the attempt before, the best of each episode, or
             those that succeeded.
-
-    Returns:
-        One weight per turn, by trace id.
     """
     by_id = {trace.id: trace for trace in traces}
     chains: dict[str, list[Trace]] = {}

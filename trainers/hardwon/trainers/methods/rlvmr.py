@@ -35,9 +35,6 @@ def rlvmr(traces: Sequence[Trace], *, weight: float = 0.5, std: bool = False, bo
         weight: Weight of the tag term; 0.5 in the authors' configuration, 1.0 in their run scripts.
         std: Divide both terms by their standard deviations.
         bonus: Reward of a turn that meets the rule of its tag.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     relative = standardize if std else center
     advantages = compare_outcomes(traces, relative)

@@ -37,9 +37,6 @@ def spae(traces: Sequence[Trace], *, alpha: float = 0.5, xi: float = 0.5, satura
         alpha: How much saturation takes from the outcome term.
         xi: Weight of the step term.
         saturated: Phi above which the answer counts as reached.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     outcomes = compare_outcomes(traces, center)
     batch = [trace for group in group_siblings(traces) for trace in group]

@@ -32,8 +32,5 @@ def step_apo(traces: Sequence[Trace], *, beta: float = 0.1) -> Advantages:
     Args:
         traces: Traces of any number of groups.
         beta: Scale of the log-ratios.
-
-    Returns:
-        One weight per turn, by trace id.
     """
     return weigh_pairs(traces, beta, lambda group: list_pairs(group, average_outcomes(group)), lambda a, b: a - b)

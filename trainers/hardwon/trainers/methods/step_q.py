@@ -35,9 +35,6 @@ def step_q(traces: Sequence[Trace], *, beta: float = 0.1, visits: int = 2, gap: 
         beta: Scale of the log-ratios.
         visits: Number of siblings that must have taken an action in a situation.
         gap: Least difference of the mean outcomes of a pair.
-
-    Returns:
-        One weight per turn, by trace id.
     """
 
     def select(group: Sequence[Trace]) -> Iterator[Pair]:

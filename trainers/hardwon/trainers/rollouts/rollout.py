@@ -285,15 +285,7 @@ async def collect(
     outcome: Outcome = "success",
     on_end: Callable[[], None] | None = None,
 ) -> list[Rollout]:
-    """Run all episodes concurrently, each with the agent of its arm; return the rollouts in order.
-
-    Args:
-        agents: The agents by arm.
-        engine: The engine that the agents' policies use.
-        specs: The episodes.
-        outcome: What counts as the outcome of an episode.
-        on_end: Called after each episode.
-    """
+    """Run all episodes concurrently, each with the agent of its arm; return the rollouts in order."""
     # Announce all sessions first, so that the engine can wait for a full batch.
     for spec in specs:
         await engine.begin(spec.session)

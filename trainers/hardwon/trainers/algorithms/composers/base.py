@@ -58,12 +58,7 @@ class Composer:
         return 1.0
 
     def begin(self, specs: Sequence[Spec], iteration: int = 0) -> list[Spec]:
-        """Return the episodes of the first round.
-
-        Args:
-            specs: The plain episodes.
-            iteration: Finished iterations of the run.
-        """
+        """Return the episodes of the first round."""
         return list(specs)
 
     def more(self, done: Sequence[EndedEpisode]) -> list[Spec]:
@@ -120,15 +115,7 @@ def group_played(done: Sequence[EndedEpisode]) -> dict[tuple[str, str], list[End
 
 
 def branch_off(parent: EndedEpisode, keep: int, copy: int, *, label: str = "", max_steps: int | None = None) -> Spec:
-    """Return an episode that keeps the first steps of another one and decides the rest anew.
-
-    Args:
-        parent: The episode to branch from.
-        keep: Number of its steps to keep.
-        copy: Number of the new episode in its group and arm.
-        label: See `Spec.label`.
-        max_steps: See `Spec.max_steps`.
-    """
+    """Return an episode that keeps the first steps of another one and decides the rest anew."""
     steps: tuple[Step, ...] = parent.rollout.trajectory.steps[:keep]
     if not keep:
         return replace(parent.spec, copy=copy, label=label, max_steps=max_steps)

@@ -47,10 +47,6 @@ class Checked:
 def check_items(items: Sequence[ChecklistItem], answers: Sequence[Mapping[str, bool]]) -> Checked:
     """Return when the items were satisfied and paid. An item that is unsatisfied again is paid once.
 
-    Args:
-        items: The checklist.
-        answers: Whether each item is satisfied after a turn, by name, for every turn.
-
     Raises:
         ConfigError: A dependency names no item.
     """

@@ -51,13 +51,7 @@ def pair_by_quality(traces: Sequence[Trace], quality: Mapping[str, float]) -> li
 
 
 def weigh_tokens(pairs: Sequence[Pair], sums: Mapping[str, float], *, beta: float) -> dict[str, float]:
-    """Return the weight of every token of a trace, by trace id; see the module's docstring.
-
-    Args:
-        pairs: The preferences.
-        sums: Sum of log pi - log rho over the tokens of each trace.
-        beta: Scale of the margin.
-    """
+    """Return the weight of every token of a trace, by trace id; see the module's docstring."""
     weights: dict[str, float] = {}
     for pair in pairs:
         force = beta * pair.weight * _sigmoid(-beta * (sums[pair.better] - sums[pair.worse])) / len(pairs)

@@ -14,10 +14,6 @@ async def rank_by_tournament(number: int, compare: Compare) -> list[float]:
     Everybody plays against player 0 first, and the mean scores are the seeds. The best seeds meet late. The losers of a
     round are ranked by their mean points so far; equal points share the mean rank. There are 2 (n - 1) matches, each
     judged in both orders. A match without a verdict is a tie.
-
-    Args:
-        number: Number of players.
-        compare: Judges matches.
     """
     if number < 2:
         return [0.0] * number

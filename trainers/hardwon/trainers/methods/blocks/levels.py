@@ -49,9 +49,6 @@ def combine_levels(
         step: How the values of the signal are compared, over all turns of the siblings that have one.
         per: What counts once in the mean of the signal.
         gate: Factor of the episode term of every turn, by trace id; 1 if None.
-
-    Returns:
-        One advantage per turn, by trace id.
     """
     advantages = compare_outcomes(traces, SCALES[episode])
     for group in group_siblings(traces):
