@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
-from hardwon.memory.errors import CannotLearn, ConfigError
+from hardwon.memory.errors import CannotLearn
 from hardwon.trainers.algorithms.imitation import (
     Examples,
     Imitation,
@@ -86,9 +86,8 @@ def test_circles_are_erased():
     assert goals(build_examples([walk(1, 2, 3, 2, 4)], render)) == [[12, 14]]
 
 
-def test_circles_and_refused_steps_stay_where_asked():
-    settings = Examples(circles="keep", failed_steps=True)
-    assert clean_trajectory(walk(1, 2, 2, 3, 2, failed={1}), settings) == walk(1, 2, 2, 3, 2, failed={1})
+def test_circles_stay_where_asked():
+    assert clean_trajectory(walk(1, 2, 3, 2), Examples(circles="keep")) == walk(1, 2, 3, 2)
 
 
 def test_who_remembers_goes_straight_and_who_does_not_explores():
@@ -138,12 +137,6 @@ def test_all_words_of_an_action_are_learnt_among_all():
     assert found.advantages[1:] == (1.0, 1.0)
 
 
-def test_restricted_learns_choices_among_what_was_possible():
-    (found,) = build_examples([walk(1, 2)], render, Examples(restricted=True))
-    assert found.mask == (False, False, True)
-    assert found.allowed[2] == (12, 30)
-
-
 def test_batches_are_of_like_length_and_hold_everything_once():
     given = build_examples([walk(*range(n % 9 + 2), id=str(n)) for n in range(64)], render)
     batches = list(islice(iterate_batches(given, 8, random.Random(0)), 8))
@@ -156,10 +149,9 @@ def model():
     return build_model(40, TinyConfig(hidden=32, layers=1, heads=2, kv_heads=1, intermediate=64))
 
 
-@pytest.mark.parametrize("restricted", [False, True])
-def test_what_is_imitated_is_learnt(restricted):
+def test_what_is_imitated_is_learnt():
     """The way through the places: its loss falls by far, and progress is told."""
-    given = build_examples([walk(1, 2, 3, 4, 5), walk(6, 3, 7, 5)], render, Examples(restricted=restricted))
+    given = build_examples([walk(1, 2, 3, 4, 5), walk(6, 3, 7, 5)], render)
     told: list[str] = []
     report = warm_start(model(), given, WarmStart(updates=60, lr=1e-2, batch=2), told.append)
     assert report.last < report.first / 5
@@ -264,8 +256,3 @@ def test_a_corrected_step_is_context_for_its_correction():
 def test_without_a_correction_it_is_cleaning():
     only = build_examples([mistaken(corrected=False)], render, Examples(wrong="correct"))
     assert only == build_examples([mistaken(corrected=False)], render, Examples())
-
-
-def test_wrong_steps_cannot_be_imitated_and_left_out_of_the_loss():
-    with pytest.raises(ConfigError, match="choose one"):
-        Examples(wrong="filter", failed_steps=True)

@@ -207,14 +207,13 @@ def test_packing_order_does_not_change_the_gradient(kind, stream, chance):
     assert all(torch.allclose(whole[n], found[at], atol=1e-6) for at, n in enumerate(order))
 
 
-@pytest.mark.parametrize(("kind", "value"), [("k1", 0.5), ("k2", 0.125), ("k3", math.exp(-0.5) - 1 + 0.5)])
-def test_kl_by_hand(kind, value):
-    assert float(kl(vector(-0.5), vector(-1.0), vector(1.0), denominator=1.0, kind=kind)) == pytest.approx(value)
+def test_kl_by_hand():
+    value = math.exp(-0.5) - 1 + 0.5
+    assert float(kl(vector(-0.5), vector(-1.0), vector(1.0), denominator=1.0)) == pytest.approx(value)
 
 
-@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
-def test_kl_to_itself_is_zero(kind):
-    assert float(kl(vector(-0.5, -2.0), vector(-0.5, -2.0), vector(1, 1), denominator=2.0, kind=kind)) == 0.0
+def test_kl_to_itself_is_zero():
+    assert float(kl(vector(-0.5, -2.0), vector(-0.5, -2.0), vector(1, 1), denominator=2.0)) == 0.0
 
 
 def test_entropy_of_masked_logits():

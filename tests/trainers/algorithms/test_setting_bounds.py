@@ -69,12 +69,10 @@ REFUSED = [
         ("epochs", 0),
         ("minibatches", 0),
         ("constant", 0),
-        ("betas", (-0.1, 0.9)),
-        ("betas", (0.9, 1.0)),
     ),
     (Examples, ("memory_share", -0.1), ("memory_share", 1.1), ("renamed", -0.1), ("renamed", 1.1)),
     (Examples, ("copies", 0)),
-    (WarmStart, ("updates", 0), ("batch", 0), ("lr", 0.0), ("warmup", -1), ("weight_decay", -1.0), ("budget", 0)),
+    (WarmStart, ("updates", 0), ("batch", 0), ("lr", 0.0), ("budget", 0)),
     (GuideSettings, ("length", 0), ("ready", 0), ("executions", 0), ("distil_batch", 0), ("distil", -1)),
     (ExtractorSettings, ("episodes", 0), ("max_tokens", 0), ("ready", 0), ("length", 0), ("capacity", 0)),
     (ExtractorSettings, ("distil_batch", 0), ("trials", -1), ("explores", -0.1), ("explores", 1.1)),
@@ -103,9 +101,9 @@ ACCEPTED = [
     (BalanceSettings, ("step", 1.2 - 0.5), ("right", 1)),
     (balance, ("start", 0.5), ("start", 1.2)),
     (LossSettings, ("low", 0.0), ("dual", 1.1), ("high", 0.0), ("kl", 0.0), ("dual", None), ("max_kl", None)),
-    (LearnerSettings, ("lr", 0.0), ("warmup", 0), ("decay", 1), ("epochs", 1), ("betas", (0.0, 0.0)), ("decay", None)),
+    (LearnerSettings, ("lr", 0.0), ("warmup", 0), ("decay", 1), ("epochs", 1), ("decay", None)),
     (Examples, ("memory_share", 0.0), ("memory_share", 1.0), ("renamed", 0.0), ("renamed", 1.0)),
-    (WarmStart, ("updates", 1), ("batch", 1), ("warmup", 0)),
+    (WarmStart, ("updates", 1), ("batch", 1)),
     (GuideSettings, ("length", 1), ("ready", 1), ("distil", 0)),
     (ExtractorSettings, ("episodes", 1), ("trials", 0), ("explores", 0.0), ("explores", 1.0)),
     (AdmissionSettings, ("teams", 2), ("runs", 2), ("worlds", 1)),
@@ -142,13 +140,6 @@ def test_one_ratio_per_token_is_refused_for_the_loss_with_one_per_sequence():
         LossSettings(kind="gspo", ratio="token")
     LossSettings(kind="gspo", ratio="turn")
     LossSettings(kind="ppo", ratio="token")
-
-
-def test_failed_steps_are_either_imitated_or_marked():
-    with pytest.raises(ConfigError, match="failed_steps"):
-        Examples(wrong="filter", failed_steps=True)
-    Examples(wrong="filter")
-    Examples(failed_steps=True)
 
 
 @pytest.mark.parametrize("settings", [{"credit": "himac"}, {"executions": 2}])

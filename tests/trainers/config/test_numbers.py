@@ -90,7 +90,7 @@ def build(path: str, value: Any) -> dict[str, Any]:
     place: Any = made
     for part in parts[:-1]:
         place = place.setdefault(part, {})
-    place[parts[-1]] = [value, 0.9] if parts[-1] == "betas" else value
+    place[parts[-1]] = value
     if path.startswith("roles.policy.shape.overlong."):
         place.setdefault("limit", 10)  # it has no default
     if "extra" in parts:
@@ -112,7 +112,7 @@ def test_the_walk_reaches_every_kind_of_section():
     paths = {path for path, _ in PATHS}
     assert len(paths) > 180
     assert {
-        "run.balance.step", "roles.policy.learner.betas", "warmstart.learning.lr", "arms.control", "model.adapter",
+        "run.balance.step", "roles.policy.learner.clip", "warmstart.learning.lr", "arms.control", "model.adapter",
         "roles.guide.settings.cost", "roles.policy.sources.critic.discount", "tasks.compose.prefixed.groups",
         "tasks.sampler.staged.over", "roles.policy.shape.overlong.limit", "roles.policy.loss.terms.epo.horizon",
         "roles.policy.extra.gate.weight", "roles.policy.credit.gigpo.omega",

@@ -36,7 +36,6 @@ def with_(path, value):
         ("run.temperature", 0, "run: temperature is 0"),
         ("eval.copies", 0, "eval: copies is 0; use 1 or more"),
         ("roles.policy.learner.lr", "fast", r"roles\.policy\.learner\.lr is 'fast'; it must be a number"),
-        ("roles.policy.learner.betas", [0.9], "it must be a list of 2"),
         ("roles.policy.loss.kind", "ppoo", r"roles\.policy\.loss\.kind is 'ppoo': did you mean ppo\?"),
         ("roles.policy.credit.name", "gigppo", r"roles\.policy\.credit: unknown estimator 'gigppo'\. Did you mean"),
         ("roles.policy.credit.settings", {"omega": 1.0}, r"settings\.omega is no setting: There are: none"),

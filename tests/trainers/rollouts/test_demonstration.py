@@ -10,7 +10,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed
 from hardwon.runtime import Agent, RandomPolicy
 from hardwon.runtime.guidance.base import RetrievalGuidance
-from hardwon.trainers.algorithms.imitation import restrict
+from hardwon.trainers.algorithms.imitation import ask_all
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.local import LocalEngine
@@ -44,7 +44,7 @@ def demonstrate(path, *where, **how):
 def test_a_path_is_one_sequence_in_which_only_the_actions_are_trained(engine, rooms, library):
     rollout = demonstrate(PATH, engine, rooms(), library)
     assert rollout.trajectory.success
-    rows = [restrict(row, False) for row in rollout.rows]
+    rows = [ask_all(row) for row in rollout.rows]
     (sequence,) = pack_samples(rows, {rows[0].trace: [1.0] * 4})
     trained = [token for token, counts in zip(sequence.tokens, sequence.mask, strict=True) if counts]
     assert trained == [*PROMPTS.text("go east")] * 4

@@ -39,6 +39,9 @@ from .rollouts.rollout import Spec
 from .session import Session
 from .workers.prefetcher import Prefetcher
 
+DRIFT = 0.05
+"""Divergence of the learner from the weights that played, in nats per token, above which a run warns."""
+
 
 @dataclass(slots=True)
 class Position:
@@ -86,7 +89,7 @@ class TrainingLoop:
         self.warming: Path | None = None
         """Checkpoint within the warm start that the run continues from, or None."""
         self.stopping = False
-        lag, last, self._alarm = self.config.rollouts.max_lag, self.config.run.iterations, self.config.rollouts.alarm
+        lag, last = self.config.rollouts.max_lag, self.config.run.iterations
         self._prefetcher = Prefetcher(self._play_groups, lag, last, self._count_drawn) if lag else None
         self._signal = feasibility.SignalWatch()
         self._actions = feasibility.ActionWatch(feasibility.list_mechanisms(self.config))
@@ -211,10 +214,10 @@ class TrainingLoop:
     def _warn_of_mismatch(self, metrics: Mapping[str, float]) -> None:
         """Warn if the learner is far from the weights that played."""
         mismatch = metrics.get("policy/mismatch", 0.0)
-        if self._prefetcher is not None and mismatch > self._alarm:
+        if self._prefetcher is not None and mismatch > DRIFT:
             self.screen.warn(
-                f"the learner is {mismatch:.3f} nats per token from the weights that played, above rollouts.alarm of "
-                f"{self._alarm}; lower rollouts.max_lag or the learning rate."
+                f"the learner is {mismatch:.3f} nats per token from the weights that played, above "
+                f"{DRIFT}; lower rollouts.max_lag or the learning rate."
             )
 
     def _keep_history(self, iteration: int) -> None:

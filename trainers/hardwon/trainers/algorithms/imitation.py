@@ -38,8 +38,6 @@ class Examples:
 
     failures: bool = False
     """Also imitate trajectories that did not succeed. Excluded ones are never imitated."""
-    failed_steps: bool = False
-    """Keep steps that the environment reported as failed."""
     circles: Literal["drop", "explore", "keep"] = "drop"
     """What to do with steps that lead back to an earlier state. `explore` keeps them in copies without memory,
     which teach how to look around, and drops them in copies with memory, which teach how to go straight to the goal.
@@ -60,8 +58,6 @@ class Examples:
     """Share of the copies with memory in which things have each other's names, so that a hint must be read and places
     cannot be remembered. Only where actions are listed, and not for compact prompts.
     """
-    restricted: bool = False
-    """Learn to choose among the actions that were possible; otherwise, to produce them from the whole vocabulary."""
     seed: int = 0
     """Seed of the random choice of copies with memory."""
 
@@ -70,8 +66,6 @@ class Examples:
             raise ConfigError(f"memory_share is {self.memory_share}; use a value from 0 to 1.")
         if not 0 <= self.renamed <= 1:
             raise ConfigError(f"renamed is {self.renamed}; use a value from 0 to 1.")
-        if self.wrong != "drop" and self.failed_steps:
-            raise ConfigError(f"wrong is {self.wrong} and failed_steps is true, which imitates them; choose one.")
         if self.copies < 1:
             raise ConfigError(f"copies is {self.copies}; use 1 or more.")
 
@@ -121,7 +115,7 @@ def build_examples(
             samples = render(path, prompt_memory)
             # each copy is a trace of its own: otherwise the copies would be packed or counted as one
             copy = [
-                _mask(_relabel(sample, f"{trajectory.id}#{number}", settings.restricted), weights[sample.turn])
+                _mask(ask_all(replace(sample, trace=f"{trajectory.id}#{number}")), weights[sample.turn])
                 for sample in samples
             ]
             sequences += pack_samples(copy, {sample.trace: [1.0] * len(copy) for sample in copy})
@@ -130,7 +124,7 @@ def build_examples(
 
 def clean_trajectory(trajectory: Trajectory, settings: Examples, *, remembering: bool = False) -> Trajectory:
     """Return the trajectory without the steps that should not be imitated."""
-    steps = [step for step in trajectory.steps if step.action and (settings.failed_steps or step.diagnosis.success)]
+    steps = [step for step in trajectory.steps if step.action and step.diagnosis.success]
     if settings.circles == "drop" or (settings.circles == "explore" and remembering):
         steps = without_circles(steps)
     return replace(trajectory, steps=tuple(steps))
@@ -161,15 +155,8 @@ def _mask(sample: Sample, is_imitated: bool) -> Sample:
     return sample if is_imitated else replace(sample, mask=(False,) * len(sample.completion))
 
 
-def _relabel(sample: Sample, trace: str, restricted: bool) -> Sample:
-    """Set the trace of a sample, and unless restricted, train on every token against the whole vocabulary."""
-    return restrict(replace(sample, trace=trace), restricted)
-
-
-def restrict(sample: Sample, restricted: bool) -> Sample:
-    """Return the sample; unless restricted, every token is trained against the whole vocabulary."""
-    if restricted:
-        return sample
+def ask_all(sample: Sample) -> Sample:
+    """Return the sample with every token trained against the whole vocabulary."""
     n = len(sample.completion)
     return replace(sample, mask=(True,) * n, allowed=(None,) * n)
 
@@ -184,14 +171,8 @@ class WarmStart:
     """Sequences of an update, of similar length."""
     lr: float = 2e-3
     """Peak learning rate; for an adapter of a large model, a tenth of this or less."""
-    warmup: int = 5
-    """Updates over which the learning rate rises to its peak."""
-    weight_decay: float = 0.01
-    """Weight decay; see LearnerSettings."""
     budget: int = 4096
     """Tokens of a micro-batch, padding included."""
-    recompute: bool | None = None
-    """Use gradient checkpointing; see LearnerSettings."""
     seed: int = 0
     """Seed of the order of the examples."""
 
@@ -199,7 +180,6 @@ class WarmStart:
         if self.updates < 1 or self.batch < 1:
             raise ConfigError(f"updates is {self.updates} and batch {self.batch}; use 1 or more.")
         check_positive(self, "lr")
-        check_least(self, 0, "warmup", "weight_decay")
         check_least(self, 1, "budget")
 
 
@@ -351,11 +331,10 @@ def warm_start(
 def _to_learner_settings(settings: WarmStart) -> LearnerSettings:
     return LearnerSettings(
         lr=settings.lr,
-        weight_decay=settings.weight_decay,
-        warmup=settings.warmup,
+        weight_decay=0.01,
+        warmup=5,
         decay=settings.updates,
         budget=settings.budget,
-        recompute=settings.recompute,
     )
 
 

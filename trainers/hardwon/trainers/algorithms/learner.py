@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.models.adapters import WithoutAdapters, activate, has_adapters
 
-from .compiled import Compiled
 from .logprobs import (
     Batch,
     collate,
@@ -79,11 +78,10 @@ class Learner:
         self._adam = torch.optim.AdamW(
             self.parameters,
             lr=self.settings.lr,
-            betas=self.settings.betas,
+            betas=(0.9, 0.95),
             weight_decay=self.settings.weight_decay,
             fused=True,
         )
-        self._compiled = Compiled(model) if self.settings.compile else None
         self.reference: Any = None
         """Default reference model of the KL term."""
         self._terms = Terms()
@@ -127,15 +125,14 @@ class Learner:
             loss,
             self.reference if reference is None else reference,
         )
-        with nullcontext() if self._compiled is None else self._compiled.use():
-            if by_turns:
-                self._update_by_turns(sequences, loss, reference, tally)
-            else:
-                # every process splits all sequences in the same way, and `before` has only its own share
-                for part in self._split_into_updates(sequences):
-                    self._update(part, before, loss, tally)
-                    if tally.stopped:
-                        break
+        if by_turns:
+            self._update_by_turns(sequences, loss, reference, tally)
+        else:
+            # every process splits all sequences in the same way, and `before` has only its own share
+            for part in self._split_into_updates(sequences):
+                self._update(part, before, loss, tally)
+                if tally.stopped:
+                    break
         return {**summarize(tally, time.perf_counter() - began), **self._terms.end()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -178,7 +175,7 @@ class Learner:
         for sequence in sequences:
             traces.setdefault((sequence.role, sequence.trace), []).append(sequence)
         # seeded by the number of updates, so a restored learner draws the same minibatches
-        chance = random.Random(f"{settings.seed} {self.updates}")
+        chance = random.Random(f"0 {self.updates}")
         for _ in range(settings.epochs):
             order = chance.sample(list(traces.values()), len(traces))
             dealt = (order[n :: settings.minibatches] for n in range(settings.minibatches))
@@ -284,7 +281,7 @@ class Learner:
         value, values = _compute_objective(new, old, batch, weight, denominator, loss, unclipped)
         reference_logprobs = _concatenate(before[id(part)].reference for part in micro)
         if reference_logprobs is not None:
-            value = value + loss.kl * kl(new, reference_logprobs, weight, denominator=denominator, kind=loss.kl_kind)
+            value = value + loss.kl * kl(new, reference_logprobs, weight, denominator=denominator)
             values["kl"] = _sum_kl(new, reference_logprobs)
         if loss.entropy:
             value = value - loss.entropy * masked_mean(entropies, weight, denominator)

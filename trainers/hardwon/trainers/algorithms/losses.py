@@ -175,27 +175,20 @@ def _weigh_mismatch(
         return weight, figures
 
 
-def kl(
-    new: Tensor, reference: Tensor, mask: Tensor, *, denominator: float, kind: Literal["k1", "k2", "k3"] = "k3"
-) -> Tensor:
-    """Estimate KL(new || reference) per token from samples of `new`, with Schulman's estimators.
-
-        d = new - reference
-        k1 = d        k2 = d^2 / 2        k3 = exp(-d) - 1 + d
+def kl(new: Tensor, reference: Tensor, mask: Tensor, *, denominator: float) -> Tensor:
+    """Estimate KL(new || reference) per token from samples of `new`: Schulman's k3 = exp(-d) - 1 + d of d = new - ref.
 
     Args:
         new: Log-probabilities under the current policy, (N,).
         reference: Log-probabilities under the reference, (N,).
         mask: Weight of each token, (N,). Tokens with 0 are ignored.
         denominator: Divisor of the sum.
-        kind: Which estimator to use.
 
     Returns:
         The weighted sum of the estimates in nats, divided by `denominator`.
     """
     d = torch.where(mask > 0, new - reference, torch.zeros_like(new)).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    value = {"k1": d, "k2": d.square() / 2, "k3": (-d).exp() - 1 + d}[kind]
-    return (value * mask).sum() / denominator
+    return (((-d).exp() - 1 + d) * mask).sum() / denominator
 
 
 def entropy(logits: Tensor) -> Tensor:

@@ -47,8 +47,6 @@ class LossSettings:
     the trainer's over those of sampling, exceeds this (ROME); None leaves out nothing."""
     kl: float = 0.0
     """Weight of the KL divergence from the reference, in nats per token."""
-    kl_kind: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of the divergence that is differentiated."""
     entropy: float = 0.0
     """Weight of the entropy bonus, in nats per token."""
     max_kl: float | None = None
@@ -80,8 +78,6 @@ class LearnerSettings:
 
     lr: float = 3e-4
     """Peak learning rate of AdamW. 0 freezes the role: it acts, and is not trained."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """Decay rates of AdamW's two averages."""
     weight_decay: float = 0.0
     """Decoupled weight decay of every parameter."""
     warmup: int = 0
@@ -110,17 +106,11 @@ class LearnerSettings:
     """Use gradient checkpointing: less memory, a tenth to a quarter more time. Default: only for a micro-batch whose
     activations need more than half of the free memory, and not in several processes.
     """
-    compile: bool = False
-    """Compile the layers with torch.compile for training: the first step takes minutes, later ones are faster."""
-    seed: int = 0
-    """Seed of the assignment to minibatches."""
 
     def __post_init__(self) -> None:
         check_positive(self, "clip")
         check_least(self, 0, "lr", "weight_decay", "warmup")
         check_least(self, 1, "decay", "budget", "epochs", "minibatches", "constant")
-        if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise ConfigError(f"betas is {self.betas}; use values from 0 to below 1.")
         if self.order == "reverse-turns" and self.epochs * self.minibatches > 1:
             raise ConfigError(
                 f"order is reverse-turns, which makes one update per turn, and epochs is {self.epochs} and minibatches "

@@ -28,17 +28,17 @@ OUTCOME: Bounds = (-1_000_000, 1_000_000)
 
 _NAMES: dict[Bounds, str] = {
     SHARE: """
-        lr distil_lr weight_decay betas discount lam_turn lam_segment tau decay memory_share renamed explores target
+        lr distil_lr weight_decay discount lam_turn lam_segment tau decay memory_share renamed explores target
         begun probability bound rate floor advance old saturated spread mean share keep most eta grounding start
         scope.balance prefixed.groups share.step
     """,
     FACTOR: """
         temperature low high entropy kl omega alpha beta weight scale k future zeta xi whole process bonus format
-        episode kappa sensitivity factor first_weight usage_weight hot cold smooth largest boost self_boost alarm
+        episode kappa sensitivity factor first_weight usage_weight hot cold smooth largest boost self_boost
         dcpo.target balance.step gap price
     """,
     COUNT: """
-        warmup every rerolls history iterations evolve_every merge_every warmup_items warmup_iterations workers max_lag
+        warmup every rerolls history iterations evolve_every merge_every warmup_iterations workers max_lag
         trials distil cooldown falling successes longest hinted.start
     """,
     NUMBER: """

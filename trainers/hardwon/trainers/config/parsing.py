@@ -75,16 +75,10 @@ def parse_value(kind: Any, given: Any, path: str) -> Any:
         if not isinstance(given, Mapping):
             raise ConfigError(f"{path} is {given!r:.200}; it must be a mapping of names to values.")
         return {str(name): parse_value(parts[1], value, _join_path(path, str(name))) for name, value in given.items()}
-    if origin is tuple and parts[-1] is Ellipsis:
+    if origin is tuple:  # of any length, as tuple[str, ...]
         if not isinstance(given, Sequence) or isinstance(given, str):
             raise ConfigError(f"{path} is {given!r:.200}; it must be a list.")
         return tuple(parse_value(parts[0], value, f"{path}[{n}]") for n, value in enumerate(given))
-    if origin is tuple:
-        if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(parts):
-            raise ConfigError(f"{path} is {given!r:.200}; it must be a list of {len(parts)}.")
-        return tuple(
-            parse_value(part, value, f"{path}[{n}]") for n, (part, value) in enumerate(zip(parts, given, strict=True))
-        )
     return given if kind is Any else _parse_scalar(kind, given, path)
 
 

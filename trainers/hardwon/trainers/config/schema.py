@@ -190,8 +190,6 @@ class LibraryConfig:
     """Iterations between two passes that merge near duplicates. 0 for never."""
     recall: int = 5
     """Maximum number of items, and of similar steps, per recall."""
-    diverse: bool = True
-    """Prefer less often shown items among similar matches. Applies to training only, never to evaluation."""
     withhold: bool = True
     """Withhold some fitting items for an episode at random, as an agent that learns does, so that the effect of each
     item is measured. Applies to training only."""
@@ -200,13 +198,11 @@ class LibraryConfig:
     planner: Literal["skills", "demonstrations"] | None = None
     """skills: plan with the library's skills, and repair the rest of a plan in trouble. demonstrations: show the next
     action of a like task's success, bound to this task. null plans nothing."""
-    warmup_items: int = 0
-    """Active items below which nothing is shown yet."""
     warmup_iterations: int = 0
     """Iterations of the run before anything is shown."""
 
     def __post_init__(self) -> None:
-        _at_least(self, evolve_every=0, merge_every=0, recall=1, warmup_items=0, warmup_iterations=0)
+        _at_least(self, evolve_every=0, merge_every=0, recall=1, warmup_iterations=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,11 +258,9 @@ class RolloutsConfig:
     max_lag: int = 0
     """Updates by which the weights that play may be older than those that learn. With 0, playing and learning
     alternate; with more, the workers play the next iterations during an update."""
-    alarm: float = 0.05
-    """Divergence of the learner from the weights that played, in nats per token, above which a run warns."""
 
     def __post_init__(self) -> None:
-        _at_least(self, workers=0, max_lag=0, alarm=0)
+        _at_least(self, workers=0, max_lag=0)
 
 
 @dataclass(frozen=True, kw_only=True)

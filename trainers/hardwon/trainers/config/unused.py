@@ -59,7 +59,6 @@ def _list_groups(config: "TrainConfig") -> Iterator[Group]:
     yield from _list_engine(config)
     rollouts = config.rollouts
     yield Group("rollouts", rollouts, ("ray", "max_lag"), rollouts.workers > 0, "rollouts.workers above 0")
-    yield Group("rollouts", rollouts, ("alarm",), rollouts.max_lag > 0, "rollouts.max_lag above 0")
     gate, tasks, library = config.gate, config.tasks, config.library
     yield Group("gate", gate, ("least", "floor"), gate.kind == "record", "gate.kind=record")
     shows = bool(tasks.compose or config.roles["policy"].extra)
@@ -67,7 +66,7 @@ def _list_groups(config: "TrainConfig") -> Iterator[Group]:
     filled = ("explored", "learn", "evolve_every", "merge_every")
     yield Group("library", library, filled, config.uses_library, "an arm that shows the library or a role's text")
     recalls = any(config.get_guidance(arm) in RECALLS for arm in config.arms)
-    recall_settings = ("diverse", "withhold", "guardrails", "planner", "warmup_items", "warmup_iterations")
+    recall_settings = ("withhold", "guardrails", "planner", "warmup_iterations")
     yield Group("library", library, recall_settings, recalls, "an arm with recall, such as arms.retrieved=4")
     for name, role in config.roles.items():
         yield from _list_role(f"roles.{name}", role)
@@ -92,7 +91,6 @@ def _list_role(path: str, role: "RoleConfig") -> Iterator[Group]:
     yield Group(f"{path}.loss", loss, ratios, loss.kind != "imitation", f"a {path}.loss.kind with ratios, such as ppo")
     yield Group(f"{path}.loss", loss, ("dual",), loss.kind in CLIPPED, f"{path}.loss.kind={' or '.join(CLIPPED)}")
     yield Group(f"{path}.loss", loss, ("cap", "max_mismatch"), loss.old == "trainer", f"{path}.loss.old=trainer")
-    yield Group(f"{path}.loss", loss, ("kl_kind",), loss.kl > 0, f"{path}.loss.kl above 0")
     constant = learner.denominator == "constant"
     yield Group(f"{path}.learner", learner, ("constant",), constant, f"{path}.learner.denominator=constant")
 

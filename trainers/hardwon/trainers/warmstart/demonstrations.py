@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hardwon.memory.errors import CannotLearn
 from hardwon.runtime.interfaces.arms import Arm
-from hardwon.trainers.algorithms.imitation import Examples, build_examples, clean_trajectory, restrict
+from hardwon.trainers.algorithms.imitation import Examples, ask_all, build_examples, clean_trajectory
 from hardwon.trainers.algorithms.samples import PackedSequence, pack_samples
 from hardwon.trainers.config.kinds import LESSONS, PASTES, RECALLS
 from hardwon.trainers.config.schema import CONTROL
@@ -118,7 +118,7 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     if lost := Counter(rollout.failed for rollout in rollouts if rollout.failed):
         reasons = ", ".join(f"{reason} ({count})" for reason, count in lost.most_common())
         loop.screen.warn(f"{lost.total()} of {len(rollouts)} demonstrations cannot be played again: {reasons}.")
-    samples = [restrict(sample, config.restricted) for rollout in rollouts for sample in rollout.rows]
+    samples = [ask_all(sample) for rollout in rollouts for sample in rollout.rows]
     turns = {sample.trace: [1.0] * (sample.turn + 1) for sample in samples}
     return pack_samples(samples, turns)
 

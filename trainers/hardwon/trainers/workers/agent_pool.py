@@ -146,7 +146,7 @@ class AgentPool:
         if arm.memory not in RECALLS:
             return library
         source: Any = OtherWorlds(library)
-        return DiverseLibrary(source, play.diversity) if learning and play.config.library.diverse else source
+        return DiverseLibrary(source, play.diversity) if learning else source
 
     def _find_library(self, arm: Arm) -> Any:
         """Return the library of an arm as it is: that of the start if the arm is frozen."""
@@ -167,9 +167,8 @@ class AgentPool:
             guidance = ConsultedGuidance(guidance, self._play.engine, self._play.prompts, always=learning)
         if arm.memory in TELLS:
             guidance = GivenAndRecalled(guidance)
-        if config.warmup_items or config.warmup_iterations:
-            counted, items = self._find_library(arm), config.warmup_items
-            guidance = WarmUpGuidance(guidance, counted, items=items, iterations=config.warmup_iterations)
+        if config.warmup_iterations:
+            guidance = WarmUpGuidance(guidance, self._find_library(arm), items=0, iterations=config.warmup_iterations)
             guidance.iteration = self.iteration
             self._warmups.append(guidance)
         return guidance
