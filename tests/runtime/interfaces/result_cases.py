@@ -17,7 +17,20 @@ FAILED = [
     "Request failed with status code 404", "Exit code 2\n1 failed", "Exit code: 2\nOutput:\nx", "x\nexit code: 2",
     "Process exited with code 1", "Validation error: 2 fields", "错误：没有订单", "\ufeffError: no order",
     "Booking(success=False, error='not verified')", "success=False error='not verified'",
+    "Process finished with exit code 1", "Command exited with non-zero status 3", "<exit_code>1</exit_code>",
+    "psql: error: connection to server failed", "curl: (6) Could not resolve host: x", "zsh: command not found: foo",
+    "ssh: connect to host x port 22: Connection refused", "error[E0308]: mismatched types", "error TS2304: no name",
+    'Exception in thread "main" java.lang.NullPointerException', "Uncaught TypeError: x is not a function",
+    "Server returned 500", "PERMISSION_DENIED", "Quota exceeded", "Insufficient funds", "Authentication required",
+    "Order cannot be cancelled", "Order not found: 4711", "KeyError: 3", "Error: 5", "Killed",
+    # other languages
+    "Es ist ein Fehler aufgetreten", "Zugriff verweigert", "Die Buchung ist fehlgeschlagen.", "Acceso denegado",
+    "No se pudo completar la reserva", "Se ha producido un error", "Erro ao abrir o arquivo", "Accès refusé",
+    "Échec de la réservation", "Impossibile aprire il file", "Не удалось открыть файл", "操作失败", "失败：余额不足",
+    "找不到文件", "エラーが発生しました", "ファイルが見つかりません", "오류가 발생했습니다",
     # JSON, and Python's literals
+    '{"success": "no"}', '{"status": "not_found"}', '{"stderr": "bad", "code": 1}', '{"err": "no such table"}',
+    '{"__type": "ResourceNotFoundException", "message": "x"}', '{"name": "TypeError", "message": "x", "stack": "y"}',
     '{"error": "no such order"}', '{"error": {"code": 5, "message": "no"}}', '{"errors": [{"message": "no"}]}',
     '{"data": null, "errors": [{"message": "no"}]}', '{"success": false}', '{"ok": false, "message": "no"}',
     '{"isSuccess": "false"}', '{"status": "error"}', '{"status": "failed", "id": 4}',
@@ -54,6 +67,11 @@ WORKED = [
     '{"error_rate": 0.5}',
     '{"rows": [{"level": "error", "message": "x"}]}', '[{"level": "error", "message": "Error: x"}]', '{"found": false}',
     '{"title": "Error handling", "text": "Error handling in Python is hard."}', '{"code": 450, "name": "filter"}',
+    "Failed: 0", "failed: 3, passed: 12", "Error: none", "missing values: 3", "Timeout: 30", "error.log\nfailed.txt",
+    "src/errors.py", "Keine Fehler gefunden", "Fehlerbehandlung in Python",
+    "Sin errores", "没有错误", "没有失败的测试", "0 个失败",
+    "失败是成功之母", "エラーログ一覧", "오류 처리 방법", "Ошибок нет",
+    '{"err": null}', '{"stdout": "x", "stderr": "Error: x", "rc": 0}', '{"name": "TypeError", "doc": "a class"}',
     '{"verified": false}', '{"is_error": false, "content": "Error: x"}',
 ]  # fmt: skip
 """Texts of results whose call worked."""

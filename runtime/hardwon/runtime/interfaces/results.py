@@ -24,16 +24,31 @@ _WORKED = ("success", "successful", "succeeded", "issuccess", "issuccessful", "o
 _BROKE = ("iserror", "haserror", "haserrors", "error", "errors", "failed", "failure", "timedout")
 """Flags that are true if it did not."""
 _EXIT_CODES = ("exitcode", "exitstatus", "returncode")
+_SHORT_CODES = ("exit", "rc", "code", "status")
+"""Exit codes beside the streams of a command."""
 _STATUSES = ("status", "statuscode", "httpstatus", "httpstatuscode", "httpcode")
-_ERRORS = ("error", "errors", "exception", "errormessage", "errormsg", "errordescription", "errorcode", "traceback")
+_ERRORS = (
+    "error",
+    "errors",
+    "err",
+    "fault",
+    "exception",
+    "errormessage",
+    "errormsg",
+    "errordescription",
+    "errorcode",
+    "traceback",
+)
 """Fields that are empty unless the call failed."""
 _MESSAGES = ("errormessage", "errormsg", "errordescription", "message", "msg", "detail", "reason", "description")
 _OUTPUTS = ("stderr", "output", "stdout", "content", "text", "result", "data", "response", "body", "title", "code")
 _VERDICTS = ("status", "state", "result", "outcome", "type", "kind")
 """Fields whose word may be the verdict about the call."""
-_BAD_WORDS = frozenset(["error", "failed", "failure", "fail", "errored", "exception"])
+_BAD_WORDS = frozenset(["error", "failed", "failure", "fail", "errored", "exception", "unsuccessful"])
 _GOOD_WORDS = frozenset(["ok", "success", "succeeded", "successful"])
 _NO_ERROR = frozenset(["", "0", "none", "null", "nil", "no error", "no errors", "n/a", "ok", "success", "false"])
+_CLASSES = ("type", "name", "code", "errortype")
+"""Fields with the class of a serialized error, beside its message."""
 _WRAPPERS = (
     "result", "data", "output", "response", "structuredcontent", "content", "body", "payload", "value", "status",
     "message", "msg", "text", "detail",
@@ -97,14 +112,18 @@ def _judge_fields(value: Mapping[Any, Any], depth: int) -> str | None:
         return find_failure(named.get("content"), failed=True if named.get("status") == "error" else None)
     metadata = _rename(named["metadata"]) if isinstance(named.get("metadata"), Mapping) else {}
     flags = [flag for name in _WORKED if (flag := _read_flag(named.get(name))) is not None]
-    codes = [code for name in _EXIT_CODES for of in (named, metadata) if (code := _read_int(of.get(name))) is not None]
+    names = (*_EXIT_CODES, *_SHORT_CODES) if {"stdout", "stderr"} & {*named} else _EXIT_CODES
+    codes = [code for name in names for of in (named, metadata) if (code := _read_int(of.get(name))) is not None]
     if flags or codes:
         return _describe(value, depth) if False in flags or any(codes) else ""
     if any(named.get(name) is True for name in _BROKE) or any(_has_error(named.get(name), name) for name in _ERRORS):
         return _describe(value, depth)
     status = _read_status(named)
     words = {str(named[name]).strip().lower() for name in _VERDICTS if isinstance(named.get(name), str)}
-    if _is_bad_status(status) or words & _BAD_WORDS:
+    is_raised = bool({"message", "stack", "stacktrace"} & {*named}) and any(
+        map(_is_class_of_error, map(named.get, _CLASSES))
+    )
+    if _is_bad_status(status) or words & _BAD_WORDS or is_raised:
         return _describe(value, depth)
     # MCP's `isError: false` is a default of its libraries, so the content beside it decides.
     is_marked = named.get("iserror") is False and not isinstance(named.get("content"), list)
@@ -116,11 +135,20 @@ def _judge_fields(value: Mapping[Any, Any], depth: int) -> str | None:
     return next((verdict for verdict in judged if verdict is not None), None)
 
 
+def _is_class_of_error(value: Any) -> bool:
+    """Return whether a value is the name of a class of errors, as a serialized error has it."""
+    return (
+        isinstance(value, str) and value.isascii() and value.isidentifier() and value.endswith(("Error", "Exception"))
+    )
+
+
 def _read_flag(value: Any) -> bool | None:
     """Return a flag, which may be a number or a word; None if the value is none."""
     if value in (0, 1) and isinstance(value, int):  # bool is a subclass of int
         return bool(value)
-    return {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else None
+    return (
+        {"true": True, "yes": True, "false": False, "no": False}.get(value.lower()) if isinstance(value, str) else None
+    )
 
 
 def _read_int(value: Any) -> int | None:
