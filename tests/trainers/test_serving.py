@@ -342,7 +342,7 @@ def test_an_episode_keeps_its_tokens_until_too_many_are_open(exported, monkeypat
     assert [name.partition("/")[0] for name, _ in policy._engine._sessions] == ["b"]
 
 
-@pytest.mark.parametrize("device", ["cuda:7", "cud", ""])
+@pytest.mark.parametrize("device", ["cuda:7", "cud", "", "meta"])
 def test_a_device_that_is_not_there_is_named(device):
     with pytest.raises(ConfigError, match=rf"device is '{device}', which cannot be used here .*Use cpu, cuda or auto"):
         select_device(device)

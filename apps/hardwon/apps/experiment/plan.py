@@ -97,6 +97,10 @@ class Plan:
     """File of strategies, among which the learner and the arm `strategies` choose; empty for none."""
 
     def __post_init__(self) -> None:
+        if not self.arms:
+            raise ConfigError(f"the arms are empty; give some of: {', '.join(SETUPS)}.")
+        if self.device != "auto" and not self.roles:
+            raise ConfigError(f"device is {self.device!r}, that of trained roles; give --roles FOLDER, too.")
         for name in self.arms:
             if name not in SETUPS:
                 raise UnknownName.of("arm", name, SETUPS)

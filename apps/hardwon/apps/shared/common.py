@@ -40,6 +40,9 @@ ADDRESSES = ("postgresql://", "postgres://")
 
 def parse_library(typed: str) -> Path | str:
     """Return the path of a library file, or the address of a shared library as it is: a path would lose its slashes."""
+    if "://" in typed and not typed.startswith(ADDRESSES):  # a path would make a folder of it
+        scheme = typed.partition("://")[0]  # the rest may have a password
+        raise typer.BadParameter(f"{scheme}:// is no library; give a file, or postgresql://USER@HOST/DB.")
     return typed if typed.startswith(ADDRESSES) else Path(typed)
 
 

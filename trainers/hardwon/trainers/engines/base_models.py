@@ -90,7 +90,7 @@ def select_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=str(name)).tolist()  # the device `meta` has no values
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
         why = str(error).strip().splitlines()[0][:120]
         raise ConfigError(f"device is {name!r}, which cannot be used here ({why}). Use cpu, cuda or auto.") from error
