@@ -85,12 +85,19 @@ def test_results_are_not_shown_as_new(folder, hardwon):
     assert first.stdout == again.stdout
 
 
-@pytest.mark.parametrize("changed", ["own_door_world.py", "own_door_words.py"])
+@pytest.mark.parametrize(
+    "changed", ["own_door_world.py", "own_door_words.py", "own_door_late.py", "own_door_rules.json", "rules/oak.txt"]
+)
 def test_a_changed_source_of_the_environment_is_another_experiment(folder, hardwon, changed):
     (folder / "own_door_words.py").write_text("WORDS = 'A closed door.'")
+    (folder / "own_door_late.py").write_text("WORDS = 'An open door.'")
+    (folder / "own_door_rules.json").write_text("{}")
+    (folder / "rules").mkdir()
+    (folder / "rules" / "oak.txt").write_text("oak")
     (folder / "own_door_notes.py").write_text("1")
     world = folder / "own_door_world.py"
-    world.write_text("from own_door_words import WORDS\n" + WORLD)
+    named = "RULES = 'own_door_rules.json', 'rules', 'runs', '..'\ndef look():\n    import own_door_late\n"
+    world.write_text("from own_door_words import WORDS\n" + named + WORLD)
     assert hardwon(*PLAY).exit_code == 0
     (folder / "own_door_notes.py").write_text("2")  # no part of it
     assert hardwon(*PLAY).exit_code == 0

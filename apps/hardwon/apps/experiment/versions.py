@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING
 
 from hardwon.apps.shared.trained import FOLDER, RANKED, TRAINED, split_ranked
 
+from .folder import PLAN
+
 if TYPE_CHECKING:
     from .plan import Plan
 
+_LONGEST_PATH = 200
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, which have a version and need no digest."""
 
@@ -34,7 +37,7 @@ def read_versions(plan: "Plan") -> dict[str, str]:
 
 
 def _describe_module(name: str) -> str:
-    """Return the version of an installed module, or a digest of its file and of what it imports beside it."""
+    """Return the version of an installed module, or a digest of its file and of what it imports and names beside it."""
     file = Path(sys.modules[name].__file__ or "")
     if _INSTALLED & set(file.parts):
         return _find_version((packages_distributions().get(name.partition(".")[0]) or [name])[0])
@@ -44,8 +47,8 @@ def _describe_module(name: str) -> str:
 
 
 def _add_sources(name: str, folder: Path, sources: dict[str, Path]) -> None:
-    """Add the file of an imported module in a folder, and those of the modules that it imports."""
-    file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+    """Add the file of a module in a folder, the modules that it imports, and the data that it names."""
+    file = _find_module(name, folder)
     if name in sources or name.partition(".")[0] == "hardwon" or folder not in file.parents or file.suffix != ".py":
         return
     if _INSTALLED & set(file.parts):
@@ -53,12 +56,30 @@ def _add_sources(name: str, folder: Path, sources: dict[str, Path]) -> None:
     sources[name] = file
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            sources |= _find_data(node.value, {file.parent, folder})
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):
             base = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
             names = [base, *(f"{base}.{name}" for name in names)]
         for imported in names:
             _add_sources(imported, folder, sources)
+
+
+def _find_module(name: str, folder: Path) -> Path:
+    """Return the file of a module, also of one that is imported later; an empty path if there is none."""
+    if name in sys.modules:
+        return Path(getattr(sys.modules[name], "__file__", None) or "")
+    place = folder.joinpath(*name.split("."))
+    return next((path for path in (place.with_suffix(".py"), place / "__init__.py") if path.is_file()), Path())
+
+
+def _find_data(words: str, folders: set[Path]) -> dict[str, Path]:
+    """Return the files and folders that a text in a source names, but no results of experiments."""
+    if not 0 < len(words) <= _LONGEST_PATH or not words.isprintable():
+        return {}
+    paths = [folder / words for folder in folders if (folder / words).exists() and folder in (folder / words).parents]
+    return {str(path): path for path in paths if ".." not in path.parts and not next(path.rglob(PLAN), None)}
 
 
 def _find_packages(environment: str) -> dict[str, str]:
