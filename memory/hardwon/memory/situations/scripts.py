@@ -30,8 +30,9 @@ _INNER = re.compile(
     f"[{''.join(map(chr, (c for c in range(0x900, 0xE00) if unicodedata.category(chr(c))[0] == 'M')))}]+"
 )
 """Vowel signs of the scripts of India, at which a splitter of words would break a word."""
-_VARIANTS = dict(zip("ıأإآٱةىیک’", "iااااهييك'", strict=True))
-"""Letters that are written in several ways: `IŞIK` is `ışık` in Turkish. Some scripts have their own digits."""
+_VARIANTS = dict(zip("ıأإآٱةىیک’ёάέήίϊΐόύϋΰώ", "iااااهييك'еαεηιιιουυυω", strict=True))
+"""Letters that are written in several ways: `IŞIK` is `ışık` in Turkish, and capitals of Greek have no accents. Some
+scripts have their own digits."""
 _VARIANTS |= {chr(ord(zero) + digit): str(digit) for zero in "٠۰०০๐" for digit in range(10)}
 _VARIANT = re.compile(f"[{''.join(_VARIANTS)}]")
 FULL_STOPS = "。！？｡।॥؟۔።။"
