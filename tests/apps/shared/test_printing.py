@@ -84,6 +84,7 @@ def test_no_word_of_a_result_or_a_list_is_cut(capsys, monkeypatch, columns):
     }
     print_result(result, Path("runs/x"))
     out().print(render_rows("id", "status", rows=[("skill-0123456789ab", "active")], says=["carefully unlocked " * 4]))
+    out().print(table("path", "size", rows=[("x" * 150, "y")]))
     printed = capsys.readouterr().out
     words = [
         "success",
