@@ -10,7 +10,7 @@ the bank, and that another team lacks.
 import random
 from dataclasses import dataclass
 
-from hardwon.runtime.teams.sharing_policy import Candidate, LogisticAdmission
+from hardwon.runtime.teams.sharing_policy import LogisticAdmission, SharingInput
 from hardwon.trainers.roles.admission_learning import AdmissionTrainer, Decided, Episode, Sparsity, run_reward
 
 FACTS, TICKS, IN_SIGHT, DISTRACTION = 12, 20, 3, 1 / 30
@@ -23,7 +23,7 @@ class Line:
 
     team: int
     fact: int | None
-    candidate: Candidate
+    candidate: SharingInput
     worth: bool
     """Whether another team would use it: known, because the world is."""
 
@@ -60,7 +60,7 @@ def play(decide, seed, teams=3):
             else:
                 action, told = f"note {tick} {team}", f"thought number {chance.randrange(500)} of team {team}"
             keys = tuple(line.candidate.key for line in bank)
-            candidate = Candidate(task, keys, action, f"{action} -> {told}", told, True, 0.0, 1.0)
+            candidate = SharingInput(task, keys, action, f"{action} -> {told}", told, True, 0.0, 1.0)
             lacking = any(fact not in known[other] for other in range(teams) if other != team)
             line = Line(team, fact, candidate, fact is not None and lacking and candidate.key not in keys)
             admitted = decide(candidate)

@@ -16,7 +16,7 @@ from benchmarks.harness.tables import Place
 from hardwon.memory.errors import UnknownName
 
 if TYPE_CHECKING:
-    from hardwon.apps.experiment import Plan
+    from hardwon.apps.experiment import ExperimentPlan
 
 POLICIES = ("episodic", "outlook", "auto")
 
@@ -131,7 +131,7 @@ def run_case(name: str, case: Case, seeds: int, out: Path, policy: str = "episod
     return [row for plan, folder in plans for row in run_plan(name, plan, folder, case.episodes)]
 
 
-def run_plan(label: str, plan: "Plan", folder: Path, episodes: int) -> list[dict[str, Any]]:
+def run_plan(label: str, plan: "ExperimentPlan", folder: Path, episodes: int) -> list[dict[str, Any]]:
     """Return one row per arm of a plan, whose library learns or has learned from so many episodes."""
     # Imported late, because `hardwon bench --help` must stay fast.
     from hardwon.apps.cli.run import execute
@@ -155,7 +155,7 @@ def run_plan(label: str, plan: "Plan", folder: Path, episodes: int) -> list[dict
 
 def build_regimes(
     names: Sequence[str], seeds: int, out: Path, policy: str = "episodic"
-) -> Iterator[tuple[str, "Plan", Path, int]]:
+) -> Iterator[tuple[str, "ExperimentPlan", Path, int]]:
     """Yield a label, a plan, a folder and the learning episodes for each test outside the conditions of learning.
 
     The first regime, other seeds of the same game, is the first test of every case. Here the same libraries are tested
@@ -184,16 +184,16 @@ def build_regimes(
 
 def build_plans(
     name: str, case: Case, seeds: int, out: Path, policy: str = "episodic"
-) -> Iterator[tuple["Plan", Path]]:
+) -> Iterator[tuple["ExperimentPlan", Path]]:
     """Yield the experiment plan and the output folder of each test of a case.
 
     Outlooks are read at every step, so `OutlookPolicy` has no arm that reads the library once per episode.
     """
-    from hardwon.apps.experiment import Plan
+    from hardwon.apps.experiment import ExperimentPlan
     from hardwon.apps.experiment.seeds import TRAIN_SEEDS, parse_seeds
 
     for number, (fold, test_seeds) in enumerate(case.tests):
-        plan = Plan(
+        plan = ExperimentPlan(
             environment=case.environment,
             game=case.game,
             params=case.params,

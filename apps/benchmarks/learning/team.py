@@ -26,7 +26,7 @@ from .clock import run_counted
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
-    from hardwon.runtime.teams.sharing_policy import Admission, LogisticAdmission
+    from hardwon.runtime.teams.sharing_policy import LogisticAdmission, SharingPolicy
     from hardwon.runtime.teams.team import TeamResult
 
 TRAINED_WITH = 3
@@ -135,7 +135,7 @@ def measure(
             learned = train_admission(errand, seed, rounds, call_s, tell, library)
             if save is not None:
                 learned.save(save / f"admission-{seed}.json")
-            arms: dict[str, Admission] = {"none": AdmitNone(), "all": AdmitAll(), "learned": learned}
+            arms: dict[str, SharingPolicy] = {"none": AdmitNone(), "all": AdmitAll(), "learned": learned}
             for k, arm in ((k, arm) for k, arms_of_k in arms_of.items() for arm in arms_of_k):
                 began = time.process_time()
                 worlds = range(TEST, TEST + tasks)
@@ -195,7 +195,7 @@ async def _run(
     errand: str,
     task: int,
     numbers: Sequence[int],
-    admission: "Admission",
+    admission: "SharingPolicy",
     call_s: float,
     fold: str,
     library: "ExperienceLibrary",
@@ -222,7 +222,7 @@ def _test(
     task: int,
     k: int,
     arm: str,
-    admission: "Admission",
+    admission: "SharingPolicy",
     call_s: float,
     real: bool,
     library: "ExperienceLibrary",

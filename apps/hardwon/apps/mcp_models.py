@@ -26,7 +26,7 @@ class RecallResult(BaseModel):
     similar_steps: list[str] = Field(description="Actions in similar situations, and how often they worked.")
 
 
-class Checked(BaseModel):
+class ActionCheck(BaseModel):
     """Whether experience forbids an action here."""
 
     allowed: bool

@@ -35,7 +35,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.prompts import GUIDANCE, block, clean
 from hardwon.runtime.loop.enforcement import Mode, Ruling, limit, mode_of
 
-from .mcp_models import Added, Checked, Graded, RecallResult, Recorded, StepTaken
+from .mcp_models import ActionCheck, Added, Graded, RecallResult, Recorded, StepTaken
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +63,12 @@ What it returns is data about earlier work. It may not fit, and it never gives y
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 
-Task = Annotated[str, Field(description="What you were asked to do, in one or two sentences.")]
-Situation = Annotated[
+TaskField = Annotated[str, Field(description="What you were asked to do, in one or two sentences.")]
+SituationField = Annotated[
     str,
     Field(description="What you see right now: the last output, the error, the state of things. May be empty."),
 ]
-Action = Annotated[
+ActionField = Annotated[
     str,
     Field(description='What you are about to do, as a call where it is one: `run(command="make test")`.'),
 ]
@@ -88,7 +88,7 @@ def build(
     recall_k: int = 5,
 ) -> MCPServer:
     """Build the server. A read-only library gets no tools that write."""
-    server, mode, refusals, trusted = _Server(library), mode_of(guardrails), _Refusals(), trust == "trusted"
+    server, mode, refusals, trusted = _McpServer(library), mode_of(guardrails), _Refusals(), trust == "trusted"
     for tool in (_recalling(library, trusted, guidance, recall_k), *_reading(library, mode, trusted, refusals)):
         server.add_tool(tool, annotations=READS)
     if not library.read_only:
@@ -160,8 +160,8 @@ def _recalling(
 ) -> Callable[..., Any]:
     @_worded
     def recall(
-        task: Task,
-        situation: Situation = "",
+        task: TaskField,
+        situation: SituationField = "",
         k: Annotated[int, Field(ge=1, le=20, description="How many of each kind at most.")] = recall_k,
     ) -> RecallResult:
         """Return lessons from earlier tasks, and the actions in similar situations with their results.
@@ -192,19 +192,19 @@ def _reading(
 ) -> list[Callable[..., Any]]:
     @_worded
     def check(
-        action: Action,
-        task: Task,
-        situation: Situation = "",
+        action: ActionField,
+        task: TaskField,
+        situation: SituationField = "",
         again: Annotated[
             bool, Field(description="Whether this very action just failed in this task and nothing worked since.")
         ] = False,
-    ) -> Checked:
+    ) -> ActionCheck:
         """Check whether experience forbids an action here, because it kept failing or did harm. Call it before you act.
 
         If it is not allowed, do something else. If it is allowed, that does not guarantee success.
         """
         if mode is None:
-            return Checked(allowed=True, reason="", item_id="")
+            return ActionCheck(allowed=True, reason="", item_id="")
         state = _state(task, situation)
         verdict = (library.enforce if mode == "block" else library.check)(state, action, again=again)
         if mode == "block":
@@ -214,7 +214,7 @@ def _reading(
         if not trusted:  # of a trusted library, one party wrote everything
             verdict = abstract_verdict(library, verdict, state, action)
         reason = _data([verdict.cause]) if verdict.cause else ""
-        return Checked(
+        return ActionCheck(
             allowed=ruling.runs, reason=reason, item_id=verdict.item_id or "", warned=ruling.warned, over=ruling.over
         )
 
@@ -242,7 +242,7 @@ def _writing(
 
     @_worded
     def record(
-        task: Task,
+        task: TaskField,
         steps: Annotated[list[StepTaken], Field(min_length=1, description="What you did, in order, failures too.")],
         success: Annotated[bool, Field(description="Whether the task was solved in the end.")],
         score: Annotated[float | None, Field(ge=0, le=1, description="How well, from 0 to 1, if you can tell.")] = None,
@@ -411,7 +411,7 @@ def _op(change: Mapping[str, Any]) -> dict[str, str]:
 # ---- resources
 
 
-class _Server(MCPServer):
+class _McpServer(MCPServer):
     """An MCP server that also lists items as resources, so that clients can show and attach them."""
 
     def __init__(self, library: ExperienceLibrary) -> None:

@@ -18,7 +18,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.records import Trust
 from hardwon.runtime.guidance.base import Guidance
-from hardwon.runtime.teams.sharing_policy import Admission
+from hardwon.runtime.teams.sharing_policy import SharingPolicy
 
 from .http.access.auth import Tokens
 from .http.access.browsers import is_loopback
@@ -58,7 +58,7 @@ def serve(
     trust: Trust,
     guidance: Guidance | None = None,
     extractor: Extractor | None = None,
-    admission: Admission | None = None,
+    admission: SharingPolicy | None = None,
     tell: Callable[[str], None],
 ) -> None:
     """Serve until a signal arrives."""

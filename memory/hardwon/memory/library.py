@@ -26,7 +26,7 @@ from .errors import ConfigError, LibraryError, UnknownName
 from .guardrails.probation import WEAKENED, Probation
 from .learning import extraction, reading
 from .learning.consolidation import Consolidator, admit_within_limits
-from .learning.curator import Curator, Gate, expire
+from .learning.curator import AdmissionGate, Curator, expire
 from .learning.guardrail_index import GuardrailIndex
 from .open_runs import OpenRun, OpenRuns
 from .privacy.deadlines import deadline
@@ -98,7 +98,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         self._freshness = store.freshness
         self._freshness.on_forgotten = self._start_anew
         self._freshness.on_switched = self._drop_all
-        self.gate: Gate | None = None
+        self.gate: AdmissionGate | None = None
         """Learned admission model, called after the admission rules. None admits by rules alone."""
         self._steps_written = 0
         self._keyed = 0

@@ -101,7 +101,7 @@ class Wire:
 
     def request(
         self, method: str, path: str, query: Mapping[str, Any] | None = None, *, has_key: bool = True, **body: Any
-    ) -> "Answer":
+    ) -> "HttpAnswer":
         """Send a request with retries, and return the server's answer.
 
         Every attempt of a write has the same key, so that one whose answer was lost is not carried out twice.
@@ -132,20 +132,20 @@ class Wire:
             time.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
 
-    def _exchange(self, method: str, path: str, options: Mapping[str, Any]) -> "Answer":
+    def _exchange(self, method: str, path: str, options: Mapping[str, Any]) -> "HttpAnswer":
         """Send a request once, and return the answer."""
         with self._http.stream(method, path, **options) as response:
             content = bytearray()
             for chunk in response.iter_raw():
                 add_chunk(content, chunk)
-        return Answer.of(response, content)
+        return HttpAnswer.of(response, content)
 
-    def _accept(self, answer: "Answer") -> "Answer":
+    def _accept(self, answer: "HttpAnswer") -> "HttpAnswer":
         if 200 <= answer.status < 300:
             return answer
         raise self._error(answer)
 
-    def _foreign(self, answer: "Answer") -> LibraryError:
+    def _foreign(self, answer: "HttpAnswer") -> LibraryError:
         """Return the error for an answer that no hardwon server gives."""
         return LibraryError(
             f"{self.url} answered {answer.status} with {len(answer.content)} bytes of {answer.kind or 'no type'}, and "
@@ -158,7 +158,7 @@ class Wire:
             f"{self.url} does not answer ({error or type(error).__name__}). Start it with: hardwon serve LIBRARY"
         )
 
-    def _error(self, answer: "Answer") -> HardwonError:
+    def _error(self, answer: "HttpAnswer") -> HardwonError:
         """Return the error that the server reported, as an instance of its own class."""
         body = answer.parse() or {}
         if "detail" not in body or "error" not in body:
@@ -175,7 +175,7 @@ class Wire:
         self._http.close()
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What a server answered, whole and not compressed."""
 
     status: int
@@ -185,7 +185,7 @@ class Answer(NamedTuple):
     retry_after: str = ""
 
     @classmethod
-    def of(cls, response: "Response", content: bytes | bytearray) -> "Answer":
+    def of(cls, response: "Response", content: bytes | bytearray) -> "HttpAnswer":
         """Return the answer of a response of httpx, whose content was read raw."""
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         kind = "compressed" if "content-encoding" in response.headers else kind

@@ -30,7 +30,7 @@ from .loop.enforcement import mode_of
 from .loop.graph import build_graph
 from .loop.nodes import Nodes
 from .loop.starts import rebuild_memory, restore_environment
-from .loop.state import EpisodeState, Live, Settings
+from .loop.state import EpisodeState, LiveEpisode, Settings
 from .planning.plans import Planner
 from .strategies.automatic import AUTO, open_automatic
 from .strategies.components import as_policy as as_policy, resolve_planner
@@ -175,7 +175,7 @@ class Agent:
         # Environments are expensive to start: episodes borrow one from this list and return it when they end.
         self._idle: list[Environment] = [_add_timeout(environment, self._step_timeout_s)]
         # The nodes find the environments of running episodes in this dictionary.
-        self._live: dict[str, Live] = {}
+        self._live: dict[str, LiveEpisode] = {}
         self._nodes: Nodes | NodesByStrategy = nodes.with_live(self._live)
         self._graphs: dict[tuple[bool, bool], Any] = {}
 
@@ -395,14 +395,14 @@ class Agent:
         return {"thread": thread, "task": task, "seed": seed, "attempt": attempt, "episode": self.library.episodes}
 
     @contextmanager
-    def _open_episode(self, thread: str) -> Iterator[Live]:
+    def _open_episode(self, thread: str) -> Iterator[LiveEpisode]:
         """Reserve an environment and a working memory for one episode; discard the environment if it breaks."""
         if thread in self._live:
             raise ConfigError(
                 f"An episode already runs under thread {thread!r}. Give this one another thread_id, or wait for it."
             )
         environment = self._idle.pop() if self._idle else self._clone_environment()
-        live = self._live[thread] = Live(environment, WorkingMemory(), is_kept=self._checkpointer is None)
+        live = self._live[thread] = LiveEpisode(environment, WorkingMemory(), is_kept=self._checkpointer is None)
         try:
             yield live
         except BaseException as error:
@@ -415,7 +415,7 @@ class Agent:
             else:
                 self._idle.append(environment)
 
-    def _store_cut(self, live: Live, error: BaseException) -> None:
+    def _store_cut(self, live: LiveEpisode, error: BaseException) -> None:
         """Store the steps of an episode that an error ends; with a checkpointer, `resume` continues it instead."""
         if live.reached is not None:
             ending, failed = type(error).__name__, f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.apps.cli.run import _Progress
-from hardwon.apps.experiment import Plan, run_plan
+from hardwon.apps.experiment import ExperimentPlan, run_plan
 from hardwon.apps.shared import trained
 from hardwon.memory import ExperienceLibrary, State
 from hardwon.memory.errors import ConfigError, MissingExtra
@@ -47,7 +47,7 @@ def plan(out, policy, **changes):
         "eval_fold": "", "eval_seeds": (100,), "arms": ("empty", "step"), "policy": policy,
         "library": str(out / "library.db"), "seeds": (0,), "max_steps": 3,
     }  # fmt: skip
-    return Plan(**{**settings, **changes})
+    return ExperimentPlan(**{**settings, **changes})
 
 
 def test_a_run_plays_with_the_folder_and_chooses_among_listed_actions(base, tmp_path, requests):

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.apps.cli.team import run_team
-from hardwon.apps.experiment import Plan, run_plan
+from hardwon.apps.experiment import ExperimentPlan, run_plan
 from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.app import create_app
 from hardwon.apps.shared.trained import open_roles, open_server_roles
@@ -23,7 +23,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.wire import plain
 from hardwon.runtime import Agent, ExperienceMiddleware
 from hardwon.runtime.interfaces.arms import CONTROL, Arm
-from hardwon.runtime.teams.sharing_policy import Candidate, Choice
+from hardwon.runtime.teams.sharing_policy import Choice, SharingInput
 from hardwon.trainers.config.schema import of
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.admission import EngineAdmission, Member
@@ -118,7 +118,7 @@ def plan(out, **changes):
         "seeds": (0,),
         "max_steps": 4,
     }
-    return Plan(**{**settings, **changes})
+    return ExperimentPlan(**{**settings, **changes})
 
 
 def test_in_a_run_each_role_reads_what_it_reads_in_training(export, session, requests, tmp_path):
@@ -424,7 +424,7 @@ def test_the_admission_of_a_server_reads_what_it_reads_in_training(export, sessi
     trainer = session()
     keys = ("blue room: wait -> nothing",)
     admission = EngineAdmission(trainer.engine, trainer.prompts)
-    asyncio.run(admission.decide(Candidate("find the prize", keys, "go west", ENTRY["key"], ENTRY["value"])))
+    asyncio.run(admission.decide(SharingInput("find the prize", keys, "go west", ENTRY["key"], ENTRY["value"])))
     (trained,) = requests.pop("admission")
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
         library.bank("find the prize").put("red", keys[0], "nothing")

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
-from hardwon.apps.experiment import Plan, interval, run_plan, summarise, training_order
+from hardwon.apps.experiment import ExperimentPlan, interval, run_plan, summarise, training_order
 from hardwon.apps.experiment.seeds import parse_checkpoints, parse_seeds
 from hardwon.apps.render.plot import draw_curve
 from hardwon.memory import ExperienceLibrary
@@ -24,8 +24,8 @@ ARGUMENTS = [
 ]
 
 
-def plan_in(folder: Path) -> Plan:
-    return Plan(
+def plan_in(folder: Path) -> ExperimentPlan:
+    return ExperimentPlan(
         environment="textworld",
         game="mapreader",
         params=MAPREADER,

@@ -8,7 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from hardwon.apps.http.app import create_app
-from hardwon.apps.http.state.reader import EpisodeReader
+from hardwon.apps.http.state.reader import BackgroundReader
 from hardwon.apps.http.state.shelf import Shelf
 from hardwon.apps.http.state.watch import Measures
 from hardwon.memory import Add, Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
@@ -104,7 +104,7 @@ def test_more_episodes_than_may_wait_are_left_to_the_rules(tmp_path, notes):
     with shelf.writing("default") as library:
         library.record_many([episode(name) for name in "abcd"])
     measures = Measures(shelf)
-    reader = EpisodeReader(shelf, Slow(), measures, most=1)
+    reader = BackgroundReader(shelf, Slow(), measures, most=1)
     reader.submit("default", ["a"])
     assert begun.wait(10)
     reader.submit("default", ["b", "c", "d"])

@@ -10,7 +10,7 @@ from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.loop.advisor import Advisor, collect_sources
-from hardwon.runtime.loop.holdout import Drawn
+from hardwon.runtime.loop.holdout import DrawnItems
 
 SEE = State("A door.")
 GUARDRAIL = Item("guardrail", "no", condition={"text": "door"}, forbids="push {1}", id="g")
@@ -88,13 +88,13 @@ def test_items_are_withheld_only_while_trying(library):
     assert trying.withhold(recollection, "another")[1] != drawn
     assert all(trying.is_withheld("episode", ref) for ref in withheld)
     frozen = replace(trying, is_trying=False)
-    assert frozen.withhold(recollection, "episode") == (recollection, Drawn())
+    assert frozen.withhold(recollection, "episode") == (recollection, DrawnItems())
     assert not any(frozen.is_withheld("episode", ref) for ref in withheld)
 
 
 def test_sources_are_fields_of_the_reasons():
-    assert Reasons(**collect_sources(Hint("x", ("a",), (7,)), Drawn(("b",), ("a", "b")))) == {
+    assert Reasons(**collect_sources(Hint("x", ("a",), (7,)), DrawnItems(("b",), ("a", "b")))) == {
         "recalled": ["a"], "like": [7], "withheld": ["b"], "masked": ["a", "b"]
     }  # fmt: skip
-    assert Reasons(**collect_sources(Hint("x"), Drawn())) == {"recalled": [], "like": []}
-    assert collect_sources(None, Drawn()) == {}
+    assert Reasons(**collect_sources(Hint("x"), DrawnItems())) == {"recalled": [], "like": []}
+    assert collect_sources(None, DrawnItems()) == {}

@@ -6,7 +6,7 @@ from hardwon.memory import Item, Recollection
 from hardwon.memory.records import Hit
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.runtime.agent import Agent
-from hardwon.runtime.loop.holdout import OVERRIDE, WITHHOLD, Drawn, is_forced, is_withheld, without
+from hardwon.runtime.loop.holdout import OVERRIDE, WITHHOLD, DrawnItems, is_forced, is_withheld, without
 
 GUARDRAIL = Item("guardrail", "no", condition={"text": "x"}, forbids="eat {1}", id="gu")
 
@@ -39,8 +39,8 @@ def test_what_is_held_back_is_not_in_the_recollection():
     recollection = Recollection(items=hits, guardrails=(GUARDRAIL,))
     shown, withheld = without(recollection, lambda ref: ref in ("b", "gu"))
     assert [hit.what for hit in shown.items] == [items[0], items[2], GUARDRAIL]
-    assert withheld == Drawn(("b",))
-    assert without(recollection, lambda _: False) == (recollection, Drawn())
+    assert withheld == DrawnItems(("b",))
+    assert without(recollection, lambda _: False) == (recollection, DrawnItems())
 
 
 @pytest.fixture
@@ -138,8 +138,8 @@ def test_what_hurts_in_this_world_has_its_trials_the_other_way_round():
     recollection = Recollection((Hit(items["a"], 0.9, ""),), masked=("b", "c"))
     shown, withheld = without(recollection, lambda ref: ref == "c", items.__getitem__)
     assert [hit.what.id for hit in shown.items] == ["a", "c"]
-    assert withheld == Drawn(("b",), masked=("b", "c"))
-    assert without(recollection, lambda _: False) == (recollection, Drawn())
+    assert withheld == DrawnItems(("b",), masked=("b", "c"))
+    assert without(recollection, lambda _: False) == (recollection, DrawnItems())
     none, withheld = without(recollection, lambda ref: ref == "a", items.__getitem__)
     assert none.items == ()
-    assert withheld == Drawn(("a", "b", "c"), masked=("b", "c"))
+    assert withheld == DrawnItems(("a", "b", "c"), masked=("b", "c"))

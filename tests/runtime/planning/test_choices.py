@@ -13,8 +13,8 @@ from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.planning.composition import (
     Argument,
     Binding,
+    BindingProgress,
     BoundStep,
-    Progress,
     bind_demonstration,
     choose_action,
 )
@@ -47,7 +47,7 @@ def be(place, action, then, see="", admissible=()):
 
 
 def choose(at, context, **progress):
-    return choose_action(Binding("episode:1", (GRAB, LAY)), at, Progress(**progress), context, REPERTOIRE)
+    return choose_action(Binding("episode:1", (GRAB, LAY)), at, BindingProgress(**progress), context, REPERTOIRE)
 
 
 LAMPS = ("grab lamp 1 from desk 1", "grab lamp 2 from desk 1")
@@ -82,7 +82,7 @@ def test_a_step_about_a_place_alone_leads_there():
     """Nothing has to be found before."""
     clean = Binding("episode:1", (step("clean box 9", ("box 9", "box")),))
     here = now("walk to chest 1", "walk to box 2")
-    assert choose_action(clean, 0, Progress(), here, REPERTOIRE) == "walk to box 2"
+    assert choose_action(clean, 0, BindingProgress(), here, REPERTOIRE) == "walk to box 2"
 
 
 def test_a_place_that_was_visited_since_the_last_step_is_not_visited_again():
@@ -107,7 +107,7 @@ def test_a_thing_that_is_missing_is_found_before_the_place_that_a_step_names():
     """Wherever it is: the step says where it was in the demonstration."""
     take = Binding("episode:1", (step("grab lamp 9 from box 9", ("lamp 9", "lamp"), ("box 9", "box")),))
     here = now("walk to box 2", "walk to chest 1")
-    assert choose_action(take, 0, Progress(), here, REPERTOIRE) == "walk to chest 1"
+    assert choose_action(take, 0, BindingProgress(), here, REPERTOIRE) == "walk to chest 1"
 
 
 def test_what_is_here_is_opened_once_before_the_search_goes_on():

@@ -7,7 +7,7 @@ from hardwon.memory import Diagnosis, Reasons, State, Step
 from hardwon.memory.values.repertoire import Demonstration
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
-from hardwon.runtime.planning.composer import Composer, continue_with
+from hardwon.runtime.planning.composer import DemonstrationComposer, continue_with
 from hardwon.runtime.planning.composition import Binding, BoundStep
 
 TASK = "bring Lamp to Box"
@@ -45,7 +45,7 @@ def be(place, action, then, why=Reasons()):  # noqa: B008
 def follow(context, repertoire, *done, source="1"):
     """The plan after these steps of it are done."""
     plan = Plan(TASK, done, source=source) if done else None
-    return Composer().follow(plan, context, repertoire)
+    return DemonstrationComposer().follow(plan, context, repertoire)
 
 
 def did(number, action, part, source="1"):
@@ -84,7 +84,7 @@ def test_what_the_episode_gave_up_is_passed_over():
 
 def test_a_repertoire_of_the_same_size_is_another_one():
     """A library that leaves out the task instance of each episode gives each another repertoire."""
-    composer, context = Composer(), now("grab lamp 1 from desk 1", "wash lamp 1")
+    composer, context = DemonstrationComposer(), now("grab lamp 1 from desk 1", "wash lamp 1")
     plans = [composer.follow(None, context, know(what)) for what in (BRING, WASH)]
     assert [plan and plan.open[0].action for plan in plans] == ["grab lamp 1 from desk 1", "wash lamp 1"]
 

@@ -10,7 +10,7 @@ from hardwon.memory.values.repertoire import Repertoire
 from hardwon.runtime import Agent, Decision
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
-from hardwon.runtime.planning.composer import Composer, continue_with
+from hardwon.runtime.planning.composer import DemonstrationComposer, continue_with
 from hardwon.runtime.planning.composition import TRIES, Argument, Binding, BoundStep, bind_demonstration
 
 
@@ -342,7 +342,7 @@ def test_what_the_policy_did_counts_only_if_it_does_the_step(library, action, fe
     diagnosis = Diagnosis(True) if worked else Diagnosis(False, Failure.TOOL_ERROR)
     history = (Step(before, action, after, diagnosis),)
     context = Context(state=after, actions=tuple(house.admissible(after)), history=history)
-    plan = Composer().follow(None, context, library.repertoire())
+    plan = DemonstrationComposer().follow(None, context, library.repertoire())
     assert plan is not None
     assert [step.action for step in plan.done] == [action] * counts
 
@@ -477,11 +477,11 @@ def test_a_demonstration_whose_next_step_was_tried_often_is_given_up(library, pl
     if place:
         state, *_ = house.step(f"walk to {place}")
     context, repertoire = Context(state=state, actions=tuple(house.admissible(state))), library.repertoire()
-    plan = Composer().follow(None, context, repertoire)
+    plan = DemonstrationComposer().follow(None, context, repertoire)
     assert plan is not None
     steps = tuple(replace(step, tries=tries) if step.part == part else step for step in plan.steps)
     assert steps != plan.steps
-    continued = Composer().follow(replace(plan, steps=steps), context, repertoire)
+    continued = DemonstrationComposer().follow(replace(plan, steps=steps), context, repertoire)
     assert continued is not None
     assert (continued.source == plan.source) == goes_on
     if goes_on:

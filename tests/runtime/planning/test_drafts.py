@@ -10,8 +10,8 @@ from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import Agent
 from hardwon.runtime.planning.answer_tree import (
     AnswerTree,
+    AnswerVerdict,
     Draft,
-    Verdict,
     borda,
     compare_both_ways,
     mix,
@@ -64,12 +64,12 @@ class Fixed:
 
 
 def test_a_win_counts_only_if_both_orders_agree():
-    agrees = Fixed(ab=Verdict("first", (8, 4), "short", "be brief"), ba=Verdict("second", (2, 6)))
-    assert compare_both_ways(agrees, "a", "b") == Verdict("first", (7, 3), "short", "be brief")
-    prefers_the_first = Fixed(ab=Verdict("first", (8, 4)), ba=Verdict("first", (8, 4)))
+    agrees = Fixed(ab=AnswerVerdict("first", (8, 4), "short", "be brief"), ba=AnswerVerdict("second", (2, 6)))
+    assert compare_both_ways(agrees, "a", "b") == AnswerVerdict("first", (7, 3), "short", "be brief")
+    prefers_the_first = Fixed(ab=AnswerVerdict("first", (8, 4)), ba=AnswerVerdict("first", (8, 4)))
     biased: Any = compare_both_ways(prefers_the_first, "a", "b")
     assert biased.winner == ""
-    assert compare_both_ways(Fixed(ab=Verdict("first"), ba=None), "a", "b") is None
+    assert compare_both_ways(Fixed(ab=AnswerVerdict("first"), ba=None), "a", "b") is None
 
 
 def grow(*verdicts):
@@ -83,7 +83,7 @@ def grow(*verdicts):
 
 def test_the_worth_of_answers_by_hand():
     """Worked example: 1 beats 0 by 7 to 6, so the ranks are 1 and 0, and the parent gets a tenth of its child."""
-    tree = grow(Verdict("second", (6, 7), advice="shorter"))
+    tree = grow(AnswerVerdict("second", (6, 7), advice="shorter"))
     first, second = tree.answers
     assert second.own == pytest.approx(10 * (0.9 * 1 + 0.1 * 0.731), abs=1e-2)
     assert first.own == pytest.approx(10 * (0.9 * 0 + 0.1 * 0.5))
@@ -108,15 +108,15 @@ def test_an_answer_is_in_the_middle_before_any_comparison():
 
 
 def test_an_answer_is_improved_twice_at_most():
-    lost = Verdict("first", (9, 1))
+    lost = AnswerVerdict("first", (9, 1))
     tree = grow(lost, lost, lost)
     assert [answer.parent.text for answer in tree.answers[1:]].count("0") == 2
     assert tree.best.text == "0"
 
 
 def test_an_answer_that_is_there_already_is_no_second_one():
-    tree = grow(Verdict("second", (1, 2)))
-    tree.add(tree.best, Draft("0", 0), Verdict("second", (1, 9)))
+    tree = grow(AnswerVerdict("second", (1, 2)))
+    tree.add(tree.best, Draft("0", 0), AnswerVerdict("second", (1, 9)))
     assert [answer.text for answer in tree.answers] == ["0", "1"]
     assert tree.best.visits == 1
     assert tree.wins == {("1", "0")}

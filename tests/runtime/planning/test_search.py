@@ -13,7 +13,15 @@ from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import Agent, Context
 from hardwon.runtime.loop.clone_model import CloneModel
 from hardwon.runtime.planning.proposals import EstimatedActions
-from hardwon.runtime.planning.search import Look, Node, Searcher, back_up, is_undecided, score_child, select_path
+from hardwon.runtime.planning.search import (
+    PathEnd,
+    Searcher,
+    SearchNode,
+    back_up,
+    is_undecided,
+    score_child,
+    select_path,
+)
 from hardwon.runtime.planning.search_planner import SearchPlanner
 
 
@@ -32,20 +40,20 @@ class Tree:
         proposals = tuple((action, self.priors.get(action, 1 / 3)) for action in self.actions)
         if len(path) == 3:
             solved = path == ("a", "b", "c")
-            return Look(1.0 if solved else 0.0, 1.0 if solved else -1.0, True, solved)
-        return Look(proposals=proposals)
+            return PathEnd(1.0 if solved else 0.0, 1.0 if solved else -1.0, True, solved)
+        return PathEnd(proposals=proposals)
 
 
 def test_the_score_of_the_worked_example():
     """Priors 0.8 and 0.2, visits 3 and 1, means 0.1 and 0.5, c = 1: 0.5 and 0.7, so the second is chosen."""
-    first, second = Node(("a",), 0.8, 3, 0.3), Node(("b",), 0.2, 1, 0.5)
+    first, second = SearchNode(("a",), 0.8, 3, 0.3), SearchNode(("b",), 0.2, 1, 0.5)
     assert score_child(first, 4, 1.0) == pytest.approx(0.5)
     assert score_child(second, 4, 1.0) == pytest.approx(0.7)
 
 
 def test_the_mean_of_the_returns_that_were_backed_up():
     """+1, -1 and -1 through one edge: Q = -1/3."""
-    root, child = Node(()), Node(("a",))
+    root, child = SearchNode(()), SearchNode(("a",))
     for value in (1.0, -1.0, -1.0):
         back_up([root, child], value, discount=1.0)
     assert child.mean == pytest.approx(-1 / 3)
@@ -53,7 +61,7 @@ def test_the_mean_of_the_returns_that_were_backed_up():
 
 
 def test_a_reward_counts_from_the_action_that_brings_it():
-    root, first, second = Node(()), Node(("a",), reward=1.0), Node(("a", "b"), reward=2.0)
+    root, first, second = SearchNode(()), SearchNode(("a",), reward=1.0), SearchNode(("a", "b"), reward=2.0)
     back_up([root, first, second], 0.0, discount=0.5)
     assert (second.mean, first.mean, root.mean) == (2.0, 2.0, 1.0)
 
@@ -81,7 +89,7 @@ def test_a_tree_that_has_ended_everywhere_is_closed():
     class Lost(Tree):
         def look(self, path):
             look = super().look(path)
-            return Look(0.0, -1.0, True) if look and look.done else look
+            return PathEnd(0.0, -1.0, True) if look and look.done else look
 
     tree = Lost()
     root = Searcher(simulations=1000).search(tree)
@@ -126,19 +134,19 @@ def test_priors_are_a_softmax_of_the_estimates():
 @pytest.mark.parametrize(("visits", "path"), [(1, ("a",)), (2, ("a", "b"))])
 def test_a_path_goes_on_through_children_with_two_visits(visits, path):
     """Single visits are in no order."""
-    child = Node(("a",), visits=5, children=[Node(("a", "b"), visits=visits)])
-    assert select_path(Node((), children=[child, Node(("c",), visits=4)])) == path
+    child = SearchNode(("a",), visits=5, children=[SearchNode(("a", "b"), visits=visits)])
+    assert select_path(SearchNode((), children=[child, SearchNode(("c",), visits=4)])) == path
 
 
 @pytest.mark.parametrize(("totals", "undecided"), [((0.5, 0.5), True), ((0.5, 0.4), False)])
 def test_equal_means_decide_nothing(totals, undecided):
-    children = [Node((action,), visits=1, total=total) for action, total in zip("ab", totals, strict=True)]
-    assert is_undecided(Node((), children=children)) is undecided
+    children = [SearchNode((action,), visits=1, total=total) for action, total in zip("ab", totals, strict=True)]
+    assert is_undecided(SearchNode((), children=children)) is undecided
 
 
 def test_a_world_that_cannot_be_looked_at_is_not_searched():
     world: Any = SimpleNamespace(look=lambda path: None)
-    assert Searcher().search(world) == Node(())
+    assert Searcher().search(world) == SearchNode(())
 
 
 def test_the_steps_of_a_plan_are_numbered_from_the_last_one_done(workshop):

@@ -8,7 +8,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.types import Decision
 from hardwon.runtime.strategies.automatic import RECENT, TEST_EVERY, WINDOW, AutomaticGuide, rate_strategy
-from hardwon.runtime.strategies.guide import StrategyChoice, Trial
+from hardwon.runtime.strategies.guide import StrategyChoice, StrategyTrial
 from hardwon.runtime.strategies.strategy import Strategy
 
 OWN, OWN_TWIN, OTHER = Strategy(name="own"), Strategy(name="twin"), Strategy(name="other", policy="random")
@@ -30,7 +30,7 @@ def remember(library, strategy, successes, n, *, test=True, environment="worksho
 
 
 def make_trials(name, outcomes, *, test):
-    return [Trial(name, "bake", float(won), 0, "workshop", float(won), test) for won in outcomes]
+    return [StrategyTrial(name, "bake", float(won), 0, "workshop", float(won), test) for won in outcomes]
 
 
 class Watching:

@@ -11,7 +11,7 @@ from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import Agent
 from hardwon.runtime.planning.plans import SkillPlanner
 from hardwon.runtime.planning.search_planner import SearchPlanner
-from hardwon.runtime.strategies.guide import StrategyChoice, StrategyGuide, Trial, read_trials
+from hardwon.runtime.strategies.guide import StrategyChoice, StrategyGuide, StrategyTrial, read_trials
 from hardwon.runtime.strategies.nodes import NodesByStrategy
 from hardwon.runtime.strategies.strategy import Strategy, load_strategies
 
@@ -161,7 +161,7 @@ def test_names_are_unique_and_a_team_needs_an_agent_without_strategies(library, 
         StrategyGuide([A, A])
     with pytest.raises(ConfigError, match="team"):
         Agent("episodic", library, workshop(), strategies=[A, B]).joined(None, lambda world: world)  # type: ignore[arg-type]
-    assert Trial("A", "bake", 1.0, 0) == Trial("A", "bake", 1.0, 0)
+    assert StrategyTrial("A", "bake", 1.0, 0) == StrategyTrial("A", "bake", 1.0, 0)
 
 
 @pytest.mark.parametrize("wrong", [{"price": -1.0}, {"explore": -1.0}])

@@ -15,17 +15,17 @@ import pytest
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import AdmitAll, AdmitNone, ChatAdmission, LogisticAdmission, RuleAdmission
-from hardwon.runtime.teams.chat_roles import ChatJudge, ChatSummary
+from hardwon.runtime.teams.chat_roles import ChatSummary, ChatTeamJudge
 from hardwon.runtime.teams.sharing_policy import (
     KINDS,
     NAMES,
-    Candidate,
+    SharingInput,
     compute_features,
     extract_words,
     max_similarity,
 )
 
-STEP = Candidate(
+STEP = SharingInput(
     "find the spoon in the house",
     ("read(page=1) -> nothing of use",),
     "read(page=3)",
@@ -150,7 +150,7 @@ def test_a_chat_model_s_summary_is_cut_and_the_rule_s_stands_without_one(scripte
 
 @pytest.mark.parametrize(("said", "number"), [("2", 1), ("Answer 1.", 0), ("9", None), ("neither", None)])
 def test_a_judge_chooses_a_number_or_leaves_it_to_the_vote(scripted, said, number):
-    assert asyncio.run(ChatJudge(scripted(said))("a task", ["Rome", "Oslo"])) == number
+    assert asyncio.run(ChatTeamJudge(scripted(said))("a task", ["Rome", "Oslo"])) == number
 
 
 def test_features_by_hand():

@@ -16,7 +16,7 @@ from hardwon.runtime.agent import Result
 from hardwon.runtime.interfaces.types import Decision
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.teams.sharing import TeamEvent, get_value
-from hardwon.runtime.teams.sharing_policy import Candidate
+from hardwon.runtime.teams.sharing_policy import SharingInput
 from hardwon.runtime.teams.team import Finish, _Seat, choose_answer
 
 CALL_S = 0.05
@@ -296,7 +296,7 @@ def test_deciding_takes_less_than_a_hundredth_of_a_step(admission):
     keys = tuple(f"read(page={n}) -> page {n} says what the other pages say, and {n * 7} more" for n in range(60))
     took = []
     for n in range(100):
-        candidate = Candidate(
+        candidate = SharingInput(
             "find what the pages say", keys, f"read(page={n})", f"{keys[n % 60]} or so", "a page" * 50
         )
         began = time.process_time()  # of this process: other work on the machine is no cost

@@ -10,7 +10,7 @@ from tests.trainers.corridor import Corridor
 
 from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.runtime.teams.sharing_policy import Candidate
+from hardwon.runtime.teams.sharing_policy import SharingInput
 from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import ModelConfig, RoleConfig
@@ -28,7 +28,7 @@ TEXTS = ["find the prize . red blue green white golden room : go east west . wai
 TOKENIZER = build_tokenizer(TEXTS)
 TRANSCRIPT = CompactFormat(TOKENIZER)
 SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16, context=512)
-STEP = Candidate(
+STEP = SharingInput(
     "find the prize", ("go east -> you are in the blue room",), "go west", "go west -> you are in the red room", "red"
 )
 

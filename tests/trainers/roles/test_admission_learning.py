@@ -10,7 +10,7 @@ from tests.trainers.shared_work import decides, play, train
 
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.retrieval.embedders import HashingEmbedder
-from hardwon.runtime.teams.sharing_policy import NAMES, Candidate, LogisticAdmission, compute_features
+from hardwon.runtime.teams.sharing_policy import NAMES, LogisticAdmission, SharingInput, compute_features
 from hardwon.trainers.roles.admission_learning import (
     AdmissionTrainer,
     Decided,
@@ -168,7 +168,9 @@ def test_an_exact_duplicate_is_less_probable(trained):
     """systems.md §4: an exact duplicate of a stored key has lower pi(YES) after training."""
     task = "collect all figures of the granite survey"
     key = "read page 7 -> granite survey figure 7"
-    fresh = Candidate(task, ("read page 3 -> granite survey figure 3",), "read page 7", key, "granite survey figure 7")
+    fresh = SharingInput(
+        task, ("read page 3 -> granite survey figure 3",), "read page 7", key, "granite survey figure 7"
+    )
     again = replace(fresh, keys=(*fresh.keys, key))
     for admission in trained:
         assert admission.probability(compute_features(again)) < admission.probability(compute_features(fresh)) - 0.2
@@ -180,9 +182,9 @@ def test_training_is_the_same_for_the_same_seed():
 
 def test_an_embedder_s_vectors_are_features_that_are_trained():
     admission = LogisticAdmission(embedder=HashingEmbedder(16), chance=random.Random(0))
-    x = admission.features(Candidate("find the coin", ("a key",), "look", "look -> a coin", "a coin"))
+    x = admission.features(SharingInput("find the coin", ("a key",), "look", "look -> a coin", "a coin"))
     assert x.shape == admission.weights.shape == (len(NAMES) + 18,)
-    other = replace(Candidate("", (), "", "", ""), task="find the coin", key="wait -> nothing", action="wait")
+    other = replace(SharingInput("", (), "", "", ""), task="find the coin", key="wait -> nothing", action="wait")
     group = [
         Episode(1.0, (Decided(x, True, 0.5, True),)),
         Episode(0.0, (Decided(admission.features(other), True, 0.5, False),)),

@@ -9,7 +9,7 @@ from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
 
 from hardwon.memory import Item, State, Step, Trajectory
 from hardwon.memory.records import Add, Diagnosis, Return, Update
-from hardwon.runtime.teams.sharing_policy import Candidate as Shared
+from hardwon.runtime.teams.sharing_policy import SharingInput as Shared
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.prompting.instructions import INSTRUCTIONS

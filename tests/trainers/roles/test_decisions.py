@@ -21,7 +21,7 @@ from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
 from tests.trainers.models.test_smollm2 import FOLDER
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
-from hardwon.runtime.teams.sharing_policy import Candidate as Shared
+from hardwon.runtime.teams.sharing_policy import SharingInput as Shared
 from hardwon.trainers.algorithms.learner import LearnerSettings
 from hardwon.trainers.algorithms.samples import Rollout, Tried
 from hardwon.trainers.config.schema import RoleConfig

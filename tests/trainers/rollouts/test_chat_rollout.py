@@ -11,7 +11,7 @@ from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, l
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.types import Context, Info
-from hardwon.runtime.llm.conversation import PromptBuilder, Turn
+from hardwon.runtime.llm.conversation import ChatTurn, PromptBuilder
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.rendering import encode_text
@@ -135,7 +135,7 @@ def assert_continued(rollouts):
 def assert_rendered(policy, prompts):
     """Check that the records of a policy differ from a rendering of their texts in answers only."""
     for chat in policy._log._open.values():
-        chat.turns.append(Turn("later", State("later"), seen="later", calls=bool(chat.tools)))
+        chat.turns.append(ChatTurn("later", State("later"), seen="later", calls=bool(chat.tools)))
         assert compare_record(prompts, chat) == ()
 
 

@@ -8,7 +8,7 @@ from tests.trainers.rollouts.test_demonstration import PATH, PROMPTS, TOKENIZER,
 from hardwon.memory import State
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, RandomPolicy
-from hardwon.runtime.llm.conversation import Conversation, Turn
+from hardwon.runtime.llm.conversation import ChatTurn, Conversation
 from hardwon.runtime.llm.tool_messages import build_messages
 from hardwon.trainers.algorithms.imitation import Examples
 from hardwon.trainers.gating.other_worlds import OtherWorlds
@@ -64,7 +64,7 @@ def test_without_names_to_exchange_texts_stay_as_they_are(actions):
 
 def test_a_conversation_is_renamed_in_every_text_and_the_original_stays():
     rename = {"coat": "key"}.get
-    turns = [Turn("see coat", State("x"), "take coat", ids=(1, 2)), Turn("have coat", State("y"), hint="h")]
+    turns = [ChatTurn("see coat", State("x"), "take coat", ids=(1, 2)), ChatTurn("have coat", State("y"), hint="h")]
     chat = Conversation("the task: coat", turns)
     other = rename_conversation(chat, lambda text: text.replace("coat", rename("coat") or ""))
     assert other.messages() == (
@@ -77,8 +77,8 @@ def test_a_conversation_is_renamed_in_every_text_and_the_original_stays():
 
 
 def test_a_conversation_of_calls_is_renamed_in_the_form_of_the_model_too():
-    first = Turn("see coat", State("x"), 'take(what="coat")', seen="see coat", calls=True)
-    last = Turn("have coat", State("y"), seen="have coat", advice="wear coat", calls=True)
+    first = ChatTurn("see coat", State("x"), 'take(what="coat")', seen="see coat", calls=True)
+    last = ChatTurn("have coat", State("y"), seen="have coat", advice="wear coat", calls=True)
     tools = {"take": {"type": "object"}}
     chat = Conversation("coat", [first, last], tools=tools, tool_system="the task: coat")
     messages = build_messages(rename_conversation(chat, lambda text: text.replace("coat", "key")))

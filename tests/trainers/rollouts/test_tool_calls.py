@@ -24,7 +24,7 @@ from hardwon.runtime import Agent, ChatPolicy
 from hardwon.runtime.environments.calls import parse_call
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
-from hardwon.runtime.llm.conversation import Turn
+from hardwon.runtime.llm.conversation import ChatTurn
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import of
@@ -138,7 +138,7 @@ def test_a_thought_stands_before_its_call(engine, library):
         thought, _, call = TOKENIZER.decode(row.completion).partition("<tool_call>")
         assert (thought.count("\n"), thought[-1]) == (1, "\n")
         assert CALL.fullmatch(f"<tool_call>{call}")
-    chat.turns.append(Turn("later", State("later"), seen="later", calls=True))
+    chat.turns.append(ChatTurn("later", State("later"), seen="later", calls=True))
     assert compare_record(prompts, chat) == ()
 
 

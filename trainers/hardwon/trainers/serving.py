@@ -28,7 +28,7 @@ from hardwon.memory.records import Operation, Return
 from hardwon.runtime.guidance.base import AwaitedGuidance, Guidance, Hint, RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.llm.chat_model import in_own_loop
-from hardwon.runtime.teams.sharing_policy import Candidate, Choice
+from hardwon.runtime.teams.sharing_policy import Choice, SharingInput
 
 from .config.kinds import LESSONS, PASTES, SHOWS_PATHS, TELLS
 from .config.policy import PolicySettings
@@ -317,7 +317,7 @@ class ServedAdmission:
         self.value = EngineAdmission.value
         """Returns what readers get for a step, as in training; a `Team` takes it."""
 
-    async def decide(self, candidate: Candidate) -> Choice:
+    async def decide(self, candidate: SharingInput) -> Choice:
         """Return whether to share a step."""
         return await _await(self._inner.decide(candidate))
 

@@ -66,7 +66,7 @@ HintPlace = Annotated[
     Literal["message", "system"],
     typer.Option(help="Where recalled experience stands: in a last message, or in the system message."),
 ]
-TokenFile = Annotated[
+TokenFileOption = Annotated[
     Path | None,
     typer.Option(help="Append tokens and log-probabilities that the server returns to this file of JSON lines."),
 ]
@@ -89,7 +89,7 @@ def proxy(
     outcome: RunOutcome = "calls",
     trust: ClientTrust = "own",
     place: HintPlace = "message",
-    tokens: TokenFile = None,
+    tokens: TokenFileOption = None,
     extra_body: Annotated[
         str, typer.Option(help="JSON object with fields to set in every chat completion.", metavar="JSON")
     ] = "{}",

@@ -25,7 +25,7 @@ from hardwon.apps.shared.common import (
     table,
     tell,
 )
-from hardwon.apps.shared.trained import HELP, Extractor, open_extractor, open_server_roles
+from hardwon.apps.shared.trained import HELP, ExtractorOption, open_extractor, open_server_roles
 
 app = typer.Typer()
 DAMAGE_LISTED = 100
@@ -40,7 +40,7 @@ def _require_reason(text: str) -> str:
     return text
 
 
-Why = Annotated[
+WhyOption = Annotated[
     str,
     typer.Option("--why", help="The reason, kept in the item's history.", callback=_require_reason, show_default=False),
 ]
@@ -125,7 +125,9 @@ def _print_result(as_json: bool, value: Mapping[str, Any], words: str) -> None:
 
 
 @app.command()
-def retire(path: Library, item_id: ItemId, why: Why, namespace: Namespace = "default", as_json: AsJson = False) -> None:
+def retire(
+    path: Library, item_id: ItemId, why: WhyOption, namespace: Namespace = "default", as_json: AsJson = False
+) -> None:
     """Stop using an item. The history keeps the item and the reason, and `undo` restores it."""
     with opened(path, namespace, write=True) as library:
         item = library.get(item_id)
@@ -201,7 +203,7 @@ def _confirm_deletion() -> None:
 
 @app.command()
 def release(
-    path: Library, item_id: ItemId, why: Why, namespace: Namespace = "default", as_json: AsJson = False
+    path: Library, item_id: ItemId, why: WhyOption, namespace: Namespace = "default", as_json: AsJson = False
 ) -> None:
     """Release an item from quarantine on your authority; from then on it is trusted."""
     with opened(path, namespace, write=True) as library:
@@ -236,7 +238,7 @@ def undo(path: Library, item_id: ItemId, namespace: Namespace = "default", as_js
 @app.command()
 def evolve(
     path: Library,
-    extractor: Extractor = None,
+    extractor: ExtractorOption = None,
     roles: Annotated[
         Path | None,
         typer.Option("--roles", help=f"{HELP} Its extractor reads the episodes.", show_default="no trained extractor"),
@@ -337,7 +339,7 @@ def import_(
         ),
     ] = None,
     untrusted: Annotated[bool, typer.Option("--untrusted", help="The same as --trust untrusted.")] = False,
-    extractor: Extractor = None,
+    extractor: ExtractorOption = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:

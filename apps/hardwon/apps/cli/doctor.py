@@ -30,7 +30,7 @@ _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([\w-
 _PROGRAM_TIMEOUT_S = 10.0
 """Time limit, in seconds, for a program such as nvidia-smi."""
 
-Report = dict[str, Any]
+DoctorReport = dict[str, Any]
 
 
 def doctor(
@@ -58,7 +58,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-def examine(path: Path | None = None, *, device: bool = False) -> Report:
+def examine(path: Path | None = None, *, device: bool = False) -> DoctorReport:
     """Return the whole report; `ok` is false if a required part is missing or damaged."""
     from hardwon.memory.upkeep.file_queries import has_fts5, sqlite_version
 
@@ -98,9 +98,11 @@ def _find_version(package: str) -> str | None:
         return None
 
 
-def find_device(*, ask_torch: bool = False) -> Report:
+def find_device(*, ask_torch: bool = False) -> DoctorReport:
     """Return the GPUs that the driver reports; with `ask_torch`, also the device that torch would use."""
-    device: Report = {"gpus": _run_program("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")}
+    device: DoctorReport = {
+        "gpus": _run_program("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    }
     if ask_torch and _find_version("torch"):
         import torch
 
@@ -141,14 +143,20 @@ def _find_missing(name: str, packages: dict[str, dict[str, str | None]]) -> str 
     return None
 
 
-def check_library(path: Path) -> Report:
+def check_library(path: Path) -> DoctorReport:
     """Check a library and return its contents, embedder, index files and problems.
 
     A library that cannot be opened is reported as a problem.
     """
     from hardwon.memory.errors import LibraryError
 
-    report: Report = {"path": library_name(path), "sound": False, "namespaces": {}, "embedder": None, "index": None}
+    report: DoctorReport = {
+        "path": library_name(path),
+        "sound": False,
+        "namespaces": {},
+        "embedder": None,
+        "index": None,
+    }
     try:
         problems = _inspect_shared(str(path), report) if is_address(path) else _inspect(path, report)
     except LibraryError as error:  # the library cannot be opened, and that is the problem to report
@@ -158,12 +166,12 @@ def check_library(path: Path) -> Report:
     return {**report, "sound": not problems, "problems": problems}
 
 
-def _inspect(path: Path, report: Report) -> list[Report]:
+def _inspect(path: Path, report: DoctorReport) -> list[DoctorReport]:
     """Add the contents of the library to the report and return the problems of all namespaces."""
     from hardwon.memory import ExperienceLibrary
     from hardwon.memory.upkeep.file_queries import list_index_files, list_namespaces
 
-    problems: list[Report] = []
+    problems: list[DoctorReport] = []
     for name in list_namespaces(path):
         with ExperienceLibrary.open(path, namespace=name, read_only=True) as library:
             report["embedder"] = library.embedder.name
@@ -176,11 +184,11 @@ def _inspect(path: Path, report: Report) -> list[Report]:
     return problems
 
 
-def _inspect_shared(url: str, report: Report) -> list[Report]:
+def _inspect_shared(url: str, report: DoctorReport) -> list[DoctorReport]:
     """Add the state of a shared library to the report and return the problems of all namespaces."""
     from hardwon.memory.fleet.library import inspect_library
 
-    problems: list[Report] = []
+    problems: list[DoctorReport] = []
     report["logs"] = {}
     for name, figures, issues in inspect_library(url):
         report["embedder"] = figures.pop("embedder")
@@ -201,7 +209,7 @@ def _run_program(*command: str) -> list[str]:
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
 
 
-def _print(report: Report) -> None:
+def _print(report: DoctorReport) -> None:
     console = out()
     sqlite = report["sqlite"]
     device = report["device"]
@@ -232,7 +240,7 @@ def _list_packages(packages: dict[str, dict[str, str | None]]) -> list[tuple[str
     return rows
 
 
-def _print_library(library: Report) -> None:
+def _print_library(library: DoctorReport) -> None:
     console = out()
     console.print()
     console.print(table("", "", rows=list(_describe_library(library))))
@@ -242,7 +250,7 @@ def _print_library(library: Report) -> None:
         console.print(table("namespace", "where", "what", "remedy", rows=rows))
 
 
-def _describe_library(library: Report) -> Iterator[tuple[str, str]]:
+def _describe_library(library: DoctorReport) -> Iterator[tuple[str, str]]:
     yield (
         "library",
         f"{'sound' if library['sound'] else 'not sound'}: {library['path']}",
@@ -269,7 +277,7 @@ def _describe_library(library: Report) -> Iterator[tuple[str, str]]:
         yield "index files", _format_index(library["index"])
 
 
-def _format_index(index: Report) -> str:
+def _format_index(index: DoctorReport) -> str:
     if not index["files"]:
         return "none: they are created when a library grows large"
     return f"{index['files']}, {decimal(index['bytes'])}, {'valid' if index['valid'] else 'DAMAGED'}"

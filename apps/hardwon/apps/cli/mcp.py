@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from hardwon.apps.shared.common import Namespace, ServedLibrary, is_address, must_exist, tell
-from hardwon.apps.shared.trained import HELP, Extractor, open_extractor, open_server_roles
+from hardwon.apps.shared.trained import HELP, ExtractorOption, open_extractor, open_server_roles
 
 
 def mcp(
@@ -36,7 +36,7 @@ def mcp(
             show_default=False,
         ),
     ] = None,
-    extractor: Extractor = None,
+    extractor: ExtractorOption = None,
 ) -> None:
     """Serve LIBRARY to an MCP client: recall, check, record, add, feedback, stats, and items as resources."""
     from hardwon.memory import ExperienceLibrary

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Inspect and edit a library.")
 
-Limit = Annotated[int, typer.Option("--limit", "-k", min=1, max=100_000, help="Number of rows to show.")]
-Offset = Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Number of rows to skip.")]
-Page = Annotated[
+LimitOption = Annotated[int, typer.Option("--limit", "-k", min=1, max=100_000, help="Number of rows to show.")]
+OffsetOption = Annotated[int, typer.Option(min=0, max=1_000_000_000, help="Number of rows to skip.")]
+PageOption = Annotated[
     int | None,
     typer.Option(
         min=1,
@@ -44,13 +44,13 @@ Page = Annotated[
         show_default="the first",
     ),
 ]
-Kinds = Annotated[
+KindsOption = Annotated[
     list[str] | None,
     typer.Option(
         "--kind", help="Only items of this kind; repeat it for several.", show_default="every kind"
     ),
 ]  # fmt: skip
-Status = Annotated[str, typer.Option(help="Status: active, quarantined, retired or all.")]
+StatusOption = Annotated[str, typer.Option(help="Status: active, quarantined, retired or all.")]
 
 
 def _filter_option(words: str) -> Any:
@@ -134,8 +134,8 @@ def _find_empty(library: "ExperienceLibrary", path: Path) -> Path | None:
 @app.command()
 def ls(
     path: Library,
-    kind: Kinds = None,
-    status: Status = "active",
+    kind: KindsOption = None,
+    status: StatusOption = "active",
     trust: Annotated[str | None, _filter_option("Only trusted or only untrusted items.")] = None,
     source: Annotated[
         str | None,
@@ -156,9 +156,9 @@ def ls(
     episodes: Annotated[
         bool, typer.Option("--episodes", help="List episodes, newest first, instead of items.")
     ] = False,
-    limit: Limit = 20,
-    offset: Offset = 0,
-    page: Page = None,
+    limit: LimitOption = 20,
+    offset: OffsetOption = 0,
+    page: PageOption = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -197,9 +197,9 @@ def ls(
 @app.command()
 def quarantine(
     path: Library,
-    limit: Limit = 20,
-    offset: Offset = 0,
-    page: Page = None,
+    limit: LimitOption = 20,
+    offset: OffsetOption = 0,
+    page: PageOption = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -267,8 +267,8 @@ def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="Words to search for.", show_default=False)],
     how: Annotated[str, typer.Option(help="Search by words (text), by meaning (dense), or both (hybrid).")] = "hybrid",
     among: Annotated[str, typer.Option(help="Search items, steps, or all.")] = "all",
-    kind: Kinds = None,
-    limit: Limit = 10,
+    kind: KindsOption = None,
+    limit: LimitOption = 10,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -301,10 +301,10 @@ def _format_hit(hit: "Hit") -> dict[str, Any]:
 @app.command()
 def guardrails(
     path: Library,
-    status: Status = "active",
-    limit: Limit = 20,
-    offset: Offset = 0,
-    page: Page = None,
+    status: StatusOption = "active",
+    limit: LimitOption = 20,
+    offset: OffsetOption = 0,
+    page: PageOption = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:
@@ -332,9 +332,9 @@ def guardrails(
 @app.command()
 def clusters(
     path: Library,
-    limit: Limit = 10,
-    offset: Offset = 0,
-    page: Page = None,
+    limit: LimitOption = 10,
+    offset: OffsetOption = 0,
+    page: PageOption = None,
     namespace: Namespace = "default",
     as_json: AsJson = False,
 ) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hardwon.memory import Grade
 
 app = typer.Typer()
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the files.", show_default=False)]
+FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of the files.", show_default=False)]
 
 
 @app.command()
@@ -97,7 +97,7 @@ def _describe_outcome(success: bool | None, score: float) -> str:
 @app.command()
 def checkout(
     path: Library,
-    folder: Folder,
+    folder: FolderArgument,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that were edited and not committed.")] = False,
     namespace: Namespace = "default",
     as_json: AsJson = False,
@@ -120,7 +120,7 @@ def checkout(
 @app.command()
 def commit(
     path: Library,
-    folder: Folder,
+    folder: FolderArgument,
     why: Annotated[str | None, typer.Option(help="The reason, kept in the history.", show_default=False)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")] = False,
     namespace: Namespace = "default",

@@ -16,7 +16,7 @@ from hardwon.apps.shared.trained import HELP, check_policy, tell_unused
 from hardwon.memory.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from hardwon.apps.experiment import Plan, Row
+    from hardwon.apps.experiment import ExperimentPlan, ResultRow
 
 EVERY_S = 20.0
 """Seconds between two lines about the running episode, without a terminal."""
@@ -134,12 +134,12 @@ def run(
     ] = None,
 ) -> None:
     """Let an agent learn in ENVIRONMENT and compare it with agents that do not use its experience."""
-    from hardwon.apps.experiment import Plan
+    from hardwon.apps.experiment import ExperimentPlan
 
     is_model = asks_model(policy, roles)
     train, test = choose_seeds(environment, game, params, train_seeds, eval_fold, eval_seeds, is_model)
     folder = out or Path("runs") / re.sub(r"[^\w.]+", "-", f"{environment} {game or ''}".strip())
-    plan = Plan(
+    plan = ExperimentPlan(
         environment=environment, game=game, params=params, episodes=episodes,
         checkpoints=parse_checkpoints(eval_every, episodes, is_model), train_seeds=train, eval_fold=eval_fold,
         eval_seeds=test, arms=tuple(part.strip() for part in arms.split(",") if part.strip()), policy=policy,
@@ -155,7 +155,7 @@ def run(
         print_result(result, folder)
 
 
-def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, Any]:
+def execute(plan: "ExperimentPlan", out: Path, *, jobs: int | None = None) -> dict[str, Any]:
     """Run a plan with a progress bar on stderr, and write result.json and curve.png into `out`."""
     from hardwon.apps.experiment import run_plan, summarise
 
@@ -197,7 +197,7 @@ def execute(plan: "Plan", out: Path, *, jobs: int | None = None) -> dict[str, An
     return result
 
 
-def describe_cost(plan: "Plan", is_model: bool) -> str:
+def describe_cost(plan: "ExperimentPlan", is_model: bool) -> str:
     """Return what an experiment is going to play."""
     tests = plan.total() // len(plan.seeds) - plan.episodes * plan.learns
     learning = f"{plan.episodes} to learn from and " if plan.learns else ""
@@ -208,7 +208,7 @@ def describe_cost(plan: "Plan", is_model: bool) -> str:
     return f"{text} A model decides up to {plan.total() * plan.max_steps} times."
 
 
-def _draw_curve(plan: "Plan", arms: dict[str, Any], path: Path) -> str | None:
+def _draw_curve(plan: "ExperimentPlan", arms: dict[str, Any], path: Path) -> str | None:
     """Draw the learning curves to `path` and return it; without matplotlib, name the extra on stderr."""
     from hardwon.apps.render.plot import draw_curve
 
@@ -223,7 +223,7 @@ def _draw_curve(plan: "Plan", arms: dict[str, Any], path: Path) -> str | None:
 class _Progress:
     """Progress bar on stderr with the number of finished episodes and the latest test results."""
 
-    def __init__(self, plan: "Plan") -> None:
+    def __init__(self, plan: "ExperimentPlan") -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -244,7 +244,7 @@ class _Progress:
         self._began = self._last_print = time.monotonic()
         self._tests: dict[tuple[str, int], list[bool]] = {}
 
-    def resume(self, out: Path, rows: "list[Row]") -> None:
+    def resume(self, out: Path, rows: "list[ResultRow]") -> None:
         """Count the episodes of an earlier run, and say what happens with them."""
         self._done = self._earlier = len(rows)
         for row in rows:
@@ -256,7 +256,7 @@ class _Progress:
             when = time.strftime("%Y-%m-%d %H:%M", time.localtime((out / "episodes.jsonl").stat().st_mtime))
             tell(f"Nothing is played: {out} has all results, of {when}. To start anew: rm -r {out}")
 
-    def advance(self, row: "Row") -> None:
+    def advance(self, row: "ResultRow") -> None:
         """Count one finished episode, or show how far the running one is."""
         if row["phase"] == "decide":
             self._show_step(row)
@@ -268,7 +268,7 @@ class _Progress:
         if self._plain and self._done % max(1, self._total // 10) == 0:
             self._print(note)
 
-    def _note_test(self, row: "Row") -> str:
+    def _note_test(self, row: "ResultRow") -> str:
         """Count the outcome of a test; return the rate of its arm, or nothing for another episode."""
         if row["phase"] != "test" or row["success"] is None:
             return ""
@@ -286,7 +286,7 @@ class _Progress:
         parts = (f"{self._done}/{self._total} episodes", pace if count and rest_s >= 1 else "", note)
         tell("  ".join(part for part in parts if part))
 
-    def _show_step(self, row: "Row") -> None:
+    def _show_step(self, row: "ResultRow") -> None:
         """Show the step of an episode whose policy takes seconds: beside the bar, or as a line now and then."""
         step = f"step {row['step']}, {row['seconds']:.1f} s a decision"
         self._bar.update(self._task, note=f"{self._note}  {step}".strip())

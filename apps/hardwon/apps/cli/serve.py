@@ -25,7 +25,7 @@ from hardwon.apps.shared.common import (
     table,
     tell,
 )
-from hardwon.apps.shared.trained import HELP, Extractor, open_extractor, open_server_roles
+from hardwon.apps.shared.trained import HELP, ExtractorOption, open_extractor, open_server_roles
 
 PORT = 8420
 
@@ -53,8 +53,8 @@ tokens_app = typer.Typer(
 )
 app.add_typer(tokens_app, name="token")
 
-Host = Annotated[str, typer.Option(help="Address to listen on; callers from other machines need a token.")]
-Roles = Annotated[
+HostOption = Annotated[str, typer.Option(help="Address to listen on; callers from other machines need a token.")]
+RolesOption = Annotated[
     Path | None,
     typer.Option(
         help=f"{HELP} The guide writes the lines of a recall, the extractor reads recorded episodes, and the "
@@ -67,7 +67,7 @@ Roles = Annotated[
 @app.command()
 def start(
     path: ServedLibrary,
-    host: Host = "127.0.0.1",
+    host: HostOption = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PORT,
     runs: Annotated[Path, typer.Option(help="Folder with the training runs and experiments to show.")] = Path("runs"),
     read_only: Annotated[
@@ -80,8 +80,8 @@ def start(
         Literal["trusted", "untrusted"],
         typer.Option(help="Trust in episodes from callers on this machine, which need no token."),
     ] = "untrusted",
-    roles: Roles = None,
-    extractor: Extractor = None,
+    roles: RolesOption = None,
+    extractor: ExtractorOption = None,
 ) -> None:
     """Serve LIBRARY, with its HTTP API and dashboard, until stopped.
 

@@ -13,13 +13,13 @@ from hardwon.apps.shared.trained import HELP, NoRoles, open_policy, open_roles, 
 if TYPE_CHECKING:
     from hardwon.runtime.interfaces.types import Policy
     from hardwon.runtime.teams.sharing import TeamEvent
-    from hardwon.runtime.teams.sharing_policy import Admission
+    from hardwon.runtime.teams.sharing_policy import SharingPolicy
     from hardwon.runtime.teams.team import Access, TeamResult
 
 LINES = 8
 """Number of events in the live view."""
 
-Errand = Annotated[
+ErrandArgument = Annotated[
     str,
     typer.Argument(
         help="archive (a question for slow tools), rooms (a coin in a house), or MODULE:CLASS of your environment."
@@ -29,7 +29,7 @@ Errand = Annotated[
 
 
 def team(
-    errand: Errand,
+    errand: ErrandArgument,
     teams: Annotated[
         int, typer.Option("--teams", "-k", min=1, help="Number of members, which work at the same time.")
     ] = 3,
@@ -114,7 +114,7 @@ def run_team(
     used = ("policy", "admission", *(("guide", "extractor") if keeps else ()))
     if roles is not None:
         tell_unused(roles, trained.names, used)
-    decides: Admission = trained.admission or team_errands.open_admission(admission)
+    decides: SharingPolicy = trained.admission or team_errands.open_admission(admission)
     with ExperienceLibrary.open(path) as library, team_errands.open_errand(errand, seed, latency) as task:
         policies: list[Policy] = [
             trained.policy or (task.member(number) if policy == "rule" else open_policy(policy))

@@ -12,7 +12,7 @@ from hardwon.apps.shared.trained import NoRoles
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime import Agent, Environment, EpisodicPolicy, Policy, TextWorldExpress, open_environment
-from hardwon.runtime.teams.sharing_policy import Admission, AdmitAll, AdmitNone, LogisticAdmission, RuleAdmission
+from hardwon.runtime.teams.sharing_policy import AdmitAll, AdmitNone, LogisticAdmission, RuleAdmission, SharingPolicy
 from hardwon.runtime.teams.team import Team
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def open_errand(what: str, seed: int, latency: Latency, *, fold: str = "dev") ->
         raise UnknownName.of("errand", what, [*ERRANDS, "MODULE:CLASS"])
 
 
-def open_admission(name: str) -> Admission:
+def open_admission(name: str) -> SharingPolicy:
     """Create an admission policy."""
-    plain: dict[str, Callable[[], Admission]] = {"none": AdmitNone, "all": AdmitAll, "rules": RuleAdmission}
+    plain: dict[str, Callable[[], SharingPolicy]] = {"none": AdmitNone, "all": AdmitAll, "rules": RuleAdmission}
     if name in plain:
         return plain[name]()
     if name.endswith(".json"):
@@ -120,6 +120,6 @@ def create_members(
     ]
 
 
-def create_team(errand: Errand, numbers: Sequence[int], library: ExperienceLibrary, admission: Admission) -> Team:
+def create_team(errand: Errand, numbers: Sequence[int], library: ExperienceLibrary, admission: SharingPolicy) -> Team:
     """Create a team of rule-based members that share steps in the library's file."""
     return Team(create_members(errand, [errand.member(number) for number in numbers], library), library.bank, admission)

@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from hardwon.apps.shared.remarks import drop_remarks
 
-Kind = Literal["session", "prompt", "before", "after", "failed", "stop", "other"]
+EventKind = Literal["session", "prompt", "before", "after", "failed", "stop", "other"]
 
 AGENTS = ("claude-code", "codex", "cursor")
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, EventKind] = {
     # Claude Code and Codex
     "SessionStart": "session",
     "UserPromptSubmit": "prompt",
@@ -39,7 +39,7 @@ _MOST_CHARS = 20_000
 class HookEvent:
     """One call of a hook."""
 
-    kind: Kind
+    kind: EventKind
     name: str
     """The agent's own name of the event."""
     session: str
@@ -93,7 +93,7 @@ def _read_arguments(value: Any) -> dict[str, Any]:
     return drop_remarks(value) if isinstance(value, dict) else {} if value is None else {"input": value}
 
 
-def _read_result(kind: Kind, value: Mapping[str, Any]) -> tuple[str, str]:
+def _read_result(kind: EventKind, value: Mapping[str, Any]) -> tuple[str, str]:
     """Return the result and the error of a tool; the error is empty if the call worked."""
     if kind == "failed":
         error = str(value.get("error") or value.get("error_message") or "the tool failed")[:_MOST_CHARS]

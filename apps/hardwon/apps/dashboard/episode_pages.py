@@ -8,7 +8,7 @@ from nicegui import events, ui
 
 from hardwon.apps.render.failures import name_failure
 from hardwon.apps.render.views import (
-    Line,
+    LabeledLine,
     describe_step,
     format_count,
     format_earlier_step,
@@ -174,7 +174,7 @@ class Replay:
         """Select and show one step."""
         self._at = max(0, min(number, len(self._steps) - 1))
         step = self._steps[self._at]
-        lines: list[Line] = list(describe_step(step, None))
+        lines: list[LabeledLine] = list(describe_step(step, None))
         if reason := self._replanned.get(self._at):
             lines.insert(1, ("replanned", f"the rest of the plan: {reason}"))
         self._title.set_content(tag("h2", f"Step {step['t']} of {len(self._steps) - 1}: {step['action'] or 'none'}"))

@@ -6,7 +6,7 @@ All figures are computed from the library on every request; nothing is cached.
 import json
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.storage.clock import parse_time
 
 from . import places
+from .places import Row
 
 WITHOUT_MEMORY = frozenset({"control", "random", "empty"})
 """Arms in which the agent does not use the library."""
@@ -39,8 +40,6 @@ SITUATIONS = 300
 
 LONG_MS = 3_600_000
 """Time over which episodes must be recorded for curves over time: an hour, in milliseconds."""
-
-Row = Mapping[str, Any]
 
 
 def name_group(arm: str) -> str:

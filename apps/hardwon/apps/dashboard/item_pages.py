@@ -76,7 +76,7 @@ def add(api: FastAPI) -> None:
 
 def _find_items(
     library: ExperienceLibrary, offset: int, *, text: str, how: str, kind: str, status: str, source: str, sort: str
-) -> lists.Found:
+) -> lists.PageRows:
     """Return a page of items.
 
     A search by meaning ranks the best hits; "words" lists all items that contain the words, whatever their status.

@@ -25,7 +25,6 @@ EACH = 4
 EMBEDDING_S = 4.0
 """Time limit, in seconds, to compute missing vectors."""
 BATCH = 64
-
 Row = Mapping[str, Any]
 
 

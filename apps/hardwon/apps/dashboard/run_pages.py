@@ -48,7 +48,7 @@ def add(api: FastAPI) -> None:
         room.caller.must(None, "log")
         kind, file = await run_in_threadpool(run_folder.find_run, folder, name)
         with framed(room, name, "/runs"):
-            Live(kind, file)
+            LiveCharts(kind, file)
 
 
 def _render_list(runs: Sequence[Mapping[str, Any]], room: Room) -> Html:
@@ -65,7 +65,7 @@ def _render_list(runs: Sequence[Mapping[str, Any]], room: Room) -> Html:
     return table(("run", "kind", "lines", "last line (UTC)"), rows, caption="Runs", numbers=("lines",), empty=empty)
 
 
-class Live:
+class LiveCharts:
     """Charts of a run that are updated while it writes."""
 
     def __init__(self, kind: str, file: Path) -> None:

@@ -4,13 +4,16 @@
 the ranges that a person types.
 """
 
-from .plan import BASELINE as BASELINE, LEARNER as LEARNER, SETUPS as SETUPS, Plan as Plan
+from .folder import ResultRow as ResultRow
+from .plan import BASELINE as BASELINE, LEARNER as LEARNER, SETUPS as SETUPS, ExperimentPlan as ExperimentPlan
 from .runner import (
-    Row as Row,
     interval as interval,
     run_plan as run_plan,
     summarise as summarise,
     training_order as training_order,
 )
 
-__all__ = ["BASELINE", "LEARNER", "SETUPS", "Plan", "Row", "interval", "run_plan", "summarise", "training_order"]
+__all__ = [
+    "BASELINE", "LEARNER", "SETUPS", "ExperimentPlan", "ResultRow", "interval", "run_plan", "summarise",
+    "training_order",
+]  # fmt: skip

@@ -15,9 +15,9 @@ from typing import Any
 from hardwon.apps.shared.common import library_name, lock_folder
 from hardwon.memory.errors import ConfigError, HardwonError
 
-from .plan import Plan
+from .plan import ExperimentPlan
 
-Row = dict[str, Any]
+ResultRow = dict[str, Any]
 ROWS, PLAN = "episodes.jsonl", "plan.json"
 COUNTS = "counts.json"
 """File with the number of episodes that each library had before the experiment."""
@@ -26,14 +26,14 @@ VERSIONS = "versions"
 
 
 @contextmanager
-def own_folder(out: Path) -> Iterator[list[Row]]:
+def own_folder(out: Path) -> Iterator[list[ResultRow]]:
     """Create and lock the folder of an experiment. Yield a list for its rows.
 
     If it fails before there is a row, as with an invalid setting, nothing of a new folder remains.
     """
     new_folders = [] if out.exists() else [folder for folder in (out, *out.parents) if not folder.exists()]
     out.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = []
+    rows: list[ResultRow] = []
     try:
         with lock_folder(out):
             yield rows
@@ -46,7 +46,7 @@ def own_folder(out: Path) -> Iterator[list[Row]]:
         raise
 
 
-def load_rows(plan: Plan, versions: Mapping[str, str], out: Path) -> list[Row]:
+def load_rows(plan: ExperimentPlan, versions: Mapping[str, str], out: Path) -> list[ResultRow]:
     """Return the rows of an earlier run of the same experiment; write its plan if there is none."""
     # Through JSON, so that tuples compare equal to the lists in the file.
     entry = json.loads(json.dumps({**_as_dict(plan), VERSIONS: dict(versions)}))
@@ -71,7 +71,7 @@ def load_rows(plan: Plan, versions: Mapping[str, str], out: Path) -> list[Row]:
     return [json.loads(line) for line in whole]
 
 
-def _begin(plan: Plan, entry: Mapping[str, Any], out: Path) -> None:
+def _begin(plan: ExperimentPlan, entry: Mapping[str, Any], out: Path) -> None:
     """Write the plan and the number of episodes that each library has now."""
     for seed in plan.seeds:
         if (plan.is_shared or plan.library_path(seed).exists()) and (out / ROWS).exists():
@@ -103,7 +103,7 @@ def read_counts(out: Path) -> dict[int, int]:
     return {int(seed): count for seed, count in counts.items()}
 
 
-def _as_dict(plan: Plan) -> dict[str, Any]:
+def _as_dict(plan: ExperimentPlan) -> dict[str, Any]:
     """Return the fields of a plan, without the passwords of addresses."""
     beside = tuple(library_name(library) for library in plan.beside)
     return {**asdict(plan), "library": library_name(plan.library), "beside": beside}

@@ -66,7 +66,7 @@ SETUPS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ExperimentPlan:
     """Definition of an experiment, stored beside the results so that two experiments never share a folder."""
 
     environment: str

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from hardwon.apps.shared.common import ADDRESSES, must_exist
 from hardwon.apps.shared.trained import FOLDER, TRAINED, Paced, open_agent_policy, open_policy, open_roles
 
-from .folder import ROWS, Row as Row, load_rows, own_folder, read_counts
-from .plan import BASELINE, LEARNER, ArmSetup, Plan, open_beside
+from .folder import ROWS, ResultRow, load_rows, own_folder, read_counts
+from .plan import BASELINE, LEARNER, ArmSetup, ExperimentPlan, open_beside
 from .versions import read_versions
 
 if TYPE_CHECKING:
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from hardwon.runtime.interfaces.extension import Budget, Recaller
     from hardwon.runtime.strategies.strategy import Strategy
 
-Report = Callable[[Row], None]
+OnRow = Callable[[ResultRow], None]
 
 
 def run_plan(
-    plan: Plan,
+    plan: ExperimentPlan,
     out: Path,
     *,
     jobs: int | None = None,
-    on_row: Report = lambda row: None,
-    on_resume: Callable[[list[Row]], None] = lambda rows: None,
-) -> list[Row]:
+    on_row: OnRow = lambda row: None,
+    on_resume: Callable[[list[ResultRow]], None] = lambda rows: None,
+) -> list[ResultRow]:
     """Run the episodes that are not finished yet.
 
     Args:
@@ -64,7 +64,7 @@ def run_plan(
         return rows
 
 
-def _open_and_describe(plan: Plan) -> dict[str, str]:
+def _open_and_describe(plan: ExperimentPlan) -> dict[str, str]:
     """Open the environment once, so that a wrong setting ends the run here, and return what the results depend on."""
     from hardwon.runtime.environments import open_environment
 
@@ -75,11 +75,11 @@ def _open_and_describe(plan: Plan) -> dict[str, str]:
     return read_versions(plan)
 
 
-def _run_missing(plan: Plan, out: Path, done: list[Row], jobs: int | None, on_row: Report) -> None:
+def _run_missing(plan: ExperimentPlan, out: Path, done: list[ResultRow], jobs: int | None, on_row: OnRow) -> None:
     """Run the episodes without a row, and add their rows to the list and to the file."""
     with (out / ROWS).open("a", encoding="utf-8") as file:
 
-        def keep(row: Row) -> None:
+        def keep(row: ResultRow) -> None:
             if row["phase"] == "decide":
                 on_row(row)
                 return
@@ -99,7 +99,7 @@ def _run_missing(plan: Plan, out: Path, done: list[Row], jobs: int | None, on_ro
 
 
 def _run_in_processes(
-    plan: Plan, finished_keys: frozenset[Any], before: Mapping[int, int], workers: int, keep: Report
+    plan: ExperimentPlan, finished_keys: frozenset[Any], before: Mapping[int, int], workers: int, keep: OnRow
 ) -> None:
     # "spawn", because a forked child would share the parent's SQLite connections and threads.
     context = multiprocessing.get_context("spawn")
@@ -138,15 +138,15 @@ def _join_pool(queue: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _run_seed_in_pool(plan: Plan, seed: int, finished: frozenset[Any], before: int) -> None:
+def _run_seed_in_pool(plan: ExperimentPlan, seed: int, finished: frozenset[Any], before: int) -> None:
     run_seed(plan, seed, finished, before, _queue.put)
 
 
-def _row_key(row: Row) -> tuple[Any, ...]:
+def _row_key(row: ResultRow) -> tuple[Any, ...]:
     return (row["phase"], row["arm"], row["agent_seed"], row["trained"], row["seed"])
 
 
-def run_seed(plan: Plan, seed: int, finished: frozenset[Any], before: int, report: Report) -> None:
+def run_seed(plan: ExperimentPlan, seed: int, finished: frozenset[Any], before: int, report: OnRow) -> None:
     """Run all episodes of one agent seed: test, learn until the next checkpoint, test, and so on."""
     from hardwon.runtime.agent import Agent
     from hardwon.runtime.environments import open_environment
@@ -186,7 +186,7 @@ def run_seed(plan: Plan, seed: int, finished: frozenset[Any], before: int, repor
             learner.close()
 
 
-def _make_budget(plan: Plan, library: "ExperienceLibrary") -> "int | Budget":
+def _make_budget(plan: ExperimentPlan, library: "ExperienceLibrary") -> "int | Budget":
     """Return the number of steps of an episode, or what decides about it."""
     if plan.budget == "fixed":
         return plan.max_steps
@@ -195,7 +195,7 @@ def _make_budget(plan: Plan, library: "ExperienceLibrary") -> "int | Budget":
     return LearnedBudget(library, most=plan.max_steps)
 
 
-def _read_strategies(plan: Plan) -> "tuple[Strategy, ...]":
+def _read_strategies(plan: ExperimentPlan) -> "tuple[Strategy, ...]":
     if not plan.strategies:
         return ()
     from hardwon.runtime.strategies.strategy import load_strategies
@@ -203,7 +203,7 @@ def _read_strategies(plan: Plan) -> "tuple[Strategy, ...]":
     return load_strategies(plan.strategies)
 
 
-def _open_policy(plan: Plan, report: Report) -> Any:
+def _open_policy(plan: ExperimentPlan, report: OnRow) -> Any:
     """Return the trained policy, if there is one, or the policy that the plan names. A slow one reports its steps."""
     trained = open_roles(plan.roles, plan.device).policy
     if trained is None and not plan.policy.startswith((FOLDER, TRAINED)):
@@ -214,7 +214,7 @@ def _open_policy(plan: Plan, report: Report) -> Any:
     )
 
 
-def training_order(plan: Plan, seed: int) -> list[int]:
+def training_order(plan: ExperimentPlan, seed: int) -> list[int]:
     """Return the training seeds in order: every seed of the fold once before any repeats."""
     # A string seed does not depend on PYTHONHASHSEED; a resumed run needs the same order.
     rng = random.Random(f"order:{seed}")
@@ -224,7 +224,7 @@ def training_order(plan: Plan, seed: int) -> list[int]:
     return order[: plan.episodes]
 
 
-def _learn(learner: "Agent", order: list[int], start: int, stop: int, seed: int, report: Report) -> None:
+def _learn(learner: "Agent", order: list[int], start: int, stop: int, seed: int, report: OnRow) -> None:
     for episode in range(start, stop):
         # CPU time, because parallel seeds share the cores.
         began = time.process_time()
@@ -233,7 +233,7 @@ def _learn(learner: "Agent", order: list[int], start: int, stop: int, seed: int,
 
 
 def _test(
-    plan: Plan,
+    plan: ExperimentPlan,
     setup: ArmSetup,
     library: "ExperienceLibrary",
     recaller: "Recaller | None",
@@ -241,7 +241,7 @@ def _test(
     checkpoint: int,
     seed: int,
     finished: frozenset[Any],
-    report: Report,
+    report: OnRow,
 ) -> None:
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent
@@ -277,7 +277,7 @@ def _test(
             consulted.close()
 
 
-def _make_row(phase: str, arm: str, agent_seed: int, trained: int, seed: int, result: Any, cpu_s: float) -> Row:
+def _make_row(phase: str, arm: str, agent_seed: int, trained: int, seed: int, result: Any, cpu_s: float) -> ResultRow:
     episode = result.trajectory
     return {
         "phase": phase,
@@ -296,7 +296,7 @@ def _make_row(phase: str, arm: str, agent_seed: int, trained: int, seed: int, re
     }
 
 
-def summarise(plan: Plan, rows: Iterable[Row]) -> dict[str, Any]:
+def summarise(plan: ExperimentPlan, rows: Iterable[ResultRow]) -> dict[str, Any]:
     """Return the figures of every arm at its last checkpoint, and its learning curve."""
     tests = [row for row in rows if row["phase"] == "test"]
     control = {(row["agent_seed"], row["seed"]): row["success"] for row in tests if row["arm"] == BASELINE.name}
@@ -313,7 +313,9 @@ def summarise(plan: Plan, rows: Iterable[Row]) -> dict[str, Any]:
     }
 
 
-def _summarise_arm(plan: Plan, rows: list[Row], control: Mapping[Any, Any], learning_s: float) -> dict[str, Any]:
+def _summarise_arm(
+    plan: ExperimentPlan, rows: list[ResultRow], control: Mapping[Any, Any], learning_s: float
+) -> dict[str, Any]:
     last = max((row["trained"] for row in rows), default=0)
     final = [row for row in rows if row["trained"] == last and row["success"] is not None]
     per_seed = [_mean(row["success"] for row in final if row["agent_seed"] == seed) for seed in plan.seeds]
@@ -340,7 +342,7 @@ def _summarise_arm(plan: Plan, rows: list[Row], control: Mapping[Any, Any], lear
     }
 
 
-def _mean_per_seed(plan: Plan, rows: list[Row], at: int) -> list[float]:
+def _mean_per_seed(plan: ExperimentPlan, rows: list[ResultRow], at: int) -> list[float]:
     return [
         _mean(r["success"] for r in rows if r["agent_seed"] == seed and r["trained"] == at and r["success"] is not None)
         for seed in plan.seeds

@@ -18,14 +18,14 @@ from hardwon.apps.shared.trained import FOLDER, RANKED, TRAINED, split_ranked
 from .folder import PLAN
 
 if TYPE_CHECKING:
-    from .plan import Plan
+    from .plan import ExperimentPlan
 
 _LONGEST_PATH = 200
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, which have a version and need no digest."""
 
 
-def read_versions(plan: "Plan") -> dict[str, str]:
+def read_versions(plan: "ExperimentPlan") -> dict[str, str]:
     """Return a version or a digest of everything that the results of a plan depend on, by its name.
 
     The environment must have been opened, so that its modules are imported.
@@ -97,7 +97,7 @@ def _find_version(distribution: str) -> str:
         return "not installed"
 
 
-def _find_files(plan: "Plan") -> Iterator[Path]:
+def _find_files(plan: "ExperimentPlan") -> Iterator[Path]:
     """Yield the files and folders that a plan names and that its agents read: strategies, roles and models."""
     paths, policy = [plan.strategies, plan.roles], plan.policy
     while policy.startswith((RANKED, TRAINED)):

@@ -23,17 +23,17 @@ from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.records import Trust
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.runtime.guidance.base import Guidance
-from hardwon.runtime.teams.sharing_policy import Admission
+from hardwon.runtime.teams.sharing_policy import SharingPolicy
 
 from .access import problems
 from .access.auth import Tokens
-from .access.gate import Gate
+from .access.gate import AccessGate
 from .access.headers import SecureHeaders
 from .access.limits import MAX_BODY_BYTES, RATE, BodyLimit, Rates
 from .routes import agent, bank, episodes, events, items
 from .routes.models import Health
-from .routes.place import Turn
-from .state.reader import EpisodeReader
+from .routes.place import StepQueue
+from .state.reader import BackgroundReader
 from .state.shelf import Shelf
 from .state.watch import Measures, Watch
 from .unknown import Unknown
@@ -60,7 +60,7 @@ def create_app(
     trust: Trust = "untrusted",
     guidance: Guidance | None = None,
     extractor: Extractor | None = None,
-    admission: Admission | None = None,
+    admission: SharingPolicy | None = None,
 ) -> FastAPI:
     """Create the API over a library."""
     shelf = Shelf(path, read_only=read_only, embedder=embedder)
@@ -74,7 +74,7 @@ def create_app(
     app.state.tokens = tokens or Tokens.of(path)
     app.state.tokens.remember()
     app.state.feedback, app.state.guidance, app.state.admission = Feedback(), guidance, admission
-    app.state.reader = None if extractor is None else EpisodeReader(shelf, extractor, app.state.measures)
+    app.state.reader = None if extractor is None else BackgroundReader(shelf, extractor, app.state.measures)
     app.state.stopping = asyncio.Event()
     for router in _ROUTERS:
         app.include_router(router)
@@ -89,7 +89,7 @@ def create_app(
 async def _live(app: FastAPI) -> AsyncIterator[None]:
     """Set up what belongs to the running event loop, and close the library at the end."""
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
-    app.state.turn = Turn()
+    app.state.turn = StepQueue()
     yield
     # Before closing the shelf, which open event streams read until this is set.
     app.state.stopping.set()
@@ -102,7 +102,7 @@ def _guard(app: FastAPI, *, max_body_bytes: int, rate: float, local: bool) -> No
     """Add the middleware. The last one added runs first: headers, log, gate, body limit, unknown."""
     app.add_middleware(Unknown, routes=[route for router in _ROUTERS for route in router.routes])
     app.add_middleware(BodyLimit, limit=max_body_bytes)
-    app.add_middleware(Gate, tokens=app.state.tokens, rates=Rates(rate), local=local)
+    app.add_middleware(AccessGate, tokens=app.state.tokens, rates=Rates(rate), local=local)
     app.add_middleware(Watch, measures=app.state.measures)
     app.add_middleware(SecureHeaders)
 
@@ -138,7 +138,7 @@ def _describe(app: FastAPI) -> None:
         schema = generated()
         if fresh:
             parts = schema.setdefault("components", {})
-            parts.setdefault("schemas", {})["Problem"] = problems.Problem.model_json_schema()
+            parts.setdefault("schemas", {})["Problem"] = problems.RequestProblem.model_json_schema()
             parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
             schema["security"] = [{"token": []}, {}]
         return schema

@@ -14,7 +14,7 @@ from typing import Any
 from hardwon.runtime.integrations.tool_episode import iter_calls
 from hardwon.runtime.interfaces.endings import read_ending
 
-from .messages import Message, plain_messages
+from .messages import LoggedMessage, plain_messages
 from .spool import LoggedEpisode, Spool, started_at
 
 TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
@@ -61,7 +61,7 @@ class Rollouts:
     def episodes(self) -> Iterator[LoggedEpisode]:
         """Yield an episode for each request that led to tool calls."""
         for session in self._spool.parts():
-            number, task, replies, start = 0, "", list[Message](), None
+            number, task, replies, start = 0, "", list[LoggedMessage](), None
             for _, (source, messages, at) in self._spool.values(session):
                 for message in messages:
                     if message["role"] != "user":
@@ -79,7 +79,7 @@ class Rollouts:
         return bool(text.strip()) and not text.lstrip().startswith(_INSERTED)
 
     def _build_episode(
-        self, session: str, number: int, task: str, replies: list[Message], start: Any
+        self, session: str, number: int, task: str, replies: list[LoggedMessage], start: Any
     ) -> Iterator[LoggedEpisode]:
         calls = tuple(iter_calls(replies))
         all_calls = [call for message in replies for call in message["calls"]]
@@ -109,16 +109,16 @@ def _refer_to_content(number: int, start: Any, task: str, call: Any) -> str:
     return hashlib.blake2b(text.encode(errors="replace"), digest_size=16).hexdigest() if start else ""
 
 
-def _make_request(text: str) -> Message:
+def _make_request(text: str) -> LoggedMessage:
     return {"role": "user", "text": text, "calls": [], "answers": None, "error": False}
 
 
-def _make_stop() -> Message:
+def _make_stop() -> LoggedMessage:
     """Return a message that says that the turn was stopped; see `read_ending`."""
     return {**_make_request(""), "role": "assistant", "unfinished": "interrupted"}
 
 
-def _unwrap_output(message: Message) -> Message:
+def _unwrap_output(message: LoggedMessage) -> LoggedMessage:
     """Return an output of a shell as text; older versions wrap it: {"output": "...", "metadata": {"exit_code": 0}}."""
     if message["role"] != "tool":
         return message

@@ -14,7 +14,7 @@ from hardwon.memory.records import Trust
 from hardwon.runtime.integrations.tool_episode import REFUSED, extract_text
 
 from .conversations import END
-from .joining import Convert, Row, join_parts, list_calls
+from .joining import Convert, StoredRow, join_parts, list_calls
 from .spool import LoggedEpisode
 
 CONVERSATIONS = ("openai", "anthropic", "responses")
@@ -85,7 +85,7 @@ def _choose_ref(entry: LoggedEpisode, source: str, used_ids: set[str]) -> Logged
     return replace(entry, ref=ref)
 
 
-def _continues(library: ExperienceLibrary, row: Row, entry: LoggedEpisode, convert: Convert, source: str) -> bool:
+def _continues(library: ExperienceLibrary, row: StoredRow, entry: LoggedEpisode, convert: Convert, source: str) -> bool:
     """Return whether an episode of the library is a part of a conversation, or the conversation a part of it.
 
     Two conversations may begin alike and then part, and one that an answer ended is no part of another.
@@ -101,7 +101,7 @@ def _continues(library: ExperienceLibrary, row: Row, entry: LoggedEpisode, conve
 
 
 def _is_later(
-    library: ExperienceLibrary, entry: LoggedEpisode, rows: Sequence[Row], convert: Convert, trust: Trust
+    library: ExperienceLibrary, entry: LoggedEpisode, rows: Sequence[StoredRow], convert: Convert, trust: Trust
 ) -> bool:
     """Return whether a file has a later version of an episode than the library."""
     if trust == "untrusted" and any(row["trust"] == "trusted" for row in rows):
@@ -121,7 +121,7 @@ def _is_later(
     return episode is not None and episode.success is not None and _differs(library, row, episode)
 
 
-def _differs(library: ExperienceLibrary, row: Row, episode: Trajectory) -> bool:
+def _differs(library: ExperienceLibrary, row: StoredRow, episode: Trajectory) -> bool:
     """Return whether an episode ended otherwise than in the library, or other calls of it failed."""
     if (row["success"], row["score"]) != (episode.success, episode.score) and not library.grades(row["id"]):
         return True

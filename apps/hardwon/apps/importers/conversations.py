@@ -14,10 +14,10 @@ from hardwon.memory.storage.clock import parse_time
 from hardwon.runtime.integrations.tool_episode import iter_calls
 from hardwon.runtime.interfaces.endings import read_ending, read_error
 
-from .messages import Message, conversation, form_of, is_messages, plain_messages
+from .messages import LoggedMessage, conversation, form_of, is_messages, plain_messages
 from .spool import LoggedEpisode, Spool
 
-Outcome = tuple[bool, float]
+LoggedOutcome = tuple[bool, float]
 """Success, and a score in [0, 1]."""
 _TRIALS = ("trial", "trial_id", "run_id", "trace_id", "id", "uuid")
 """Names under which a record tells one run of a task from another."""
@@ -30,7 +30,7 @@ _WHOLE = "conversation"
 """Name of the only part, if a file is one conversation with a message per line."""
 
 
-class Conversations:
+class ConversationReader:
     """Reader of log lines, each a conversation, or of a file that is one conversation."""
 
     def __init__(self, spool: Spool) -> None:
@@ -108,11 +108,11 @@ class Conversations:
             return replace(episode, ref=f"{episode.ref} {number + 1}", aliases=())
         return replace(episode, meta={**episode.meta, "trial": trial}) if trial else episode
 
-    def _read(self, part: str) -> tuple[list[Message], Any, str]:
+    def _read(self, part: str) -> tuple[list[LoggedMessage], Any, str]:
         ((_, (messages, outcome, trial)),) = self._spool.values(part)
         return messages, outcome, trial
 
-    def _load_earlier(self, place: str) -> list[Message]:
+    def _load_earlier(self, place: str) -> list[LoggedMessage]:
         """Return the messages of the responses that this one continues, oldest first."""
         chain: list[str] = []
         # A damaged log may link responses in a circle.
@@ -120,7 +120,9 @@ class Conversations:
             chain.append(place := before)
         return [message for at in reversed(chain) for message in self._read(at)[0]]
 
-    def _build_episodes(self, part: str, messages: list[Message], outcome: Outcome | None) -> Iterator[LoggedEpisode]:
+    def _build_episodes(
+        self, part: str, messages: list[LoggedMessage], outcome: LoggedOutcome | None
+    ) -> Iterator[LoggedEpisode]:
         total = sum(len(message["calls"]) for message in messages)
         start = self._spool.find_start(part)
         requests = [replace(request, meta={END: request.ref, **start}) for request in split_requests(messages)]
@@ -136,7 +138,7 @@ class Conversations:
             yield LoggedEpisode(last.ref, whole, *outcome, meta=last.meta, aliases=aliases)
 
 
-def split_requests(messages: Sequence[Message]) -> Iterator[LoggedEpisode]:
+def split_requests(messages: Sequence[LoggedMessage]) -> Iterator[LoggedEpisode]:
     """Yield an episode for every request that has answered calls.
 
     Its reference is a digest of the conversation up to the end of the request. Those up to earlier answers of the
@@ -154,7 +156,7 @@ def split_requests(messages: Sequence[Message]) -> Iterator[LoggedEpisode]:
             yield LoggedEpisode(digests[end - 1].hex(), ((task, calls),), aliases=aliases, ending=ending)
 
 
-def digest_beginnings(messages: Iterable[Message]) -> Iterator[bytes]:
+def digest_beginnings(messages: Iterable[LoggedMessage]) -> Iterator[bytes]:
     """Yield a digest of every prefix of a conversation."""
     # One running digest; hashing every prefix anew would take quadratic time.
     digest = hashlib.blake2b(digest_size=16)
@@ -180,7 +182,7 @@ def time_of(value: Any) -> Any:
     return next((at for at in named if parse_time(at) is not None), None)
 
 
-def outcome_of(value: Any) -> Outcome | None:
+def outcome_of(value: Any) -> LoggedOutcome | None:
     """Return the outcome that a record has under one of the usual names; an error that is no interrupt is a failure."""
     if not isinstance(value, Mapping):
         return None

@@ -14,7 +14,7 @@ from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.integrations.tool_episode import SHOWN_CHARS, ToolEpisode, extract_text
 
 from .comparison import MAX_CALLS as MAX_CALLS, compare, digest_content, episode_id
-from .source import Progress
+from .source import OnProgress
 from .spool import LoggedEpisode, Spool
 
 BATCH = 200
@@ -89,7 +89,7 @@ def write(
     source: str,
     trust: Trust = "untrusted",
     writer: str = "import",
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
     on_recorded: Callable[[str], None] | None = None,
     on_updated: Callable[[str], None] | None = None,
 ) -> int:

@@ -11,7 +11,7 @@ from hardwon.runtime.llm.calls import parse_call
 
 from .spool import NO_ROOT, STARTED_AT, LoggedEpisode
 
-Row = Mapping[str, Any]
+StoredRow = Mapping[str, Any]
 """An episode of the library without its steps; see `ExperienceLibrary.trajectories`."""
 Convert = Callable[[LoggedEpisode], Iterable[Trajectory]]
 """Converts an episode of a file to one of a library."""
@@ -22,7 +22,7 @@ def list_calls(episodes: Iterable[Trajectory]) -> list[tuple[str, str]]:
     return [(step.action, step.post.feedback) for episode in episodes for step in redact_trajectory(episode).steps]
 
 
-def join_parts(library: ExperienceLibrary, row: Row, entry: LoggedEpisode, convert: Convert) -> LoggedEpisode:
+def join_parts(library: ExperienceLibrary, row: StoredRow, entry: LoggedEpisode, convert: Convert) -> LoggedEpisode:
     """Return a part of a trace with the calls that only the library has; the part that began first comes first.
 
     A trace is in parts if its root is in one of them; otherwise the file has all of it.

@@ -17,12 +17,12 @@ from hardwon.runtime.integrations.tool_episode import extract_text, normalize_ca
 from hardwon.runtime.interfaces.endings import Ending, find_cut, read_ending, read_error
 from hardwon.runtime.interfaces.results import find_failure
 
-from .conversations import Outcome, split_requests
-from .messages import Message
+from .conversations import LoggedOutcome, split_requests
+from .messages import LoggedMessage
 from .runs import find_request, iter_messages
 from .spool import NO_ROOT, LoggedEpisode, Spool
 
-Row = dict[str, Any]
+ObservationRow = dict[str, Any]
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 _TYPES = frozenset(
     ["SPAN", "EVENT", "GENERATION", "AGENT", "TOOL", "CHAIN", "RETRIEVER", "EVALUATOR", "EMBEDDING", "GUARDRAIL"]
@@ -73,7 +73,7 @@ class LangfuseReader:
             if isinstance(part, Mapping):  # the list may hold ids alone
                 self._put(name, place, _with_plain_names(part))
 
-    def _put(self, trace: str, place: str, row: Row) -> None:
+    def _put(self, trace: str, place: str, row: ObservationRow) -> None:
         self._spool.put(
             trace, place, row, ref=str(row.get("id") or ""), at=row.get("start_time") or row.get("timestamp")
         )
@@ -96,12 +96,12 @@ class LangfuseReader:
                 yield LoggedEpisode(trace, tuple(requests), success, score, meta, ending=ending)
 
 
-def _with_plain_names(row: Mapping[str, Any]) -> Row:
+def _with_plain_names(row: Mapping[str, Any]) -> ObservationRow:
     """Return a row with names in snake_case, as the blob storage has them; the API writes camelCase."""
     return {_CAPITAL.sub("_", str(name)).lower(): value for name, value in row.items()}
 
 
-def _find_root(observations: Sequence[Row]) -> Row:
+def _find_root(observations: Sequence[ObservationRow]) -> ObservationRow:
     ids = {row.get("id") for row in observations}
     tops = [row for row in observations if row.get("parent_observation_id") not in ids]
     return (tops or [*observations, {}])[0]
@@ -117,7 +117,7 @@ def _parse(value: Any) -> Any:
     return value
 
 
-def _find_task(root: Row, observations: Sequence[Row]) -> str:
+def _find_task(root: ObservationRow, observations: Sequence[ObservationRow]) -> str:
     """Return the first text of a person in the trace, else its input or its name."""
     for row in (root, *observations):
         texts = [message["text"] for message in _parse_messages(row) if message["role"] == "user" and message["text"]]
@@ -127,7 +127,7 @@ def _find_task(root: Row, observations: Sequence[Row]) -> str:
     return words or str(root.get("trace_name") or root.get("name") or "")
 
 
-def _build_call(row: Row) -> Call:
+def _build_call(row: ObservationRow) -> Call:
     given = _parse(row.get("input"))
     if isinstance(given, Mapping) and "args" in given and {*given} <= {"args", "name", "id", "type"}:
         given = _parse(given["args"])  # LangChain's handler wraps the arguments into the call
@@ -143,9 +143,9 @@ def _build_call(row: Row) -> Call:
     return Call(call["name"], call["arguments"], result or (f"error: {error}" if error else ""), error)
 
 
-def _parse_messages(row: Row) -> list[Message]:
+def _parse_messages(row: ObservationRow) -> list[LoggedMessage]:
     """Return the messages in the input and the output of a row; empty if they are of another form."""
-    messages: list[Message] = []
+    messages: list[LoggedMessage] = []
     for side in ("input", "output"):
         value = _parse(row.get(side))
         value = value.get("messages", value) if isinstance(value, Mapping) else value
@@ -156,13 +156,13 @@ def _parse_messages(row: Row) -> list[Message]:
     return messages
 
 
-def _requests_of_messages(observations: Sequence[Row]) -> list[tuple[str, tuple[Call, ...]]]:
+def _requests_of_messages(observations: Sequence[ObservationRow]) -> list[tuple[str, tuple[Call, ...]]]:
     """Return the calls in the longest conversation of the generations, each of which repeats the one before."""
     longest = max(map(_parse_messages, observations), key=len, default=[])
     return [episode.requests[0] for episode in split_requests(longest)]
 
 
-def _find_outcome(rows: Sequence[Row], root: Row) -> Outcome | None:
+def _find_outcome(rows: Sequence[ObservationRow], root: ObservationRow) -> LoggedOutcome | None:
     """Return the score of the trace, a person's before an evaluator's; without one, a failed root is a failure."""
     scores = [row for row in rows if row.get("type") not in _TYPES and "data_type" in row]
     scores.sort(key=lambda row: (row.get("source") != "ANNOTATION", bool(row.get("observation_id"))))
@@ -177,12 +177,12 @@ def _find_outcome(rows: Sequence[Row], root: Row) -> Outcome | None:
     return (False, 0.0) if _read_level(root) == "failed" else None
 
 
-def _read_level(row: Row) -> Ending | None:
+def _read_level(row: ObservationRow) -> Ending | None:
     """Return how an observation ended by its level; LangChain's handler reports an interrupt as an error, too."""
     return read_error(row.get("status_message") or "error") if str(row.get("level") or "").upper() == "ERROR" else None
 
 
-def _find_ending(root: Row, observations: Sequence[Row]) -> Ending:
+def _find_ending(root: ObservationRow, observations: Sequence[ObservationRow]) -> Ending:
     """Return how a trace ended: by its root, or by the last answer of its model."""
     if ("end_time" in root and root["end_time"] is None) or find_cut(_parse(root.get("output"))):
         return "unfinished"

@@ -11,7 +11,7 @@ from hardwon.runtime.integrations.tool_episode import extract_text, judge_answer
 from hardwon.runtime.interfaces.endings import find_cut
 from hardwon.runtime.interfaces.results import find_failure
 
-Message = dict[str, Any]
+LoggedMessage = dict[str, Any]
 
 CONVERSATIONS = ("messages", "input", "traj", "trajectory", "conversation")
 """Keys under which a log line may have its messages."""
@@ -31,7 +31,7 @@ _SILENT = ("reasoning", "item_reference", "mcp_list_tools", "web_search_call", "
 """Types of Responses items without text of a person or a call of the user's tools."""
 
 
-def conversation(value: Any) -> list[Message]:
+def conversation(value: Any) -> list[LoggedMessage]:
     """Return the messages of a log line, including the model's answer."""
     if isinstance(value, list):
         value = {"messages": value}
@@ -74,7 +74,7 @@ def _find_answers(answer: Mapping[str, Any]) -> Iterator[Any]:
         yield answer
 
 
-def plain_messages(message: Any) -> Iterator[Message]:
+def plain_messages(message: Any) -> Iterator[LoggedMessage]:
     """Yield a message in the plain form; a message with several tool results becomes several."""
     if isinstance(message, Mapping) and (item := _convert_item(message)) is not None:
         yield from item
@@ -87,7 +87,7 @@ def plain_messages(message: Any) -> Iterator[Message]:
 # ---- OpenAI's Responses
 
 
-def _convert_item(item: Mapping[str, Any]) -> list[Message] | None:
+def _convert_item(item: Mapping[str, Any]) -> list[LoggedMessage] | None:
     """Return the messages of a Responses item, or None if the value is a plain message."""
     kind = item.get("type")
     if tool := _OWN_TOOLS.get(str(kind)):
@@ -145,7 +145,7 @@ def _is_result(block: Mapping[str, Any]) -> bool:
     return str(block.get("type")).endswith("tool_result")
 
 
-def _convert_blocks(message: Mapping[str, Any]) -> Iterator[Message]:
+def _convert_blocks(message: Mapping[str, Any]) -> Iterator[LoggedMessage]:
     """Yield the messages of a message with blocks.
 
     Results come first, because they answer earlier calls; text after them is the person's.
@@ -165,15 +165,15 @@ def _convert_blocks(message: Mapping[str, Any]) -> Iterator[Message]:
     yield from (*own, *answers) if calls else (*answers, *own)
 
 
-def _convert_result(block: Mapping[str, Any]) -> Message:
+def _convert_result(block: Mapping[str, Any]) -> LoggedMessage:
     content, failed = block.get("content"), block.get("is_error")
     error = find_failure(content, failed=None if failed is None else bool(failed))
     return _message("tool", extract_text(content), answers=block.get("tool_use_id"), error=bool(error))
 
 
 def _message(
-    role: str, text: str = "", *, calls: Sequence[Message] = (), answers: Any = None, error: bool = False
-) -> Message:
+    role: str, text: str = "", *, calls: Sequence[LoggedMessage] = (), answers: Any = None, error: bool = False
+) -> LoggedMessage:
     return {"role": role, "text": text, "calls": list(calls), "answers": answers, "error": error}
 
 

@@ -16,11 +16,11 @@ from hardwon.runtime.integrations.tool_episode import extract_text, normalize_ca
 from hardwon.runtime.interfaces.endings import Ending, read_error, read_word
 from hardwon.runtime.interfaces.results import find_failure
 
-from .conversations import Outcome, split_requests
-from .messages import Message
+from .conversations import LoggedOutcome, split_requests
+from .messages import LoggedMessage
 from .spool import NO_ROOT, LoggedEpisode, Spool
 
-Span = Mapping[str, Any]
+OtelSpan = Mapping[str, Any]
 _EVALUATION = "gen_ai.evaluation."
 _PASS, _FAIL = ("pass", "passed", "success", "correct"), ("fail", "failed", "failure", "incorrect")
 _AGENT = "invoke_agent"
@@ -79,7 +79,7 @@ class Spans:
 # ---- normalization of spans
 
 
-def _spans_in(value: Span) -> Iterator[Span]:
+def _spans_in(value: OtelSpan) -> Iterator[OtelSpan]:
     if "scopeSpans" in value or "scope_spans" in value:
         value = {"resourceSpans": [value]}
     resources = value.get("resourceSpans", value.get("resource_spans"))
@@ -91,7 +91,7 @@ def _spans_in(value: Span) -> Iterator[Span]:
             yield from scope.get("spans") or ()
 
 
-def _get_trace_id(span: Span) -> str:
+def _get_trace_id(span: OtelSpan) -> str:
     context = span.get("context")
     inner = context if isinstance(context, Mapping) else span
     return _normalize_id(str(inner.get("traceId") or inner.get("trace_id") or ""))
@@ -105,7 +105,7 @@ def _normalize_id(text: str) -> str:
     return text.lower().removeprefix("0x")
 
 
-def _read_span(span: Span) -> dict[str, Any]:
+def _read_span(span: OtelSpan) -> dict[str, Any]:
     if not isinstance(span, Mapping) or not _get_trace_id(span):
         raise ValueError("a span without a trace id")
     status = span.get("status") or {}
@@ -160,18 +160,18 @@ def _unwrap_value(value: Any) -> Any:
 # ---- calls
 
 
-def _is_tool(span: Span) -> bool:
+def _is_tool(span: OtelSpan) -> bool:
     attributes = span["attributes"]
     return attributes.get("gen_ai.operation.name") == "execute_tool" or (
         "gen_ai.tool.name" in attributes and attributes.get("gen_ai.operation.name") in (None, "")
     )
 
 
-def _has_content(span: Span) -> bool:
+def _has_content(span: OtelSpan) -> bool:
     return any(f"gen_ai.tool.call.{name}" in span["attributes"] for name in ("arguments", "result"))
 
 
-def _build_call(span: Span) -> Call:
+def _build_call(span: OtelSpan) -> Call:
     attributes = span["attributes"]
     name = attributes.get("gen_ai.tool.name") or span["name"].removeprefix("execute_tool").strip() or "tool"
     call = normalize_call({"name": name, "arguments": attributes.get("gen_ai.tool.call.arguments")})
@@ -180,9 +180,11 @@ def _build_call(span: Span) -> Call:
     return Call(call["name"], call["arguments"], result or (f"error: {error}" if error else ""), error)
 
 
-def _format_error(span: Span) -> str:
+def _format_error(span: OtelSpan) -> str:
     """Return the error of a span; empty if it did not fail."""
-    raised: Span = next((event["attributes"] for event in span["events"] if event["name"].endswith("exception")), {})
+    raised: OtelSpan = next(
+        (event["attributes"] for event in span["events"] if event["name"].endswith("exception")), {}
+    )
     words = extract_text(raised.get("exception.message") or span["why"])
     kind = extract_text(span["attributes"].get("error.type") or raised.get("exception.type"))
     if not (span["failed"] or raised or "error.type" in span["attributes"]):
@@ -193,7 +195,7 @@ def _format_error(span: Span) -> str:
 # ---- messages
 
 
-def _requests_of_messages(spans: Sequence[Span]) -> list[tuple[str, tuple[Call, ...]]]:
+def _requests_of_messages(spans: Sequence[OtelSpan]) -> list[tuple[str, tuple[Call, ...]]]:
     """Return the calls in the longest conversation of the model's spans."""
     # Every model call repeats the conversation so far.
     conversations = [_parse_messages(span) for span in spans]
@@ -201,7 +203,7 @@ def _requests_of_messages(spans: Sequence[Span]) -> list[tuple[str, tuple[Call, 
     return [episode.requests[0] for episode in split_requests(longest)]
 
 
-def _parse_messages(span: Span) -> list[Message]:
+def _parse_messages(span: OtelSpan) -> list[LoggedMessage]:
     attributes = span["attributes"]
     sides = [_as_list(attributes.get(f"gen_ai.{side}.messages")) for side in ("input", "output")]
     return [
@@ -218,7 +220,7 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _convert_parts(message: Span) -> Iterator[Message]:
+def _convert_parts(message: OtelSpan) -> Iterator[LoggedMessage]:
     """Yield the plain messages of a message with a role and parts."""
     parts = [part for part in _as_list(message.get("parts")) if isinstance(part, Mapping)]
     role = str(message.get("role") or "user")
@@ -234,7 +236,7 @@ def _convert_parts(message: Span) -> Iterator[Message]:
         yield {"role": role, "text": words, "calls": calls, "answers": None, "error": False}
 
 
-def _find_request(spans: Sequence[Span]) -> str:
+def _find_request(spans: Sequence[OtelSpan]) -> str:
     """Return the first text of a person, else the name of the root span."""
     for span in spans:
         words = [message["text"] for message in _parse_messages(span) if message["role"] == "user" and message["text"]]
@@ -247,7 +249,7 @@ def _find_request(spans: Sequence[Span]) -> str:
     return extract_text(root["attributes"].get("gen_ai.agent.description") or root["name"])
 
 
-def _find_outcome(spans: Sequence[Span]) -> Outcome | None:
+def _find_outcome(spans: Sequence[OtelSpan]) -> LoggedOutcome | None:
     """Return the evaluation if there is one; else a failed agent span counts as a failure."""
     sources = [
         event["attributes"] for span in spans for event in span["events"] if event["name"].startswith(_EVALUATION)
@@ -263,7 +265,7 @@ def _find_outcome(spans: Sequence[Span]) -> Outcome | None:
     return (False, 0.0) if any(read_error(_format_error(span)) == "failed" for span in agents) else None
 
 
-def _find_ending(spans: Sequence[Span]) -> Ending:
+def _find_ending(spans: Sequence[OtelSpan]) -> Ending:
     """Return how a trace ended: by an error of its agent, or by the reason for which its model stopped last."""
     if any(read_error(_format_error(span)) for span in spans if not span["parent"]):
         return "unfinished"

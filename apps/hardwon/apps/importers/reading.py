@@ -9,21 +9,21 @@ from hardwon.memory.errors import ConfigError
 
 from .claude_code import Transcripts, is_line
 from .codex import Rollouts, is_rollout
-from .conversations import Conversations
+from .conversations import ConversationReader
 from .langfuse import LangfuseReader, is_row
 from .messages import CONVERSATIONS, form_of, is_messages
 from .otel import Spans, is_span
 from .runs import RunReader, describe_error
-from .source import Progress, open_seekable, read_values
+from .source import OnProgress, open_seekable, read_values
 from .spool import LoggedEpisode, Spool
 
 Format = Literal["hardwon", "openai", "anthropic", "responses", "claude-code", "codex", "langsmith", "langfuse", "otel"]
 FORMATS = ("auto", *get_args(Format))
 _HARDWON = {"episode", "item", "usage", "change"}
-_READERS: dict[str, type["Reader"]] = {
-    "openai": Conversations,
-    "anthropic": Conversations,
-    "responses": Conversations,
+_READERS: dict[str, type["LogReader"]] = {
+    "openai": ConversationReader,
+    "anthropic": ConversationReader,
+    "responses": ConversationReader,
     "claude-code": Transcripts,
     "codex": Rollouts,
     "langsmith": RunReader,
@@ -45,7 +45,7 @@ _LOOKS: tuple[tuple[frozenset[str], str], ...] = (
 """Common files that cannot be imported, recognized by the keys of their first value."""
 
 
-class Reader(Protocol):
+class LogReader(Protocol):
     """Protocol of a reader, which takes the values of a file and yields the episodes in them."""
 
     unanswered: int
@@ -61,7 +61,7 @@ class Reader(Protocol):
         ...
 
 
-def read(path: Path, wanted: str = "auto", *, on_progress: Progress | None = None) -> tuple[Format, Spool]:
+def read(path: Path, wanted: str = "auto", *, on_progress: OnProgress | None = None) -> tuple[Format, Spool]:
     """Return the format of a file and the episodes in it.
 
     For an export of hardwon the episodes are empty; the library reads that file itself.
@@ -80,7 +80,7 @@ def read(path: Path, wanted: str = "auto", *, on_progress: Progress | None = Non
         with _LocateErrors(path, place, value, format_name):
             reader.add(place, value)
     assert reader is not None  # `read_values` raises an error for an empty file
-    if wanted == "auto" and isinstance(reader, Conversations):
+    if wanted == "auto" and isinstance(reader, ConversationReader):
         format_name = reader.form
     with _LocateErrors(path, "", None, format_name):
         # All episodes are built before the library is written, so an error late in the file changes nothing.
@@ -183,7 +183,7 @@ def _recognize(path: Path, place: str, value: Any) -> str:
     )
 
 
-def _explain_nothing(path: Path, format_name: str, reader: Reader, values: int) -> str:
+def _explain_nothing(path: Path, format_name: str, reader: LogReader, values: int) -> str:
     """Return the reason why a file of a known format has nothing to import."""
     head = (
         f"{path} has nothing to import: it looks like {format_name} ({values} {'value' if values == 1 else 'values'})"

@@ -15,10 +15,10 @@ from hardwon.runtime.interfaces.endings import Ending, find_cut, read_error, rea
 from hardwon.runtime.interfaces.results import find_failure
 
 from .conversations import outcome_of, split_requests
-from .messages import Message
+from .messages import LoggedMessage
 from .spool import NO_ROOT, LoggedEpisode, Spool
 
-Run = Mapping[str, Any]
+LoggedRun = Mapping[str, Any]
 _REQUESTS = ("input", "question", "task", "query", "prompt", "messages")
 """Names under which the inputs of a run have its request."""
 _ROLES = ("human", "user", "ai", "assistant", "system", "developer", "tool", "function")
@@ -64,7 +64,7 @@ def describe_error(error: Exception) -> str:
     return str(error) if isinstance(error, ValueError) else f"not of the form ({error!r})"
 
 
-def _flatten(runs: Iterable[Run]) -> Iterator[Run]:
+def _flatten(runs: Iterable[LoggedRun]) -> Iterator[LoggedRun]:
     """Yield runs and the runs nested in them."""
     for run in runs:
         yield run
@@ -72,7 +72,7 @@ def _flatten(runs: Iterable[Run]) -> Iterator[Run]:
         yield from _flatten({"trace_id": trace, **child} for child in run.get("child_runs") or ())
 
 
-def _read_trace(trace: str, runs: Sequence[Run], start: Mapping[str, str]) -> Iterator[LoggedEpisode]:
+def _read_trace(trace: str, runs: Sequence[LoggedRun], start: Mapping[str, str]) -> Iterator[LoggedEpisode]:
     roots = [run for run in runs if not run.get("parent_run_id")]
     root = (roots or runs)[0]
     tools = [run for run in runs if run.get("run_type") == "tool"]
@@ -89,7 +89,7 @@ def _read_trace(trace: str, runs: Sequence[Run], start: Mapping[str, str]) -> It
         yield LoggedEpisode(trace, ((task, calls),), success, score, meta, ending=ending)
 
 
-def find_run_ending(run: Run) -> Ending:
+def find_run_ending(run: LoggedRun) -> Ending:
     """Return how a run ended: one that has begun and has no end still waits, or was broken off."""
     is_open = "end_time" in run and run["end_time"] is None and run.get("start_time") is not None
     if is_open or find_cut(run.get("outputs")) or find_cut({"status": run.get("status")}):
@@ -98,7 +98,7 @@ def find_run_ending(run: Run) -> Ending:
     return read_error(run.get("error")) or "completed"
 
 
-def _find_messages(run: Run) -> list[Message]:
+def _find_messages(run: LoggedRun) -> list[LoggedMessage]:
     for side in (run.get("outputs"), run.get("inputs")):
         messages = side.get("messages") if isinstance(side, Mapping) else None
         if isinstance(messages, list) and messages:
@@ -106,7 +106,7 @@ def _find_messages(run: Run) -> list[Message]:
     return []
 
 
-def iter_messages(value: Any) -> Iterator[Message]:
+def iter_messages(value: Any) -> Iterator[LoggedMessage]:
     """Yield the messages in a value of any form of LangChain: objects, pairs of role and text, texts, lists of these.
 
     LangChain traces a batch: a list of conversations, of which only the first one is read.
@@ -127,7 +127,7 @@ def _is_pair(value: list[Any]) -> bool:
     return len(value) == 2 and all(isinstance(part, str) for part in value) and value[0].lower() in _ROLES
 
 
-def _mark_failed(calls: Iterable[Call], tools: Iterable[Run]) -> tuple[Call, ...]:
+def _mark_failed(calls: Iterable[Call], tools: Iterable[LoggedRun]) -> tuple[Call, ...]:
     """Return the calls, with an error for those whose run failed; the messages do not always show it."""
     failed = {(run["name"], json.dumps(_parse_arguments(run), sort_keys=True)) for run in tools if run.get("error")}
     marked = []
@@ -138,7 +138,7 @@ def _mark_failed(calls: Iterable[Call], tools: Iterable[Run]) -> tuple[Call, ...
     return tuple(marked)
 
 
-def _build_call(run: Run) -> Call:
+def _build_call(run: LoggedRun) -> Call:
     error = str(run.get("error") or "")
     outputs = run.get("outputs") or {}
     output = outputs.get("output", outputs) if isinstance(outputs, Mapping) else outputs
@@ -149,7 +149,7 @@ def _build_call(run: Run) -> Call:
     return Call(str(run["name"]), _parse_arguments(run), result, failure)
 
 
-def _parse_arguments(run: Run) -> dict[str, Any]:
+def _parse_arguments(run: LoggedRun) -> dict[str, Any]:
     """Return the arguments of a tool run; LangChain writes them to `input` as a Python literal."""
     inputs = run.get("inputs") or {}
     if isinstance(inputs, Mapping) and set(inputs) == {"input"} and isinstance(inputs["input"], str):

@@ -30,12 +30,12 @@ STDIN = Path("-")
 LISTS = ("resourceSpans.item", "runs.item", "data.item")
 """Lists in a large document that are read one element at a time."""
 
-Progress = Callable[[int, int], None]
-Value = tuple[str, Any]
+OnProgress = Callable[[int, int], None]
+PlacedValue = tuple[str, Any]
 """The place of a value, such as "line 3", and the value."""
 
 
-def read_values(path: Path, on_progress: Progress | None = None) -> Iterator[Value]:
+def read_values(path: Path, on_progress: OnProgress | None = None) -> Iterator[PlacedValue]:
     """Yield every JSON value of a file with its place."""
     with open_seekable(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -129,7 +129,7 @@ def _read_line(file: IO[bytes]) -> bytes:
     return b""
 
 
-def _read_lines(path: Path, file: IO[bytes]) -> Iterator[Value]:
+def _read_lines(path: Path, file: IO[bytes]) -> Iterator[PlacedValue]:
     number = 0
     while line := file.readline(MAX_VALUE + 1):
         number += 1
@@ -150,7 +150,7 @@ def _read_lines(path: Path, file: IO[bytes]) -> Iterator[Value]:
             raise ConfigError(f"{path}, line {number}: not JSON ({why}).") from error
 
 
-def _read_document(path: Path, file: IO[bytes], size: int) -> Iterator[Value]:
+def _read_document(path: Path, file: IO[bytes], size: int) -> Iterator[PlacedValue]:
     """Yield the elements of an array, or of the list in a large object; else the object itself and those after it."""
     head = _read_line(file).lstrip()[:1]
     file.seek(0)

@@ -29,7 +29,7 @@ CREATE TABLE aliases(id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE logged(seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, data TEXT NOT NULL);
 """
 
-Request = tuple[str, tuple[Call, ...]]
+LoggedRequest = tuple[str, tuple[Call, ...]]
 """The text of a request, and the calls made for it."""
 
 
@@ -39,7 +39,7 @@ class LoggedEpisode:
 
     ref: str
     """Identifies the episode among files of its format: the id of a trace or message, or a digest."""
-    requests: tuple[Request, ...]
+    requests: tuple[LoggedRequest, ...]
     success: bool | None = None
     """None if the file has no outcome; then the end of the run and its last errors decide."""
     score: float | None = None
@@ -145,5 +145,5 @@ def _sort_by_time(rows: Sequence[tuple[Any, int | None]]) -> list[Any]:
     return [name for _, name in sorted(timed, key=lambda row: row[0])]
 
 
-def _parse_requests(values: Sequence[Any]) -> tuple[Request, ...]:
+def _parse_requests(values: Sequence[Any]) -> tuple[LoggedRequest, ...]:
     return tuple((task, tuple(Call(*call) for call in calls)) for task, calls in values)

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 @dataclass
-class Worker:
+class LibraryWorker:
     """Runs blocking library calls in threads, and gives up on those that fail or take too long."""
 
     patience_s: float = BEFORE_CALL_S
@@ -94,7 +94,7 @@ class Backend:
         timeout_s: float,
         patience_s: float,
     ) -> None:
-        self.access, self.settings, self.tokens, self.worker = access, settings, tokens, Worker(patience_s)
+        self.access, self.settings, self.tokens, self.worker = access, settings, tokens, LibraryWorker(patience_s)
         self.log = ConversationLog(access, settings)
         self.client = httpx.AsyncClient(timeout=httpx.Timeout(timeout_s, connect=CONNECT_S), follow_redirects=False)
 

@@ -11,7 +11,7 @@ from hardwon.runtime.integrations.tool_episode import extract_text
 from hardwon.runtime.integrations.tool_run import append_warning
 
 from .conversations import ModelCall, ModelRequest
-from .dialect import Answer, ReadOnce, explain_unreadable
+from .dialect import ReadOnce, UpstreamAnswer, explain_unreadable
 from .events import format_event, is_end_mark, parse_event
 from .json_text import load
 from .streams.completion import CompletionBuilder, has_calls, iter_deltas, list_parts
@@ -52,7 +52,7 @@ class ChatCompletions:
             messages = _add_to_system(messages, turn.hint)
         return {**body, "messages": messages}
 
-    def add_refusals(self, body: Mapping[str, Any], answer: Answer, texts: Sequence[str]) -> dict[str, Any]:
+    def add_refusals(self, body: Mapping[str, Any], answer: UpstreamAnswer, texts: Sequence[str]) -> dict[str, Any]:
         """Return a request that continues with the last response and answers to its calls."""
         message = answer.value["choices"][0]["message"]
         own = [call.get("id") for call in message.get("tool_calls") or ()]
@@ -63,14 +63,14 @@ class ChatCompletions:
             answers.append({"role": "function", "name": message["function_call"]["name"], "content": texts[-1]})
         return {**body, "messages": [*body["messages"], dict(message), *answers]}
 
-    def parse(self, data: bytes) -> Answer | None:
+    def parse(self, data: bytes) -> UpstreamAnswer | None:
         """Return a completion with a message, or None if the body has another form."""
         try:
             return _read_completion(load(data))
         except ValueError:
             return None
 
-    def end(self, answer: Answer, text: str) -> Answer:
+    def end(self, answer: UpstreamAnswer, text: str) -> UpstreamAnswer:
         """Return the answer with a text in the place of its calls."""
         choice = {
             **answer.value["choices"][0],
@@ -128,11 +128,11 @@ class ChatReader:
         is_unfinished = builder.has_choice and builder.finish_reason is None
         return self._is_within and is_unfinished and not (self._has_end or builder.has_error)
 
-    def read_response(self) -> Answer | None:
+    def read_response(self) -> UpstreamAnswer | None:
         """Return the current response."""
         return _read_completion(self._builder.build())
 
-    def read_answer(self) -> Answer | None:
+    def read_answer(self) -> UpstreamAnswer | None:
         """Return the answer that the client sees."""
         return _read_completion(self._builder.build(before=self._before))
 
@@ -195,7 +195,7 @@ def _replace_calls(chunk: Mapping[str, Any], calls: list[Any]) -> dict[str, Any]
     return {**chunk, "choices": choices}
 
 
-def _read_completion(value: Any) -> Answer | None:
+def _read_completion(value: Any) -> UpstreamAnswer | None:
     """Return a completion as an answer, or None if it has no message, or calls that do not stand in the message."""
     try:
         choice, *alternatives = list_parts(value["choices"])
@@ -209,7 +209,7 @@ def _read_completion(value: Any) -> Answer | None:
             call["unreadable"] = explain_unreadable(call["name"], arguments)
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return None
-    return Answer(value, plain, str(choice.get("finish_reason") or "stop"))
+    return UpstreamAnswer(value, plain, str(choice.get("finish_reason") or "stop"))
 
 
 def _add_warning(message: Any, warnings: Mapping[str, str]) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from hardwon.apps.importers.messages import Message
+from hardwon.apps.importers.messages import LoggedMessage
 from hardwon.memory import Step, Trajectory, Verdict
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.runtime.guidance.base import Guidance
@@ -66,7 +66,7 @@ class ProxySettings:
 class ModelRequest:
     """A request of a client as plain messages."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[LoggedMessage, ...]
     model: str
     kept_as: str = ""
     """Id under which the server keeps the messages before these; empty if these are all."""
@@ -75,7 +75,7 @@ class ModelRequest:
 
 
 @dataclass(eq=False)
-class Conversation:
+class ConversationRun:
     """A run in progress, and the digest of its messages up to the last response, or of its first request."""
 
     run: ToolRun
@@ -94,8 +94,8 @@ class Conversation:
 class ModelCall:
     """One model call of a conversation: what the proxy adds to it."""
 
-    conversation: Conversation
-    messages: tuple[Message, ...]
+    conversation: ConversationRun
+    messages: tuple[LoggedMessage, ...]
     hint: str
     warnings: Mapping[str, str]
     """Warnings to put below the answers of calls, by call id."""
@@ -108,8 +108,8 @@ class ConversationLog:
 
     def __init__(self, access: LibraryAccess, settings: ProxySettings) -> None:
         self._access, self._settings = access, settings
-        self._by_head: OrderedDict[bytes, Conversation] = OrderedDict()
-        self._kept: OrderedDict[str, tuple[Message, ...]] = OrderedDict()
+        self._by_head: OrderedDict[bytes, ConversationRun] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[LoggedMessage, ...]] = OrderedDict()
         """Messages of conversations whose requests repeat nothing, by the id on the server."""
         self._replayed: OrderedDict[bytes, tuple[Step, ...]] = OrderedDict()
         """Steps of conversations that this process did not follow, by the digest of their messages."""
@@ -175,7 +175,7 @@ class ConversationLog:
         return answers
 
     def note_response(
-        self, turn: ModelCall, response: Sequence[Message], is_last: bool, kept_as: Sequence[str]
+        self, turn: ModelCall, response: Sequence[LoggedMessage], is_last: bool, kept_as: Sequence[str]
     ) -> None:
         """Note a response, so that the next request finds its run. Call it before the client can know the response."""
         messages = (*turn.messages, *response)
@@ -193,7 +193,7 @@ class ConversationLog:
         with self._lock:
             self._add(conversation)
 
-    def end_run(self, turn: ModelCall, response: Sequence[Message], finish: str) -> None:
+    def end_run(self, turn: ModelCall, response: Sequence[LoggedMessage], finish: str) -> None:
         """Record a run that a response without calls has ended; a response that was cut tells no outcome."""
         run = turn.conversation.run
         with run.lock:
@@ -219,7 +219,7 @@ class ConversationLog:
         for conversation in waiting:
             self._abandon(conversation)
 
-    def _find_beginning(self, request: ModelRequest) -> tuple[Message, ...] | None:
+    def _find_beginning(self, request: ModelRequest) -> tuple[LoggedMessage, ...] | None:
         """Return the messages that the server keeps and the request does not repeat.
 
         In `block` mode a conversation of which this process has not seen the beginning gets no episode, but rulings.
@@ -234,7 +234,7 @@ class ConversationLog:
             raise ValueError(f"{request.kept_as[:40]!r} names a conversation whose beginning this proxy has not seen")
         return messages
 
-    def _take(self, digests: Sequence[bytes], tail: int) -> Conversation | None:
+    def _take(self, digests: Sequence[bytes], tail: int) -> ConversationRun | None:
         """Return the run that a request continues, and end the one that it leaves behind."""
         request = len(digests) - tail
         with self._lock:
@@ -253,19 +253,19 @@ class ConversationLog:
         self._abandon(conversation)  # a person interrupted the run with another request
         return None
 
-    def _add(self, conversation: Conversation) -> None:
+    def _add(self, conversation: ConversationRun) -> None:
         """Let the next request find a conversation, also the last one if it comes again."""
         for digest in filter(None, (conversation.request_digest, conversation.head)):
             self._by_head[digest] = conversation
             conversation.keys.add(digest)
 
-    def _remove(self, conversation: Conversation) -> None:
+    def _remove(self, conversation: ConversationRun) -> None:
         for digest in conversation.keys:
             if self._by_head.get(digest) is conversation:
                 del self._by_head[digest]
         conversation.keys.clear()
 
-    def _begin(self, task: str, after: Sequence[Mapping[str, Any]], digests: Sequence[bytes]) -> Conversation:
+    def _begin(self, task: str, after: Sequence[Mapping[str, Any]], digests: Sequence[bytes]) -> ConversationRun:
         settings, library, calls = self._settings, self._access.get(), list(iter_calls(after))
         earlier = self._ended.get(digests[-1]) or find_beginning(library, task, calls, "proxy")
         header = Trajectory(
@@ -283,7 +283,7 @@ class ConversationLog:
             keep(self._replayed, digests[-1], tuple(run.episode.steps), REPLAYS)
         run.calls = tuple(calls)
         run.answered.update(message["answers"] for message in after if message["role"] == "tool")
-        return Conversation(run, header.id, bool(earlier), digests[-1])
+        return ConversationRun(run, header.id, bool(earlier), digests[-1])
 
     def _add_answers(self, run: ToolRun, after: Sequence[Mapping[str, Any]]) -> None:
         """Record the calls that were answered since the last request."""
@@ -306,13 +306,13 @@ class ConversationLog:
         for conversation in abandoned:
             self._abandon(conversation)
 
-    def _abandon(self, conversation: Conversation) -> None:
+    def _abandon(self, conversation: ConversationRun) -> None:
         try:
             self._record(conversation, "abandoned")
         except Exception:
             logger.exception("an abandoned conversation could not be recorded")
 
-    def _record(self, conversation: Conversation, ending: str) -> None:
+    def _record(self, conversation: ConversationRun, ending: str) -> None:
         settings, run = self._settings, conversation.run
         success = run.episode.judge() if ending == "done" and settings.outcome == "calls" else None
         record_run(
@@ -337,7 +337,7 @@ def keep(entries: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> None:
         entries.popitem(last=False)
 
 
-def digest_messages(messages: Sequence[Message]) -> Iterator[bytes]:
+def digest_messages(messages: Sequence[LoggedMessage]) -> Iterator[bytes]:
     """Yield a digest of every beginning of a conversation; ids of calls distinguish equal conversations."""
     digest = hashlib.blake2b(digest_size=16)
     for message in messages:

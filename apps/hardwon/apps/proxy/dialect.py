@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from hardwon.apps.importers.messages import Message
+from hardwon.apps.importers.messages import LoggedMessage
 
 from .conversations import ModelCall, ModelRequest
 
@@ -18,12 +18,12 @@ CONVERSATIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class UpstreamAnswer:
     """A model's answer: a whole response, or one assembled from a stream."""
 
     value: Mapping[str, Any]
     """The response in the form of one that was not streamed."""
-    messages: tuple[Message, ...]
+    messages: tuple[LoggedMessage, ...]
     """Its plain messages: the calls, and the results of tools that the server runs itself."""
     finish: str
     """"stop" for a whole answer; otherwise why it was cut."""
@@ -82,14 +82,14 @@ def _read_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 class ReadOnce:
     """Reads messages of requests as plain ones: for a part that repeats an earlier request, the same objects."""
 
-    def __init__(self, read: Callable[[Any], Iterable[Message]]) -> None:
+    def __init__(self, read: Callable[[Any], Iterable[LoggedMessage]]) -> None:
         """Read conversations with a function that returns one message of an API as plain ones."""
         self._read = read
         self._lock = threading.Lock()
-        self._entries: list[tuple[Sequence[Any], tuple[Message, ...]]] = []
+        self._entries: list[tuple[Sequence[Any], tuple[LoggedMessage, ...]]] = []
         """Messages as they came and as plain ones, the conversation last used first."""
 
-    def __call__(self, messages: Sequence[Any]) -> tuple[Message, ...]:
+    def __call__(self, messages: Sequence[Any]) -> tuple[LoggedMessage, ...]:
         """Return the plain messages of a request."""
         with self._lock:
             beginnings = [entry for entry in self._entries if messages[: len(entry[0])] == entry[0]]
@@ -125,11 +125,11 @@ class StreamReader(Protocol):
         """Return whether the last event stands within an answer, and none ended it, not even with an error."""
         ...
 
-    def read_response(self) -> Answer | None:
+    def read_response(self) -> UpstreamAnswer | None:
         """Return the current response, or None if it has an unknown format."""
         ...
 
-    def read_answer(self) -> Answer | None:
+    def read_answer(self) -> UpstreamAnswer | None:
         """Return the answer that the client sees: it includes the parts passed on before a refusal."""
         ...
 
@@ -165,15 +165,15 @@ class Dialect(Protocol):
         """Return the request with warnings below the answers of tools, and with the hint."""
         ...
 
-    def add_refusals(self, body: Mapping[str, Any], answer: Answer, texts: Sequence[str]) -> dict[str, Any]:
+    def add_refusals(self, body: Mapping[str, Any], answer: UpstreamAnswer, texts: Sequence[str]) -> dict[str, Any]:
         """Return a request that repeats a call of the model, with answers to the calls of its last response."""
         ...
 
-    def parse(self, data: bytes) -> Answer | None:
+    def parse(self, data: bytes) -> UpstreamAnswer | None:
         """Return a response that was not streamed, or None if it has an unknown format."""
         ...
 
-    def end(self, answer: Answer, text: str) -> Answer:
+    def end(self, answer: UpstreamAnswer, text: str) -> UpstreamAnswer:
         """Return the answer with a text in the place of its calls."""
         ...
 

@@ -19,7 +19,7 @@ from hardwon.runtime.loop.enforcement import Ruling
 
 from .backend import Backend
 from .conversations import ModelCall
-from .dialect import Answer, Dialect
+from .dialect import Dialect, UpstreamAnswer
 from .events import format_event
 from .forwarding import Headers, Relay, decode_body, is_encoded, relay, return_headers
 from .json_text import JsonObject, load
@@ -225,7 +225,7 @@ class Exchange:
         if self._turn is not None and not self._noted:
             self._backend.log.cancel_turn(self._turn)
 
-    async def _rule_on(self, answer: Answer, attempt: int = 0) -> list[Ruling]:
+    async def _rule_on(self, answer: UpstreamAnswer, attempt: int = 0) -> list[Ruling]:
         if self._turn is None or self._backend.settings.mode is None or not answer.calls:
             return []
         if self._holds and attempt == MOST_RETRIES and any(call["unreadable"] for call in answer.calls):
@@ -233,7 +233,7 @@ class Exchange:
         log, worker = self._backend.log, self._backend.worker
         return await worker.try_call("a guardrail check", log.rule_on, self._turn, answer.calls) or []
 
-    async def _repeat(self, answer: Answer, rulings: Sequence[Ruling]) -> httpx.Response:
+    async def _repeat(self, answer: UpstreamAnswer, rulings: Sequence[Ruling]) -> httpx.Response:
         """Call the model again, with the answers to its refused calls."""
         assert self._turn is not None
         texts = await asyncio.to_thread(self._backend.log.refuse, self._turn, answer.calls, rulings)
@@ -245,7 +245,7 @@ class Exchange:
             raise ResponseFailed(f"status {response.status_code}: {data[:200].decode(errors='replace')}")
         return response
 
-    async def _note(self, answer: Answer | None) -> None:
+    async def _note(self, answer: UpstreamAnswer | None) -> None:
         """Note the response before the client knows it."""
         if self._turn is None or answer is None or self._noted:
             return
@@ -258,7 +258,7 @@ class Exchange:
             "noting a response", log.note_response, self._turn, answer.messages, is_last, answer.kept_as
         )
 
-    def _end(self, answer: Answer) -> None:
+    def _end(self, answer: UpstreamAnswer) -> None:
         """Record what the response completes, behind the response."""
         if self._turn is None:
             return

@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-Span = tuple[int, int]
+TextSpan = tuple[int, int]
 _SPACE = re.compile(r"[ \t\n\r]*")
 _MOST_DIGITS = 4000
 """Digits of the longest number that Python reads as an integer; the others become floats."""
@@ -43,9 +43,9 @@ class JsonObject:
         """Read a text."""
         self.text = text
         self.value: dict[str, Any] = {}
-        self.elements: dict[str, list[Span]] = {}
+        self.elements: dict[str, list[TextSpan]] = {}
         """Begin and end of the elements of every list."""
-        self._spans: dict[str, Span] = {}
+        self._spans: dict[str, TextSpan] = {}
         try:
             self._read()
         except RecursionError as error:
@@ -73,7 +73,7 @@ class JsonObject:
 
     def _read_list(self, name: str, at: int) -> tuple[list[Any], int]:
         values: list[Any] = []
-        spans: list[Span] = []
+        spans: list[TextSpan] = []
         at = _skip(self.text, at + 1)
         while self.text[at] != "]":
             value, end = _DECODER.raw_decode(self.text, at)
@@ -112,7 +112,7 @@ class JsonObject:
             edits.append(((self._close, self._close), (", " if old else "") + ", ".join(added)))
         return _replace(self.text, edits)
 
-    def _edit(self, name: str, span: Span, old: Any, new: Any) -> list[tuple[Span, str]]:
+    def _edit(self, name: str, span: TextSpan, old: Any, new: Any) -> list[tuple[TextSpan, str]]:
         if not (isinstance(old, list) and isinstance(new, list) and old and len(old) <= len(new)):
             return [(span, json.dumps(new))]
         spans = self.elements[name]
@@ -123,13 +123,13 @@ class JsonObject:
         edits += [(place, self._write_element(place, was, now)) for place, was, now in pairs if was is not now]
         return [*edits, *(((end, end), f", {json.dumps(value)}") for value in new[lead + len(old) :])]
 
-    def _write_element(self, span: Span, old: Any, new: Any) -> str:
+    def _write_element(self, span: TextSpan, old: Any, new: Any) -> str:
         if isinstance(old, dict) and isinstance(new, dict) and old.keys() <= new.keys():
             return JsonObject(self.text[slice(*span)])._write(old, new)
         return json.dumps(new)
 
 
-def _replace(text: str, edits: list[tuple[Span, str]]) -> str:
+def _replace(text: str, edits: list[tuple[TextSpan, str]]) -> str:
     parts, at = [], 0
     for (start, end), part in sorted(edits, key=lambda edit: edit[0]):
         parts += [text[at:start], part]

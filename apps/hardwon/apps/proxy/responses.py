@@ -7,12 +7,12 @@ only. A hint in the input would stay in such a conversation, so it goes into the
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hardwon.apps.importers.messages import RESPONSES_ANSWERS, Message, plain_messages
+from hardwon.apps.importers.messages import RESPONSES_ANSWERS, LoggedMessage, plain_messages
 from hardwon.runtime.integrations.tool_episode import extract_text
 from hardwon.runtime.integrations.tool_run import append_warning
 
 from .conversations import ModelCall, ModelRequest
-from .dialect import Answer, ReadOnce, as_id, explain_unreadable
+from .dialect import ReadOnce, UpstreamAnswer, as_id, explain_unreadable
 from .json_text import load
 from .streams.response_reader import Aliases, ResponseReader
 from .streams.stream_items import is_client_call, list_items
@@ -75,7 +75,7 @@ class Responses:
             changed["instructions"] = f"{instructions}\n\n{turn.hint}" if instructions else turn.hint
         return changed
 
-    def add_refusals(self, body: Mapping[str, Any], answer: Answer, texts: Sequence[str]) -> dict[str, Any]:
+    def add_refusals(self, body: Mapping[str, Any], answer: UpstreamAnswer, texts: Sequence[str]) -> dict[str, Any]:
         """Return a request that continues with the last response and answers to its calls."""
         waiting = [(call["id"], text) for call, text in zip(answer.calls, texts, strict=True)]
         output = answer.value["output"]
@@ -87,14 +87,14 @@ class Responses:
         kept = [item for item in output if body.get("store") is not False or _is_self_contained(item)]
         return {**body, "input": [*_list_input(body), *kept, *refusals]}
 
-    def parse(self, data: bytes) -> Answer | None:
+    def parse(self, data: bytes) -> UpstreamAnswer | None:
         """Return a response that has come to its end, or None if the body is something else."""
         try:
             return read_response(load(data))
         except ValueError:
             return None
 
-    def end(self, answer: Answer, text: str) -> Answer:
+    def end(self, answer: UpstreamAnswer, text: str) -> UpstreamAnswer:
         """Return the answer with a text in the place of its calls."""
         calls = {call["id"] for call in answer.calls}
         kept = [item for item in answer.value["output"] if _get_call_id(item) not in calls]
@@ -107,7 +107,7 @@ class Responses:
         return ResponseReader(read_response, make_message, self._aliases)
 
 
-def _read_item(item: Any) -> list[Message]:
+def _read_item(item: Any) -> list[LoggedMessage]:
     """Return an item as plain messages; none if nobody is its author."""
     if "role" not in item and not _is_exchange_with_tool(item):
         return []
@@ -124,7 +124,7 @@ def _is_exchange_with_tool(item: Mapping[str, Any]) -> bool:
     return kind in RESPONSES_ANSWERS or kind.endswith("_call")
 
 
-def read_response(value: Any) -> Answer | None:
+def read_response(value: Any) -> UpstreamAnswer | None:
     """Return a response as an answer, or None if it failed, is still in progress, or has another form."""
     try:
         messages = tuple(plain for item in list_items(value["output"]) for plain in _read_item(item))
@@ -136,7 +136,7 @@ def read_response(value: Any) -> Answer | None:
     details = value.get("incomplete_details")
     why = (details.get("reason") if isinstance(details, Mapping) else "") or "incomplete"
     kept_as = tuple(str(entry) for entry in (name, conversation) if entry)
-    return Answer(value, messages, "stop" if status == "completed" else str(why), kept_as)
+    return UpstreamAnswer(value, messages, "stop" if status == "completed" else str(why), kept_as)
 
 
 def make_message(text: str) -> dict[str, Any]:

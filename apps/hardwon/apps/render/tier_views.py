@@ -11,7 +11,7 @@ from rich.text import Text
 
 from hardwon.apps.shared.common import excerpt, table
 
-from .views import Line, build_section, format_count, format_earlier_step, format_step_refs
+from .views import LabeledLine, build_section, format_count, format_earlier_step, format_step_refs
 
 SITUATION = 150
 """Largest number of characters of the example of a situation."""
@@ -91,7 +91,7 @@ def render_stats(figures: Mapping[str, Any]) -> Table:
     return table("", "", rows=list(_describe_figures(figures)))
 
 
-def _describe_figures(figures: Mapping[str, Any]) -> Iterator[Line]:
+def _describe_figures(figures: Mapping[str, Any]) -> Iterator[LabeledLine]:
     yield "library", figures["path"]
     yield "namespace", f"{figures['namespace']}, of {', '.join(figures['namespaces'])}"
     files = f"file {decimal(figures['size_bytes'])}, index files {decimal(figures['index_bytes'])}"

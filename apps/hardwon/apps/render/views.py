@@ -28,7 +28,7 @@ OPENED = 5
 WHOLE = 10_000
 """Largest number of characters of a text on its own page; `--json` cuts nothing."""
 
-Line = tuple[str, str]
+LabeledLine = tuple[str, str]
 
 
 def render_episode(episode: Mapping[str, Any], *, brief: bool = False) -> RenderableType:
@@ -120,7 +120,7 @@ def _render_step(step: Mapping[str, Any], seen_count: int | None) -> RenderableT
     return Group(title, Padding(_build_grid(describe_step(step, seen_count)), (0, 0, 0, 5)))
 
 
-def describe_step(step: Mapping[str, Any], seen_count: int | None) -> Iterator[Line]:
+def describe_step(step: Mapping[str, Any], seen_count: int | None) -> Iterator[LabeledLine]:
     """Yield a label and a text for each fact about a step."""
     why = step["why"]
     yield "saw", excerpt(step["observation"], 200 if seen_count else WHOLE)
@@ -150,7 +150,7 @@ def describe_step(step: Mapping[str, Any], seen_count: int | None) -> Iterator[L
     yield "diagnosis", _format_diagnosis(step["diagnosis"])
 
 
-def _describe_reasons(step: Mapping[str, Any]) -> Iterator[Line]:
+def _describe_reasons(step: Mapping[str, Any]) -> Iterator[LabeledLine]:
     """Yield the reasons for the action: exploration, an estimate, or the words of a model."""
     why = step["why"]
     if why["explored"]:
@@ -226,7 +226,7 @@ def render_item(item: Mapping[str, Any]) -> RenderableType:
     )
 
 
-def describe_item(item: Mapping[str, Any]) -> Iterator[Line]:
+def describe_item(item: Mapping[str, Any]) -> Iterator[LabeledLine]:
     """Yield a label and a text for each field of an item."""
     yield "says", excerpt(item["title"], WHOLE)
     for label, name in (("", "body"), ("use when", "when_to_use"), ("not when", "when_not_to_use")):
@@ -269,7 +269,7 @@ def _render_evidence(item: Mapping[str, Any]) -> Iterator[RenderableType]:
         yield Text(f"and {format_step_refs(step['id'] for step in rest)}")
 
 
-def _describe_transition(step: Mapping[str, Any]) -> Iterator[Line]:
+def _describe_transition(step: Mapping[str, Any]) -> Iterator[LabeledLine]:
     yield "saw", excerpt(step["observation"], WHOLE)
     yield "did", f"`{step['action']}`"
     failure = "" if step["failure"] == "none" else f"{step['failure']}, "
@@ -439,7 +439,7 @@ def _format_change(name: str, value: Any) -> str:
     return str(value)
 
 
-def _build_grid(lines: Iterator[Line]) -> Table:
+def _build_grid(lines: Iterator[LabeledLine]) -> Table:
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

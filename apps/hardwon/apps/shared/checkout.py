@@ -24,7 +24,7 @@ FORMAT = 1
 STATUSES = ("active", "quarantined")
 """Items of these states are checked out. Retired items have no file."""
 
-What = Literal["new", "changed", "retired", "conflict", "rejected", "older"]
+ChangeKind = Literal["new", "changed", "retired", "conflict", "rejected", "older"]
 """older: the file is as it was checked out, but the library changed the item since."""
 LARGEST = 1_000_000  # bytes of the largest file that is searched for the id of a missing one
 
@@ -33,7 +33,7 @@ LARGEST = 1_000_000  # bytes of the largest file that is searched for the id of 
 class FileChange:
     """What a commit does with one file."""
 
-    what: What
+    what: ChangeKind
     file: str
     item: str = ""
     """Id of the item; empty while it has none."""
@@ -42,7 +42,7 @@ class FileChange:
 
 
 @dataclass(slots=True)
-class Manifest:
+class CheckoutManifest:
     """What was checked out, by the id of the item."""
 
     library: str = ""
@@ -51,7 +51,7 @@ class Manifest:
     digests: dict[str, str] = field(default_factory=dict)
 
 
-def read_manifest(folder: Path) -> Manifest | None:
+def read_manifest(folder: Path) -> CheckoutManifest | None:
     """Return what was checked out into a folder, or None."""
     path = folder / MANIFEST
     try:
@@ -65,7 +65,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         if value["format"] != FORMAT:
             raise ConfigError(f"{path} has format {value['format']!r:.40}, not {FORMAT}. Update hardwon.")
         items: Mapping[str, list[str]] = value["items"]
-        return Manifest(
+        return CheckoutManifest(
             str(value["library"]), str(value["namespace"]),
             {ref: str(file) for ref, (file, _) in items.items()},
             {ref: str(digest) for ref, (_, digest) in items.items()},
@@ -79,7 +79,7 @@ def read_manifest(folder: Path) -> Manifest | None:
         ) from error
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: Path, manifest: CheckoutManifest) -> None:
     """Write the list of a folder, with one line per item, so that a difference is small."""
     lines = [
         f"{json.dumps(ref)}: {json.dumps([manifest.files[ref], manifest.digests[ref]])}"
@@ -95,9 +95,9 @@ def read_items(library: ExperienceLibrary) -> dict[str, Item]:
     return {item.id: item for status in STATUSES for item in library.items(status=status, sort="old")}
 
 
-def check_out(library: ExperienceLibrary, folder: Path, name: str, *, force: bool = False) -> Manifest:
+def check_out(library: ExperienceLibrary, folder: Path, name: str, *, force: bool = False) -> CheckoutManifest:
     """Write the items of a library as files."""
-    before = read_manifest(folder) or Manifest()
+    before = read_manifest(folder) or CheckoutManifest()
     items = read_items(library)
     if not force:
         _check_places(folder, before)
@@ -107,7 +107,7 @@ def check_out(library: ExperienceLibrary, folder: Path, name: str, *, force: boo
             f"{', '.join(edited[:5])}{more} in {folder} would be overwritten. Commit the changes with `hardwon memory "
             "commit`, or give --force."
         )
-    after = Manifest(name, library.namespace)
+    after = CheckoutManifest(name, library.namespace)
     for item in items.values():
         _write_item(folder, item, after)
     for file in set(before.files.values()) - set(after.files.values()):
@@ -116,12 +116,12 @@ def check_out(library: ExperienceLibrary, folder: Path, name: str, *, force: boo
     return after
 
 
-def _write_item(folder: Path, item: Item, manifest: Manifest) -> None:
+def _write_item(folder: Path, item: Item, manifest: CheckoutManifest) -> None:
     manifest.files[item.id], manifest.digests[item.id] = name_file(item), compute_digest(read_values(item))
     write_file(folder, manifest.files[item.id], render_file(item))
 
 
-def _find_edited(folder: Path, manifest: Manifest, items: Mapping[str, Item]) -> Iterator[str]:
+def _find_edited(folder: Path, manifest: CheckoutManifest, items: Mapping[str, Item]) -> Iterator[str]:
     """Yield the files that checking out would overwrite although they hold something else than the library."""
     ids_by_file = {file: ref for ref, file in manifest.files.items()}
     for file in dict.fromkeys([*ids_by_file, *map(name_file, items.values())]):
@@ -146,7 +146,7 @@ def _find_path(folder: Path, file: str) -> Path:
     return path
 
 
-def _check_places(folder: Path, manifest: Manifest) -> None:
+def _check_places(folder: Path, manifest: CheckoutManifest) -> None:
     """Check that no missing file lies elsewhere in the folder: its item would be retired, or get a second file."""
     missing = {f"id: {ref}": file for ref, file in manifest.files.items() if not _find_path(folder, file).exists()}
     for path in sorted(folder.rglob("*") if missing else ()):
@@ -161,7 +161,7 @@ def _check_places(folder: Path, manifest: Manifest) -> None:
                 )
 
 
-def read_files(folder: Path, manifest: Manifest) -> list[ItemFile]:
+def read_files(folder: Path, manifest: CheckoutManifest) -> list[ItemFile]:
     """Return all item files of a folder, in the order of their names."""
     refs = {file: ref for ref, file in manifest.files.items()}
     files: list[ItemFile] = []
@@ -221,7 +221,7 @@ def commit(library: ExperienceLibrary, folder: Path, *, why: str, dry_run: bool 
     return [*changes, *older]
 
 
-def _find_older(files: list[ItemFile], manifest: Manifest, items: Mapping[str, Item]) -> Iterator[FileChange]:
+def _find_older(files: list[ItemFile], manifest: CheckoutManifest, items: Mapping[str, Item]) -> Iterator[FileChange]:
     """Yield the unedited files whose items the library changed, such as those that `git revert` brought back."""
     for file in files:
         item = items.get(file.id)
@@ -236,7 +236,9 @@ def _find_older(files: list[ItemFile], manifest: Manifest, items: Mapping[str, I
 class _Commit:
     """One commit of a folder."""
 
-    def __init__(self, library: ExperienceLibrary, folder: Path, manifest: Manifest, why: str, dry_run: bool) -> None:
+    def __init__(
+        self, library: ExperienceLibrary, folder: Path, manifest: CheckoutManifest, why: str, dry_run: bool
+    ) -> None:
         self._library, self._folder, self._manifest = library, folder, manifest
         self._why, self._dry_run = why, dry_run
 

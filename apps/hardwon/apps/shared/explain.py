@@ -17,28 +17,28 @@ from hardwon.memory.situations.describe import condition_words, key_words
 
 from . import lists
 
-What = Literal["item", "episode", "step", "attempt"]
+RecordKind = Literal["item", "episode", "step", "attempt"]
 STEP = "step:"
 """Prefix of a reference to a step: `step:1234`."""
 ATTEMPT = "attempt:"
 """Prefix of a reference to an attempt, the counts of one kind of action in one kind of situation: `attempt:17`."""
 NEWEST = 8
 """Number of steps of an attempt that are described; the others are listed by id."""
-_NUMBERED: Mapping[str, What] = {STEP: "step", ATTEMPT: "attempt"}
+_NUMBERED: Mapping[str, RecordKind] = {STEP: "step", ATTEMPT: "attempt"}
 _AT_ONCE = 500
 """Largest number of steps per query."""
 _DIGITS = 18
 """Numbers with this many digits are longer than any id and could overflow SQLite's integers."""
 
 
-def resolve(library: ExperienceLibrary, ref: str) -> tuple[What, str]:
+def resolve(library: ExperienceLibrary, ref: str) -> tuple[RecordKind, str]:
     """Return the kind and the full id of a reference."""
     for mark, what in _NUMBERED.items():
         if ref.startswith(mark):
             return what, ref.removeprefix(mark)
     items = [item.id for item in library.items(status=None, sort="new")]
     episodes = [row["id"] for row in library.trajectories()]
-    candidates: list[tuple[What, str]] = [
+    candidates: list[tuple[RecordKind, str]] = [
         *(("item", name) for name in items),
         *(("episode", name) for name in episodes),
     ]

@@ -28,7 +28,7 @@ _SORTS = ("score", "confidence", "new", "old", "used")
 _HOW = ("hybrid", "dense", "text")
 _WHAT = ("items", "steps", "all")
 
-Found = tuple[list[Any], int]
+PageRows = tuple[list[Any], int]
 """The rows of a page, and the total number of rows."""
 
 
@@ -55,7 +55,7 @@ def list_items(
     limit: int,
     offset: int = 0,
     **among: str | None,
-) -> Found:
+) -> PageRows:
     """Return a page of items."""
     _check_name("order", sort, _SORTS)
     if trust is not None:
@@ -105,7 +105,7 @@ def sort_episodes(rows: Iterable[Mapping[str, Any]]) -> list[Any]:
     return sorted(rows, key=find_moment, reverse=True)
 
 
-def list_episodes(library: ExperienceLibrary, limit: int, offset: int = 0, sort: str = "began") -> Found:
+def list_episodes(library: ExperienceLibrary, limit: int, offset: int = 0, sort: str = "began") -> PageRows:
     """Return a page of episodes, the newest first, and the total number.
 
     `success` is true or false, or None for an excluded episode.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = "Folder of trained roles, written by `hardwon train --export`."
 """Help of the option `--roles`, which several commands have."""
-Extractor = Annotated[
+ExtractorOption = Annotated[
     str | None,
     typer.Option(
         "--extractor",

@@ -15,6 +15,7 @@ from hardwon.memory.errors import NewerSchema, require_extra
 from hardwon.memory.records import Trajectory
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
+from hardwon.memory.upkeep.jsonl import StepPlace
 from hardwon.memory.upkeep.write_buffer import decode_episode
 
 FORMAT = 1
@@ -25,9 +26,6 @@ LARGEST = 2**30
 """Largest size of an unpacked payload in bytes; a larger one is refused instead of filling the memory."""
 LEVEL = 6
 """Level of compression: beyond it, an episode shrinks by less than 3 %."""
-
-Place = tuple[str, int]
-"""Portable reference to a step: the id of its episode and its number there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def open_codec() -> Any:
     return zstandard
 
 
-def pack_episode_entry(text: str, locate: Callable[[Sequence[int]], Mapping[int, Place]]) -> bytes:
+def pack_episode_entry(text: str, locate: Callable[[Sequence[int]], Mapping[int, StepPlace]]) -> bytes:
     """Return the payload of an episode."""
     if '"like":[' not in text:
         return pack_text(f"[{text},{{}}]")
@@ -117,12 +115,12 @@ def _has_ids(why: Mapping[str, Any]) -> bool:
     return isinstance(why.get("like"), list) and all(type(ref) is int for ref in why["like"])
 
 
-def find_places(values: Any) -> list[Place]:
+def find_places(values: Any) -> list[StepPlace]:
     """Return the places of the steps to which the episode of a payload refers."""
     return [(str(episode), int(t)) for listed in values[1].values() for episode, t in listed]
 
 
-def unpack_episode_entry(values: Any, ref: str, ids: Mapping[Place, int]) -> Trajectory:
+def unpack_episode_entry(values: Any, ref: str, ids: Mapping[StepPlace, int]) -> Trajectory:
     """Return the episode of a payload."""
     episode, likes = values
     for t, listed in likes.items():
@@ -131,7 +129,7 @@ def unpack_episode_entry(values: Any, ref: str, ids: Mapping[Place, int]) -> Tra
     return decode_episode(episode, ref)
 
 
-def locate_steps(store: Store, namespace: int, ids: Iterable[int]) -> dict[int, Place]:
+def locate_steps(store: Store, namespace: int, ids: Iterable[int]) -> dict[int, StepPlace]:
     """Return the places of steps by id. Unknown ids are left out."""
     rows = store.rows(
         "SELECT id, trajectory_id, t FROM steps WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))",
@@ -140,7 +138,7 @@ def locate_steps(store: Store, namespace: int, ids: Iterable[int]) -> dict[int, 
     return {ref: (episode, t) for ref, episode, t in rows}
 
 
-def find_steps(store: Store, namespace: int, places: Iterable[Place]) -> dict[Place, int]:
+def find_steps(store: Store, namespace: int, places: Iterable[StepPlace]) -> dict[StepPlace, int]:
     """Return the ids of steps by place. Unknown places are left out."""
     wanted = dict.fromkeys(places)
     if not wanted:

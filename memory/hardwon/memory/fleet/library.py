@@ -47,7 +47,7 @@ from .follower import Follower
 from .log import Log
 from .outbox import FILE, Outbox
 from .replica import Capture, read_position
-from .session import Session, list_risks, warn
+from .session import ServerSession, list_risks, warn
 from .upkeep import TendedReplica, Undo
 from .vectors import share
 
@@ -302,7 +302,7 @@ def _open_log(url: str, namespace: str, replica: Path | None, create: bool) -> t
         log = Log(url, namespace, create=create)
         return log, replica or places.find_folder(log.database, namespace)
     except LibraryUnreachable as error:
-        identity = Session(url).identity
+        identity = ServerSession(url).identity
         note = places.find_notes(identity).get(namespace) if replica is None else places.read_note(replica)
         where = "This host has no replica of it" if replica is None else f"The folder {replica} has no replica of it"
         if note is not None and (note.identity, note.namespace) == (identity, namespace):

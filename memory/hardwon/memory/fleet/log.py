@@ -23,7 +23,7 @@ from hardwon.memory.validation import check_no_secret
 
 from .entries import FORMAT, LogEntry, is_equal, unpack
 from .schema import GRANTS, MANAGE_GRANTS, WRITE_GRANTS, install
-from .session import KeyExists, Session
+from .session import KeyExists, ServerSession
 
 LEASE_S = 10.0
 """Seconds for which a process that stopped keeps others from learning items."""
@@ -73,7 +73,7 @@ class Log:
 
     def __init__(self, url: str, namespace: str, *, create: bool = True, database: str | None = None) -> None:
         """Connect, and install the schema or the namespace if they are missing."""
-        self._reader, self._writer = Session(url), Session(url)
+        self._reader, self._writer = ServerSession(url), ServerSession(url)
         self.name, self.namespace, self.database = self._reader.name, namespace, database or ""
         self.identity = self._reader.identity
         self._create = create

@@ -18,7 +18,7 @@ from hardwon.memory.privacy.private_files import FOLDER_MODE, find_cache, open_n
 from hardwon.memory.storage.database import Store
 
 from .schema import install
-from .session import Session
+from .session import ServerSession
 
 NOTE = "origin.json"
 """Name of the note in a replica's folder. Its time of change is that of the last answer of the server."""
@@ -30,7 +30,7 @@ class Note(NamedTuple):
     """Which log a replica was filled from."""
 
     identity: str
-    """The address, with what libpq adds to it, and without the password; see `Session.identity`."""
+    """The address, with what libpq adds to it, and without the password; see `ServerSession.identity`."""
     database: str
     """Random id of the database."""
     namespace: str
@@ -110,7 +110,7 @@ class Directory:
 
     def __init__(self, url: str, *, create: bool = False, offline: bool = False) -> None:
         """Connect, and install the schema if it is missing and `create` is set."""
-        self._session, self._create = Session(url), create
+        self._session, self._create = ServerSession(url), create
         self.name = self._session.name
         self.database = ""
         self._is_checked = False

@@ -25,7 +25,7 @@ from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.upkeep import forgetting, jsonl
-from hardwon.memory.upkeep.forgetting.replacement import Version, replace_episodes
+from hardwon.memory.upkeep.forgetting.replacement import EpisodeVersion, replace_episodes
 from hardwon.memory.upkeep.queries import trajectory
 from hardwon.memory.upkeep.setup import namespace_number
 from hardwon.memory.upkeep.write_buffer import BROKEN, DISCOUNT, PUT, WriteBuffer
@@ -272,7 +272,7 @@ class Replica:
         def record(episode: Trajectory) -> str:
             raise ValueError(f"the episode {episode.id} has no time of recording")
 
-        def update(versions: Sequence[Version]) -> None:
+        def update(versions: Sequence[EpisodeVersion]) -> None:
             clean = [(redact_trajectory(episode), refs) for episode, refs in versions]
             replace_episodes(self._store, connection, self._buffer, clean)
 

@@ -11,7 +11,7 @@ functions alone, and insert only the columns that a writer decides.
 from hardwon.memory.errors import LibraryForbidden, NewerSchema, NotALibrary
 from hardwon.memory.storage.migrations import APPLICATION_ID
 
-from .session import Session
+from .session import ServerSession
 
 _INITIAL = """
 CREATE SCHEMA hardwon;
@@ -337,7 +337,7 @@ GRANT EXECUTE ON FUNCTION hardwon.erase TO {role};
 """Rights of a role that manages a namespace, beside those of one that writes: it forgets, and stores snapshots."""
 
 
-def install(session: Session, create: bool) -> None:
+def install(session: ServerSession, create: bool) -> None:
     """Create or migrate the schema, or check that it can be used."""
     version = read_version(session)
     if version < SCHEMA_VERSION and create:
@@ -361,7 +361,7 @@ def install(session: Session, create: bool) -> None:
         )
 
 
-def _migrate(session: Session) -> None:
+def _migrate(session: ServerSession) -> None:
     """Run the migrations that the schema lacks, in one transaction."""
     with session.transaction():
         session.run(f"SELECT pg_advisory_xact_lock({APPLICATION_ID})")  # only one process installs
@@ -375,14 +375,14 @@ def _migrate(session: Session) -> None:
         session.run("INSERT INTO hardwon.meta VALUES ('database', gen_random_uuid()) ON CONFLICT DO NOTHING")
 
 
-def _explain_age(session: Session, version: int) -> str:
+def _explain_age(session: ServerSession, version: int) -> str:
     return (
         f"{session.name} has schema {version}, and this version of hardwon needs {SCHEMA_VERSION}. Open it once with "
         "the role that owns the schema, for example: hardwon memory stats postgresql://OWNER@HOST/DATABASE"
     )
 
 
-def read_version(session: Session) -> int:
+def read_version(session: ServerSession) -> int:
     """Return the number of the last migration of the schema; 0 if there is none."""
     if not session.run("SELECT 1 FROM pg_namespace WHERE nspname = 'hardwon'"):
         return 0

@@ -91,7 +91,7 @@ _REFUSALS: tuple[tuple[tuple[str, ...], type[HardwonError], str], ...] = (
 """The same for refused connections, by words of the message: libpq gives no SQLSTATE for them."""
 
 
-class Session:
+class ServerSession:
     """One connection that several threads share, each for one statement or one transaction at a time."""
 
     def __init__(self, url: str) -> None:

@@ -19,7 +19,7 @@ from hardwon.memory.storage.clock import now
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.upkeep import forgetting, integrity, jsonl
 from hardwon.memory.upkeep.forgetting import ForgetReceipt
-from hardwon.memory.upkeep.forgetting.replacement import Version
+from hardwon.memory.upkeep.forgetting.replacement import EpisodeVersion
 from hardwon.memory.upkeep.write_buffer import DISCOUNT
 
 from . import snapshots
@@ -159,7 +159,7 @@ class TendedReplica(ReplicatedLibrary):
                 values = [trust, lines]
         return count
 
-    def _write_versions(self, versions: Sequence[Version]) -> None:
+    def _write_versions(self, versions: Sequence[EpisodeVersion]) -> None:
         """Append later versions of episodes to the log as lines of an export, which every replica applies.
 
         Without a right to forget, an episode of which a version became part stays beside it.

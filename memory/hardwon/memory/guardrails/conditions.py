@@ -36,7 +36,7 @@ MIN_CONFIDENCE = 0.6
 """Least confidence with which a guardrail blocks a call; below it, the guardrail is only advice."""
 _FILED = ("around", "told", "mark", "again")
 """Operators of the conditions that rules create; guardrails are indexed by them."""
-Place = tuple[str, str, str]
+ConditionPlace = tuple[str, str, str]
 """Where a guardrail is filed: the verb of its action, and an operator with its operand."""
 _OPERATORS = ("all", "any", "not", "around", "told", "mark", "again", "text", "fact", "signature")
 
@@ -213,9 +213,9 @@ class Guard:
         self._surroundings = surroundings or Surroundings()
         self._structural = self._surroundings.structural
         """The structural words used for the index; see `follow`."""
-        self._filed: dict[Place, dict[frozenset[str], list[Item]]] = {}
+        self._filed: dict[ConditionPlace, dict[frozenset[str], list[Item]]] = {}
         """Guardrails by (verb, operator, operand), then by the named arguments of the pattern."""
-        self._places: dict[str, tuple[Place, Item]] = {}
+        self._places: dict[str, tuple[ConditionPlace, Item]] = {}
         """By id, the guardrail and where it is filed."""
         self._operators: dict[str, Counter[str]] = {}
         """By verb: the operators under which its guardrails are filed, with the number of guardrails."""

@@ -26,7 +26,7 @@ _MARKS = frozenset({"[T]", "-"})
 _STEPS = "SELECT id, pre, action FROM steps WHERE id IN (SELECT value FROM json_each(?))"
 
 
-Words = tuple[frozenset[str], ...]
+WordSets = tuple[frozenset[str], ...]
 """For each argument, the words around it."""
 PhraseWords = tuple[str, ...]
 """The words of an action, without articles."""
@@ -35,9 +35,9 @@ PhraseWords = tuple[str, ...]
 class Hull(NamedTuple):
     """The range of contexts that the evidence of a guardrail spans."""
 
-    shared: Words
+    shared: WordSets
     """For each argument, the words around it in every step."""
-    seen: Words
+    seen: WordSets
     """For each argument, the words around it in at least one step."""
     rests: frozenset[str]
     """The parts of the contexts that come from facts alone."""
@@ -56,7 +56,7 @@ class Hull(NamedTuple):
             different.pop() if len(different) == 1 else (),
         )
 
-    def needed(self, structural: frozenset[str]) -> Words:
+    def needed(self, structural: frozenset[str]) -> WordSets:
         """Return, by argument, the words that a context must have under these structural words."""
         return tuple(words & (structural | _MARKS) for words in self.shared)
 

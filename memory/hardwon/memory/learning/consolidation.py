@@ -29,7 +29,7 @@ from .curator import Curator
 from .proposals import load_proposals, save_proposals
 from .rule_mining import RATE_LIMITS, RuleMiner
 from .skill_mining import SkillMiner
-from .untrusted_writers import UNSUPPORTED, UntrustedWriters, find_unsupported, generalize_item
+from .untrusted_writers import UNSUPPORTED, Proposal, UntrustedWriters, find_unsupported, generalize_item
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -45,8 +45,6 @@ COMMON_STATES = 200
 """Number of newest states in which words are counted for the titles of strategies."""
 COMMON_SHARE = 0.9
 """Share of these states that must show a word for it to tell nothing about a situation."""
-Proposal = tuple[Item, Callable[[Admission], None], Callable[[], None]]
-"""A candidate, a callback for the curator's decision, and one for when it has to wait."""
 
 
 class Review(NamedTuple):

@@ -84,7 +84,7 @@ _WITH_WORD = (
 )
 
 
-class Gate(Protocol):
+class AdmissionGate(Protocol):
     """A learned judge of candidates that is consulted after the rules."""
 
     def decide(self, candidate: Item, similar: Iterable[Item]) -> tuple[bool, float, str]:
@@ -100,7 +100,7 @@ class Curator:
     namespace: int
     clock: int = 0
     """Number of episodes recorded so far, the unit of an item's age."""
-    gate: Gate | None = None
+    gate: AdmissionGate | None = None
     guardrails: GuardrailIndex = field(default_factory=GuardrailIndex)
     """Finds the guardrails that a candidate is compared with."""
 

@@ -46,7 +46,7 @@ RECENT = 200
 """Number of recent episodes of a task in a baseline."""
 _EARLIER = "AND rowid <= (SELECT rowid FROM trajectories AS own WHERE own.namespace = ? AND own.id = ?)"
 """SQL condition on the episodes recorded up to one of them: a later grade must not see what came after it."""
-Ids = tuple[str, ...] | None
+ItemIds = tuple[str, ...] | None
 """Ids of the items that a step names in one role; None if it names none."""
 OVERRIDES = 2
 """Successful overrides that retire a guardrail."""
@@ -149,7 +149,7 @@ def _names_items(step: Step) -> bool:
     return any(ids is not None for ids in usages)
 
 
-def _steps_by_item(trajectory: Trajectory, read_ids: Callable[[Reasons], Ids]) -> dict[str, int]:
+def _steps_by_item(trajectory: Trajectory, read_ids: Callable[[Reasons], ItemIds]) -> dict[str, int]:
     """Return the items that a field of the reasons names, each with the number of the first such step."""
     named: dict[str, int] = {}
     for step in trajectory.steps:
@@ -167,7 +167,7 @@ def write_usages(
         unknown = step.diagnosis.failure is Failure.UNAVAILABLE
         worked = None if unknown else float(step.diagnosis.success)
         why = step.why
-        usages: tuple[tuple[str, Ids, float | None], ...] = (
+        usages: tuple[tuple[str, ItemIds, float | None], ...] = (
             ("recalled", why.recalled, outcome),
             ("withheld", why.withheld, outcome),
             ("blocked", why.blocked, outcome),

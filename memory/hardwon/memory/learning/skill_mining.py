@@ -30,12 +30,12 @@ PRIOR = 2
 MAX_RUNS = 16
 """Largest number of runs of one shape that are compared, the newest ones."""
 REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
-Shape = tuple[str, ...]
+SkillShape = tuple[str, ...]
 _HOLE = re.compile(r"\{(\d+)\}")
 
 
 @dataclass(slots=True)
-class Run:
+class StepRun:
     """Consecutive steps that form a unit."""
 
     actions: tuple[str, ...]
@@ -46,14 +46,14 @@ class Run:
 
 
 @dataclass(slots=True)
-class Candidate:
+class SkillCandidate:
     """All runs of one shape."""
 
     n: int = 0
     """Number of their episodes, which `episodes` limits."""
     tried: int = 0
     """Number of episodes in which the steps were taken, whether they reached what they are for or not."""
-    runs: list[Run] = field(default_factory=list)
+    runs: list[StepRun] = field(default_factory=list)
     proposed: int = 0
     last: str = ""
     """The episode of the last run; episodes are read whole, one after another."""
@@ -61,7 +61,7 @@ class Candidate:
     episodes: set[str] = field(default_factory=set)
     """Up to MAX_RUNS episodes of the runs; a single episode justifies nothing."""
 
-    def add(self, run: Run, episode: str) -> None:
+    def add(self, run: StepRun, episode: str) -> None:
         """Add a run, and drop the oldest beyond MAX_RUNS."""
         self.add_attempt(episode)
         self.n += episode != self.last
@@ -87,8 +87,8 @@ class SkillMiner:
     """Collects runs from episodes, and proposes an item whenever the support of a shape has doubled."""
 
     def __init__(self) -> None:
-        self._skills: dict[Shape, Candidate] = {}
-        self._remedies: dict[tuple[str, Shape], Candidate] = {}
+        self._skills: dict[SkillShape, SkillCandidate] = {}
+        self._remedies: dict[tuple[str, SkillShape], SkillCandidate] = {}
         self._outcomes: dict[str, tuple[float, int]] = {}
         """By task: the sum of the outcomes of its episodes, and their number."""
 
@@ -103,9 +103,9 @@ class SkillMiner:
             for run in gains(trajectory.steps):
                 if len(run.actions) < MIN_SKILL_STEPS:
                     continue
-                self._skills.setdefault(shape_of(run.actions), Candidate()).add(run, trajectory.id)
+                self._skills.setdefault(shape_of(run.actions), SkillCandidate()).add(run, trajectory.id)
         for failure, run, has_worked in repairs(trajectory.steps):
-            candidate = self._remedies.setdefault((failure, shape_of(run.actions)), Candidate())
+            candidate = self._remedies.setdefault((failure, shape_of(run.actions)), SkillCandidate())
             if has_worked:
                 candidate.add(run, trajectory.id)
             else:
@@ -120,27 +120,29 @@ class SkillMiner:
         # may have led into a dead end, like a reward in a failed one. A success is never below the mean.
         return outcome > 0.0 and outcome >= total / n - 1e-9  # sums of equal outcomes are rounded
 
-    def candidates(self) -> Iterator[tuple[Candidate, Item]]:
+    def candidates(self) -> Iterator[tuple[SkillCandidate, Item]]:
         """Yield the candidates that are due, the best supported first.
 
         Call `mark_submitted` on a candidate after its submission; otherwise it is proposed again.
         """
-        due: list[tuple[Candidate, Item]] = [(c, _build_skill(shape, c)) for shape, c in self._skills.items() if c.due]
+        due: list[tuple[SkillCandidate, Item]] = [
+            (c, _build_skill(shape, c)) for shape, c in self._skills.items() if c.due
+        ]
         due += [(c, _build_remedy(*key, c)) for key, c in self._remedies.items() if c.due]
         yield from sorted(due, key=lambda pair: (-pair[0].n, pair[1].id))
 
     @staticmethod
-    def mark_submitted(candidate: Candidate, admission: Admission) -> None:
+    def mark_submitted(candidate: SkillCandidate, admission: Admission) -> None:
         """Record that a candidate was submitted to the curator, whatever the decision."""
         candidate.proposed = candidate.n
 
 
-def shape_of(actions: Sequence[str]) -> Shape:
+def shape_of(actions: Sequence[str]) -> SkillShape:
     """Return the templates of the actions, which runs of the same kind share."""
     return tuple(parse_action(action).template for action in actions)
 
 
-def gains(steps: Sequence[Step]) -> Iterator[Run]:
+def gains(steps: Sequence[Step]) -> Iterator[StepRun]:
     """Yield the maximal runs of successful steps that end with a reward, without loops."""
     run: list[Step] = []
     for step in steps:
@@ -154,7 +156,7 @@ def gains(steps: Sequence[Step]) -> Iterator[Run]:
             run = []
 
 
-def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, Run, bool]]:
+def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
     """Yield (failure, run, has_worked) for each attempt to make an action work after it failed.
 
     A run has the successful steps after the failure and ends with the repeated action. The attempts of a failure end
@@ -211,10 +213,10 @@ def _place(state: State) -> str:
     return f"{state.observation}\n{dumps(dict(state.facts))}"
 
 
-def _run(steps: Sequence[Step], gain: float) -> Run:
+def _run(steps: Sequence[Step], gain: float) -> StepRun:
     """Build a run from its steps."""
     ids = tuple(step.id for step in steps if step.id is not None)
-    return Run(tuple(step.action for step in steps), steps[0].pre, steps[-1].post, ids, gain)
+    return StepRun(tuple(step.action for step in steps), steps[0].pre, steps[-1].post, ids, gain)
 
 
 def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -270,7 +272,7 @@ def _facts(state: State) -> set[tuple[str, Any]]:
     return facts
 
 
-def _build_skill(shape: Shape, candidate: Candidate) -> Item:
+def _build_skill(shape: SkillShape, candidate: SkillCandidate) -> Item:
     """Build the skill that a candidate's runs justify."""
     runs = candidate.runs
     steps = generalise([run.actions for run in runs])
@@ -288,7 +290,7 @@ def _build_skill(shape: Shape, candidate: Candidate) -> Item:
     )
 
 
-def _build_remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
+def _build_remedy(failure: str, shape: SkillShape, candidate: SkillCandidate) -> Item:
     """Build the remedy that a candidate's runs justify."""
     runs = candidate.runs
     steps = generalise([run.actions for run in runs])
@@ -304,7 +306,7 @@ def _build_remedy(failure: str, shape: Shape, candidate: Candidate) -> Item:
     )
 
 
-def _common_fields(runs: Sequence[Run], n: int, kind: str, shape: Sequence[str]) -> Mapping[str, Any]:
+def _common_fields(runs: Sequence[StepRun], n: int, kind: str, shape: Sequence[str]) -> Mapping[str, Any]:
     """Return the fields that skills and remedies share: evidence, places, confidence, and an id by shape."""
     digest = hashlib.blake2b(dumps(list(shape)).encode(), digest_size=6).hexdigest()
     places = dict.fromkeys(run.before.location for run in runs if run.before.location)

@@ -34,6 +34,7 @@ UNSUPPORTED = "only untrusted writers report it, and others write here, too"
 """Reason for retiring an item that an untrusted writer justified while it was alone."""
 
 Proposal = tuple[Item, Callable[[Admission], None], Callable[[], None]]
+"""A candidate, a callback for the curator's decision, and one for when it has to wait."""
 
 
 class _UntrustedWriter:

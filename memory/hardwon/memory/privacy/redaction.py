@@ -139,9 +139,9 @@ _RUNS = bytes(97 if chr(code).isalnum() or code in b"_-" else 32 for code in ran
 _DIGITS = bytes(48 if 48 <= code <= 57 else 32 for code in range(256))
 _RUN, _CARD_RUN = b"a" * RUN, b"0" * CARD
 
-Span = tuple[int, int, str]
+SecretSpan = tuple[int, int, str]
 """Start, end and replacement of a secret."""
-Record = TypeVar("Record", State, Diagnosis, Step, Trajectory, Item)
+RecordType = TypeVar("RecordType", State, Diagnosis, Step, Trajectory, Item)
 
 
 # ---- texts
@@ -277,7 +277,7 @@ def _header(match: re.Match[str]) -> str:
     return match[0].removesuffix(value) + "[redacted:token]" if certain else match[0]
 
 
-def _replaced(text: str, pattern: re.Pattern[str], judge: Callable[[re.Match[str]], Span | None]) -> str:
+def _replaced(text: str, pattern: re.Pattern[str], judge: Callable[[re.Match[str]], SecretSpan | None]) -> str:
     """Replace the spans that `judge` returns. If it rejects a match, continue one character after its start."""
     parts: list[str] = []
     done = at = 0
@@ -297,7 +297,7 @@ def _assigned(text: str) -> str:
     return _replaced(text, _ASSIGNED, _value)
 
 
-def _value(match: re.Match[str]) -> Span | None:
+def _value(match: re.Match[str]) -> SecretSpan | None:
     """Return the span of a value that is secret by its name, or None."""
     group = next(group for group in ("quoted", "within", "bare") if match[group] is not None)
     value, start = match[group], match.start(group)
@@ -331,7 +331,7 @@ def _is_secret(name: str, value: str, *, prose: bool = False, stated: bool = Fal
     return len(value) >= (6 if has_digit or not prose else 16)
 
 
-def _card(match: re.Match[str]) -> Span | None:
+def _card(match: re.Match[str]) -> SecretSpan | None:
     """Return the span of a payment card number, or None."""
     text, separator = match[1], match[2]
     # the last group may be another number that follows the card's
@@ -530,10 +530,10 @@ def _name_of(name: str) -> str:
     return match["name"] if match else ""
 
 
-def _with(record: Record, **values: Any) -> Record:
+def _with(record: RecordType, **values: Any) -> RecordType:
     """Return the record with these values, or the same object if nothing changes."""
     for name, value in values.items():
         if value is not getattr(record, name):
-            changed: Record = replace(record, **values)
+            changed: RecordType = replace(record, **values)
             return changed
     return record

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-Judge = Callable[[str, str], bool]
+IsSecret = Callable[[str, str], bool]
 """Returns whether the text in the second argument is a secret that the first one names."""
 
 _NAME_HINTS = ("passw", "pwd", "passphrase", "passcode", "secret", "token", "credential")
@@ -111,7 +111,7 @@ def may_hold_fields(lowered: str) -> bool:
     return _CARRIER.search(lowered) is not None
 
 
-def redact_fields(text: str, judge: Judge) -> str:
+def redact_fields(text: str, judge: IsSecret) -> str:
     """Return the text without the secrets that stand beside their names in a call or an object."""
     text = _without(text, _TOKENS, judge)
     return _without(text, _ESCAPED_TOKENS, judge) if '\\"' in text else text
@@ -140,7 +140,7 @@ def _find_label(label: str) -> str:
     return match["name"] if match and not _NO_LABEL.search(label) else ""
 
 
-def is_typed(name: str, value: str, judge: Judge) -> bool:
+def is_typed(name: str, value: str, judge: IsSecret) -> bool:
     """Return whether a text that is typed into a field of this name is a secret."""
     if _KEYSTROKE.match(value) or "[redacted:" in value or (" " in value and LABEL.search(value)):
         return False
@@ -158,7 +158,7 @@ def is_typed(name: str, value: str, judge: Judge) -> bool:
     return judge("password" if name == "pw" else name, value)
 
 
-def _without(text: str, tokens: re.Pattern[str], judge: Judge) -> str:
+def _without(text: str, tokens: re.Pattern[str], judge: IsSecret) -> str:
     """Return the text without secrets in the strings that these tokens delimit."""
     spans = sorted(set(_spans(text, tokens, judge)))
     if not spans:
@@ -186,7 +186,7 @@ def kind_of(name: str) -> str:
     return "api_key" if name.endswith("key") else name.rstrip("s")
 
 
-def _spans(text: str, tokens: re.Pattern[str], judge: Judge) -> Iterator[tuple[int, int, str]]:
+def _spans(text: str, tokens: re.Pattern[str], judge: IsSecret) -> Iterator[tuple[int, int, str]]:
     """Yield the start, end and name of each secret."""
     stack, last, argument = [_Call()], _Call(), 0
     for token in tokens.finditer(text):
@@ -243,7 +243,7 @@ def _note(group: _Call, token: re.Match[str], before: str) -> None:
         group.spans.append(token.span(kind))
 
 
-def _close(group: _Call, parent: _Call, text: str, judge: Judge) -> Iterator[tuple[int, int, str]]:
+def _close(group: _Call, parent: _Call, text: str, judge: IsSecret) -> Iterator[tuple[int, int, str]]:
     """Yield the secrets of a group that ends, and tell a call the name in its argument."""
     if not group.name:
         return

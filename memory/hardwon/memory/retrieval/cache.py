@@ -36,8 +36,8 @@ from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 from hardwon.memory.values.world_values import WorldMap, estimate_in_world
 
-from .ranking import BestSteps, Found, Subject, TakenStep
-from .request import Recollections
+from .ranking import BestSteps, RankedRow, Subject, TakenStep
+from .request import RecallCache
 from .similar_tasks import Tasks
 
 STRUCTURAL_SHARE = 0.15
@@ -105,13 +105,13 @@ class NamespaceCache:
 
         self._uses: Mapping[str, int] | None = None
         self._has_untrusted: bool | None = None
-        self.nearest: dict[tuple[str, frozenset[int] | None, bool], list[Found]] = {}
+        self.nearest: dict[tuple[str, frozenset[int] | None, bool], list[RankedRow]] = {}
         """By text, applicable worlds, and whether it was a question: the states that search found."""
 
         self.ranked: dict[tuple[Any, ...], tuple[tuple[Hit, ...], int]] = {}
         """Recalled steps, by everything they depend on; states often recur before the next write."""
 
-        self.recollections = Recollections()
+        self.recollections = RecallCache()
         """Results of recalls in known situations; states often recur before the next write."""
 
         self.steps: dict[int, Step | None] = {}

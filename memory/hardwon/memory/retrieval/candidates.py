@@ -19,8 +19,8 @@ from hardwon.memory.storage.freshness import Version
 from . import clusters
 from .cache import NamespaceCache
 from .embedders import Vectors
-from .ranking import POOL, Found, TakenStep, find_best_steps, steps_of, weigh_subject
-from .search import Kind, Search
+from .ranking import POOL, RankedRow, TakenStep, find_best_steps, steps_of, weigh_subject
+from .search import IndexKind, Search
 from .text_index import MORE_TERMS, QUERY_TERMS, WordCounts
 
 How = Literal["hybrid", "dense", "text"]
@@ -78,7 +78,7 @@ class Matches(NamedTuple):
 
 def match(
     index: Search,
-    kind: Kind,
+    kind: IndexKind,
     text: str,
     vector: Vectors,
     *,
@@ -116,7 +116,7 @@ def match(
 
 def find(
     index: Search,
-    kind: Kind,
+    kind: IndexKind,
     text: str,
     k: int,
     *,
@@ -126,7 +126,7 @@ def find(
     version: Version | None = None,
     is_question: bool = False,
     depth: int = DEPTH,
-) -> list[Found]:
+) -> list[RankedRow]:
     """Return the best matches for a text, at most k triples (id, similarity, reason), the best first.
 
     Args:
@@ -237,7 +237,7 @@ class Candidates:
                 derived.bound[where] = bound
         return bound
 
-    def states(self) -> list[Found]:
+    def states(self) -> list[RankedRow]:
         """Return the states of the applicable worlds that search finds for the text."""
         nearest, query = self._derived.nearest, (self.text, self.worlds, self.is_question)
         if query not in nearest:
@@ -248,7 +248,7 @@ class Candidates:
                 nearest[query] = self._keep_applicable(nearest[query])
         return nearest[query]
 
-    def states_of_untrusted_writers(self) -> list[Found]:
+    def states_of_untrusted_writers(self) -> list[RankedRow]:
         """Return the states of untrusted writers that search finds."""
         return self._find("testimony", POOL)
 
@@ -277,14 +277,14 @@ class Candidates:
 
     # -- states -----------------------------------------------------------------------------------
 
-    def _keep_applicable(self, hits: list[Found]) -> list[Found]:
+    def _keep_applicable(self, hits: list[RankedRow]) -> list[RankedRow]:
         """Keep the states with steps that count here; search deeper if those of other worlds crowd them out."""
         kept = self._keep_best(hits)
         if len(kept) >= DEPTH or len(hits) < DEPTH:
             return kept
         return self._keep_best(self._find("states", DEEPER * POOL, DEEPER * DEPTH))[:POOL]
 
-    def _keep_best(self, hits: list[Found]) -> list[Found]:
+    def _keep_best(self, hits: list[RankedRow]) -> list[RankedRow]:
         """Return the states in which a step that counts here was taken."""
         best = self._best([ref for ref, _, _ in hits])
         return [state for state in hits if state[0] in best]
@@ -294,7 +294,7 @@ class Candidates:
         best = self._derived.done.setdefault(self.worlds, {})
         return find_best_steps(self._store, states, steps_of(self.worlds), self.after is not None, best)
 
-    def _find(self, kind: Kind, k: int, depth: int = DEPTH) -> list[Found]:
+    def _find(self, kind: IndexKind, k: int, depth: int = DEPTH) -> list[RankedRow]:
         """Return the matches that are similar enough to be shown."""
         steps = find(
             self._index, kind, self.text, k,
@@ -312,7 +312,7 @@ class Candidates:
 
     # -- items ------------------------------------------------------------------------------------
 
-    def _of_worlds(self, hits: Iterable[Found]) -> list[Found]:
+    def _of_worlds(self, hits: Iterable[RankedRow]) -> list[RankedRow]:
         """Return the matches that are active items of the applicable worlds."""
         is_of, worlds = self._derived.is_of, self.worlds
         return [hit for hit in hits if is_of(hit[0], worlds)]

@@ -44,7 +44,7 @@ _BEFORE = (
 _TASK = "(SELECT task FROM states WHERE states.id = pre)"
 _GOOD = frozenset({Failure.NONE.value, Failure.STEP_LIMIT.value})
 
-Found = tuple[int, float, str]
+RankedRow = tuple[int, float, str]
 """A search result: id, similarity to the query, and the reason for the match."""
 
 
@@ -118,13 +118,13 @@ BestSteps = dict[tuple[int, bool], TakenStep | None]
 
 def order_by_support(
     store: Store,
-    hits: Sequence[Found],
+    hits: Sequence[RankedRow],
     where: str,
     after: str | None,
     best_steps: BestSteps | None = None,
     *,
     task: str = "",
-) -> list[Found]:
+) -> list[RankedRow]:
     """Return the states in which a step was taken, ordered by the support of its kind of action.
 
     Within a kind, states of the best supported action come first; see `_share_places`. Ties are broken by id, so the

@@ -25,8 +25,8 @@ from hardwon.memory.values.effects import FLOOR
 from . import clusters
 from .cache import NamespaceCache
 from .candidates import DEPTH, FOUND, Candidates, How, find
-from .ranking import Found, order_by_votes, steps_of
-from .request import Request
+from .ranking import RankedRow, order_by_votes, steps_of
+from .request import RecallRequest
 from .search import Search
 
 RECALL_FLOOR = FLOOR
@@ -38,7 +38,7 @@ _REPEATED = 4
 
 
 def recall_by_step(
-    store: Store, derived: NamespaceCache, index: Search, request: Request, version: Version | None = None
+    store: Store, derived: NamespaceCache, index: Search, request: RecallRequest, version: Version | None = None
 ) -> Recollection:
     """Return the experience that applies to a state."""
     state, actions, k = request.state, request.actions or {}, request.k
@@ -72,7 +72,7 @@ def recall_by_step(
 
 
 def _rank_items(
-    query: Candidates, derived: NamespaceCache, request: Request, attempts: Sequence[Attempt]
+    query: Candidates, derived: NamespaceCache, request: RecallRequest, attempts: Sequence[Attempt]
 ) -> tuple[Iterable[Hit], tuple[str, ...]]:
     """Return the hits on items that may be shown, the best first, and the ids of those that are masked."""
     state, actions = request.state, request.actions or {}
@@ -198,7 +198,9 @@ def _is_applicable(
     return not attempts or any(forbids(item, attempt, derived.surroundings) for attempt in attempts)
 
 
-def _iter_step_hits(store: Store, hits: Sequence[Found], k: int, worlds: frozenset[int] | None = None) -> Iterator[Hit]:
+def _iter_step_hits(
+    store: Store, hits: Sequence[RankedRow], k: int, worlds: frozenset[int] | None = None
+) -> Iterator[Hit]:
     """Yield a hit on the best step of each state.
 
     The first k are read first, because callers rarely need more.

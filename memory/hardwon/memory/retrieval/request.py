@@ -19,7 +19,7 @@ from hardwon.memory.validation import (
 )
 
 Level = Literal["step", "task"]
-Key = tuple[Any, ...]
+RecallKey = tuple[Any, ...]
 """The arguments of a recall as one hashable value."""
 LONGEST_QUERY = 20_000
 """Characters of each text of a query that are read. Its time grows with them, and the other callers wait."""
@@ -28,7 +28,7 @@ KEPT = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RecallRequest:
     """One recall, without secrets."""
 
     state: State
@@ -68,7 +68,7 @@ def parse_request(
     level: Level,
     actions: Mapping[str, str] | None,
     after: str | None,
-) -> Request:
+) -> RecallRequest:
     """Check the arguments of a recall, and redact them."""
     check_text("task", task or "")
     check_text("after", after or "")
@@ -93,7 +93,7 @@ def parse_request(
     state = _shorten(state)
     given = actions or {}
     # the library stores redacted text only, so an unredacted query would miss its own situation
-    return Request(
+    return RecallRequest(
         redact_state(state), k, kinds, budget_tokens, level, redact_names(given), given,
         isinstance(state_or_text, str), after and redact(after[:LONGEST_QUERY]),
     )  # fmt: skip
@@ -117,7 +117,7 @@ def make_key(
     level: Level,
     actions: Mapping[str, str] | None,
     after: str | None,
-) -> Key | None:
+) -> RecallKey | None:
     """Return the arguments of a recall as a key, or None if they have none.
 
     Equal keys belong to equal arguments, so whatever was checked for one holds for the other. Types that compare equal
@@ -139,10 +139,10 @@ def make_key(
     return key
 
 
-class Recollections(dict[Key, Recollection]):
+class RecallCache(dict[RecallKey, Recollection]):
     """Results of recalls by their arguments, until the library changes."""
 
-    def keep(self, key: Key | None, recollection: Recollection) -> None:
+    def keep(self, key: RecallKey | None, recollection: Recollection) -> None:
         """Keep a result that needed no search, at most KEPT of them.
 
         A result that needed one is not kept: the next recall reads what the search bound to the situation.

@@ -26,25 +26,25 @@ from .embedders import LOCAL, Embedder, Vectors, refuse_other
 from .text_index import TextIndex, TextMatch, WordCounts
 from .vector_index import Exact, TrainedIndex, VectorIndex
 
-Kind = Literal["states", "testimony", "items"]
+IndexKind = Literal["states", "testimony", "items"]
 """What an index holds: states of trusted steps, states of untrusted ones, or items. States of untrusted writers have
 indices of their own, because in a shared one they would push out trusted states and change the weights of words."""
-KINDS: tuple[Kind, ...] = ("states", "testimony", "items")
+KINDS: tuple[IndexKind, ...] = ("states", "testimony", "items")
 _READ = 4096
 """Vectors read per query."""
 _EMBED, _EMBED_BRIEFLY = 512, 32
 """Texts embedded and committed per batch, the most that an interruption loses, without and with a deadline."""
-_ROWS: Mapping[Kind, tuple[str, str]] = {
+_ROWS: Mapping[IndexKind, tuple[str, str]] = {
     "states": ("states", "id"),
     "testimony": ("states", "id"),
     "items": ("items", "number"),
 }
-_LIVE: Mapping[Kind, str] = {
+_LIVE: Mapping[IndexKind, str] = {
     "states": "AND untrusted = 0",
     "testimony": "AND untrusted = 1",
     "items": "AND status = 'active'",
 }
-_TEXTS: Mapping[Kind, str] = {
+_TEXTS: Mapping[IndexKind, str] = {
     "states": "observation || char(10) || feedback",
     "testimony": "observation || char(10) || feedback",
     "items": "coalesce((SELECT substr(text, 1, instr(text || char(10, 31), char(10, 31)) - 1) "
@@ -72,11 +72,11 @@ class Search:
         self._texts = {kind: TextIndex(store.rows, kind, namespace) for kind in KINDS}
         self._sidecar = Sidecar(store, namespace)
         self._is_older = embedder.name.startswith("hashing") and is_older_copy(store)
-        self._indices: dict[Kind, VectorIndex | TrainedIndex] = {}
-        self._last: dict[Kind, int] = {}
-        self._version: dict[Kind, Version] = {}
-        self._saved: dict[Kind, int] = {}
-        self._unsaved: dict[Kind, dict[int, tuple[str, Vectors]]] = {kind: {} for kind in KINDS}
+        self._indices: dict[IndexKind, VectorIndex | TrainedIndex] = {}
+        self._last: dict[IndexKind, int] = {}
+        self._version: dict[IndexKind, Version] = {}
+        self._saved: dict[IndexKind, int] = {}
+        self._unsaved: dict[IndexKind, dict[int, tuple[str, Vectors]]] = {kind: {} for kind in KINDS}
         """Texts with vectors that could not be written to the library yet."""
         self._wait_s = 0.0
         """Seconds for which the write of new vectors waits for another process; a search can do without."""
@@ -85,7 +85,7 @@ class Search:
         self._is_local = embedder.name.startswith(LOCAL)
         self.scans = 0
         """Number of index searches so far; recall on a known cluster adds none."""
-        self.on_embedded: Callable[[Kind, int], None] = lambda kind, count: None
+        self.on_embedded: Callable[[IndexKind, int], None] = lambda kind, count: None
         """Called with the kind and the number of texts that were just embedded."""
 
     @contextmanager
@@ -111,23 +111,23 @@ class Search:
             return self._embedder.embed(texts)
         return self._calls.call(partial(self._embedder.embed, texts))
 
-    def by_words(self, kind: Kind, text: str, k: int, count_episodes: WordCounts, terms: int) -> list[TextMatch]:
+    def by_words(self, kind: IndexKind, text: str, k: int, count_episodes: WordCounts, terms: int) -> list[TextMatch]:
         """Return the rows that contain the rarest words of the text, the best first."""
         return self._texts[kind].scored(text, k, count_episodes, terms)
 
-    def list_by_words(self, kind: Kind, text: str, k: int, count_episodes: WordCounts, terms: int) -> list[int]:
+    def list_by_words(self, kind: IndexKind, text: str, k: int, count_episodes: WordCounts, terms: int) -> list[int]:
         """Return the ids of the rows that `by_words` returns, without the cost of their coverage."""
         return self._texts[kind].search(text, k, count_episodes, terms)
 
-    def select_present(self, kind: Kind, words: Sequence[str]) -> list[str]:
+    def select_present(self, kind: IndexKind, words: Sequence[str]) -> list[str]:
         """Return those of the words that occur in any row, in their order."""
         return self._texts[kind].select_present(words)
 
-    def measure_rarity(self, kind: Kind, word: str) -> float:
+    def measure_rarity(self, kind: IndexKind, word: str) -> float:
         """Return log((rows + 1) / rows with the word), as of the last search by words."""
         return self._texts[kind].measure_rarity(word)
 
-    def index(self, kind: Kind, version: Version | None = None) -> VectorIndex | TrainedIndex:
+    def index(self, kind: IndexKind, version: Version | None = None) -> VectorIndex | TrainedIndex:
         """Return the vector index, updated to a version of the library or to the current one."""
         with self._lock:
             if self._unsaved[kind]:
@@ -153,7 +153,7 @@ class Search:
             self._version[kind] = version  # read before the update: later writes are picked up next time
             return index
 
-    def forget(self, kind: Kind) -> None:
+    def forget(self, kind: IndexKind) -> None:
         """Drop an index; it is rebuilt when it is next needed."""
         with self._lock:
             self._indices.pop(kind, None)
@@ -178,7 +178,7 @@ class Search:
 
     # -- building indices from the library ------------------------------------------------------------
 
-    def _open_index(self, kind: Kind, newest: int) -> VectorIndex | TrainedIndex:
+    def _open_index(self, kind: IndexKind, newest: int) -> VectorIndex | TrainedIndex:
         """Return an index loaded from its file, or one built from the library."""
         saved = None if self._is_older else self._sidecar.load(kind, self._index_identity())
         index = self._restore(kind, saved) if saved is not None else None
@@ -195,7 +195,7 @@ class Search:
             flat.add(refs, vectors)
         return flat
 
-    def _restore(self, kind: Kind, saved: Saved) -> TrainedIndex | None:
+    def _restore(self, kind: IndexKind, saved: Saved) -> TrainedIndex | None:
         """Return the index of a file, or None with a warning if the library has other vectors."""
         if self._count(kind, saved.last) == saved.count and self._all_embedded(kind, saved.last):
             with suppress(RuntimeError, KeyError):
@@ -205,7 +205,7 @@ class Search:
             self._sidecar.drop(kind)  # first, because embedding what it lacks would make the counts match
         return None
 
-    def _train(self, kind: Kind, newest: int) -> TrainedIndex:
+    def _train(self, kind: IndexKind, newest: int) -> TrainedIndex:
         """Return an index for many vectors, trained on a sample of them."""
         sample = self._sample(kind, newest)
         index = TrainedIndex(self._embedder.dim, self._exact(kind), sample)
@@ -215,7 +215,7 @@ class Search:
         self._saved.pop(kind, None)
         return index
 
-    def _sample(self, kind: Kind, newest: int) -> Vectors:
+    def _sample(self, kind: IndexKind, newest: int) -> Vectors:
         """Return vectors sampled uniformly over the ids, (n, dim) float32."""
         refs = [row[0] for row in self._store.rows(_REFS, (self.namespace, kind, 0, newest))]
         # A fixed seed: the same vectors give the same index in any process.
@@ -223,7 +223,7 @@ class Search:
         wanted = [refs[at] for at in np.sort(drawn)]
         return np.concatenate([self._exact(kind)(wanted[at : at + _READ])[1] for at in range(0, len(wanted), _READ)])
 
-    def _vectors(self, kind: Kind, after: int, newest: int) -> Iterator[tuple[list[int], Vectors]]:
+    def _vectors(self, kind: IndexKind, after: int, newest: int) -> Iterator[tuple[list[int], Vectors]]:
         """Yield (ids, vectors) batches after an id in ascending order; damaged vectors are computed again."""
         unsaved, length, first = self._unsaved[kind], 4 * self._embedder.dim, after
         # Each vector is recomputed at most once: if it cannot be replaced, the loop must still end.
@@ -244,7 +244,7 @@ class Search:
         if fresh:
             yield fresh, np.stack([unsaved[ref][1] for ref in fresh])
 
-    def _exact(self, kind: Kind) -> Exact:
+    def _exact(self, kind: IndexKind) -> Exact:
         """Return a function that reads the library's own vectors by id."""
         length, unsaved = 4 * self._embedder.dim, self._unsaved[kind]
 
@@ -256,22 +256,22 @@ class Search:
 
         return read
 
-    def _newest(self, kind: Kind) -> int:
+    def _newest(self, kind: IndexKind) -> int:
         """Return the largest id of a kind."""
         table, ref = _ROWS[kind]
         return int(self._store.rows(f"SELECT coalesce(max({ref}), 0) FROM {table}")[0][0])
 
-    def _count(self, kind: Kind, newest: int) -> int:
+    def _count(self, kind: IndexKind, newest: int) -> int:
         """Return the number of vectors up to an id."""
         return int(self._store.rows(f"SELECT count(*) FROM ({_REFS})", (self.namespace, kind, 0, newest))[0][0])
 
-    def _all_embedded(self, kind: Kind, newest: int) -> bool:
+    def _all_embedded(self, kind: IndexKind, newest: int) -> bool:
         """Return whether everything up to an id has a vector, damaged or not."""
         table, ref = _ROWS[kind]
         live = f"SELECT count(*) FROM {table} WHERE namespace = ? AND {ref} <= ? {_LIVE[kind]}"
         return int(self._store.rows(live, (self.namespace, newest))[0][0]) == self._count(kind, newest)
 
-    def _embed_missing(self, kind: Kind, after: int, newest: int) -> None:
+    def _embed_missing(self, kind: IndexKind, after: int, newest: int) -> None:
         """Embed everything in an id range without an intact vector of this version, and store it batch by batch."""
         table, ref = _ROWS[kind]
         text = _TEXTS[kind].format(first_row(self.namespace))
@@ -298,12 +298,12 @@ class Search:
             self.on_embedded(kind, len(rows))
             after = rows[-1][0]
 
-    def _keep(self, kind: Kind, texts: Mapping[int, str], vectors: Vectors) -> None:
+    def _keep(self, kind: IndexKind, texts: Mapping[int, str], vectors: Vectors) -> None:
         """Write vectors to the library or, if it cannot be written now, keep them in memory."""
         self._unsaved[kind].update(zip(texts, zip(texts.values(), vectors, strict=True), strict=True))
         self._write_unsaved(kind)
 
-    def _write_unsaved(self, kind: Kind) -> None:
+    def _write_unsaved(self, kind: IndexKind) -> None:
         """Write the vectors that are kept in memory, if the library can be written.
 
         Texts that another process changed or retired in the meantime are skipped.
@@ -343,7 +343,7 @@ class Search:
         return _index_identity(self._embedder.fingerprint)
 
 
-def saved_problem(store: Store, namespace: int, kind: Kind) -> str:
+def saved_problem(store: Store, namespace: int, kind: IndexKind) -> str:
     """Compare an index file with the vectors of the library."""
     meta = dict(store.rows("SELECT name, value FROM meta WHERE name = 'fingerprint'"))
     sidecar, expected = Sidecar(store, namespace), _index_identity(meta.get("fingerprint", ""))

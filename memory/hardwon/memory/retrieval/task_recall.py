@@ -12,14 +12,14 @@ from .cache import NamespaceCache
 from .candidates import DEEPER
 from .ranking import kind_of, placed_in
 from .recall import within_budget
-from .request import Request
+from .request import RecallRequest
 from .search import Search
 
 TASK_EPISODES = 5
 """Number of episodes that recall by task reads."""
 
 
-def recall_by_task(store: Store, derived: NamespaceCache, index: Search, request: Request) -> Recollection:
+def recall_by_task(store: Store, derived: NamespaceCache, index: Search, request: RecallRequest) -> Recollection:
     """Return k steps from the best episodes of the most similar tasks, and estimates from these episodes alone.
 
     Steps of the nearest episode come first. If the previous action is known, steps that followed the same kind of

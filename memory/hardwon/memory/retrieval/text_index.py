@@ -16,17 +16,16 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardwon.memory.situations.keys import content_words, words
 from hardwon.memory.situations.scripts import index_text
+from hardwon.memory.storage.counted import QueryRows
 from hardwon.memory.storage.episodes import first_row, last_row
 
-Rows = Callable[[str, tuple[Any, ...]], list[tuple[Any, ...]]]
-"""Runs an SQL query with parameters and returns its rows."""
 WordCounts = Callable[[Collection[str]], Mapping[str, int]]
 """Returns, by word, the number of episodes that showed it, at least for the given words."""
 QUERY_TERMS = 4
@@ -65,7 +64,7 @@ class WordFrequency:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class TextQuery:
     """The chosen words with their weights, the first row to rank (0 for all), and the estimated number of rows."""
 
     words: tuple[str, ...]
@@ -90,7 +89,7 @@ class TextMatch(NamedTuple):
 class TextIndex:
     """Word search over the rows of one namespace in an FTS5 table."""
 
-    def __init__(self, rows: Rows, kind: str, namespace: int) -> None:
+    def __init__(self, rows: QueryRows, kind: str, namespace: int) -> None:
         self._rows = rows
         self._table = f"{kind}_text"
         self._first, self._last = first_row(namespace), last_row(namespace)
@@ -106,7 +105,7 @@ class TextIndex:
         query = self.choose(text, count_episodes, terms)
         return [row - self._first for row, _ in self._find(query, k)]
 
-    def _find(self, query: Query, k: int) -> list[tuple[int, float]]:
+    def _find(self, query: TextQuery, k: int) -> list[tuple[int, float]]:
         """Return the k best rows with their scores; of equal rows, the newer one comes first."""
         if not query.words:
             return []
@@ -149,7 +148,7 @@ class TextIndex:
             for (row, score), share in zip(matches, shares, strict=True)
         ]
 
-    def _coverage(self, query: Query, ids: Sequence[int]) -> list[float]:
+    def _coverage(self, query: TextQuery, ids: Sequence[int]) -> list[float]:
         """Return the coverage of each row, in [0, 1]."""
         if not ids:
             return []
@@ -165,14 +164,14 @@ class TextIndex:
         shares: list[float] = (sums / (sum(query.weights) + query.missing)).tolist()
         return shares
 
-    def choose(self, text: str, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> Query:
+    def choose(self, text: str, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> TextQuery:
         """Choose the words of a text to look up; ties are broken alphabetically."""
         self._follow()
         cached = self._reaches
         reaches = {word: cached.get(word) or self._count_rows(word) for word in _select_words(text, count_episodes)}
         rarest = [word for _, word in sorted((reach.rows, word) for word, reach in reaches.items() if reach.rows)]
         if not rarest:
-            return Query((), (), 0, 0.0)
+            return TextQuery((), (), 0, 0.0)
         since = reaches[rarest[0]].since
         # If the rarest word has many rows, all words are looked up only in the newest ids, a share of the table.
         share, load = (self._count_from(since) / (len(self._ids) + 1) if since else 1.0), 0.0
@@ -185,7 +184,7 @@ class TextIndex:
             load += rows
         weights = tuple(math.log1p(len(self._ids) / reaches[word].rows) for word in chosen)
         missing = sum(not reach.rows for reach in reaches.values()) * math.log1p(len(self._ids))
-        return Query(tuple(chosen), weights, since, load, missing)
+        return TextQuery(tuple(chosen), weights, since, load, missing)
 
     def _rows_with(self, word: str, since: int) -> NDArray[np.int64]:
         """Return the ids of the newest RANKED rows from `since` on that contain a word, ascending."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .embedders import Vectors
 
-Ids = NDArray[np.int64]
+IdArray = NDArray[np.int64]
 Exact = Callable[[Sequence[int]], tuple[list[int], Vectors]]
 """Returns those of the given ids that the library has, and their vectors, (n, dim) float32."""
 
@@ -167,7 +167,7 @@ def _quantize(vectors: Vectors, step: float) -> Vectors:
     return counted
 
 
-def _best(places: Ids, cosines: Vectors, k: int) -> list[tuple[int, float]]:
+def _best(places: IdArray, cosines: Vectors, k: int) -> list[tuple[int, float]]:
     """Return the k (place, cosine) pairs with the largest cosines; FAISS marks missing places with -1."""
     order = np.lexsort((places, -cosines))[:k]
     pairs = zip(places[order].tolist(), cosines[order].tolist(), strict=True)

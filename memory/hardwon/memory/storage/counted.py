@@ -29,11 +29,11 @@ OUTCOME = (
 )
 """SQL of `Trajectory.outcome` of a stored episode."""
 
-Rows = Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]
+QueryRows = Callable[[str, tuple[Any, ...]], Iterable[tuple[Any, ...]]]
 """Runs an SQL query with parameters and returns its rows."""
 
 
-def find_counted_writers(rows: Rows, namespace: int) -> str:
+def find_counted_writers(rows: QueryRows, namespace: int) -> str:
     """Return whose episodes count in a namespace: `TRUSTED` or `ALONE`.
 
     The episodes of an untrusted writer count only while nobody else has written to the namespace.
@@ -68,7 +68,7 @@ class EpisodeClock:
         self.time = 0
         """Number of those that count."""
 
-    def read(self, rows: Rows) -> int:
+    def read(self, rows: QueryRows) -> int:
         """Count the episodes that were recorded since the last call, and return the number of those that count."""
         counted = find_counted_writers(rows, self._namespace)
         if counted != self.counted:
@@ -146,7 +146,7 @@ def _parse(facts: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def find_wrong_writers(rows: Rows, namespace: int, name_of: Callable[[str], str]) -> list[tuple[int, str]]:
+def find_wrong_writers(rows: QueryRows, namespace: int, name_of: Callable[[str], str]) -> list[tuple[int, str]]:
     """Return the writers of episodes that the list of writers lacks, each with its number in the steps."""
     held = {name: number for number, name in rows("SELECT id, name FROM writers WHERE namespace = ?", (namespace,))}
     wanted = {

@@ -108,7 +108,7 @@ def refuse_other_episode(trajectory: Trajectory, task: str, n_steps: int) -> Non
         )
 
 
-class Batch:
+class EpisodeBatch:
     """The episodes that one transaction stores: collected by `add`, written in a few statements by `write`.
 
     The steps of an excluded episode (success is None) are stored for audit, without keys and attempts.

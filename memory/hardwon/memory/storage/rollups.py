@@ -31,7 +31,7 @@ RUNS = 12
 _CHUNK = 200
 """Attempts read per statement, below SQLite's limit on parameters."""
 
-Key = tuple[str, str]
+RollupKey = tuple[str, str]
 """Identity of an attempt: the signature of the state and the template of the action."""
 
 _SUMMARY = "id, signature, pattern, n, failures, returns, best, first, last, live"
@@ -43,13 +43,13 @@ def count_unfolded(n: int) -> int:
     return n if n <= WINDOW else WINDOW - FOLD + 1 + (n - WINDOW - 1) % FOLD
 
 
-def make_key(signature: str, action: str) -> Key:
+def make_key(signature: str, action: str) -> RollupKey:
     """Return the key of the attempt to which an action in a state belongs."""
     return signature, parse_action(action).template
 
 
 @dataclass(slots=True)
-class Tally:
+class AttemptTally:
     """Counts and returns of the steps of one attempt, in the order of their ids."""
 
     n: int = 0
@@ -78,9 +78,9 @@ class Attempts:
     def __init__(self, connection: Connection, namespace: int) -> None:
         self._connection = connection
         self._namespace = namespace
-        self._tallies: dict[Key, Tally] = {}
-        self._ids: dict[Key, int] = {}
-        self._before: dict[Key, int] = {}
+        self._tallies: dict[RollupKey, AttemptTally] = {}
+        self._ids: dict[RollupKey, int] = {}
+        self._before: dict[RollupKey, int] = {}
         self._next = 0
 
     def read(self, steps: Iterable[Step]) -> None:
@@ -99,11 +99,11 @@ class Attempts:
             for signature, pattern, ref, n, returns, failures, *rest in rows:
                 counted = Counter(parse_json(failures, "attempts")) if failures != "{}" else Counter()
                 self._ids[signature, pattern] = ref
-                self._tallies[signature, pattern] = Tally(n, returns, counted, *rest)
+                self._tallies[signature, pattern] = AttemptTally(n, returns, counted, *rest)
         for key in missing:
             if key not in self._tallies:
                 self._ids[key] = self._new_id()
-                self._tallies[key] = Tally()
+                self._tallies[key] = AttemptTally()
             self._before[key] = self._tallies[key].n
 
     def count(self, step: Step) -> int | None:
@@ -157,7 +157,7 @@ _INSERT = (
 )
 
 
-def _columns(tally: Tally) -> tuple[float | str, ...]:
+def _columns(tally: AttemptTally) -> tuple[float | str, ...]:
     return (
         tally.n,
         count_unfolded(tally.n),
@@ -312,14 +312,14 @@ def _equals(expected: Sequence[float | str], kept: Sequence[float | str]) -> boo
     )
 
 
-def _recount(store: Store, namespace: int, ids: Mapping[Key, int]) -> tuple[dict[Key, Tally], int]:
+def _recount(store: Store, namespace: int, ids: Mapping[RollupKey, int]) -> tuple[dict[RollupKey, AttemptTally], int]:
     """Return the attempts as counted from the steps, and the number of steps that are assigned or folded wrongly."""
-    tallies: dict[Key, Tally] = {}
-    filed: dict[Key, list[tuple[int, int]]] = {}
+    tallies: dict[RollupKey, AttemptTally] = {}
+    filed: dict[RollupKey, list[tuple[int, int]]] = {}
     strays = 0
     for ref, signature, action, value, failure, attempt, folded in store.rows(_TRUTH, (namespace,)):
         key = make_key(signature, action)
-        tally = tallies.get(key) or tallies.setdefault(key, Tally())
+        tally = tallies.get(key) or tallies.setdefault(key, AttemptTally())
         tally.add(ref, value, failure)
         filed.setdefault(key, []).append((attempt, folded))
     for key, marks in filed.items():
@@ -371,11 +371,11 @@ def recount(connection: Connection, store: Store, namespace: int, episode: str, 
     rows_before = store.rows(f"SELECT id, signature, pattern FROM attempts WHERE {where}", (namespace, situations))
     ids = {row[1:]: row[0] for row in rows_before if row[1:] in keys}
     rows = store.rows(_TRUTH_OF.format(_OF_SITUATIONS), (namespace, namespace, situations))
-    filed: dict[Key, list[int]] = {}
-    tallies: dict[Key, Tally] = {}
+    filed: dict[RollupKey, list[int]] = {}
+    tallies: dict[RollupKey, AttemptTally] = {}
     for ref, signature, action, value, failure, _, _ in rows:
         if (key := make_key(signature, action)) in keys:
-            tallies.setdefault(key, Tally()).add(ref, value, failure)
+            tallies.setdefault(key, AttemptTally()).add(ref, value, failure)
             filed.setdefault(key, []).append(ref)
     own = (namespace, episode)
     connection.execute("UPDATE steps SET attempt = NULL, folded = 0 WHERE namespace = ? AND trajectory_id = ?", own)

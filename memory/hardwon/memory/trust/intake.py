@@ -20,7 +20,7 @@ LONGEST = 80
 """Maximum length of a writer's name in characters."""
 _NAME = re.compile(r"[^\w.@-]+")
 
-Keys = Callable[[State, str, str], tuple[str, ...]]
+KeyFunction = Callable[[State, str, str], tuple[str, ...]]
 """Returns the keys of an action in a state, given what the episode already tried."""
 
 
@@ -30,7 +30,7 @@ def writer_name(kind: str, name: str = "") -> str:
     return f"{kind}:{plain}" if plain else kind
 
 
-def received(trajectory: Trajectory, keys: Keys, *, writer: str, trust: Trust) -> Trajectory:
+def received(trajectory: Trajectory, keys: KeyFunction, *, writer: str, trust: Trust) -> Trajectory:
     """Return an episode as it is stored: with the given writer and trust, and with recomputed keys."""
     if trust == "untrusted" and not writer:
         raise ConfigError("an untrusted episode has no writer; give its name, such as token:NAME.")
@@ -56,7 +56,7 @@ def received(trajectory: Trajectory, keys: Keys, *, writer: str, trust: Trust) -
     return replace(trajectory, steps=tuple(steps), writer=writer, trust=trust)
 
 
-def with_keys(trajectory: Trajectory, keys: Keys) -> Trajectory:
+def with_keys(trajectory: Trajectory, keys: KeyFunction) -> Trajectory:
     """Return the episode with keys for the steps that have none.
 
     The runtime sets keys on its steps; code that builds steps by hand need not. A step without keys is used for neither

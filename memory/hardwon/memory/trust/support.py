@@ -79,8 +79,8 @@ def _list_parties(store: Store, namespace: int) -> Iterator[str]:
         writer = store.rows(_NEXT_WRITER, (namespace, writer))[0][0]
 
 
-Pair = tuple[str, str]
-Pairs = tuple[Pair, ...]
+ArgumentPair = tuple[str, str]
+Pairs = tuple[ArgumentPair, ...]
 
 
 class _Use(NamedTuple):
@@ -110,7 +110,7 @@ class _Messages:
 
     def __init__(self) -> None:
         self.episodes: set[str] = set()
-        self.pairs: dict[Pair, set[str]] = {}
+        self.pairs: dict[ArgumentPair, set[str]] = {}
 
 
 class _Tool:
@@ -135,7 +135,7 @@ class _Tool:
         """Which requests chose a word of a form, or the name of a tool or parameter."""
         self.copied: set[str] = set()
         """What was copied from a result."""
-        self.messages: dict[frozenset[Pair], _Messages] = {}
+        self.messages: dict[frozenset[ArgumentPair], _Messages] = {}
         self._words: Counter[str] = Counter()
 
     def add(self, use: _Use) -> None:
@@ -331,7 +331,7 @@ class Support:
         return _fill_template(text, [pair in visible for pair in exact], [pair in visible for pair in masked])
 
 
-def _unite(pair: Pair, similar: Sequence[_Messages]) -> Set[str]:
+def _unite(pair: ArgumentPair, similar: Sequence[_Messages]) -> Set[str]:
     """Return the requests with a pair in any of several kinds of messages."""
     if len(similar) == 1:
         return similar[0].pairs.get(pair, frozenset())
@@ -354,7 +354,7 @@ def _find_head(action: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _pair(text: str) -> tuple[Pairs, Pairs, frozenset[Pair], frozenset[Pair]]:
+def _pair(text: str) -> tuple[Pairs, Pairs, frozenset[ArgumentPair], frozenset[ArgumentPair]]:
     """Return the pairs of neighboring tokens of a message, with its ends, as they are and with masked digits.
 
     The last two are the distinct masked ones, and all distinct ones.

@@ -16,7 +16,7 @@ from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.storage.migrations import SCHEMA_VERSION
 from hardwon.memory.stored_values import read_content
 
-Names = dict[int, str]
+NamesById = dict[int, str]
 """The name of each step: `episode:t`."""
 
 _PLAIN = {
@@ -76,7 +76,7 @@ def compute_digest(store: Store, namespace: int) -> str:
     return total.hexdigest()
 
 
-def _iterate_sections(store: Store, namespace: int, names: Names) -> Iterator[tuple[str, Iterator[Any]]]:
+def _iterate_sections(store: Store, namespace: int, names: NamesById) -> Iterator[tuple[str, Iterator[Any]]]:
     for title, query in _PLAIN.items():
         yield title, iter(store.rows(query, (namespace,)))
     keys = dict(store.rows("SELECT id, text FROM keys"))
@@ -92,7 +92,7 @@ def _rename(store: Store, query: str, namespace: int, name: Callable[[Any], Any]
     return map(name, store.rows(query, (namespace,)))
 
 
-def _name_reasons(row: tuple[Any, ...], keys: dict[int, str], names: Names) -> tuple[Any, ...]:
+def _name_reasons(row: tuple[Any, ...], keys: dict[int, str], names: NamesById) -> tuple[Any, ...]:
     """Return the keys of a step as texts, and its reasons with the names of the steps that they refer to."""
     *_, numbers, why = row
     texts = [keys.get(number) for number in json.loads(numbers)]
@@ -103,7 +103,7 @@ def _name_reasons(row: tuple[Any, ...], keys: dict[int, str], names: Names) -> t
     return texts, dumps(reasons)
 
 
-def _name_evidence(text: str, names: Names) -> str:
+def _name_evidence(text: str, names: NamesById) -> str:
     """Return the JSON of an item or a change with the names of the steps that it refers to."""
     if '"provenance"' not in text:
         return text

@@ -102,7 +102,7 @@ def _find_differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]
             yield where, difference
 
 
-def _compare_text_index(kind: search.Kind) -> "Comparison":
+def _compare_text_index(kind: search.IndexKind) -> "Comparison":
     def compare(store: Store, namespace: int) -> str:
         wanted = _read_live(store, namespace, kind)
         # FTS5 has one row per document in its _docsize table, even if it does not store the text itself.
@@ -117,7 +117,7 @@ def _compare_text_index(kind: search.Kind) -> "Comparison":
     return compare
 
 
-def _compare_vectors(kind: search.Kind) -> "Comparison":
+def _compare_vectors(kind: search.IndexKind) -> "Comparison":
     def compare(store: Store, namespace: int) -> str:
         wanted = _read_live(store, namespace, kind)
         vectors = {row[0] for row in store.rows(_VECTORS, (namespace, kind))}
@@ -283,7 +283,7 @@ def rebuild(connection: Connection, store: Store, namespace: int, where: str) ->
 def embed_all(store: Store, embedder: Embedder, on_embedded: Callable[[int, int], None]) -> None:
     """Embed all texts without a vector, in every namespace. Each batch of a few hundred texts is committed."""
     namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
-    parts: list[tuple[int, search.Kind]] = [(namespace, kind) for namespace in namespaces for kind in search.KINDS]
+    parts: list[tuple[int, search.IndexKind]] = [(namespace, kind) for namespace in namespaces for kind in search.KINDS]
     total = sum(len(store.rows(_LIVE[kind], (namespace,))) for namespace, kind in parts)
     ((done,),) = store.rows("SELECT count(*) FROM vectors")
 

@@ -31,7 +31,7 @@ from hardwon.memory.validation import check_episode, check_item, check_no_secret
 
 from . import queries
 from .damage import UNREADABLE
-from .forgetting.replacement import Version
+from .forgetting.replacement import EpisodeVersion
 from .text_files import open_text
 
 _USAGE_COLUMNS = ("item_id", "trajectory_id", "t", "mode", "arm", "outcome", "control_outcome")
@@ -55,7 +55,7 @@ _CHANGE_LINES = (
     "FROM changes WHERE namespace = ? AND what = ? ORDER BY seq"
 )
 
-Place = tuple[str, int]
+StepPlace = tuple[str, int]
 """Portable reference to a step: the id of its episode and its number there."""
 
 
@@ -81,13 +81,13 @@ def export_jsonl(store: Store, namespace: int, path: str | Path, damage: list[st
     return count
 
 
-def encode_line(episode: Trajectory, recorded_at: str, places: Mapping[int, Place]) -> dict[str, Any]:
+def encode_line(episode: Trajectory, recorded_at: str, places: Mapping[int, StepPlace]) -> dict[str, Any]:
     """Return the line of an episode."""
     return {"episode": {**_encode_episode(episode, places), "recorded_at": recorded_at}}
 
 
 def _iterate_lines(store: Store, namespace: int, damage: list[str] | None) -> Iterator[str]:
-    places: dict[int, Place] = {}
+    places: dict[int, StepPlace] = {}
     episodes = store.rows("SELECT id, recorded_at FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,))
     for ref, recorded_at in episodes:
         with _naming(damage, f"episode {ref}"):
@@ -130,11 +130,11 @@ def _naming(damage: list[str] | None, name: str) -> Iterator[None]:
         damage.append(f"{name} cannot be read ({type(error).__name__}: {error!s:.100})")
 
 
-def _encode_episode(episode: Trajectory, places: Mapping[int, Place]) -> dict[str, Any]:
+def _encode_episode(episode: Trajectory, places: Mapping[int, StepPlace]) -> dict[str, Any]:
     return {**_read_fields(episode), "steps": [_encode_step(step, places) for step in episode.steps]}
 
 
-def _encode_step(step: Step, places: Mapping[int, Place]) -> dict[str, Any]:
+def _encode_step(step: Step, places: Mapping[int, StepPlace]) -> dict[str, Any]:
     values = {
         **_read_fields(step),
         **{name: _read_fields(getattr(step, name)) for name in ("pre", "post", "diagnosis")},
@@ -158,13 +158,13 @@ def _find_fields(kind: Any) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any,
     return names, attrgetter(*names)
 
 
-def _locate_steps(refs: Iterable[int], places: Mapping[int, Place]) -> list[Place]:
+def _locate_steps(refs: Iterable[int], places: Mapping[int, StepPlace]) -> list[StepPlace]:
     return [places[ref] for ref in refs if ref in places]
 
 
 Write = Callable[[Trajectory, str], object]
 """Stores an episode with its time of recording. Its usages follow in later lines."""
-Update = Callable[[Sequence[Version]], None]
+UpdateEpisodes = Callable[[Sequence[EpisodeVersion]], None]
 """Replaces episodes by later versions."""
 
 
@@ -178,7 +178,7 @@ class Import:
         namespace: int,
         record: Callable[[Trajectory], str],
         write: Write,
-        update: Update,
+        update: UpdateEpisodes,
         trust: Trust = "trusted",
     ) -> None:
         self._connection = connection
@@ -190,7 +190,7 @@ class Import:
         self._trust = trust
         self._clock = 0
         """Number of episodes read from the file, relative to which the ages of items are stated."""
-        self._ids: dict[Place, int] = {}
+        self._ids: dict[StepPlace, int] = {}
         self._new_episodes: set[str] = set()
         self._later: dict[str, Trajectory] = {}
         """Later versions of episodes that are here, by id."""

@@ -23,7 +23,7 @@ from . import forgetting, integrity, jsonl, queries
 from .administration import TendedLibrary
 from .digest import compute_digest
 from .forgetting.phases import ANSWERS
-from .forgetting.replacement import Version, replace_episodes
+from .forgetting.replacement import EpisodeVersion, replace_episodes
 from .write_buffer import DISCOUNT, WriteBuffer, redact_and_pack
 
 ANSWERED_S = 3600.0
@@ -141,7 +141,7 @@ class MaintainedLibrary(TendedLibrary):
             refs = [list(replaced) for _, replaced in versions]
             self._write_versions(list(zip(clean, refs, strict=True)))
 
-    def _write_versions(self, versions: Sequence[Version]) -> None:
+    def _write_versions(self, versions: Sequence[EpisodeVersion]) -> None:
         """Write new versions of episodes in a transaction."""
         try:
             with self._transaction() as connection:

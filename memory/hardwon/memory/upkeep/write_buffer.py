@@ -31,7 +31,7 @@ from hardwon.memory.storage.checksums import SUMMED, compute_checksum, raw_text
 from hardwon.memory.storage.clock import fix_time, now
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
-from hardwon.memory.storage.episodes import Batch, KeyIds, dumps, is_recorded, refuse_other_episode
+from hardwon.memory.storage.episodes import EpisodeBatch, KeyIds, dumps, is_recorded, refuse_other_episode
 from hardwon.memory.validation import LARGEST, check_episode, check_episodes, check_size
 
 DISCOUNT = 0.95
@@ -256,7 +256,7 @@ class WriteBuffer:
 
     def write(self, connection: Connection, episodes: Iterable[tuple[str, Trajectory]]) -> list[Trajectory]:
         """Store (time, episode) pairs and update the scores of the items they used; return the stored episodes."""
-        batch = Batch(connection, self._namespace, self._key_ids, DISCOUNT)
+        batch = EpisodeBatch(connection, self._namespace, self._key_ids, DISCOUNT)
         stored = []
         try:
             for at, episode in episodes:
@@ -279,7 +279,7 @@ class WriteBuffer:
     def write_alone(self, connection: Connection, episode: Trajectory, at: str) -> Trajectory:
         """Store one episode without updating item scores, and return it with the ids of its steps; for imports."""
         check_episode(episode)
-        batch = Batch(connection, self._namespace, self._key_ids, DISCOUNT)
+        batch = EpisodeBatch(connection, self._namespace, self._key_ids, DISCOUNT)
         stored = batch.add(episode, at)
         batch.write()
         return stored

@@ -43,7 +43,7 @@ _FAILURE = "Error during execution"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BfclTask:
     """A task: the request of every turn, and the calls that solve it."""
 
     id: str
@@ -78,7 +78,7 @@ class Bfcl:
         _find_package()
         self.name, self.game = f"bfcl/{category}", category
         self._choices = choices
-        self._task: Task | None = None
+        self._task: BfclTask | None = None
         self._over = True
 
     def count_seeds(self, fold: str) -> int:
@@ -212,7 +212,7 @@ class Bfcl:
 class _Services:
     """The simulated services of one episode."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: BfclTask) -> None:
         paths = import_module(f"{_PACKAGE}.constants.executable_backend_config")
         self._methods: dict[str, Any] = {}
         self.last = "nothing"
@@ -247,7 +247,7 @@ class _Services:
         return result, failed
 
 
-def _check_turns(task: Task, turns: list[list[str]]) -> str:
+def _check_turns(task: BfclTask, turns: list[list[str]]) -> str:
     """Return the official checkers' objection to the turns so far; "" if they are right."""
     multi_turn = f"{_PACKAGE}.eval_checker.multi_turn_eval"
     checker = import_module(f"{multi_turn}.multi_turn_checker")
@@ -271,7 +271,7 @@ def _check_turns(task: Task, turns: list[list[str]]) -> str:
 
 
 @cache
-def tasks(category: str, fold: str) -> tuple[Task, ...]:
+def tasks(category: str, fold: str) -> tuple[BfclTask, ...]:
     """Return the tasks of a category in a fold, in the leaderboard's order."""
     if fold not in FOLDS:
         raise UnknownName.of("fold", fold, FOLDS)
@@ -285,7 +285,7 @@ def tasks(category: str, fold: str) -> tuple[Task, ...]:
     )
 
 
-def _task(entry: Mapping[str, Any], solution: list[list[str]]) -> Task:
+def _task(entry: Mapping[str, Any], solution: list[list[str]]) -> BfclTask:
     requests = ["\n".join(message["content"] for message in turn) for turn in entry["question"]]
     excluded = frozenset(entry.get("excluded_function", ()))
     returns = {int(turn): names for turn, names in entry.get("missed_function", {}).items()}
@@ -296,14 +296,14 @@ def _task(entry: Mapping[str, Any], solution: list[list[str]]) -> Task:
     )
     # In miss_func, a turn without a request announces the functions that were missing.
     texts = tuple(requests[at] or _announce(returns.get(at, [])) for at in range(len(requests)))
-    return Task(entry["id"], texts, tuple(tuple(map(_normalize_call, calls)) for calls in solution), entry, hidden)
+    return BfclTask(entry["id"], texts, tuple(tuple(map(_normalize_call, calls)) for calls in solution), entry, hidden)
 
 
 def _announce(functions: list[str]) -> str:
     return f"There are more functions now: {', '.join(functions)}. Go on with what could not be done."
 
 
-def _list_choices(task: Task, turn: int, choices: int) -> list[str]:
+def _list_choices(task: BfclTask, turn: int, choices: int) -> list[str]:
     """Return the right calls of a turn and enough other calls of the same services, sorted."""
     right = {*task.solution[turn]}
     candidates = {call for calls in task.solution for call in calls} | _list_train_calls(task.category, task.services)

@@ -55,7 +55,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WikiQuestion:
     """A question with its path through the pages."""
 
     text: str
@@ -103,7 +103,7 @@ def search_pages(pages: dict[str, Page], query: str) -> list[str]:
     return [page.name for page in ranked if words & set(split_words(page.text))][:FOUND]
 
 
-def draw_question(pages: dict[str, Page], hops: int, rng: random.Random) -> Question:
+def draw_question(pages: dict[str, Page], hops: int, rng: random.Random) -> WikiQuestion:
     """Return a question over so many relations, all of whose pages are found by a search for their names."""
     while True:
         name = rng.choice(sorted(pages))
@@ -115,7 +115,7 @@ def draw_question(pages: dict[str, Page], hops: int, rng: random.Random) -> Ques
         is_found = all(step in search_pages(pages, step) for step in path)
         if is_found and len(set(path)) == len(path):
             words = " of the ".join(reversed(relations))
-            return Question(f"What is the {words} of {path[0]}?", tuple(path))
+            return WikiQuestion(f"What is the {words} of {path[0]}?", tuple(path))
 
 
 class Wiki:
@@ -129,7 +129,7 @@ class Wiki:
             raise ConfigError(f"hops is {hops}; use 1, 2, 3 or 4.")
         self._hops, self._entities, self._world = hops, entities, world
         self._pages = build_pages(entities, world)
-        self._question = Question("", ("",))
+        self._question = WikiQuestion("", ("",))
         self._results: list[str] = []
         self._names: list[str] = []
         self._page = ""

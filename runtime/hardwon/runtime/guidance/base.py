@@ -119,7 +119,7 @@ def _find_phrases(text: str, context: Context) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class HintLine:
     """One recalled item or group of steps as a line of text."""
 
     text: str
@@ -129,7 +129,7 @@ class Line:
 
 def lines_of(
     recollection: Recollection, state: State | None = None, actions: Sequence[str] = (), *, everything: bool = False
-) -> list[Line]:
+) -> list[HintLine]:
     """Return lines for items, guardrails and the outcomes of similar steps, without forbidden actions.
 
     Actions that were rewarded come before the return of others: a reader with little time takes the first.
@@ -151,19 +151,19 @@ def lines_of(
     # The mean over all evidence replaces the single outcomes of the same action.
     similar = [step for step in steps if step.action in failed or step.action not in covered]
     lines = [
-        *(Line(render_item(item, visible), item.id) for item in (*usable, *recollection.guardrails)),
-        *(Line(text, step_ids=ids) for _, text, ids in rewarded),
-        *(Line(text, step_ids=ids) for text, ids in render_unlisted(unlisted, visible)),
-        *(Line(text, step_ids=ids) for _, text, ids in compared),
+        *(HintLine(render_item(item, visible), item.id) for item in (*usable, *recollection.guardrails)),
+        *(HintLine(text, step_ids=ids) for _, text, ids in rewarded),
+        *(HintLine(text, step_ids=ids) for text, ids in render_unlisted(unlisted, visible)),
+        *(HintLine(text, step_ids=ids) for _, text, ids in compared),
         *(
-            Line(line, step_ids=ids)
+            HintLine(line, step_ids=ids)
             for line, ids in render_steps((s for s in similar if not _is_forbidden(s.action, recollection)), visible)
         ),
     ]
     return [line for line in lines if line.text]
 
 
-def hint_of(lines: Sequence[Line], text: str = "") -> Hint:
+def hint_of(lines: Sequence[HintLine], text: str = "") -> Hint:
     """Return a hint that is based on these lines, with their text or another one."""
     return Hint(
         text or "\n".join(dict.fromkeys(line.text for line in lines)),

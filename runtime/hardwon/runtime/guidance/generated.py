@@ -16,7 +16,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.structured import StructuredModel
 
-from .base import Hint, Line, hint_of, lines_of
+from .base import Hint, HintLine, hint_of, lines_of
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -84,7 +84,7 @@ class PromptedGuidance:
         return await asyncio.to_thread(self.propose, context)
 
 
-def _parse_hint(answer: Mapping[str, Any], lines: Sequence[Line]) -> Hint:
+def _parse_hint(answer: Mapping[str, Any], lines: Sequence[HintLine]) -> Hint:
     if answer["decision"] == "abstain":
         return Hint("")
     text = answer.get("text")
@@ -97,7 +97,7 @@ def _parse_hint(answer: Mapping[str, Any], lines: Sequence[Line]) -> Hint:
     return hint_of([line for n, line in enumerate(lines, 1) if n in numbers], " ".join(text.split()))
 
 
-def _build_question(context: Context, lines: Sequence[Line]) -> str:
+def _build_question(context: Context, lines: Sequence[HintLine]) -> str:
     recalled = "\n".join(f"{n}. {prompts.clean(line.text, _LINE)}" for n, line in enumerate(lines, 1))
     forbidden = "\n".join(f"{item.forbids}: {item.title}" for item in context.recollection.guardrails)
     parts = [

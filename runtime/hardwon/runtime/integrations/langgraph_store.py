@@ -52,7 +52,7 @@ _COLUMNS = "id, path, key, value, created_at, updated_at, ttl"
 
 WHOLE: Mapping[str, Any] = {"fields": ["$"]}
 """Index settings that embed the whole value."""
-Row = tuple[Any, ...]
+ValueRow = tuple[Any, ...]
 Texts = dict[str, str]
 """Texts to embed, by field."""
 
@@ -203,7 +203,7 @@ class HardwonStore(BaseStore):
 
     def _select_rows(
         self, prefix: str, more: str = "", parameters: tuple[Any, ...] = (), columns: str = _COLUMNS
-    ) -> list[Row]:
+    ) -> list[ValueRow]:
         """Return the rows under a path that have not expired; `more` extends the WHERE clause."""
         below, bounds = _build_prefix_condition(prefix)
         now = read_clock() if self._omit_expired else 0.0
@@ -213,7 +213,7 @@ class HardwonStore(BaseStore):
             (self._values.namespace, *bounds, now, *parameters),
         )
 
-    def _search(self, op: SearchOp, query: Vectors | None) -> list[tuple[Row, float | None]]:
+    def _search(self, op: SearchOp, query: Vectors | None) -> list[tuple[ValueRow, float | None]]:
         """Return matching rows with their scores.
 
         With a query, rows are ordered by similarity, and rows without a vector come last. Ties are ordered newest
@@ -262,9 +262,9 @@ class HardwonStore(BaseStore):
             scores[ref] = max(similarity, scores.get(ref, -1.0))
         return scores
 
-    def _embed_again(self, refs: Iterable[int]) -> list[Row]:
+    def _embed_again(self, refs: Iterable[int]) -> list[ValueRow]:
         """Return new vectors for values whose stored vectors come from another embedder."""
-        rows: list[Row] = []
+        rows: list[ValueRow] = []
         for ref in refs:
             query = "SELECT value, fields FROM langgraph_values WHERE id = ?"
             ((value, fields),) = self._values.store.rows(query, (ref,))
@@ -348,12 +348,12 @@ def _matches_condition(condition: MatchCondition, labels: tuple[str, ...]) -> bo
 # ---- values
 
 
-def _build_item(row: Row) -> Item:
+def _build_item(row: ValueRow) -> Item:
     _, path, key, value, created, updated, _ = row
     return Item(value=json.loads(value), key=key, namespace=_split_path(path), created_at=created, updated_at=updated)
 
 
-def _build_search_item(row: Row, score: float | None) -> SearchItem:
+def _build_search_item(row: ValueRow, score: float | None) -> SearchItem:
     _, path, key, value, created, updated, _ = row
     times = datetime.fromisoformat(created), datetime.fromisoformat(updated)
     return SearchItem(_split_path(path), key, json.loads(value), *times, score=score)

@@ -58,7 +58,7 @@ from hardwon.runtime.loop.enforcement import Mode, Ruling, is_unfinished, mode_o
 from .middleware_run import (
     GRAPHS,
     ActiveRun,
-    Answer,
+    ToolAnswer,
     find_calls,
     find_message,
     follow_graphs_for,
@@ -85,7 +85,7 @@ OPEN_EPISODES = 1024
 PATIENCE_S = 0.5
 """Seconds for which the end of a cancelled or failed run may hold up an event loop; recording goes on behind it."""
 
-Grader = Callable[[Mapping[str, Any]], float | bool | None]
+RunGrader = Callable[[Mapping[str, Any]], float | bool | None]
 _T = TypeVar("_T")
 
 
@@ -108,7 +108,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         library: ExperienceLibrary,
         *,
         namespace: Callable[[Any], str] | None = None,
-        grader: Grader | None = None,
+        grader: RunGrader | None = None,
         arm: Arm | str = "retrieved",
         learn: bool = True,
         guardrails: bool | Literal["warn", "block"] = "warn",
@@ -227,7 +227,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
                 return prepend_messages(response, before, retry)
             before = retry
 
-    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Answer]) -> Answer:
+    def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolAnswer]) -> ToolAnswer:
         """Run a tool call unless a guardrail refuses it, and record it as a step.
 
         Args:
@@ -253,8 +253,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         return answer
 
     async def awrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[Answer]]
-    ) -> Answer:
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolAnswer]]
+    ) -> ToolAnswer:
         """Run a tool call like `wrap_tool_call`, with library queries in a thread."""
         if refusal := await asyncio.to_thread(lambda: self._run_safely(lambda: self._refuse_if_forbidden(request))):
             return refusal
@@ -459,7 +459,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         verdict = self._run_safely(lambda: run.check(action))
         return action if verdict is None or verdict.allowed else f"{action}\n\n{format_warning(verdict)}"
 
-    def _record_answer(self, request: ToolCallRequest, answer: Answer) -> None:
+    def _record_answer(self, request: ToolCallRequest, answer: ToolAnswer) -> None:
         """Record the answer of a tool as a step, and put the warning of a guardrail below it if there is one."""
         message = find_message(answer, request.tool_call["id"])
         result = clip(extract_text(message.content) if message is not None else "", SHOWN_CHARS)

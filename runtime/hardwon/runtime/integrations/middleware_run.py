@@ -25,8 +25,8 @@ from hardwon.runtime.loop.enforcement import Ruling
 from .tool_episode import normalize_message
 from .tool_run import ToolRun
 
-Answer = ToolMessage | Command[Any]
-Ended = Callable[[BaseException | None], object]
+ToolAnswer = ToolMessage | Command[Any]
+OnEnded = Callable[[BaseException | None], object]
 
 
 @dataclass
@@ -123,7 +123,7 @@ def find_calls(response: Any, tools: Sequence[Any]) -> AIMessage | None:
     return message if all(call["name"] in names and call["id"] for call in message.tool_calls) else None
 
 
-def find_message(answer: Answer, call_id: str | None) -> ToolMessage | None:
+def find_message(answer: ToolAnswer, call_id: str | None) -> ToolMessage | None:
     """Return the message that answers a call, also if the tool returned a state update; None if there is none."""
     if isinstance(answer, ToolMessage):
         return answer
@@ -162,7 +162,7 @@ class GraphRuns(BaseCallbackHandler):
     def __init__(self) -> None:
         self._graphs: dict[UUID, UUID] = {}
         """The run of the graph by the run of each of its nodes."""
-        self._watchers: dict[UUID, list[Ended]] = {}
+        self._watchers: dict[UUID, list[OnEnded]] = {}
 
     def on_chain_start(
         self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **fields: Any
@@ -193,7 +193,7 @@ class GraphRuns(BaseCallbackHandler):
         node = getattr(callbacks, "parent_run_id", None)
         return None if node is None else self._graphs.get(node)
 
-    def watch(self, graph: UUID, ended: Ended) -> None:
+    def watch(self, graph: UUID, ended: OnEnded) -> None:
         """Call `ended` once with the error that ends a graph, or with None."""
         self._watchers.setdefault(graph, []).append(ended)
 

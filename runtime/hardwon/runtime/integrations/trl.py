@@ -17,7 +17,7 @@ from hardwon.runtime.environments.tools.environment import ToolEnvironment
 
 from .text_episode import TextEpisode
 
-Row = Mapping[str, Any]
+DatasetRow = Mapping[str, Any]
 
 
 class HardwonEnv:
@@ -57,7 +57,7 @@ def build_trl_factory(
     return lambda: HardwonEnv(name, game=game, params=params, max_steps=max_steps)
 
 
-def open_trl_environment(factory: Callable[[], Any], rows: Sequence[Row]) -> ToolEnvironment:
+def open_trl_environment(factory: Callable[[], Any], rows: Sequence[DatasetRow]) -> ToolEnvironment:
     """Return an environment whose episodes are those of a TRL environment; `finish` ends them."""
     if not rows:
         raise ConfigError("there are no rows; pass those of the dataset, such as [{'prompt': 'Say hello.'}].")

@@ -23,7 +23,7 @@ class Proposer(Protocol):
 
 
 @runtime_checkable
-class Value(Protocol):
+class ValueModel(Protocol):
     """Judges states and actions."""
 
     def judge(self, context: Context, action: str = "") -> Estimate:

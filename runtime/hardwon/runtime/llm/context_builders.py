@@ -20,7 +20,7 @@ OMIT = "omit"
 """Key of an answer under which a model names the messages that it no longer needs."""
 REPORT = "What you did so far in this episode, oldest first:"
 
-Messages = tuple[tuple[str, str], ...]
+PromptMessages = tuple[tuple[str, str], ...]
 Past = Sequence[tuple[str, str]]
 """Pairs of the environment's message and the answer to it, oldest first."""
 
@@ -29,7 +29,7 @@ Past = Sequence[tuple[str, str]]
 class ContextBuilder(Protocol):
     """Writes the messages before the open turn, and the open turn."""
 
-    def build(self, past: Past, current: str) -> Messages:
+    def build(self, past: Past, current: str) -> PromptMessages:
         """Return pairs of role and text; the last one is the open turn."""
         ...
 
@@ -41,7 +41,7 @@ class AnswersCount(Protocol):
     rules: str
     """Text for the system message."""
 
-    def build_from(self, past: Past, current: str, first: int) -> Messages:
+    def build_from(self, past: Past, current: str, first: int) -> PromptMessages:
         """Return what `build` does, given the number of turns that are no longer kept before `past`."""
         ...
 
@@ -53,7 +53,7 @@ class AnswersCount(Protocol):
 class AllTurns:
     """Every kept turn, in full."""
 
-    def build(self, past: Past, current: str) -> Messages:
+    def build(self, past: Past, current: str) -> PromptMessages:
         """Return all turns."""
         pairs = [pair for user, answer in past for pair in (("user", user), ("assistant", answer))]
         return (*pairs, ("user", current))
@@ -75,7 +75,7 @@ class ActionsOnly:
             raise ConfigError(f"last is {last}; use 0 or more, or None for all.")
         self._last = last
 
-    def build(self, past: Past, current: str) -> Messages:
+    def build(self, past: Past, current: str) -> PromptMessages:
         """Return the answers of the last turns, each to the same placeholder."""
         kept = past if self._last is None else past[len(past) - min(self._last, len(past)) :]
         pairs = [pair for _, answer in kept for pair in (("user", LEFT_OUT), ("assistant", answer))]
@@ -98,7 +98,7 @@ class ReportContext:
             raise ConfigError(f"characters is {characters}; use 1 or more.")
         self._characters = characters
 
-    def build(self, past: Past, current: str) -> Messages:
+    def build(self, past: Past, current: str) -> PromptMessages:
         """Return one message; without past turns it is the open turn alone."""
         lines: list[str] = []
         room = self._characters
@@ -136,11 +136,11 @@ class OmittingContext:
     )
     """What the system message says about it."""
 
-    def build(self, past: Past, current: str) -> Messages:
+    def build(self, past: Past, current: str) -> PromptMessages:
         """Return all turns that were not omitted, with their numbers."""
         return self.build_from(past, current, 0)
 
-    def build_from(self, past: Past, current: str, first: int) -> Messages:
+    def build_from(self, past: Past, current: str, first: int) -> PromptMessages:
         """Return all turns that were not omitted."""
         omitted = {number for _, answer in past for number in prompts.find_numbers(answer, OMIT)}
         messages: list[tuple[str, str]] = []

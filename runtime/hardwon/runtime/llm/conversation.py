@@ -30,7 +30,7 @@ MAX_OPEN = 1024
 
 
 @dataclass(slots=True)
-class Turn:
+class ChatTurn:
     """One message of the environment and the action that answered it."""
 
     user: str
@@ -64,7 +64,7 @@ class Conversation:
     """The system message and the turns of one episode, oldest first."""
 
     system: str
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[ChatTurn] = field(default_factory=list)
     omitted: int = 0
     """Number of first turns that are left out of the messages."""
     builder: ContextBuilder = field(default_factory=AllTurns)
@@ -148,7 +148,7 @@ class PromptBuilder:
         for at in range(len(chat.turns), len(context.history)):
             step, before = context.history[at], context.history[at - 1] if at else None
             message = self.past(step, before)
-            turn = Turn(message, step.pre, step.action)
+            turn = ChatTurn(message, step.pre, step.action)
             if chat.tools:
                 turn.seen, turn.calls = message, not step.admissible
             chat.turns.append(turn)
@@ -159,13 +159,13 @@ class PromptBuilder:
         fresh = replace(context, guidance=None) if context.guidance == last else context
         offer, listing = self._offer(chat, context)
         message = self.turn(fresh, remembered=chat.omitted > 0, listing=listing)
-        turn = Turn(message, context.state, hint=fresh.guidance, offer=offer)
+        turn = ChatTurn(message, context.state, hint=fresh.guidance, offer=offer)
         if chat.tools:
             self._split(turn, fresh, remembered=chat.omitted > 0, listing=listing)
         chat.turns.append(turn)
         return chat
 
-    def _split(self, turn: Turn, context: Context, *, remembered: bool, listing: str) -> None:
+    def _split(self, turn: ChatTurn, context: Context, *, remembered: bool, listing: str) -> None:
         """Give a turn the parts of its message. The form of a call is not among them: the model has its own."""
         parts = prompts.split_turn(context, remembered=remembered, speech=self.speech > 0, listing=listing)
         turn.seen, turn.calls = parts[0], _acts_by_calls(context)

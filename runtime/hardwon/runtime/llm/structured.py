@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
+class StructuredAnswer(Generic[T]):
     """The result of a request."""
 
     value: T | None
@@ -64,7 +64,7 @@ class StructuredModel:
 
     def ask(
         self, schema: Mapping[str, Any], system: str, user: str, read: Callable[[Mapping[str, Any]], T]
-    ) -> Answer[T]:
+    ) -> StructuredAnswer[T]:
         """Return the value that `read` makes of the answer, or the reason why there is none."""
         usage, problem, question = ModelUsage(), "", user
         for _ in range(REQUESTS):
@@ -85,11 +85,11 @@ class StructuredModel:
             problem = "it is not an object of the form that was asked for"
             for value in _find_objects(parsed, message, answer, schema["required"]):
                 try:
-                    return Answer(read(value), usage)
+                    return StructuredAnswer(read(value), usage)
                 except ValueError as error:
                     problem = str(error)
             question = f"{user}\n\n{_build_repair(schema, answer, problem)}"
-        return Answer(None, usage, problem)
+        return StructuredAnswer(None, usage, problem)
 
     def _request(self, schema: Mapping[str, Any], messages: list[tuple[str, str]]) -> Any:
         """Return (parsed object or None, message), or the exception of the request."""

@@ -14,9 +14,9 @@ from typing import Any
 
 from . import prompts
 from .calls import parse_call
-from .conversation import Conversation, Turn
+from .conversation import ChatTurn, Conversation
 
-Message = dict[str, Any]
+ChatMessage = dict[str, Any]
 """A message in the form of OpenAI and transformers, with arguments as an object."""
 
 
@@ -25,9 +25,9 @@ def list_tools(conversation: Conversation) -> list[dict[str, Any]]:
     return [_describe_tool(name, schema) for name, schema in conversation.tools.items()]
 
 
-def build_messages(conversation: Conversation) -> list[Message]:
+def build_messages(conversation: Conversation) -> list[ChatMessage]:
     """Return the messages of a conversation that has tools, up to its open turn."""
-    messages: list[Message] = [{"role": "system", "content": conversation.tool_system}]
+    messages: list[ChatMessage] = [{"role": "system", "content": conversation.tool_system}]
     before: tuple[str, dict[str, Any]] | None = None
     for number, turn in enumerate(conversation.turns[conversation.omitted :]):
         messages += build_turn(turn, None if before is None else before[0], number)
@@ -37,7 +37,7 @@ def build_messages(conversation: Conversation) -> list[Message]:
     return messages
 
 
-def build_turn(turn: Turn, tool: str | None, number: int) -> list[Message]:
+def build_turn(turn: ChatTurn, tool: str | None, number: int) -> list[ChatMessage]:
     """Return the messages of a turn before its answer."""
     if tool is None:
         return [{"role": "user", "content": prompts.join_parts(turn.seen, turn.advice)}]
@@ -45,7 +45,7 @@ def build_turn(turn: Turn, tool: str | None, number: int) -> list[Message]:
     return [result, *([{"role": "user", "content": turn.advice}] if turn.advice else [])]
 
 
-def build_answer(turn: Turn, call: tuple[str, dict[str, Any]] | None, number: int) -> Message:
+def build_answer(turn: ChatTurn, call: tuple[str, dict[str, Any]] | None, number: int) -> ChatMessage:
     """Return the message of an answered turn: a call after its thought, or else its text."""
     text = (turn.answer or "") if turn.text is None else turn.text
     if call is None:
@@ -57,7 +57,9 @@ def build_answer(turn: Turn, call: tuple[str, dict[str, Any]] | None, number: in
     return {"role": "assistant", "content": thought, "tool_calls": calls}
 
 
-def find_call(conversation: Conversation, turn: Turn, action: str | None = None) -> tuple[str, dict[str, Any]] | None:
+def find_call(
+    conversation: Conversation, turn: ChatTurn, action: str | None = None
+) -> tuple[str, dict[str, Any]] | None:
     """Return the tool that an action calls, and its arguments by name; None if it is no call."""
     parsed = parse_call((turn.answer if action is None else action) or "") if turn.calls else None
     if parsed is None:

@@ -13,7 +13,7 @@ from hardwon.runtime.guidance.base import Guidance, Hint, Occasion, ReadsLibrary
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
 
-from .holdout import Drawn, is_withheld, without
+from .holdout import DrawnItems, is_withheld, without
 from .state import build_cost_fields
 
 
@@ -41,7 +41,7 @@ class Advisor:
         """Return whether an item is withheld in an episode, by the name that seeds the episode's draws."""
         return self.is_trying and is_withheld(episode, item_id)
 
-    def withhold(self, recollection: Recollection, episode: str) -> tuple[Recollection, Drawn]:
+    def withhold(self, recollection: Recollection, episode: str) -> tuple[Recollection, DrawnItems]:
         """Return the recollection without the items that are withheld in an episode, and the items drawn."""
         get = self.library.get if self.is_trying else None
         return without(recollection, lambda ref: self.is_withheld(episode, ref), get)
@@ -77,7 +77,7 @@ def _review(hint: Hint | None, occasion: Occasion, context: Context, began: floa
     return Advice(hint, record, usage)
 
 
-def collect_sources(hint: Hint | None, drawn: Drawn) -> dict[str, Any]:
+def collect_sources(hint: Hint | None, drawn: DrawnItems) -> dict[str, Any]:
     """Return the fields of `Reasons` that name the items and past steps of a hint, and the items of random trials."""
     sources = dict[str, Any]()
     if hint is not None:

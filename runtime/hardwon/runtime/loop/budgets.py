@@ -13,7 +13,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.extension import Budget
 from hardwon.runtime.interfaces.methods import METHODS
 
-from .episode_tally import EpisodeTally, Row
+from .episode_tally import EpisodeRow, EpisodeTally
 
 FEWEST = 5
 """Number of successes from which their lengths set the limit."""
@@ -92,7 +92,7 @@ class LearnedBudget:
         return self._most
 
 
-def _add_length(lengths: dict[str, list[int]], row: Row) -> None:
+def _add_length(lengths: dict[str, list[int]], row: EpisodeRow) -> None:
     """Add the length of a success to those of its task, and to those of all tasks under the empty name."""
     if row["success"]:
         for which in ("", row["task"]):

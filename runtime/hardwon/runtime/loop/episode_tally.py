@@ -15,15 +15,15 @@ from hardwon.memory import ExperienceLibrary
 PAGE = 50
 """Number of rows to ask for at a time; mostly one is new."""
 
-Summary = TypeVar("Summary")
-Row = Mapping[str, Any]
+TallyType = TypeVar("TallyType")
+EpisodeRow = Mapping[str, Any]
 
 
-class EpisodeTally(Generic[Summary]):
+class EpisodeTally(Generic[TallyType]):
     """Adds the trusted episodes of a library that ended with an outcome to a summary, oldest first."""
 
     def __init__(
-        self, library: ExperienceLibrary, begin: Callable[[], Summary], add: Callable[[Summary, Row], object]
+        self, library: ExperienceLibrary, begin: Callable[[], TallyType], add: Callable[[TallyType, EpisodeRow], object]
     ) -> None:
         """Create a tally that has read nothing."""
         self._library, self._begin, self._add = library, begin, add
@@ -33,7 +33,7 @@ class EpisodeTally(Generic[Summary]):
         """Id of the newest episode that was read; empty before the first one."""
         self._lock = threading.Lock()  # concurrent episodes of an agent share a tally
 
-    def read(self) -> Summary:
+    def read(self) -> TallyType:
         """Return the summary of all episodes so far."""
         with self._lock:
             revision = self._library.revision
@@ -50,9 +50,9 @@ class EpisodeTally(Generic[Summary]):
             self._revision = revision
             return self._summary
 
-    def _read_new(self) -> dict[str, Row] | None:
+    def _read_new(self) -> dict[str, EpisodeRow] | None:
         """Return the rows above the newest one by id, newest first; None if that one is gone."""
-        rows: dict[str, Row] = {}
+        rows: dict[str, EpisodeRow] = {}
         for offset in range(0, 1 << 62, PAGE):
             page = self._library.trajectories(limit=PAGE, offset=offset)
             for row in page:

@@ -17,7 +17,7 @@ from hardwon.runtime.interfaces.usage import ModelUsage
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ExtractorRun:
     """The result of running an extractor on an episode that is not written yet."""
 
     shown: tuple[Item, ...] = ()
@@ -28,7 +28,7 @@ class Reading:
     """The report that is recorded with the episode: names of the operations, rejections, or the failure."""
 
 
-def read_episode(extractor: Extractor, trajectory: Trajectory, library: ExperienceLibrary) -> Reading:
+def read_episode(extractor: Extractor, trajectory: Trajectory, library: ExperienceLibrary) -> ExtractorRun:
     """Run the extractor on an episode.
 
     Steps get their ids when the episode is written. Until then the extractor sees their numbers as ids.
@@ -38,14 +38,14 @@ def read_episode(extractor: Extractor, trajectory: Trajectory, library: Experien
     try:
         operations = bind(extractor, find_counterpart(trajectory, library)).extract(numbered, seen_items)
     except PolicyFailure as error:
-        return Reading(seen_items, usage=getattr(error, "usage", ModelUsage()), report={"failed": str(error)})
+        return ExtractorRun(seen_items, usage=getattr(error, "usage", ModelUsage()), report={"failed": str(error)})
     report: dict[str, Any] = {"operations": [type(operation).__name__.lower() for operation in operations]}
     if rejected := getattr(operations, "rejected", ()):
         report["rejected"] = list(rejected)
-    return Reading(seen_items, tuple(operations), getattr(operations, "usage", ModelUsage()), report)
+    return ExtractorRun(seen_items, tuple(operations), getattr(operations, "usage", ModelUsage()), report)
 
 
-def carry_out(reading: Reading, trajectory_id: str, library: ExperienceLibrary) -> None:
+def carry_out(reading: ExtractorRun, trajectory_id: str, library: ExperienceLibrary) -> None:
     """Pass the operations to the curator, with the step ids that the written episode received."""
     if reading.operations:
         recorded = library.trajectory(trajectory_id)

@@ -27,9 +27,9 @@ from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Decision
 from hardwon.runtime.interfaces.usage import ModelUsage
 
-from .holdout import Drawn
+from .holdout import DrawnItems
 from .nodes import ROUTES, TARGETS
-from .state import EpisodeState, Update
+from .state import EpisodeState, StateUpdate
 
 FORMER_MODULE = "hardwon.memory.records"
 """Where the records of the memory were defined when it was one module."""
@@ -68,7 +68,7 @@ LASTING = (
 RECORDS = (
     Decision,
     Diagnosis,
-    Drawn,
+    DrawnItems,
     Estimate,
     Failure,
     Hint,
@@ -131,10 +131,10 @@ def _allow_records(checkpointer: Any) -> Any:
     return checkpointer
 
 
-def _build_steps(nodes: Any) -> Callable[[EpisodeState], Update]:
+def _build_steps(nodes: Any) -> Callable[[EpisodeState], StateUpdate]:
     stages = {stage: getattr(nodes, stage) for stage in STAGES}
 
-    def steps(episode: EpisodeState) -> Update:
+    def steps(episode: EpisodeState) -> StateUpdate:
         """Run the stages from observe to record until the episode ends."""
         state: Any = dict(episode)
         stage = ROUTES["begin"](state)
@@ -146,11 +146,11 @@ def _build_steps(nodes: Any) -> Callable[[EpisodeState], Update]:
     return steps
 
 
-def _build_async_steps(nodes: Any) -> Callable[[EpisodeState], Awaitable[Update]]:
+def _build_async_steps(nodes: Any) -> Callable[[EpisodeState], Awaitable[StateUpdate]]:
     stages = {stage: getattr(nodes, stage) for stage in STAGES}
     awaited = {stage: getattr(nodes, f"a{stage}") for stage in AWAITED}
 
-    async def steps(episode: EpisodeState) -> Update:
+    async def steps(episode: EpisodeState) -> StateUpdate:
         """Run the stages from observe to record, awaiting those that may wait, until the episode ends."""
         state: Any = dict(episode)
         stage = ROUTES["begin"](state)

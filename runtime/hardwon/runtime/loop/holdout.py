@@ -20,7 +20,7 @@ OVERRIDE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnItems:
     """The items that took part in the random trials of an episode."""
 
     withheld: tuple[str, ...] = ()
@@ -28,9 +28,11 @@ class Drawn:
     masked: tuple[str, ...] = ()
     """Ids of the items that hurt in this world so far: withheld with probability 1 - WITHHOLD instead of WITHHOLD."""
 
-    def joined(self, withheld: Iterable[str], masked: Iterable[str]) -> "Drawn":
+    def joined(self, withheld: Iterable[str], masked: Iterable[str]) -> "DrawnItems":
         """Return this with further items."""
-        return Drawn(tuple(dict.fromkeys((*self.withheld, *withheld))), tuple(dict.fromkeys((*self.masked, *masked))))
+        return DrawnItems(
+            tuple(dict.fromkeys((*self.withheld, *withheld))), tuple(dict.fromkeys((*self.masked, *masked)))
+        )
 
 
 def is_withheld(episode: str, item_id: str) -> bool:
@@ -46,7 +48,7 @@ def is_forced(episode: str, t: int, replans: int) -> bool:
 
 def without(
     recollection: Recollection, is_held_back: Callable[[str], bool], get: Callable[[str], Item] | None = None
-) -> tuple[Recollection, Drawn]:
+) -> tuple[Recollection, DrawnItems]:
     """Remove withheld items from a recollection; active guardrails always stay."""
     in_trial = set(recollection.masked)
     recollection, left, masked = _add_tried(recollection, is_held_back, get) if get else (recollection, (), ())
@@ -54,9 +56,9 @@ def without(
     fitting = [hit.what.id for hit in recollection.items if isinstance(hit.what, Item)]
     withheld = tuple(ref for ref in fitting if ref not in in_force and ref not in in_trial and is_held_back(ref))
     if not withheld:
-        return recollection, Drawn(left, masked)
+        return recollection, DrawnItems(left, masked)
     kept = (hit for hit in recollection.items if not isinstance(hit.what, Item) or hit.what.id not in withheld)
-    return replace(recollection, items=tuple(kept)), Drawn((*withheld, *left), masked)
+    return replace(recollection, items=tuple(kept)), DrawnItems((*withheld, *left), masked)
 
 
 def _add_tried(

@@ -30,11 +30,11 @@ from hardwon.runtime.planning.progress import advance_plan, find_followed_step, 
 from .advisor import collect_sources
 from .enforcement import Ruling, rule, settle
 from .extract import carry_out, read_episode
-from .holdout import Drawn, is_forced
+from .holdout import DrawnItems, is_forced
 from .nodes_advise import DEMONSTRATIONS, AdvisingNodes
 from .routed_recall import STORES
 from .starts import rebuild_hints, rebuild_memory, start_from
-from .state import EpisodeState, Live, Update, build_cost_fields
+from .state import EpisodeState, LiveEpisode, StateUpdate, build_cost_fields
 
 MAX_REPLANS = 2
 """How often the policy may choose again after a forbidden action; the last time it gets the full list."""
@@ -57,7 +57,7 @@ class Nodes(AdvisingNodes):
 
     extractor: Extractor | None = None
 
-    def with_live(self, live: Mapping[str, Live]) -> "Nodes":
+    def with_live(self, live: Mapping[str, LiveEpisode]) -> "Nodes":
         """Return these nodes for the episodes of another dictionary."""
         return replace(self, live=live)
 
@@ -66,7 +66,7 @@ class Nodes(AdvisingNodes):
         if isinstance(self.planner, Closable):
             self.planner.close()
 
-    def begin(self, episode: EpisodeState) -> Update:
+    def begin(self, episode: EpisodeState) -> StateUpdate:
         """Reset the environment and the episode's state, and repeat the prefix if there is one."""
         live = self.live[episode["thread"]]
         prefix = episode.get("prefix", ())
@@ -94,7 +94,7 @@ class Nodes(AdvisingNodes):
         live.working.begin(state)
         return {**fresh, "first": state, "state": state}
 
-    def _begin_with(self, episode: EpisodeState, prefix: tuple[Step, ...]) -> Update:
+    def _begin_with(self, episode: EpisodeState, prefix: tuple[Step, ...]) -> StateUpdate:
         """Return the update after the steps of a prefix, as if they had been taken in this episode."""
         live = self.live[episode["thread"]]
         reached = start_from(live.environment, episode["task"], episode["seed"], prefix)
@@ -110,7 +110,7 @@ class Nodes(AdvisingNodes):
             "ending": self._determine_ending(prefix, False, reached.info, episode.get("max_steps")),
         }
 
-    def observe(self, episode: EpisodeState) -> Update:
+    def observe(self, episode: EpisodeState) -> StateUpdate:
         """List the admissible actions and clear the fields of the previous step."""
         try:
             actions = tuple(self.live[episode["thread"]].environment.admissible(episode["state"]))
@@ -121,18 +121,18 @@ class Nodes(AdvisingNodes):
         begun |= self._count_practice(episode, actions)
         return {**begun, "overrode": (), "trial": ()} if episode.get("overrode") else begun
 
-    def _count_practice(self, episode: EpisodeState, actions: Sequence[str]) -> Update:
+    def _count_practice(self, episode: EpisodeState, actions: Sequence[str]) -> StateUpdate:
         """Count the practice once, before the first decision of an episode in which the policy explores."""
         if not self.settings.explores or episode.get("practice") is not None:
             return {}
         return {"practice": self.library.count_practice(episode["state"], actions)}
 
-    def signature(self, episode: EpisodeState) -> Update:
+    def signature(self, episode: EpisodeState) -> StateUpdate:
         """Determine whether this kind of situation is new in the episode."""
         signature = episode["state"].signature
         return {"new_situation": all(step.pre.signature != signature for step in episode["steps"])}
 
-    def recall(self, episode: EpisodeState) -> Update:
+    def recall(self, episode: EpisodeState) -> StateUpdate:
         """Recall past experience for the current state, unless the policy asks for it itself."""
         if self._recalls_on_demand:
             return {"recollection": Recollection()}
@@ -142,30 +142,30 @@ class Nodes(AdvisingNodes):
             return {"recollection": recollection, "stores": {**episode["stores"], **dict.fromkeys(silent, False)}}
         return {"recollection": recollection}
 
-    def decide(self, episode: EpisodeState) -> Update:
+    def decide(self, episode: EpisodeState) -> StateUpdate:
         """Let the policy choose an action."""
         try:
             return self.apply_decision(episode, self.policy.decide(self._prepare_decision(episode)))
         except PolicyFailure as error:
             return self.apply_policy_failure(episode, error)
 
-    async def adecide(self, episode: EpisodeState) -> Update:
+    async def adecide(self, episode: EpisodeState) -> StateUpdate:
         """Let the policy choose an action, awaiting it."""
         try:
             return self.apply_decision(episode, await self.policy.adecide(self._prepare_decision(episode)))
         except PolicyFailure as error:
             return self.apply_policy_failure(episode, error)
 
-    def apply_decision(self, episode: EpisodeState, decision: Decision) -> Update:
+    def apply_decision(self, episode: EpisodeState, decision: Decision) -> StateUpdate:
         """Return the update after the policy's choice."""
         return {"decision": decision, "usage": episode["usage"] + decision.usage, "policy_failure": None}
 
-    def apply_policy_failure(self, episode: EpisodeState, error: PolicyFailure) -> Update:
+    def apply_policy_failure(self, episode: EpisodeState, error: PolicyFailure) -> StateUpdate:
         """Return the update after a failure of the policy; the step is recorded as failed."""
         spent = getattr(error, "usage", None) or ModelUsage()
         return {"decision": None, "usage": episode["usage"] + spent, "policy_failure": str(error)}
 
-    def guard(self, episode: EpisodeState) -> Update:
+    def guard(self, episode: EpisodeState) -> StateUpdate:
         """Refuse a forbidden or inadmissible action before it runs, with the reason."""
         decision, forbidden, actions = episode["decision"], episode["forbidden"], episode["actions"]
         if decision is None:
@@ -201,7 +201,7 @@ class Nodes(AdvisingNodes):
         replans = MAX_REPLANS + 1 if ruling.over else episode["replans"] + 1
         return {"forbidden": refused, "blocked": blocked, "replans": replans, "stopped": ruling.over}
 
-    def _record_override(self, episode: EpisodeState, action: str) -> Update:
+    def _record_override(self, episode: EpisodeState, action: str) -> StateUpdate:
         item_id = self.library.check(episode["state"], action).item_id if self.settings.guardrails else None
         return {"overrode": (item_id,)} if item_id else {}
 
@@ -209,7 +209,7 @@ class Nodes(AdvisingNodes):
         checks = {action: self.library.check(episode["state"], action) for action in episode["actions"]}
         return {action: verdict.cause for action, verdict in checks.items() if not verdict.allowed}
 
-    def act(self, episode: EpisodeState) -> Update:
+    def act(self, episode: EpisodeState) -> StateUpdate:
         """Run the action in the environment."""
         decision = episode["decision"]
         assert decision is not None
@@ -219,7 +219,7 @@ class Nodes(AdvisingNodes):
         except EnvironmentFailure as error:
             return _exclude(error)
 
-    async def aact(self, episode: EpisodeState) -> Update:
+    async def aact(self, episode: EpisodeState) -> StateUpdate:
         """Run the action, awaiting environments that support it so that other episodes continue meanwhile."""
         decision, environment = episode["decision"], self.live[episode["thread"]].environment
         if decision is None or not getattr(environment, "waits", False):
@@ -229,7 +229,7 @@ class Nodes(AdvisingNodes):
         except EnvironmentFailure as error:
             return _exclude(error)
 
-    def diagnose(self, episode: EpisodeState) -> Update:
+    def diagnose(self, episode: EpisodeState) -> StateUpdate:
         """Diagnose the step and append it to the episode."""
         live = self.live[episode["thread"]]
         working = live.working
@@ -264,7 +264,7 @@ class Nodes(AdvisingNodes):
             self._keep(live, cast(EpisodeState, {**episode, **update}))
         return update
 
-    def _keep(self, live: Live, reached: EpisodeState) -> None:
+    def _keep(self, live: LiveEpisode, reached: EpisodeState) -> None:
         """Keep the state after a step; the process may end before the episode does."""
         live.reached, steps = reached, reached["steps"]
         if live.run is None:
@@ -275,9 +275,9 @@ class Nodes(AdvisingNodes):
         else:
             live.run.add_soon(steps[-1])
 
-    def _advance_plan(self, episode: EpisodeState, planned: PlannedStep | None, update: Update) -> Update:
+    def _advance_plan(self, episode: EpisodeState, planned: PlannedStep | None, update: StateUpdate) -> StateUpdate:
         """Return the plan after a step and, when the plan or the episode ends, the verdicts on its skills."""
-        plan, changed = episode["plan"], Update()
+        plan, changed = episode["plan"], StateUpdate()
         assert plan is not None
         if planned is not None:
             plan, missed = advance_plan(plan, planned, update["steps"][-1])
@@ -319,7 +319,7 @@ class Nodes(AdvisingNodes):
         limit = most or self.settings.budget.limit(steps, steps[-1].post)
         return "step_limit" if len(steps) >= limit else ""
 
-    def record(self, episode: EpisodeState) -> Update:
+    def record(self, episode: EpisodeState) -> StateUpdate:
         """Build the trajectory once the episode has ended."""
         if not episode.get("ending"):
             return {}
@@ -360,7 +360,7 @@ class Nodes(AdvisingNodes):
             return {DEMONSTRATIONS: "followed"}
         return {DEMONSTRATIONS: "withheld"} if self._is_withheld(episode, DEMONSTRATIONS) else {}
 
-    def finish(self, episode: EpisodeState) -> Update:
+    def finish(self, episode: EpisodeState) -> StateUpdate:
         """Store the episode and learn from it.
 
         `record` already gave the trajectory its id, so that an episode that is resumed here is stored only once.
@@ -397,19 +397,19 @@ class Nodes(AdvisingNodes):
         with suppress(HardwonError):  # the error that stopped it is the one that its caller must see
             self._store(episode["thread"], self.record(episode)["trajectory"])
 
-    async def afinish(self, episode: EpisodeState) -> Update:
+    async def afinish(self, episode: EpisodeState) -> StateUpdate:
         """Store the episode and learn from it; an extractor may wait for a model, so it runs in a thread."""
         return self.finish(episode) if self.extractor is None else await asyncio.to_thread(self.finish, episode)
 
 
-def _exclude(error: EnvironmentFailure) -> Update:
+def _exclude(error: EnvironmentFailure) -> StateUpdate:
     hung = isinstance(error, EnvironmentHung)
     return {"ending": Failure.ENVIRONMENT_HANG if hung else Failure.ENVIRONMENT_CRASH, "failed": str(error)}
 
 
 def _collect_advice(episode: EpisodeState) -> dict[str, Any]:
     """Return the fields of `Reasons` that tell which advice the policy got in this step."""
-    drawn = episode.get("drawn", {}).get(episode["state"].signature, Drawn())
+    drawn = episode.get("drawn", {}).get(episode["state"].signature, DrawnItems())
     advice = collect_sources(episode["hint"], drawn)
     if guided := episode.get("guided"):
         advice["guidance"] = guided

@@ -21,9 +21,9 @@ from hardwon.runtime.planning.plans import Following, Planner
 from hardwon.runtime.planning.progress import explain_dead_end, judge_skills
 
 from .advisor import Advice, Advisor
-from .holdout import Drawn
+from .holdout import DrawnItems
 from .routed_recall import MergedRecall
-from .state import EpisodeState, Live, Settings, Update
+from .state import EpisodeState, LiveEpisode, Settings, StateUpdate
 
 GUIDANCE_TOKENS = 512
 """Budget of a recall, in tokens of the recalled text."""
@@ -39,11 +39,11 @@ class AdvisingNodes:
     library: ExperienceLibrary
     guidance: Guidance
     settings: Settings
-    live: Mapping[str, Live]
+    live: Mapping[str, LiveEpisode]
     planner: Planner | None = None
     recaller: Recaller | None = None
 
-    def _choose_stores(self, episode: EpisodeState) -> Update:
+    def _choose_stores(self, episode: EpisodeState) -> StateUpdate:
         """Return from which stores the episode recalls, if the recaller decides so in every episode."""
         if not isinstance(self.recaller, Router) or not self.settings.arm.has_memory:
             return {}
@@ -56,14 +56,14 @@ class AdvisingNodes:
             return self.library
         return self.recaller.limit_to(episode.get("stores", {})) if isinstance(self.recaller, Router) else self.recaller
 
-    def guide(self, episode: EpisodeState) -> Update:
+    def guide(self, episode: EpisodeState) -> StateUpdate:
         """Propose a hint on the occasions for guidance, and repeat the situation's last hint otherwise."""
         if (occasion := self._find_occasion(episode)) is None:
             return self._repeat_hint(episode)
         context, drawn = self._prepare_guidance(episode)
         return self._apply_advice(episode, self._advisor.advise(occasion, context), drawn)
 
-    async def aguide(self, episode: EpisodeState) -> Update:
+    async def aguide(self, episode: EpisodeState) -> StateUpdate:
         """Propose a hint as `guide` does, awaiting guidance that waits for a model."""
         if (occasion := self._find_occasion(episode)) is None:
             return self._repeat_hint(episode)
@@ -84,15 +84,15 @@ class AdvisingNodes:
             was_guided=episode["state"].signature in episode["hints"],
         )
 
-    def _repeat_hint(self, episode: EpisodeState) -> Update:
+    def _repeat_hint(self, episode: EpisodeState) -> StateUpdate:
         return {"hint": episode["hints"].get(episode["state"].signature), "guided": None}
 
-    def _prepare_guidance(self, episode: EpisodeState) -> tuple[Context, Drawn]:
+    def _prepare_guidance(self, episode: EpisodeState) -> tuple[Context, DrawnItems]:
         """Return the context for guidance without the withheld items, and the items of random trials."""
         recollection, drawn = self._advisor.withhold(episode["recollection"], self._episode_name(episode))
         return self.context({**episode, "hint": None, "recollection": recollection}), drawn
 
-    def _apply_advice(self, episode: EpisodeState, advice: Advice, drawn: Drawn) -> Update:
+    def _apply_advice(self, episode: EpisodeState, advice: Advice, drawn: DrawnItems) -> StateUpdate:
         """Return the update after guidance: the hint or its absence, and the cost."""
         signature = episode["state"].signature
         return {
@@ -120,7 +120,7 @@ class AdvisingNodes:
         learnt = episode["episode"] if self.settings.learn else 0
         return f"{self.settings.seed}:{episode['task']}:{episode['seed']}:{learnt}"
 
-    def plan(self, episode: EpisodeState) -> Update:
+    def plan(self, episode: EpisodeState) -> StateUpdate:
         """Make a plan in a new situation or after the last plan ended, and repair it after trouble."""
         if self.planner is None:
             return {}
@@ -137,15 +137,15 @@ class AdvisingNodes:
             revised: Plan | None = self.planner.repair(plan or Plan(context.state.task), trouble, context, items)
         else:
             revised = self.planner.plan(context, items)
-        update: Update = {"plan": revised if revised and revised.steps else None}
+        update: StateUpdate = {"plan": revised if revised and revised.steps else None}
         if plan:
             update["skills"] = judge_skills(plan, episode["state"], episode["skills"] or {}, continued_by=revised)
         if revised and revised.usage.calls:
             update["usage"] = episode["usage"] + revised.usage
-        if drawn != Drawn():
+        if drawn != DrawnItems():
             # Guidance may have drawn items in this step already, so the ids are merged.
             signature = episode["state"].signature
-            earlier = episode.get("drawn", {}).get(signature, Drawn())
+            earlier = episode.get("drawn", {}).get(signature, DrawnItems())
             update["drawn"] = {**episode.get("drawn", {}), signature: earlier.joined(drawn.withheld, drawn.masked)}
         return update
 
@@ -160,16 +160,16 @@ class AdvisingNodes:
             return None
         return self.planner.follow(plan, context)
 
-    async def aplan(self, episode: EpisodeState) -> Update:
+    async def aplan(self, episode: EpisodeState) -> StateUpdate:
         """Plan as `plan` does; a planner that waits for a model runs in a thread."""
         if self.planner is not None and self.planner.waits:
             return await asyncio.to_thread(self.plan, episode)
         return self.plan(episode)
 
-    def _select_items(self, episode: EpisodeState, kinds: Sequence[Kind]) -> tuple[tuple[Item, ...], Drawn]:
+    def _select_items(self, episode: EpisodeState, kinds: Sequence[Kind]) -> tuple[tuple[Item, ...], DrawnItems]:
         """Return fitting skills and remedies that have not failed in this episode, and the items of random trials."""
         if not self.settings.arm.has_memory:
-            return (), Drawn()
+            return (), DrawnItems()
         results = episode["skills"] or {}
         fitting = [item for item in self.library.offered(episode["state"], kinds=kinds) if results.get(item.id, True)]
         withheld = tuple(item.id for item in fitting if self._is_withheld(episode, item.id))
@@ -179,7 +179,7 @@ class AdvisingNodes:
             masked = self.library.offered(episode["state"], kinds=kinds, masked=True)
             kept += [item for item in masked if self._is_withheld(episode, item.id) and results.get(item.id, True)]
             withheld += tuple(item.id for item in masked if not self._is_withheld(episode, item.id))
-        return tuple(kept), Drawn(withheld, tuple(item.id for item in masked))
+        return tuple(kept), DrawnItems(withheld, tuple(item.id for item in masked))
 
     def context(self, episode: EpisodeState) -> Context:
         """Return the input for the policy's decision."""

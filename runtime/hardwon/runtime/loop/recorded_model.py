@@ -12,7 +12,7 @@ from hardwon.runtime.interfaces.extension import Imagined
 from hardwon.runtime.interfaces.types import Context, Info
 from hardwon.runtime.interfaces.working_memory import place
 
-from .episode_tally import EpisodeTally, Row
+from .episode_tally import EpisodeRow, EpisodeTally
 
 Key = tuple[str, object, str]
 """Identity of a state: its task, observation and location, without messages."""
@@ -70,7 +70,7 @@ class RecordedModel:
         self._library = library
         self._transitions = EpisodeTally(library, Transitions, self._add_episode)
 
-    def _add_episode(self, transitions: Transitions, row: Row) -> None:
+    def _add_episode(self, transitions: Transitions, row: EpisodeRow) -> None:
         episode = self._library.trajectory(row["id"])
         transitions.add(episode.steps, is_over=episode.ending in ENDS, is_success=episode.outcome == 1.0)
 

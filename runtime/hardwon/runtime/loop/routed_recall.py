@@ -13,20 +13,19 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Literal
 
 from hardwon.memory import Estimate, ExperienceLibrary, Hit, Item, Outcome, Reasons, Recollection, State, Step
 from hardwon.memory.errors import ConfigError, HardwonError
 from hardwon.memory.records.episodes import read_outcome
+from hardwon.memory.retrieval.request import Level
 from hardwon.runtime.interfaces.extension import Recaller
 from hardwon.runtime.interfaces.methods import METHODS
 
-from .episode_tally import EpisodeTally, Row
+from .episode_tally import EpisodeRow, EpisodeTally
 from .holdout import is_withheld
 
 logger = logging.getLogger(__name__)
 
-Level = Literal["step", "task"]
 
 LEAST = 4
 """Number of episodes with a store, and of those without, from which its worth decides."""
@@ -141,7 +140,7 @@ class MergedRecall:
         return merge_recollections(ask(self.library), elsewhere, k)
 
 
-def _add_outcome(outcomes: dict[_Use, list[float]], row: Row) -> None:
+def _add_outcome(outcomes: dict[_Use, list[float]], row: EpisodeRow) -> None:
     """Add the outcome of an episode to those of every store that it used or went without."""
     stores = row["meta"].get(STORES)
     for name, is_used in stores.items() if isinstance(stores, dict) else ():

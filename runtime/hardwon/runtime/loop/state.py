@@ -16,7 +16,7 @@ from hardwon.runtime.interfaces.working_memory import WorkingMemory
 
 from .budgets import StepLimit
 from .enforcement import Mode
-from .holdout import Drawn
+from .holdout import DrawnItems
 
 
 class EpisodeState(TypedDict, total=False):
@@ -50,7 +50,7 @@ class EpisodeState(TypedDict, total=False):
     """Whether a learning agent plays the episode without exploring, to measure its strategy."""
     stores: dict[str, bool]
     """Whether the episode recalls from each store of a routed recall; missing without one."""
-    drawn: dict[str, Drawn]
+    drawn: dict[str, DrawnItems]
     """The items that took part in random trials in each situation, by signature."""
     plan: Plan | None
     skills: dict[str, bool] | None
@@ -74,12 +74,12 @@ class EpisodeState(TypedDict, total=False):
     trajectory: Trajectory
 
 
-Update = dict[str, Any]
+StateUpdate = dict[str, Any]
 """The fields of an `EpisodeState` that a stage changes."""
 
 
 @dataclass(slots=True)
-class Live:
+class LiveEpisode:
     """The parts of a running episode that no checkpoint stores; a resumed episode rebuilds them."""
 
     environment: Environment

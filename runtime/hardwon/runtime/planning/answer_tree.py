@@ -35,7 +35,7 @@ Contra = TypeVar("Contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AnswerVerdict:
     """The verdict of a judge about two answers."""
 
     winner: Literal["first", "second", ""] = ""
@@ -50,12 +50,12 @@ class Verdict:
 class AnswerJudge(Protocol[Contra]):
     """Compares answers."""
 
-    def compare(self, first: Contra, second: Contra) -> Verdict | None:
+    def compare(self, first: Contra, second: Contra) -> AnswerVerdict | None:
         """Return which answer is better and why, or None without a usable verdict."""
         ...
 
 
-def compare_both_ways(judge: AnswerJudge[Content], first: Content, second: Content) -> Verdict | None:
+def compare_both_ways(judge: AnswerJudge[Content], first: Content, second: Content) -> AnswerVerdict | None:
     """Return what a judge says in both orders: the mean scores, and the winner only where the two verdicts agree.
 
     Judges favor the answer that they read first, or last; such a win disappears here.
@@ -66,7 +66,7 @@ def compare_both_ways(judge: AnswerJudge[Content], first: Content, second: Conte
     turned: dict[str, Literal["first", "second", ""]] = {"first": "second", "second": "first"}
     winner = there.winner if there.winner == turned.get(back.winner, "") else ""
     scores = ((there.scores[0] + back.scores[1]) / 2, (there.scores[1] + back.scores[0]) / 2)
-    return Verdict(winner, scores, there.reasons, there.advice)
+    return AnswerVerdict(winner, scores, there.reasons, there.advice)
 
 
 def borda(names: Sequence[Name], wins: Collection[tuple[Name, Name]]) -> dict[Name, float]:
@@ -150,7 +150,7 @@ class AnswerTree(Generic[Content]):
         open_answers = [answer for answer in self.answers if answer.children < CHILDREN]
         return max(open_answers, key=rate, default=None)
 
-    def add(self, parent: Draft[Content], answer: Draft[Content], verdict: Verdict | None) -> None:
+    def add(self, parent: Draft[Content], answer: Draft[Content], verdict: AnswerVerdict | None) -> None:
         """Add what was written after an answer; an answer that is there already counts as a visit alone."""
         parent.children += 1
         for above in _climb(parent):

@@ -13,7 +13,7 @@ from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
 
-from .composition import TRIES, Binding, Progress, bind_demonstration, choose_action, fits_step
+from .composition import TRIES, Binding, BindingProgress, bind_demonstration, choose_action, fits_step
 from .plans import SkillPlanner
 from .progress import took_effect
 
@@ -21,7 +21,7 @@ MOST = 6
 """Number of different demonstrations that are tried in one episode."""
 
 
-class Composer:
+class DemonstrationComposer:
     """Binds demonstrations to tasks and continues their plans."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class DemonstrationPlanner:
     waits = False
 
     def __init__(self, library: ExperienceLibrary) -> None:
-        self._library, self._skills, self._composer = library, SkillPlanner(library), Composer()
+        self._library, self._skills, self._composer = library, SkillPlanner(library), DemonstrationComposer()
 
     def follow(self, plan: Plan | None, context: Context) -> Plan | None:
         """Return the plan of a bound demonstration with the action to take now, or None if none can be followed.
@@ -143,7 +143,7 @@ def _advance(plan: Plan, binding: Binding, context: Context, repertoire: Reperto
     if at >= len(binding.steps) or tries >= TRIES:
         return None
     earlier_actions = [step.action for step in plan.done if step.part and step.source != binding.source]
-    progress = Progress(
+    progress = BindingProgress(
         tuple((step.part - 1, step.action) for step in own),
         _count_since(plan, context),
         frozenset(parse_action(action).slots[0] for action in earlier_actions if parse_action(action).slots),

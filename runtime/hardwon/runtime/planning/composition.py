@@ -112,7 +112,7 @@ def _bind_argument(parsed: ParsedAction, number: int, names: Mapping[str, str], 
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BindingProgress:
     """How far a binding has been followed."""
 
     done: tuple[tuple[int, str], ...] = ()
@@ -123,7 +123,9 @@ class Progress:
     """Things that earlier bindings of the episode acted on."""
 
 
-def choose_action(binding: Binding, at: int, progress: Progress, context: Context, repertoire: Repertoire) -> str:
+def choose_action(
+    binding: Binding, at: int, progress: BindingProgress, context: Context, repertoire: Repertoire
+) -> str:
     """Return the next action towards a step of a binding, or "" if nothing is left to try."""
     step = binding.steps[at]
     things = _find_things(binding, progress)
@@ -135,12 +137,12 @@ def choose_action(binding: Binding, at: int, progress: Progress, context: Contex
     return next(search.list_actions(), "")
 
 
-def fits_step(binding: Binding, at: int, action: str, progress: Progress) -> bool:
+def fits_step(binding: Binding, at: int, action: str, progress: BindingProgress) -> bool:
     """Return whether an action does a step of a binding."""
     return _fits(binding.steps[at], action, _find_things(binding, progress), progress.used)
 
 
-def _find_things(binding: Binding, progress: Progress) -> dict[str, str]:
+def _find_things(binding: Binding, progress: BindingProgress) -> dict[str, str]:
     """Return the things that stand for those of the demonstration, from the steps that are done."""
     things: dict[str, str] = {}
     for number, action in progress.done:
@@ -189,7 +191,7 @@ class _Search:
 
     step: BoundStep
     things: Mapping[str, str]
-    progress: Progress
+    progress: BindingProgress
     context: Context
     repertoire: Repertoire
     possible: Sequence[str]

@@ -20,7 +20,7 @@ from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm import prompts
 from hardwon.runtime.llm.structured import StructuredModel
 
-from .answer_tree import AnswerTree, Draft, Verdict, compare_both_ways
+from .answer_tree import AnswerTree, AnswerVerdict, Draft, compare_both_ways
 from .chat_planner import ChatPlanner, format_situation
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class PlanJudge:
         self._model, self._situation = model, format_situation(context, items)
         self.usage = ModelUsage()
 
-    def compare(self, first: Plan, second: Plan) -> Verdict | None:
+    def compare(self, first: Plan, second: Plan) -> AnswerVerdict | None:
         """Return which plan is better and why, or None without a usable answer."""
         plans = [f"{heading}\n{prompts.block('plan', format_draft(plan))}" for heading, plan in
                  (("Plan A:", first), ("Plan B:", second))]  # fmt: skip
@@ -136,13 +136,13 @@ def format_draft(plan: Plan) -> str:
     return "\n".join(f"{n}. {step.action}" for n, step in enumerate(plan.open, 1))
 
 
-def _parse_verdict(answer: Mapping[str, Any]) -> Verdict:
+def _parse_verdict(answer: Mapping[str, Any]) -> AnswerVerdict:
     winners: dict[Any, Literal["first", "second", ""]] = {"A": "first", "B": "second", "equal": ""}
     if answer["winner"] not in winners:
         raise ValueError(f"winner is {answer['winner']!r}; it is A, B or equal")
     scores = (_parse_score(answer["score_a"]), _parse_score(answer["score_b"]))
     advice = answer.get("advice")
-    return Verdict(
+    return AnswerVerdict(
         winners[answer["winner"]], scores, str(answer["reasons"]), advice if isinstance(advice, str) else ""
     )  # fmt: skip
 

@@ -27,7 +27,7 @@ EXACT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PathEnd:
     """What was found at the end of a path."""
 
     reward: float = 0.0
@@ -41,16 +41,16 @@ class Look:
     """Actions to continue with and their priors; none where the episode is over."""
 
 
-class World(Protocol):
+class Simulator(Protocol):
     """The states that a search visits, each named by its path of actions from the current one."""
 
-    def look(self, path: Sequence[str]) -> Look | None:
+    def look(self, path: Sequence[str]) -> PathEnd | None:
         """Return what is at the end of a path, or None if nobody can tell; the empty path is the current state."""
         ...
 
 
 @dataclass(slots=True)
-class Node:
+class SearchNode:
     """A state of the tree."""
 
     path: tuple[str, ...]
@@ -62,7 +62,7 @@ class Node:
     closed: bool = False
     """Whether nothing more can be learned below."""
     solved: bool = False
-    children: list["Node"] = field(default_factory=list)
+    children: list["SearchNode"] = field(default_factory=list)
 
     @property
     def mean(self) -> float:
@@ -70,7 +70,7 @@ class Node:
         return self.total / self.visits if self.visits else 0.0
 
 
-def score_child(child: Node, parent_visits: int, exploration: float) -> float:
+def score_child(child: SearchNode, parent_visits: int, exploration: float) -> float:
     """Return the PUCT score of a child.
 
     Worked example, c = 1: of two children with priors 0.8 and 0.2, visits 3 and 1, and means 0.1 and 0.5, below a
@@ -79,7 +79,7 @@ def score_child(child: Node, parent_visits: int, exploration: float) -> float:
     return child.mean + exploration * child.prior * math.sqrt(parent_visits) / (1 + child.visits)
 
 
-def back_up(nodes: Sequence[Node], value: float, discount: float = DISCOUNT) -> None:
+def back_up(nodes: Sequence[SearchNode], value: float, discount: float = DISCOUNT) -> None:
     """Add the return of a simulation to the nodes on its path, the root first."""
     returned = value
     for node in reversed(nodes):
@@ -110,13 +110,13 @@ class Searcher:
             )
         self._simulations, self._exploration, self._depth, self._seconds = simulations, exploration, depth, seconds
 
-    def search(self, world: World) -> Node:
+    def search(self, world: Simulator) -> SearchNode:
         """Return the root of a searched tree; see `select_path`.
 
         The search ends early when an exact look shows a solution, or when all that may follow has been seen. With one
         proposal or without simulations nothing is imagined.
         """
-        root = Node((), visits=0)
+        root = SearchNode((), visits=0)
         look = world.look(())
         if look is None or not look.proposals:
             return root
@@ -129,7 +129,7 @@ class Searcher:
             self._simulate(root, world)
         return root
 
-    def _simulate(self, root: Node, world: World) -> None:
+    def _simulate(self, root: SearchNode, world: Simulator) -> None:
         """Look at one more node, and add its return to those above."""
         nodes = [root]
         while nodes[-1].children:
@@ -157,11 +157,11 @@ class Searcher:
             node.solved = node.solved or any(child.solved for child in node.children)
 
 
-def _open(node: Node, look: Look) -> None:
-    node.children = [Node((*node.path, action), prior) for action, prior in look.proposals]
+def _open(node: SearchNode, look: PathEnd) -> None:
+    node.children = [SearchNode((*node.path, action), prior) for action, prior in look.proposals]
 
 
-def select_path(root: Node, *, least: int = 2) -> tuple[str, ...]:
+def select_path(root: SearchNode, *, least: int = 2) -> tuple[str, ...]:
     """Return the actions of the best path: that of a solution, else the most visited children.
 
     A path goes on only through children with at least `least` visits, because single visits are in no order. The
@@ -179,7 +179,7 @@ def select_path(root: Node, *, least: int = 2) -> tuple[str, ...]:
     return path
 
 
-def is_undecided(root: Node) -> bool:
+def is_undecided(root: SearchNode) -> bool:
     """Return whether the search found no difference between the actions that it visited."""
     means = [child.mean for child in root.children if child.visits]
     return not root.solved and (not means or max(means) - min(means) < 1e-9)

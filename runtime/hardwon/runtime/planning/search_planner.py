@@ -13,13 +13,13 @@ from dataclasses import replace
 
 from hardwon.memory import ExperienceLibrary, Item, Step
 from hardwon.runtime.interfaces.diagnosis import diagnose
-from hardwon.runtime.interfaces.extension import Imagined, Model, Proposer, Value
+from hardwon.runtime.interfaces.extension import Imagined, Model, Proposer, ValueModel
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory, place
 
 from .proposals import EstimatedActions, RecalledValue
-from .search import Look, Node, Searcher, is_undecided, select_path
+from .search import PathEnd, Searcher, SearchNode, is_undecided, select_path
 
 CANDIDATES = 10
 """Number of actions to consider in a state."""
@@ -39,7 +39,7 @@ class SearchPlanner:
         *,
         searcher: Searcher | None = None,
         proposer: Proposer | None = None,
-        value: Value | None = None,
+        value: ValueModel | None = None,
         candidates: int = CANDIDATES,
     ) -> None:
         """Create a planner."""
@@ -73,7 +73,7 @@ class SearchPlanner:
             return ()
         return tuple(PlannedStep(first + n, action) for n, action in enumerate(path))
 
-    def search(self, context: Context) -> Node:
+    def search(self, context: Context) -> SearchNode:
         """Return the root of the tree that was searched from here."""
         world = _ImaginedWorld(self._library, self._model, self._proposer, self._value, self._candidates, context)
         return self._searcher.search(world)
@@ -87,7 +87,7 @@ class _ImaginedWorld:
         library: ExperienceLibrary,
         model: Model,
         proposer: Proposer,
-        value: Value,
+        value: ValueModel,
         candidates: int,
         context: Context,
     ) -> None:
@@ -97,11 +97,11 @@ class _ImaginedWorld:
         self._rewards: dict[tuple[str, ...], float] = {(): 0.0}
         self._seen = {_identify(context, 0.0)}
 
-    def look(self, path: Sequence[str]) -> Look | None:
+    def look(self, path: Sequence[str]) -> PathEnd | None:
         """Return what is at the end of a path."""
         path = tuple(path)
         if not path:
-            return Look(proposals=self._propose(self._contexts[()]))
+            return PathEnd(proposals=self._propose(self._contexts[()]))
         before, action = self._contexts[path[:-1]], path[-1]
         imagined = self._model.imagine(self._contexts[()], path)
         if imagined is None:
@@ -109,7 +109,7 @@ class _ImaginedWorld:
         if imagined.done:
             solved = bool(imagined.info.get("success"))
             worth = imagined.certainty if solved else -imagined.certainty
-            return Look(imagined.reward, worth, True, solved, imagined.certainty)
+            return PathEnd(imagined.reward, worth, True, solved, imagined.certainty)
         context = self._contexts[path] = self._recall(_continue(before, action, imagined))
         value = imagined.certainty * max(-1.0, min(1.0, self._value.judge(context).value))
         # A state that this search has seen before, perhaps the one before the action, is not continued again.
@@ -117,7 +117,7 @@ class _ImaginedWorld:
         identity = _identify(context, self._rewards[path])
         proposals = () if identity in self._seen else self._propose(context)
         self._seen.add(identity)
-        return Look(imagined.reward, value, certainty=imagined.certainty, proposals=proposals)
+        return PathEnd(imagined.reward, value, certainty=imagined.certainty, proposals=proposals)
 
     def _propose(self, context: Context) -> tuple[tuple[str, float], ...]:
         proposals = self._proposer.propose(context, self._candidates)

@@ -59,7 +59,7 @@ MAX_WHY = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ChatRequest:
     """One request to the model."""
 
     messages: tuple[Any, ...]
@@ -86,9 +86,9 @@ class Pause:
     seconds: float
 
 
-Reply = Any
+ModelReply = Any
 """A message, an exception in its place, or None after a pause."""
-Exchange = Generator[Ask | Pause, Reply, Decision]
+ChatExchange = Generator[ChatRequest | Pause, ModelReply, Decision]
 
 
 class ChatPolicy:
@@ -181,7 +181,7 @@ class ChatPolicy:
 
     # ---- one decision, independent of how requests are answered
 
-    def _conversation(self, context: Context) -> Exchange:
+    def _conversation(self, context: Context) -> ChatExchange:
         only, tally, last = prompts.choices(context), _Tally(self._price), ""
         chat = self._conversations.advance(context)
         ask = first = self._open_request(chat)
@@ -227,16 +227,16 @@ class ChatPolicy:
             return self._build_decision(action, last, tally, nearest=True)
         raise self._build_failure(tally)
 
-    def _open_request(self, chat: Conversation) -> Ask:
+    def _open_request(self, chat: Conversation) -> ChatRequest:
         """Return the request for the open turn, in the model's own form of tools if it has one."""
         # other builders than that of all turns write texts
         if not (self._has_form and chat.tools and isinstance(chat.builder, AllTurns)):
-            return Ask(chat.messages())
+            return ChatRequest(chat.messages())
         # a thought stands before a call, so the answer is then free
         calls = chat.turns[-1].calls and not self._speaks
-        return Ask(tuple(build_messages(chat)), tools=tuple(list_tools(chat)), calls=calls)
+        return ChatRequest(tuple(build_messages(chat)), tools=tuple(list_tools(chat)), calls=calls)
 
-    def _is_unsupported(self, error: Exception, ask: Ask) -> bool:
+    def _is_unsupported(self, error: Exception, ask: ChatRequest) -> bool:
         """Return whether the provider may have rejected the output constraint.
 
         The request is then repeated without it.
@@ -248,7 +248,7 @@ class ChatPolicy:
             self._structured = "never"
         return True
 
-    def _wait(self, error: Exception, tally: "_Tally") -> Generator[Pause, Reply, bool]:
+    def _wait(self, error: Exception, tally: "_Tally") -> Generator[Pause, ModelReply, bool]:
         """Record an error and pause; return False if a retry is useless."""
         if isinstance(error, TimeoutError):
             tally.add_problem(f"no answer within {self._timeout_s:g} s", "")
@@ -283,7 +283,7 @@ class ChatPolicy:
 
     # ---- answering a request
 
-    def _serve(self, request: Ask | Pause) -> Reply:
+    def _serve(self, request: ChatRequest | Pause) -> ModelReply:
         if isinstance(request, Pause):
             (self._sleep or time.sleep)(request.seconds)
             return None
@@ -293,7 +293,7 @@ class ChatPolicy:
         except Exception as error:  # the conversation decides whether to retry
             return error
 
-    async def _aserve(self, request: Ask | Pause) -> Reply:
+    async def _aserve(self, request: ChatRequest | Pause) -> ModelReply:
         if isinstance(request, Pause):
             await asyncio.sleep(0 if self._sleep else request.seconds)
             return self._sleep(request.seconds) if self._sleep else None
@@ -310,7 +310,7 @@ class ChatPolicy:
         except Exception as error:  # the conversation decides whether to retry
             return error
 
-    def _constrain(self, request: Ask) -> Any:
+    def _constrain(self, request: ChatRequest) -> Any:
         if request.tools:
             return self._model.bind(tools=[*request.tools], tool_choice="required" if request.calls else "none")
         only = request.only
@@ -339,7 +339,7 @@ class _Tally:
     problems: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
 
-    def count(self, ask: Ask, message: "BaseMessage") -> str:
+    def count(self, ask: ChatRequest, message: "BaseMessage") -> str:
         """Return the text of an answer and add its tokens to the usage.
 
         If the provider reports no counts, four characters are taken as one token.
@@ -430,7 +430,7 @@ def _build_schema(actions: tuple[str, ...]) -> dict[str, Any]:
 # ---- helpers
 
 
-def _advance(conversation: Exchange, reply: Reply) -> Ask | Pause | Decision:
+def _advance(conversation: ChatExchange, reply: ModelReply) -> ChatRequest | Pause | Decision:
     """Return the next request, or the decision that ends the conversation."""
     try:
         return conversation.send(reply)

@@ -49,7 +49,7 @@ MOST_DEAD = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _ScoredAction:
     """An action with its score; the first action of a way if it is for an action at another location."""
 
     action: str
@@ -99,11 +99,11 @@ class OutlookPolicy:
 NO_OUTLOOK = Outlook(0.0)
 
 
-def _get_score(choice: _Choice) -> float:
+def _get_score(choice: _ScoredAction) -> float:
     return choice.score
 
 
-def _list_choices(context: Context, candidates: list[str]) -> Iterator[_Choice]:
+def _list_choices(context: Context, candidates: list[str]) -> Iterator[_ScoredAction]:
     """Yield the candidates with their scores, and the ways to actions at other locations."""
 
     def score(outlook: Outlook) -> float:
@@ -116,14 +116,14 @@ def _list_choices(context: Context, candidates: list[str]) -> Iterator[_Choice]:
     yield from _score_elsewhere(context, candidates, safe, score)
 
 
-def _score_here(context: Context, candidates: list[str], score: Callable[[Outlook], float]) -> Iterator[_Choice]:
+def _score_here(context: Context, candidates: list[str], score: Callable[[Outlook], float]) -> Iterator[_ScoredAction]:
     """Yield the candidates with their scores, less the penalties for repetition."""
     outlooks, working, state = context.prospects.by_action, context.working, context.state
     for action in candidates:
         outlook = outlooks.get(action, NO_OUTLOOK)
         worn = WEAR * working.tries(state, action) + REPEAT * working.tries_since_gain(state, action)
         # The random part breaks ties.
-        yield _Choice(action, outlook, score(outlook) - worn + 1e-6 * context.rng.random())
+        yield _ScoredAction(action, outlook, score(outlook) - worn + 1e-6 * context.rng.random())
 
 
 def _score_elsewhere(
@@ -131,7 +131,7 @@ def _score_elsewhere(
     candidates: list[str],
     elsewhere: Iterator[Elsewhere],
     score: Callable[[Outlook], float],
-) -> Iterator[_Choice]:
+) -> Iterator[_ScoredAction]:
     """Yield the ways that can be begun, with the discounted scores of the actions they are for.
 
     Tries of the action there count, and so do those of the way's first action. Otherwise the agent would walk to and
@@ -146,10 +146,10 @@ def _score_elsewhere(
             if far.first in possible and far.outlook.dead <= MOST_DEAD:
                 tries = working.tries_since_gain(place, far.action) + first_tries[far.first]
                 value = (score(far.outlook) - REPEAT * tries) * DISCOUNT**far.steps
-                yield _Choice(far.first, far.outlook, value, far)
+                yield _ScoredAction(far.first, far.outlook, value, far)
 
 
-def _find_fresh(context: Context, allowed: list[str]) -> _Choice | None:
+def _find_fresh(context: Context, allowed: list[str]) -> _ScoredAction | None:
     """Return the action with the best chance among those that the last paid step made possible, if there is any."""
     paid = max((t for t, step in enumerate(context.history) if step.reward > 0), default=-1)
     if paid < 0:
@@ -158,14 +158,14 @@ def _find_fresh(context: Context, allowed: list[str]) -> _Choice | None:
     earlier.update(step.action for step in context.history[paid + 1 :])
     outlooks = context.prospects.by_action
     fresh = [
-        _Choice(action, outlooks[action], outlooks[action].chance + 1e-6 * context.rng.random())
+        _ScoredAction(action, outlooks[action], outlooks[action].chance + 1e-6 * context.rng.random())
         for action in allowed
         if action not in earlier and action in outlooks and outlooks[action].chance >= SLIGHT
     ]
     return max(fresh, key=_get_score, default=None)
 
 
-def _find_bold(context: Context, allowed: list[str], candidates: list[str]) -> _Choice | None:
+def _find_bold(context: Context, allowed: list[str], candidates: list[str]) -> _ScoredAction | None:
     """Return the best risk of a frozen agent that is stuck, or the best estimated return if no risk is worth it.
 
     A lost task costs as much as one reward, because there is not more to be had, and what was rarely tried is not
@@ -183,7 +183,7 @@ def _find_bold(context: Context, allowed: list[str], candidates: list[str]) -> _
     return best if best is not None and best.score >= STUCK else _find_best_return(context, candidates)
 
 
-def _find_best_return(context: Context, candidates: list[str]) -> _Choice | None:
+def _find_best_return(context: Context, candidates: list[str]) -> _ScoredAction | None:
     """Return the candidate whose estimated return exceeds the mean most, if the library has estimates."""
     estimates = context.read_estimates(context.actions)
     unit, outlooks = context.prospects.scale, context.prospects.by_action
@@ -194,7 +194,7 @@ def _find_best_return(context: Context, candidates: list[str]) -> _Choice | None
     choices = _score_here(context, candidates, lambda outlook: outlook.value)
     return max(
         (
-            _Choice(
+            _ScoredAction(
                 choice.action,
                 outlooks.get(choice.action, NO_OUTLOOK),
                 choice.score + RETURNS * (values[choice.action] - mean) / unit,
@@ -233,7 +233,7 @@ def _compute_exploration(best: float, practice: int) -> float:
     return RARELY if best >= PROMISING else max(end, start - (start - end) * practice / over)
 
 
-def _build_reasons(choice: _Choice, learning: bool) -> Reasons:
+def _build_reasons(choice: _ScoredAction, learning: bool) -> Reasons:
     """Return the value with its parts, and the plan if the action is the first of a way."""
     outlook, far = choice.outlook, choice.far
     parts = {"gain": outlook.gain, "unlock": outlook.unlock, "lost": outlook.lost}

@@ -14,7 +14,7 @@ from typing import Literal
 
 from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, PolicyFailure
-from hardwon.runtime.interfaces.extension import Proposer, Value
+from hardwon.runtime.interfaces.extension import Proposer, ValueModel
 from hardwon.runtime.interfaces.methods import METHODS
 from hardwon.runtime.interfaces.types import Context, Decision, Policy
 from hardwon.runtime.interfaces.usage import ModelUsage
@@ -81,7 +81,7 @@ class RankedPolicy:
     """Asks another policy several times, and takes the answer after which similar steps earned most."""
 
     def __init__(
-        self, inner: Policy, *, n: int = 5, proposer: Proposer | None = None, value: Value | None = None
+        self, inner: Policy, *, n: int = 5, proposer: Proposer | None = None, value: ValueModel | None = None
     ) -> None:
         """Wrap a policy."""
         if n < 1:

@@ -14,7 +14,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.loop.episode_tally import EpisodeTally
 
-from .guide import StrategyChoice, Trial, add_trial
+from .guide import StrategyChoice, StrategyTrial, add_trial
 from .strategy import Strategy
 
 AUTO = "auto"
@@ -41,7 +41,7 @@ class AutomaticGuide:
         """Create a guide; the first strategy is used until there are records."""
         self.strategies = tuple(strategies)
         self._names = [strategy.name for strategy in self.strategies]
-        self._trials: tuple[ExperienceLibrary, EpisodeTally[list[Trial]]] | None = None
+        self._trials: tuple[ExperienceLibrary, EpisodeTally[list[StrategyTrial]]] | None = None
 
     def choose(
         self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False
@@ -58,7 +58,7 @@ class AutomaticGuide:
             return StrategyChoice(min(self._names, key=tests.count), is_test=True)
         return StrategyChoice(self._choose_explorer([trial for trial in trials if not trial.is_test][-WINDOW:]))
 
-    def _choose_explorer(self, trials: Sequence[Trial]) -> str:
+    def _choose_explorer(self, trials: Sequence[StrategyTrial]) -> str:
         """Return the strategy with the highest upper bound on what it achieves while it explores."""
         gains = {name: [_measure(trial) for trial in trials if trial.strategy == name] for name in self._names}
 
@@ -69,15 +69,15 @@ class AutomaticGuide:
 
         return max(self._names, key=bound)
 
-    def _read_trials(self, library: ExperienceLibrary, environment: str) -> list[Trial]:
+    def _read_trials(self, library: ExperienceLibrary, environment: str) -> list[StrategyTrial]:
         """Return the episodes of these strategies, oldest first."""
         if self._trials is None or self._trials[0] is not library:
-            self._trials = library, EpisodeTally(library, list[Trial], add_trial)
+            self._trials = library, EpisodeTally(library, list[StrategyTrial], add_trial)
         trials = self._trials[1].read()
         return [each for each in trials if each.strategy in self._names and environment in ("", each.environment)]
 
 
-def rate_strategy(trials: Sequence[Trial], name: str) -> float:
+def rate_strategy(trials: Sequence[StrategyTrial], name: str) -> float:
     """Return what a strategy achieves when it does not explore, in [0, 1]; 0.5 without any episode.
 
     The mean over its recent tests and, with less weight, its recent other episodes, shrunk to 0.5 by one test.
@@ -88,7 +88,7 @@ def rate_strategy(trials: Sequence[Trial], name: str) -> float:
     return (sum(tests) + EXPLORED * sum(explored) + 0.5) / (len(tests) + EXPLORED * len(explored) + 1)
 
 
-def _measure(trial: Trial) -> float:
+def _measure(trial: StrategyTrial) -> float:
     """Return the mean of success and score: before the first success, the score tells the strategies apart."""
     return (trial.success + trial.score) / 2
 

@@ -13,7 +13,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.records.episodes import read_outcome
 from hardwon.runtime.interfaces.methods import METHODS
-from hardwon.runtime.loop.episode_tally import EpisodeTally, Row
+from hardwon.runtime.loop.episode_tally import EpisodeRow, EpisodeTally
 
 from .strategy import Strategy
 
@@ -26,7 +26,7 @@ TEST = "test"
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class StrategyTrial:
     """One recorded episode of a strategy."""
 
     strategy: str
@@ -74,7 +74,7 @@ class StrategyGuide:
             raise ConfigError(f"price is {price} and explore is {explore}; use 0 or more.")
         self.strategies = tuple(strategies)
         self._price, self._explore = price, explore
-        self._trials: tuple[ExperienceLibrary, EpisodeTally[list[Trial]]] | None = None
+        self._trials: tuple[ExperienceLibrary, EpisodeTally[list[StrategyTrial]]] | None = None
 
     def choose(
         self, task: str, library: ExperienceLibrary, environment: str = "", *, learns: bool = False
@@ -99,17 +99,17 @@ class StrategyGuide:
         tried = [name for name in names if name in scores]
         return StrategyChoice(max(tried, key=rate) if tried else names[0])
 
-    def score(self, trials: Sequence[Trial]) -> dict[str, float]:
+    def score(self, trials: Sequence[StrategyTrial]) -> dict[str, float]:
         """Return the mean of success - price * tokens / 1000 of every strategy with episodes."""
         gains: dict[str, list[float]] = {}
         for trial in trials:
             gains.setdefault(trial.strategy, []).append(trial.success - self._price * trial.tokens / 1000)
         return {name: fmean(values) for name, values in gains.items()}
 
-    def _select_trials(self, task: str, library: ExperienceLibrary, environment: str) -> list[Trial]:
+    def _select_trials(self, task: str, library: ExperienceLibrary, environment: str) -> list[StrategyTrial]:
         """Return the episodes of the task if there are enough, or else those of all tasks of the environment."""
         if self._trials is None or self._trials[0] is not library:
-            self._trials = library, EpisodeTally(library, list[Trial], add_trial)
+            self._trials = library, EpisodeTally(library, list[StrategyTrial], add_trial)
         names = {strategy.name for strategy in self.strategies}
         trials = [
             trial
@@ -131,17 +131,19 @@ def find_waiting(names: Sequence[str], counts: Mapping[str, int]) -> str | None:
     return None
 
 
-def read_trials(library: ExperienceLibrary, environment: str = "") -> list[Trial]:
+def read_trials(library: ExperienceLibrary, environment: str = "") -> list[StrategyTrial]:
     """Return the trusted episodes of a library that were played with a strategy, oldest first."""
-    trials = EpisodeTally(library, list[Trial], add_trial).read()
+    trials = EpisodeTally(library, list[StrategyTrial], add_trial).read()
     return [trial for trial in trials if environment in ("", trial.environment)]
 
 
-def add_trial(trials: list[Trial], row: Row) -> None:
+def add_trial(trials: list[StrategyTrial], row: EpisodeRow) -> None:
     """Add the trial of an episode, if it was played with a strategy."""
     meta = row["meta"]
     if STRATEGY in meta:
         tokens = int(meta.get("prompt_tokens", 0)) + int(meta.get("completion_tokens", 0))
         environment = str(meta.get("environment", ""))
         success, score = read_outcome(row) or 0.0, float(row["score"])
-        trials.append(Trial(meta[STRATEGY], row["task"], success, tokens, environment, score, bool(meta.get(TEST))))
+        trials.append(
+            StrategyTrial(meta[STRATEGY], row["task"], success, tokens, environment, score, bool(meta.get(TEST)))
+        )

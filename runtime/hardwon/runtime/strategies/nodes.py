@@ -8,7 +8,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.runtime.interfaces.types import Environment, Policy
 from hardwon.runtime.loop.budgets import StepLimit
 from hardwon.runtime.loop.nodes import Nodes
-from hardwon.runtime.loop.state import EpisodeState, Live, Update
+from hardwon.runtime.loop.state import EpisodeState, LiveEpisode, StateUpdate
 from hardwon.runtime.policies.ranked import RankedPolicy
 
 from .components import as_policy, resolve_planner
@@ -41,7 +41,7 @@ class NodesByStrategy:
     """The nodes of each strategy in a test: they record, and neither explore nor withhold items."""
     chooser: Chooser
 
-    def begin(self, episode: EpisodeState) -> Update:
+    def begin(self, episode: EpisodeState) -> StateUpdate:
         """Reset the environment, and choose the strategy by the task of the first state."""
         update = self.base.begin(episode)
         task = update["state"].task if "state" in update else episode["task"]
@@ -54,7 +54,7 @@ class NodesByStrategy:
         """Return the nodes of an episode."""
         return (self.tests if episode.get("is_test") else self.variants)[episode["strategy"]]
 
-    def with_live(self, live: Mapping[str, Live]) -> "NodesByStrategy":
+    def with_live(self, live: Mapping[str, LiveEpisode]) -> "NodesByStrategy":
         """Return these nodes for the episodes of another dictionary."""
         variants = {name: nodes.with_live(live) for name, nodes in self.variants.items()}
         tests = {name: nodes.with_live(live) for name, nodes in self.tests.items()}

@@ -16,12 +16,12 @@ from hardwon.runtime.llm.chat_model import awaits, in_own_loop, in_thread, name_
 from hardwon.runtime.llm.prompts import block, step_line
 
 from .sharing import build_key, shorten
-from .sharing_policy import Candidate, Choice
+from .sharing_policy import Choice, SharingInput
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-Messages = list[tuple[str, str]]
+RoleMessages = list[tuple[str, str]]
 LIMIT = 4_000
 """Maximum characters of a step, a task, or an answer in a prompt."""
 SHOWN = 40
@@ -46,7 +46,7 @@ class TimedModel:
         self._timeout_s, self._by_name = timeout_s, isinstance(model, str)
         self.name = model if isinstance(model, str) else name_of(model)
 
-    async def answer(self, messages: Messages) -> tuple[str, ModelUsage]:
+    async def answer(self, messages: RoleMessages) -> tuple[str, ModelUsage]:
         """Return the answer and its usage; "" if the model fails or does not answer in time."""
         model = self._model
         try:
@@ -81,7 +81,7 @@ class ChatAdmission:
         """
         self._model = TimedModel(model, timeout_s=timeout_s)
 
-    async def decide(self, candidate: Candidate) -> Choice:
+    async def decide(self, candidate: SharingInput) -> Choice:
         """Decide whether to share a step. The probability is 1 or 0, because chat models report none."""
         keys = "\n".join(candidate.keys[-SHOWN:]) or "(nothing yet)"
         sections = [
@@ -115,7 +115,7 @@ class ChatSummary:
         return shorten(answer) or build_key(step)
 
 
-class ChatJudge:
+class ChatTeamJudge:
     """Chooses the best of the teams' answers; without a usable choice, the vote decides."""
 
     def __init__(self, model: "BaseChatModel | str", *, timeout_s: float = 60.0) -> None:

@@ -24,7 +24,7 @@ from hardwon.runtime.interfaces.types import Context, Decision, Described, Envir
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm.chat_model import in_thread
 
-from .sharing_policy import Admission, Candidate, Choice, extract_words
+from .sharing_policy import Choice, SharingInput, SharingPolicy, extract_words
 
 KEY_WORDS = 20
 """Maximum number of words of a key."""
@@ -42,10 +42,10 @@ PULL_SCHEMA = {"type": "object", "properties": {"entry": {"type": "integer"}}, "
 _SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
 
 T = TypeVar("T")
-Outcome = tuple[State, float, bool, Info]
+StepOutcome = tuple[State, float, bool, Info]
 Summarise = Callable[[Step], str | Awaitable[str]]
 """Maps a step to its key."""
-Watch = Callable[["TeamEvent"], None]
+OnTeamEvent = Callable[["TeamEvent"], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Shared:
 
     team: str
     t: int
-    candidate: Candidate
+    candidate: SharingInput
     choice: Choice
     entry: int | None
     step: Step
@@ -109,11 +109,11 @@ class Desk:
         self,
         bank: Bank | None,
         team: str,
-        admission: Admission,
+        admission: SharingPolicy,
         *,
         summarise: Summarise = build_key,
         value: Callable[[Sequence[Step]], str] = get_value,
-        watch: Watch = lambda event: None,
+        watch: OnTeamEvent = lambda event: None,
         threads: bool = True,
     ) -> None:
         """Create a desk."""
@@ -173,7 +173,7 @@ class Desk:
         await self.look()  # the decision depends on the keys that are already in the bank
         costs = self._costs
         mean = sum(costs) / len(costs) if costs else 0.0
-        candidate = Candidate(
+        candidate = SharingInput(
             step.pre.task,
             tuple(entry.key for entry in self._entries),
             step.action,
@@ -328,7 +328,7 @@ class SharedEnvironment:
         self.name = inner.name
         self.keeps_time = bool(getattr(inner, "keeps_time", False))
 
-    async def astep(self, action: str) -> Outcome:
+    async def astep(self, action: str) -> StepOutcome:
         """Return the outcome of an action, from the bank or from the environment."""
         inner: Any = self._inner
         # Calls with side effects must run for every team.
@@ -338,7 +338,7 @@ class SharedEnvironment:
             if value is not None:
                 # It took no time, so an admission by cost does not share the finding a second time.
                 self._desk.took(0.0)
-                outcome: Outcome = inner.answered(action, value)
+                outcome: StepOutcome = inner.answered(action, value)
                 return outcome
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -348,14 +348,14 @@ class SharedEnvironment:
             self._desk.took(clock() - began)
             self._desk.calls += 1
 
-    async def _run_step(self, action: str) -> Outcome:
+    async def _run_step(self, action: str) -> StepOutcome:
         inner: Any = self._inner
         if hasattr(inner, "astep"):
-            outcome: Outcome = await inner.astep(action)
+            outcome: StepOutcome = await inner.astep(action)
             return outcome
         return await asyncio.wrap_future(in_thread(lambda: self._inner.step(action)))
 
-    def step(self, action: str) -> Outcome:
+    def step(self, action: str) -> StepOutcome:
         """Take an action; the synchronous version of `astep`."""
         return asyncio.run(self.astep(action))
 

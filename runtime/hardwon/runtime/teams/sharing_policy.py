@@ -30,7 +30,7 @@ NO_USAGE = ModelUsage()
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SharingInput:
     """The input of a sharing decision: the task, the existing keys, and the step."""
 
     task: str
@@ -57,12 +57,12 @@ class Choice:
     usage: ModelUsage = NO_USAGE
 
 
-class Admission(Protocol):
+class SharingPolicy(Protocol):
     """Decides whether a step is shared."""
 
     name: str
 
-    async def decide(self, candidate: Candidate) -> Choice:
+    async def decide(self, candidate: SharingInput) -> Choice:
         """Decide whether to share a step; this may wait for a model."""
         ...
 
@@ -72,7 +72,7 @@ class AdmitAll:
 
     name = "all"
 
-    async def decide(self, candidate: Candidate) -> Choice:
+    async def decide(self, candidate: SharingInput) -> Choice:
         """Return a decision to share."""
         return Choice(True, 1.0)
 
@@ -82,7 +82,7 @@ class AdmitNone:
 
     name = "none"
 
-    async def decide(self, candidate: Candidate) -> Choice:
+    async def decide(self, candidate: SharingInput) -> Choice:
         """Return a decision not to share."""
         return Choice(False, 0.0)
 
@@ -101,7 +101,7 @@ class RuleAdmission:
         """
         self._like, self._quick = like, quick
 
-    async def decide(self, candidate: Candidate) -> Choice:
+    async def decide(self, candidate: SharingInput) -> Choice:
         """Decide by success, similarity to the keys, and cost."""
         is_new = max_similarity(candidate.key, candidate.keys) < self._like
         admit = candidate.success and bool(candidate.value.strip()) and is_new and candidate.cost > self._quick
@@ -128,7 +128,7 @@ NAMES = (
 """Names of the features, in order."""
 
 
-def compute_features(candidate: Candidate) -> Vector:
+def compute_features(candidate: SharingInput) -> Vector:
     """Return the features of a candidate, shape (len(NAMES),), roughly in [0, 1]; see `NAMES`."""
     words, keys = extract_words(candidate.key), candidate.keys
     x = np.zeros(len(NAMES))
@@ -202,7 +202,7 @@ class LogisticAdmission:
         if self.weights.shape != (size,):
             raise ConfigError(f"admission has {self.weights.size} weights for {size} features; train it again.")
 
-    async def decide(self, candidate: Candidate) -> Choice:
+    async def decide(self, candidate: SharingInput) -> Choice:
         """Decide whether to share a candidate: sampled, or the more likely decision."""
         return self.choose(self.features(candidate))
 
@@ -218,7 +218,7 @@ class LogisticAdmission:
         score = min(max(float(self.weights @ x), -20.0), 20.0)
         return 1.0 / (1.0 + math.exp(-score))
 
-    def features(self, candidate: Candidate) -> Vector:
+    def features(self, candidate: SharingInput) -> Vector:
         """Return all features of a candidate, those of the embedder last."""
         x = compute_features(candidate)
         if self.embedder is None:

@@ -7,7 +7,7 @@
 The team is a LangGraph graph with one node per member, all of which run concurrently, and a final node that
 aggregates the answers. A member is an agent, or a team that acts as one reader and writer of the bank. The
 first verified success ends the run for all members. `sharing` implements how members share, and an
-`Admission` decides what they share. The bank is dropped at the end unless the caller opened it.
+`SharingPolicy` decides what they share. The bank is dropped at the end unless the caller opened it.
 """
 
 import asyncio
@@ -26,12 +26,22 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.agent import Agent, Result
 
 from .reading import ReadingPolicy
-from .sharing import Desk, Shared, SharedEnvironment, SharedPolicy, Summarise, TeamEvent, Watch, build_key, get_value
-from .sharing_policy import Admission, RuleAdmission
+from .sharing import (
+    Desk,
+    OnTeamEvent,
+    Shared,
+    SharedEnvironment,
+    SharedPolicy,
+    Summarise,
+    TeamEvent,
+    build_key,
+    get_value,
+)
+from .sharing_policy import RuleAdmission, SharingPolicy
 
-Judge = Callable[[str, Sequence[str]], int | Awaitable[int | None] | None]
+TeamJudge = Callable[[str, Sequence[str]], int | Awaitable[int | None] | None]
 """Maps the task and the answers, in order of the members, to the index of the best answer, or None."""
-Aggregate = Literal["vote", "best"] | Judge
+Aggregate = Literal["vote", "best"] | TeamJudge
 Access = Literal["pull", "show"]
 
 
@@ -153,7 +163,7 @@ class Team:
         self,
         agents: "Sequence[Agent | Team]",
         bank: Bank | Callable[[str], Bank] | None = None,
-        admission: Admission | None = None,
+        admission: SharingPolicy | None = None,
         *,
         aggregate: Aggregate = "vote",
         first: bool = True,
@@ -162,7 +172,7 @@ class Team:
         summarise: Summarise = build_key,
         value: Callable[[Sequence[Step]], str] | None = None,
         access: Access = "pull",
-        watch: Watch = lambda event: None,
+        watch: OnTeamEvent = lambda event: None,
     ) -> None:
         """Create a team.
 
@@ -192,7 +202,7 @@ class Team:
         if access not in ("pull", "show"):
             raise ConfigError(f"access is {access!r}; use 'pull' or 'show'.")
         self._agents, self._bank = list(agents), bank
-        self._admission: Admission = admission or RuleAdmission()
+        self._admission: SharingPolicy = admission or RuleAdmission()
         self._aggregate: Aggregate = aggregate
         self._first, self._keep = first, keep
         self._summarise, self._watch = summarise, watch

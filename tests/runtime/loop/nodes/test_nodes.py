@@ -15,7 +15,7 @@ from hardwon.runtime.interfaces.types import Decision
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.loop.nodes import MAX_POLICY_FAILURES, ROUTES, TARGETS
-from hardwon.runtime.loop.state import Live
+from hardwon.runtime.loop.state import LiveEpisode
 from hardwon.runtime.planning.plans import SkillPlanner
 
 from .states import RED, episode, forbid, settings
@@ -52,7 +52,7 @@ def test_the_context_has_the_tools_of_the_environment_with_their_schemas(nodes):
         return at
 
     environment = ToolEnvironment([look])
-    nodes.live["t"] = Live(Watched(environment), WorkingMemory())
+    nodes.live["t"] = LiveEpisode(Watched(environment), WorkingMemory())
     nodes.policy.reads = "text"
     assert nodes.context(episode(recollection=Recollection())).tools == environment.tool_schemas()
     nodes.policy.reads = "values"

@@ -20,7 +20,7 @@ import httpx
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from hardwon.memory.errors import AdapterRefused, ConfigError, EngineFailure, EngineUnreachable, UnknownName
-from hardwon.memory.wire import PLAIN_ANSWERS, Answer, add_chunk
+from hardwon.memory.wire import PLAIN_ANSWERS, HttpAnswer, add_chunk
 from hardwon.trainers.algorithms.samples import Ids
 
 from .base import Request
@@ -245,16 +245,16 @@ class ServerEngine(RemoteEngine):
             "Check that the vLLM server is running there, and its log."
         )
 
-    async def _exchange(self, method: str, path: str, payload: Mapping[str, Any] | None) -> Answer:
+    async def _exchange(self, method: str, path: str, payload: Mapping[str, Any] | None) -> HttpAnswer:
         """Send a request once, and return the answer. The time-outs of httpx begin anew with each byte."""
         async with self._turns, asyncio.timeout(self._timeout_s):
             async with self._http().stream(method, f"{self.base_url}/{path}", json=payload) as response:
                 content = bytearray()
                 async for chunk in response.aiter_raw():
                     add_chunk(content, chunk)
-            return Answer.of(response, content)
+            return HttpAnswer.of(response, content)
 
-    async def _read_answer(self, path: str, payload: Mapping[str, Any] | None, answer: Answer) -> Any:
+    async def _read_answer(self, path: str, payload: Mapping[str, Any] | None, answer: HttpAnswer) -> Any:
         """Return the body of an answer, or raise the error that it stands for."""
         if 200 <= answer.status < 300:
             is_done = answer.content.startswith(b"Success")
@@ -287,7 +287,7 @@ class ServerEngine(RemoteEngine):
             self._client = None
 
 
-def _format_failure(answer: Answer) -> str:
+def _format_failure(answer: HttpAnswer) -> str:
     """Return the error message of an answer."""
     if (body := answer.parse()) is None:
         return answer.content[:200].decode(errors="replace")

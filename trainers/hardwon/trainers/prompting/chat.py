@@ -16,7 +16,7 @@ from hardwon.memory import Trajectory
 from hardwon.memory.errors import CannotLearn
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm import prompts
-from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder, Turn
+from hardwon.runtime.llm.conversation import ChatTurn, Conversation, Conversations, PromptBuilder
 from hardwon.runtime.llm.tool_messages import build_messages, build_turn, find_call, format_call, list_tools
 from hardwon.trainers.algorithms.samples import Ids, Sample, compute_anchor
 from hardwon.trainers.engines.grammar import PLAIN, CallForm
@@ -62,7 +62,7 @@ class ChatFormat:
         A message is rendered once, and once more if it becomes the first one. The tokens then continue nothing that was
         sent before, so they begin a training row of their own.
         """
-        before: Turn | None = None
+        before: ChatTurn | None = None
         for turn in conversation.turns[conversation.omitted :]:
             if turn.ids is None or turn.opens != (before is None):
                 turn.ids = (
@@ -82,14 +82,14 @@ class ChatFormat:
     def _find_tools(self, conversation: Conversation) -> ToolForm | None:
         return self.template.tools if conversation.tools else None
 
-    def _open(self, conversation: Conversation, turn: Turn) -> Ids:
+    def _open(self, conversation: Conversation, turn: ChatTurn) -> Ids:
         """Return the tokens of the first message of a conversation, with the system message and the tools."""
         if self._find_tools(conversation) is None:
             return self.template.open(conversation.system, turn.user)
         (message,) = build_turn(turn, None, 0)
         return self.template.open(conversation.tool_system, message["content"], list_tools(conversation))
 
-    def _resume(self, conversation: Conversation, before: Turn, turn: Turn) -> Ids:
+    def _resume(self, conversation: Conversation, before: ChatTurn, turn: ChatTurn) -> Ids:
         """Return the tokens of a message behind the end token of the answer before it."""
         form = self._find_tools(conversation)
         if form is None:
@@ -98,7 +98,7 @@ class ChatFormat:
         messages = build_turn(turn, None if call is None else call[0], 0)
         return self.template.resume(messages[0]["content"]) if call is None else form.resume(messages)
 
-    def _answer(self, conversation: Conversation, turn: Turn) -> Ids:
+    def _answer(self, conversation: Conversation, turn: ChatTurn) -> Ids:
         """Return the tokens of an answer as they were sampled, or those of its text."""
         if not turn.sampled:
             form, call = self._find_tools(conversation), find_call(conversation, turn)

@@ -24,7 +24,7 @@ from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Result
 from hardwon.runtime.teams.reading import ReadingPolicy
 from hardwon.runtime.teams.sharing import Desk, SharedEnvironment
-from hardwon.runtime.teams.sharing_policy import Candidate, Choice
+from hardwon.runtime.teams.sharing_policy import Choice, SharingInput
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import parse
@@ -74,7 +74,7 @@ class EngineAdmission:
         self.rows: list[Sample] = []
         """Of every decision, as it was sampled."""
 
-    async def decide(self, candidate: Candidate) -> Choice:
+    async def decide(self, candidate: SharingInput) -> Choice:
         """Sample a decision, and keep its tokens for training."""
         name = f"{self._salt}/{_SESSION.get()}/{len(self.rows)}"
         request = Request(
@@ -94,7 +94,7 @@ class EngineAdmission:
             self.rows.append(Sample(request.prompt, tokens, logprobs, mask, completion.allowed, *fields))
         return Choice(admit, probability if admit else 1.0 - probability, logprob)
 
-    def prompt(self, candidate: Candidate) -> tuple[int, ...]:
+    def prompt(self, candidate: SharingInput) -> tuple[int, ...]:
         """Return the tokens of the question: the task, the newest keys, and the step."""
         step = f"{candidate.key}\n{candidate.value}"
         sections = {"task": candidate.task, "keys": candidate.keys[-SHOWN:], "observation": step}

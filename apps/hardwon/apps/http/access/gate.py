@@ -41,7 +41,7 @@ RECHECK_S = 1.0
 """Seconds between two checks of an open WebSocket's token."""
 
 
-class Gate:
+class AccessGate:
     """Admits requests and sets their `caller` in the state."""
 
     def __init__(self, app: ASGIApp, tokens: Tokens, rates: Rates, *, local: bool) -> None:

@@ -37,7 +37,7 @@ _LONG = re.compile(rf"\S{{{2 * SHOWN},}}")
 logger = logging.getLogger("hardwon.http")
 
 
-class Problem(BaseModel):
+class RequestProblem(BaseModel):
     """The reason of a failed request."""
 
     type: str = "about:blank"
@@ -80,7 +80,9 @@ def problem(
     """Build a problem response. Very long values in the detail are shortened."""
     words = _LONG.sub(lambda match: f"{match[0][:SHOWN]}...", detail)
     words = words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
-    body = Problem(title=_TITLES.get(status, "Failed"), status=status, detail=words, error=error, request_id=request_id)
+    body = RequestProblem(
+        title=_TITLES.get(status, "Failed"), status=status, detail=words, error=error, request_id=request_id
+    )
     return JSONResponse(body.model_dump(), status, media_type=MEDIA_TYPE, headers=headers)
 
 

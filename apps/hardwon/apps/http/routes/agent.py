@@ -25,21 +25,21 @@ from .models import (
     CheckAsked,
     EpisodesTold,
     ForeseeAsked,
-    Ids,
+    IdList,
+    KeyList,
     KeysAsked,
-    Names,
+    NamespaceList,
     NamespaceTold,
     Offered,
     OfferedAsked,
     PlanAsked,
     RecallAsked,
     Recalled,
-    Words,
     checked,
     recalled,
     to_response,
 )
-from .place import At, Place, in_turn
+from .place import At, RequestContext, in_turn
 
 router = APIRouter(prefix="/v1", tags=["agent"], route_class=CheckedRoute)
 
@@ -49,10 +49,12 @@ def may_see(caller: Caller, namespace: str) -> bool:
     return caller.may(namespace, "read") or caller.may(namespace, "record")
 
 
-@router.get("/namespaces", response_model=Names)
+@router.get("/namespaces", response_model=NamespaceList)
 def namespaces(at: At) -> Response:
     """Return the namespaces that this token may read or record to."""
-    return to_response(Names, Names(namespaces=[name for name in at.shelf.names() if may_see(at.caller, name)]))
+    return to_response(
+        NamespaceList, NamespaceList(namespaces=[name for name in at.shelf.names() if may_see(at.caller, name)])
+    )
 
 
 @router.post("/namespaces", response_model=About)
@@ -67,7 +69,7 @@ def about(at: At) -> Response:
     return _about(at)
 
 
-def _about(at: Place, *, make: bool = False) -> Response:
+def _about(at: RequestContext, *, make: bool = False) -> Response:
     """Describe a namespace, and create it first if `make` is set."""
     with at.recording() if make else at.seeing() as library:
         episodes, edition = library.revision
@@ -192,12 +194,12 @@ def offered(body: OfferedAsked, at: At) -> Response:
     return to_response(Offered, Offered.model_construct(items=rows))
 
 
-@router.post("/keys", response_model=Words)
+@router.post("/keys", response_model=KeyList)
 @in_turn
 def keys(body: KeysAsked, at: At) -> Response:
     """Return all keys under which a step with this action in this state is indexed."""
     with at.reading() as library:
-        return to_response(Words, Words(keys=list(library.keys(body.state, body.action, body.counts))))
+        return to_response(KeyList, KeyList(keys=list(library.keys(body.state, body.action, body.counts))))
 
 
 @router.post("/context", response_model=Around)
@@ -208,7 +210,7 @@ def context(body: ActionAsked, at: At) -> Response:
         return to_response(Around, Around(context=library.context(body.state, body.action)))
 
 
-@router.post("/episodes", response_model=Ids)
+@router.post("/episodes", response_model=IdList)
 def record(body: EpisodesTold, at: At) -> Response:
     """Record episodes in one transaction. They are durable when the call returns.
 
@@ -222,7 +224,7 @@ def record(body: EpisodesTold, at: At) -> Response:
             library.evolve()
     if at.reader is not None:
         at.reader.submit(at.namespace, ids)
-    return to_response(Ids, Ids(ids=ids))
+    return to_response(IdList, IdList(ids=ids))
 
 
 @router.post("/evolve", response_model=EvolutionReport)

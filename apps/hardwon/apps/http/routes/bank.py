@@ -6,59 +6,59 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from hardwon.memory import Admission as ItemAdmission
-from hardwon.runtime.teams.sharing_policy import Admission, Candidate
+from hardwon.runtime.teams.sharing_policy import SharingInput, SharingPolicy
 
 from .bodies import CheckedRoute
-from .models import Entries, EntryId, EntryTold, Promotion, Pull, Pulls, Value, item_of, to_response
-from .place import At, Place, once
+from .models import Entries, EntryId, EntryTold, EntryValue, Promotion, Pull, Pulls, item_of, to_response
+from .place import At, RequestContext, once
 
 router = APIRouter(prefix="/v1/bank", tags=["bank"], route_class=CheckedRoute)
 
-Task = Annotated[str, Query(min_length=1, max_length=10_000, description="The task that the bank belongs to.")]
+TaskQuery = Annotated[str, Query(min_length=1, max_length=10_000, description="The task that the bank belongs to.")]
 
 
 @router.post("/entries", response_model=EntryId)
-def put(task: Task, body: EntryTold, at: At) -> Response:
+def put(task: TaskQuery, body: EntryTold, at: At) -> Response:
     """Share a value under a short key. A server with an admission decides whether the bank takes it."""
     if at.admission is not None and not _is_admitted(at.admission, at, task, body):
         return to_response(EntryId, EntryId(id=None))
     return _put(at=at, task=task, body=body)
 
 
-@once(Place.writing)
-def _put(task: str, body: EntryTold, at: Place) -> Response:
+@once(RequestContext.writing)
+def _put(task: str, body: EntryTold, at: RequestContext) -> Response:
     with at.writing() as library:
         return to_response(EntryId, EntryId(id=library.bank(task).put(body.team, body.key, body.value)))
 
 
-def _is_admitted(admission: Admission, at: Place, task: str, body: EntryTold) -> bool:
+def _is_admitted(admission: SharingPolicy, at: RequestContext, task: str, body: EntryTold) -> bool:
     """Return whether the server's admission shares an entry. The library is not open while it decides.
 
     It sees the task, the keys of the bank, the key and the value. The agent's own admission saw the rest.
     """
     with at.writing() as library:  # whoever may not share is refused before a model is asked
         keys = tuple(entry.key for entry in library.bank(task).entries())
-    candidate = Candidate(task, keys, body.key.partition(" -> ")[0], body.key, body.value)
+    candidate = SharingInput(task, keys, body.key.partition(" -> ")[0], body.key, body.value)
     return asyncio.run(admission.decide(candidate)).admit
 
 
 @router.get("/entries", response_model=Entries)
-def entries(task: Task, at: At, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Response:
+def entries(task: TaskQuery, at: At, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Response:
     """List entries without their values, oldest first."""
     with at.reading() as library:
         return to_response(Entries, Entries.model_construct(entries=library.bank(task).entries(after)))
 
 
-@router.post("/pull", response_model=Value)
-@once(Place.changing)
-def pull(task: Task, body: Pull, at: At) -> Response:
+@router.post("/pull", response_model=EntryValue)
+@once(RequestContext.changing)
+def pull(task: TaskQuery, body: Pull, at: At) -> Response:
     """Return the value of an entry. The pull is logged."""
     with at.changing() as library:
-        return to_response(Value, Value(value=library.bank(task).pull(body.entry, body.reader)))
+        return to_response(EntryValue, EntryValue(value=library.bank(task).pull(body.entry, body.reader)))
 
 
 @router.get("/pulls", response_model=Pulls)
-def pulls(task: Task, at: At, own: bool = False) -> Response:
+def pulls(task: TaskQuery, at: At, own: bool = False) -> Response:
     """List the pulls by other teams, or with `own`, all pulls including a team's own."""
     with at.reading() as library:
         rows = library.bank(task).pulls(own=own)
@@ -66,15 +66,15 @@ def pulls(task: Task, at: At, own: bool = False) -> Response:
 
 
 @router.post("/promote", response_model=ItemAdmission)
-@once(Place.changing)
-def promote(task: Task, body: Promotion, at: At) -> Response:
+@once(RequestContext.changing)
+def promote(task: TaskQuery, body: Promotion, at: At) -> Response:
     """Keep an item beyond the task, supported by an episode that succeeded."""
     with at.changing() as library:
         return to_response(ItemAdmission, library.bank(task).promote(item_of(body.item, at.caller), body.episode))
 
 
 @router.delete("/entries", status_code=204, response_class=Response)
-def drop(task: Task, at: At) -> None:
+def drop(task: TaskQuery, at: At) -> None:
     """Delete all entries of the task."""
     with at.changing() as library:
         library.bank(task).drop()

@@ -18,7 +18,7 @@ from hardwon.runtime.guidance.abstraction import abstract_summary
 from hardwon.runtime.guidance.rendering import Visible
 
 from .bodies import CheckedRoute
-from .items import Offset, admitted, rows
+from .items import OffsetQuery, admitted, rows
 from .models import (
     Admissions,
     Count,
@@ -26,16 +26,16 @@ from .models import (
     GradeTold,
     Lines,
     Problems,
-    Reading,
-    Rows,
+    ReadingAsked,
+    RowList,
     Segments,
     StepIds,
-    Steps,
+    StepList,
     Summaries,
     item_of,
     to_response,
 )
-from .place import At, Place, once
+from .place import At, RequestContext, once
 
 router = APIRouter(prefix="/v1", tags=["episodes"], route_class=CheckedRoute)
 
@@ -43,8 +43,10 @@ NDJSON = "application/x-ndjson"
 Number = Annotated[int, InPath(ge=0, le=2**62)]
 
 
-@router.get("/episodes", response_model=Rows)
-def episodes(at: At, limit: Count = 100, offset: Offset = 0, sort: Literal["began", "recorded"] = "began") -> Response:
+@router.get("/episodes", response_model=RowList)
+def episodes(
+    at: At, limit: Count = 100, offset: OffsetQuery = 0, sort: Literal["began", "recorded"] = "began"
+) -> Response:
     """List episodes without their steps, newest first, by the time at which they began or were recorded."""
     with at.logging() as library:
         records, total = lists.list_episodes(library, limit, offset, sort)
@@ -66,8 +68,8 @@ def segments(episode_id: str, at: At) -> Response:
 
 
 @router.post("/episodes/{episode_id}/reading", response_model=Admissions)
-@once(Place.changing)
-def apply(episode_id: str, body: Reading, at: At) -> Response:
+@once(RequestContext.changing)
+def apply(episode_id: str, body: ReadingAsked, at: At) -> Response:
     """Apply the operations that an extractor proposed after reading an episode. Return one admission per operation."""
     operations: list[Operation] = [
         Add(item_of(operation.item, at.caller))
@@ -117,15 +119,15 @@ def grades(episode_id: str, at: At) -> Response:
         return to_response(Grades, Grades.model_construct(grades=library.grades(episode_id)))
 
 
-@router.get("/steps", response_model=Steps)
+@router.get("/steps", response_model=StepList)
 def steps(at: At, id: Annotated[list[Annotated[int, Query(ge=0, le=2**62)]], Query(max_length=1000)]) -> Response:
     """Return steps by id, in the order of the ids. Unknown ids are skipped."""
     with at.logging() as library:
-        return to_response(Steps, Steps.model_construct(steps=library.steps(id)))
+        return to_response(StepList, StepList.model_construct(steps=library.steps(id)))
 
 
 @router.get("/summaries", response_model=Summaries)
-def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: Offset = 0) -> Response:
+def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: OffsetQuery = 0) -> Response:
     """Return the results of every kind of action, in one kind of situation or in all, most tried first."""
     with at.reading() as library:
         records = library.summaries(signature, limit=limit, offset=offset)
@@ -141,8 +143,8 @@ def evidence(summary_id: Number, at: At, failure: str | None = None) -> Response
         return to_response(StepIds, StepIds(steps=library.evidence(summary_id, failure)))
 
 
-@router.get("/clusters", response_model=Rows)
-def clusters(at: At, limit: Count = 100, offset: Offset = 0) -> Response:
+@router.get("/clusters", response_model=RowList)
+def clusters(at: At, limit: Count = 100, offset: OffsetQuery = 0) -> Response:
     """List situations that share a signature, most frequent first, with their best actions."""
     with at.logging() as library:
         return rows(library.clusters(limit, offset), library.stats()["clusters"])
@@ -210,8 +212,8 @@ async def import_(request: Request, at: At, trust: Trust = "untrusted") -> Respo
         path.unlink(missing_ok=True)
 
 
-@once(Place.writing)
-def _read_in(at: Place, path: Path, trust: Trust) -> Response:
+@once(RequestContext.writing)
+def _read_in(at: RequestContext, path: Path, trust: Trust) -> Response:
     """Import the file into the namespace."""
     with at.writing() as library:
         return to_response(Lines, Lines(lines=library.import_jsonl(path, trust)))

@@ -18,8 +18,8 @@ from fastapi.responses import StreamingResponse
 from hardwon.apps.http.state import runs as run_folder
 
 from .bodies import CheckedRoute
-from .models import Run, Runs, to_response
-from .place import At, Place
+from .models import RunEntry, Runs, to_response
+from .place import At, RequestContext
 
 POLL_S = 0.5
 """Seconds between two polls for news."""
@@ -32,7 +32,7 @@ EVENT_STREAM = "text/event-stream"
 _POSITION = re.compile("[0-9]{1,18}")
 """Not `str.isdigit`, which accepts digits that `int` does not read."""
 
-Event = tuple[str, str, str]
+ServerEvent = tuple[str, str, str]
 """Id, kind, and data on one line."""
 router = APIRouter(prefix="/v1", tags=["events"], route_class=CheckedRoute)
 _STREAM: dict[int | str, dict[str, Any]] = {
@@ -63,7 +63,7 @@ async def events(
 class Changes:
     """The change log of a namespace, from a position on."""
 
-    def __init__(self, at: Place) -> None:
+    def __init__(self, at: RequestContext) -> None:
         self._at = at
         self.last = 0
 
@@ -72,7 +72,7 @@ class Changes:
         with self._at.reading() as library:
             self.last = library.newest_change() if position is None else position
 
-    def news(self) -> list[Event]:
+    def news(self) -> list[ServerEvent]:
         """Return the changes after the last one returned, at most AT_ONCE."""
         # Leased for each poll, because a stream lives on while the shelf closes and reopens the namespace.
         with self._at.reading() as library:
@@ -94,7 +94,7 @@ class Changes:
 def runs(request: Request, at: At) -> Response:
     """List training runs and experiments in the folder of runs, newest first."""
     folder = _folder(request, at)
-    return to_response(Runs, Runs(runs=[Run(**row) for row in run_folder.list_runs(folder)]))
+    return to_response(Runs, Runs(runs=[RunEntry(**row) for row in run_folder.list_runs(folder)]))
 
 
 @router.get("/runs/{name:path}/events", response_class=StreamingResponse, responses=_STREAM)
@@ -103,7 +103,7 @@ def run_events(request: Request, name: str, at: At, follow: Follow = True) -> Re
     kind, path = run_folder.find_run(_folder(request, at), name)
     tail, count = run_folder.Tail(path), 0
 
-    def news() -> list[Event]:
+    def news() -> list[ServerEvent]:
         nonlocal count
         lines = tail.lines()
         count += len(lines)
@@ -112,14 +112,14 @@ def run_events(request: Request, name: str, at: At, follow: Follow = True) -> Re
     return _streamed(request, news, follow)
 
 
-def _folder(request: Request, at: Place) -> Path:
+def _folder(request: Request, at: RequestContext) -> Path:
     """Return the folder of runs, for callers that may read the log of all namespaces."""
     at.caller.must(None, "log")
     folder: Path = request.app.state.runs
     return folder
 
 
-def _streamed(request: Request, news: Callable[[], Sequence[Event]], follow: bool) -> StreamingResponse:
+def _streamed(request: Request, news: Callable[[], Sequence[ServerEvent]], follow: bool) -> StreamingResponse:
     """Poll `news` and send the events until there are no more, the server stops, or the token is revoked."""
 
     async def stream() -> AsyncIterator[str]:

@@ -16,34 +16,34 @@ from .bodies import CheckedRoute
 from .models import (
     Admissions,
     Count,
-    Effects,
     FeedbackTold,
     Hits,
+    ItemEffects,
     Items,
     ItemsTold,
     Pinned,
+    ReasonAsked,
     Rewriting,
-    Rows,
-    Why,
+    RowList,
     item_of,
     to_response,
     typed,
 )
-from .place import At, Place, once
+from .place import At, RequestContext, once
 
 router = APIRouter(prefix="/v1", tags=["items"], route_class=CheckedRoute)
 
-Status = Literal["active", "quarantined", "retired", "all"]
+StatusQuery = Literal["active", "quarantined", "retired", "all"]
 Sort = Literal["score", "confidence", "new", "old", "used"]
-Offset = Annotated[int, Query(ge=0, le=1_000_000_000)]
-Kinds = Annotated[list[Kind] | None, Query(alias="kind")]
+OffsetQuery = Annotated[int, Query(ge=0, le=1_000_000_000)]
+KindsQuery = Annotated[list[Kind] | None, Query(alias="kind")]
 
 
 @router.get("/items", response_model=Items)
 def items(
     at: At,
-    kind: Kinds = None,
-    status: Status = "active",
+    kind: KindsQuery = None,
+    status: StatusQuery = "active",
     trust: Trust | None = None,
     source: str | None = None,
     writer: str | None = None,
@@ -54,7 +54,7 @@ def items(
     min_score: Annotated[float, Query(ge=0, le=1)] = 0.0,
     sort: Sort = "score",
     limit: Count = 100,
-    offset: Offset = 0,
+    offset: OffsetQuery = 0,
 ) -> Response:
     """List items, filtered and sorted. `text` selects items that contain all its words.
 
@@ -72,13 +72,13 @@ def items(
     return to_response(Items, Items.model_construct(items=records, total=total))
 
 
-def permitted(at: Place, item: Item) -> Item:
+def permitted(at: RequestContext, item: Item) -> Item:
     """Return an item as the caller may read it: without values of other requests unless it may read the log."""
     return item if at.caller.may(at.namespace, "log") else abstract_item(item, Visible(None))
 
 
 @router.post("/items", response_model=Admissions)
-@once(Place.writing)
+@once(RequestContext.writing)
 def add(body: ItemsTold, at: At) -> Response:
     """Add items in one transaction. The answer has one admission per item, with the reason of a rejection.
 
@@ -94,7 +94,7 @@ def admitted(admissions: Sequence[Admission]) -> Response:
 
 
 @router.post("/items/rewrite", response_model=Admission)
-@once(Place.changing)
+@once(RequestContext.changing)
 def rewrite(body: Rewriting, at: At) -> Response:
     """Rewrite several items into one. The first stays, the others retire, and their evidence is merged."""
     with at.changing() as library:
@@ -109,7 +109,7 @@ def get(item_id: str, at: At) -> Response:
 
 
 @router.patch("/items/{item_id}", response_model=Item)
-@once(Place.changing)
+@once(RequestContext.changing)
 def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
     """Change fields of an item. The old values stay in the history. An invalid value rejects the whole change."""
     with at.changing() as library:
@@ -118,7 +118,7 @@ def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
 
 
 @router.post("/items/{item_id}/pin", response_model=Item)
-@once(Place.changing)
+@once(RequestContext.changing)
 def pin(item_id: str, body: Pinned, at: At) -> Response:
     """Protect an item from replacement and eviction, or end the protection."""
     with at.changing() as library:
@@ -126,8 +126,8 @@ def pin(item_id: str, body: Pinned, at: At) -> Response:
 
 
 @router.post("/items/{item_id}/retire", response_model=Item)
-@once(Place.changing)
-def retire(item_id: str, body: Why, at: At) -> Response:
+@once(RequestContext.changing)
+def retire(item_id: str, body: ReasonAsked, at: At) -> Response:
     """Take an item out of use. The item and the reason stay in the history."""
     with at.changing() as library:
         library.retire(item_id, body.why)
@@ -135,15 +135,15 @@ def retire(item_id: str, body: Why, at: At) -> Response:
 
 
 @router.post("/items/{item_id}/release", response_model=Item)
-@once(Place.changing)
-def release(item_id: str, body: Why, at: At) -> Response:
+@once(RequestContext.changing)
+def release(item_id: str, body: ReasonAsked, at: At) -> Response:
     """Release an item from quarantine. It is trusted from then on."""
     with at.changing() as library:
         return to_response(Item, library.release(item_id, body.why))
 
 
 @router.post("/items/{item_id}/undo", response_model=Item)
-@once(Place.changing)
+@once(RequestContext.changing)
 def undo(item_id: str, at: At) -> Response:
     """Undo the last change that is not undone yet."""
     with at.changing() as library:
@@ -151,7 +151,7 @@ def undo(item_id: str, at: At) -> Response:
 
 
 @router.post("/items/{item_id}/feedback", response_model=Item)
-@once(Place.recording)
+@once(RequestContext.recording)
 def feedback(item_id: str, body: FeedbackTold, at: At) -> Response:
     """Report once whether an item helped in an episode. The item's score moves a tenth of the way to 1 or 0."""
     with at.recording() as library:
@@ -167,25 +167,25 @@ def feedback(item_id: str, body: FeedbackTold, at: At) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/items/{item_id}/history", response_model=Rows)
+@router.get("/items/{item_id}/history", response_model=RowList)
 def history(item_id: str, at: At) -> Response:
     """Return every change of an item, oldest first."""
     with at.logging() as library:
         return rows(library.history(item_id))
 
 
-@router.get("/items/{item_id}/usages", response_model=Rows)
+@router.get("/items/{item_id}/usages", response_model=RowList)
 def usages(item_id: str, at: At) -> Response:
     """Return every use of an item: the agent, the time, the arm, and the outcome of the episode."""
     with at.reading() as library:
         return rows(library.usages(item_id))
 
 
-@router.get("/items/{item_id}/effects", response_model=Effects)
+@router.get("/items/{item_id}/effects", response_model=ItemEffects)
 def effects(item_id: str, at: At) -> Response:
     """Return the effect of showing an item in each world, and whether the item is masked there."""
     with at.reading() as library:
-        return to_response(Effects, Effects.model_construct(effects=library.effects(item_id)))
+        return to_response(ItemEffects, ItemEffects.model_construct(effects=library.effects(item_id)))
 
 
 @router.get("/items/{item_id}/usefulness", response_model=dict[str, Any])
@@ -195,8 +195,8 @@ def usefulness(item_id: str, at: At) -> Response:
         return to_response(dict[str, Any], library.usefulness(item_id))
 
 
-@router.get("/guardrails", response_model=Rows)
-def guardrails(at: At, status: Status = "active", limit: Count = 100, offset: Offset = 0) -> Response:
+@router.get("/guardrails", response_model=RowList)
+def guardrails(at: At, status: StatusQuery = "active", limit: Count = 100, offset: OffsetQuery = 0) -> Response:
     """List guardrails with their conditions, evidence, number of blocks, and precision."""
     parsed_status = lists.parse_status(status)
     with at.logging() as library:
@@ -210,7 +210,7 @@ def search(
     text: Annotated[str, Query(min_length=1, max_length=100_000)],
     how: Literal["hybrid", "dense", "text"] = "hybrid",
     among: Literal["all", "items", "steps"] = "all",
-    kind: Kinds = None,
+    kind: KindsQuery = None,
     k: Count = 10,
 ) -> Response:
     """Search items and steps by text. Each hit has the reason for the match.
@@ -228,4 +228,4 @@ def search(
 
 def rows(records: list[dict[str, Any]], total: int | None = None) -> Response:
     """Return plain rows as JSON."""
-    return to_response(Rows, Rows.model_construct(rows=records, total=len(records) if total is None else total))
+    return to_response(RowList, RowList.model_construct(rows=records, total=len(records) if total is None else total))

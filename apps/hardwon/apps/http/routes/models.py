@@ -213,7 +213,7 @@ class ItemsTold(Asked):
     items: list[ToldItem]
 
 
-class Operation(Asked):
+class OperationAsked(Asked):
     """An operation that an extractor proposes: add an item, or rewrite shown items into one."""
 
     item: ToldItem
@@ -221,10 +221,10 @@ class Operation(Asked):
     """Indices in `shown` of the items to rewrite; without them, the item is added."""
 
 
-class Reading(Asked):
+class ReadingAsked(Asked):
     """The operations that an extractor proposes after reading an episode."""
 
-    operations: list[Operation]
+    operations: list[OperationAsked]
     shown: list[str] = []
 
 
@@ -235,7 +235,7 @@ class Rewriting(Asked):
     item: ToldItem
 
 
-class Why(Asked):
+class ReasonAsked(Asked):
     """A reason, which is kept in the history."""
 
     why: Annotated[str, Field(min_length=1, pattern=r"\S")]
@@ -287,7 +287,7 @@ class Entries(BaseModel):
     entries: list[Entry]
 
 
-class Value(BaseModel):
+class EntryValue(BaseModel):
     """The value of an entry."""
 
     value: str
@@ -313,13 +313,13 @@ class About(BaseModel):
     fingerprint: str
 
 
-class Names(BaseModel):
+class NamespaceList(BaseModel):
     """Namespaces that this caller may read or record to."""
 
     namespaces: list[str]
 
 
-class Ids(BaseModel):
+class IdList(BaseModel):
     """Ids, in the order of the request."""
 
     ids: list[str]
@@ -331,7 +331,7 @@ class StepIds(BaseModel):
     steps: list[int]
 
 
-class Words(BaseModel):
+class KeyList(BaseModel):
     """Keys under which a step is indexed."""
 
     keys: list[str]
@@ -356,7 +356,7 @@ class Admissions(BaseModel):
     admissions: list[Admission]
 
 
-class Effects(BaseModel):
+class ItemEffects(BaseModel):
     """The effect of an item in each world."""
 
     effects: list[Effect]
@@ -455,7 +455,7 @@ def checked(verdict: Verdict) -> Response:
     return to_response(ActionVerdict, ActionVerdict(**fields_of_verdict, warned=warned, blocked=not verdict.allowed))
 
 
-class Steps(BaseModel):
+class StepList(BaseModel):
     """Steps."""
 
     steps: list[Step]
@@ -479,7 +479,7 @@ class Problems(BaseModel):
     problems: list[LibraryProblem]
 
 
-class Rows(BaseModel):
+class RowList(BaseModel):
     """Plain rows, and the total number of them."""
 
     rows: list[dict[str, Any]]
@@ -492,7 +492,7 @@ class Lines(BaseModel):
     lines: int
 
 
-class Run(BaseModel):
+class RunEntry(BaseModel):
     """A training run or an experiment in the folder of runs."""
 
     name: str
@@ -504,7 +504,7 @@ class Run(BaseModel):
 class Runs(BaseModel):
     """Runs, newest first."""
 
-    runs: list[Run]
+    runs: list[RunEntry]
 
 
 class Health(BaseModel):

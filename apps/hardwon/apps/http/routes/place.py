@@ -13,14 +13,14 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Query, Request, Response
 
 from hardwon.apps.http.access.auth import Caller
-from hardwon.apps.http.state.reader import EpisodeReader
+from hardwon.apps.http.state.reader import BackgroundReader
 from hardwon.apps.http.state.shelf import Shelf
 from hardwon.apps.http.state.watch import Measures
 from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.records import Trust
 from hardwon.runtime.guidance.base import Guidance
-from hardwon.runtime.teams.sharing_policy import Admission
+from hardwon.runtime.teams.sharing_policy import SharingPolicy
 
 from .models import Asked
 from .writers import door_of
@@ -32,20 +32,20 @@ SHORT_BYTES = 64 * 1024
 KINDS = 1000
 """Largest number of kinds of calls whose speed is remembered."""
 
-Route = Callable[..., Response]
-Kind = tuple[object, ...]
+RouteFunction = Callable[..., Response]
+CallKind = tuple[object, ...]
 """A namespace, a route, and the set of its fields that are used."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RequestContext:
     """A namespace of the shelf, as one caller may use it."""
 
     shelf: Shelf
     measures: Measures
     caller: Caller
     namespace: str
-    turn: "Turn"
+    turn: "StepQueue"
     feedback: Feedback
     short: bool
     """Whether the body is shorter than SHORT_BYTES."""
@@ -55,9 +55,9 @@ class Place:
     """Whether the caller's steps are trusted."""
     guidance: Guidance | None = None
     """Writes the lines of a recall; None shows the recalled experience as it is."""
-    reader: EpisodeReader | None = None
+    reader: BackgroundReader | None = None
     """Reads recorded episodes with an extractor, if there is one."""
-    admission: Admission | None = None
+    admission: SharingPolicy | None = None
     """Decides which entries a bank takes; None takes all."""
     key: str = ""
     """Hash of the caller, the request and its `Idempotency-Key`; empty if it has none."""
@@ -121,13 +121,13 @@ class Place:
 async def _place(
     request: Request,
     namespace: Annotated[str, Query(max_length=200, description="Namespace of the library.")] = "default",
-) -> Place:
+) -> RequestContext:
     state = request.app.state
     length = request.headers.get("content-length", "")
     short = length.isascii() and length.isdigit() and int(length[:20]) < SHORT_BYTES
     caller = request.state.caller
     writer, trust = door_of(caller, state.trust)
-    return Place(
+    return RequestContext(
         state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust,
         state.guidance, state.reader, state.admission, _compute_key(request),
     )  # fmt: skip
@@ -141,12 +141,14 @@ def _compute_key(request: Request) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def once(access: Callable[[Place], AbstractContextManager[ExperienceLibrary]]) -> Callable[[Route], Route]:
+def once(
+    access: Callable[[RequestContext], AbstractContextManager[ExperienceLibrary]],
+) -> Callable[[RouteFunction], RouteFunction]:
     """Let a route that writes answer a repeated request as the first time, without writing again."""
 
-    def wrap(route: Route) -> Route:
+    def wrap(route: RouteFunction) -> RouteFunction:
         @wraps(route)
-        def answer(at: Place, **values: Any) -> Response:
+        def answer(at: RequestContext, **values: Any) -> Response:
             if not at.key:
                 return route(at=at, **values)
             with access(at) as library:
@@ -158,10 +160,10 @@ def once(access: Callable[[Place], AbstractContextManager[ExperienceLibrary]]) -
     return wrap
 
 
-At = Annotated[Place, Depends(_place)]
+At = Annotated[RequestContext, Depends(_place)]
 
 
-class Turn:
+class StepQueue:
     """Serves agents' steps one after the other, in order of arrival. Threads waiting at a lock have no order.
 
     Fast calls run in the event loop's own thread, because waking another thread and sharing the interpreter costs
@@ -171,9 +173,9 @@ class Turn:
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
         self._thread = CapacityLimiter(1)
-        self._quick: dict[Kind, object] = {}
+        self._quick: dict[CallKind, object] = {}
 
-    async def take(self, at: Place, kind: Kind, call: Callable[[], Response]) -> Response:
+    async def take(self, at: RequestContext, kind: CallKind, call: Callable[[], Response]) -> Response:
         """Run the call when it is its turn, and return its answer."""
         async with self._lock:
             await asyncio.sleep(0)  # let finished answers be sent before this call blocks the loop
@@ -203,7 +205,7 @@ def in_turn(route: Callable[..., Response]) -> Callable[..., Awaitable[Response]
     """Serve a route in turn. For routes of milliseconds that an agent's step waits for."""
 
     @wraps(route)
-    async def waiting(at: Place, body: Asked) -> Response:
+    async def waiting(at: RequestContext, body: Asked) -> Response:
         # Which fields are set, not their values: a kind must recur for its speed to be of use.
         fields = [value if name == "level" else bool(value) for name, value in body]
         return await at.turn.take(at, (at.namespace, route, *fields), partial(route, at=at, body=body))

@@ -22,7 +22,7 @@ WAITING = 10_000
 logger = logging.getLogger(__name__)
 
 
-class EpisodeReader:
+class BackgroundReader:
     """Reads episodes with an extractor in a thread of its own, which starts with the first episode."""
 
     def __init__(self, shelf: Shelf, extractor: Extractor, measures: Measures, *, most: int = WAITING) -> None:

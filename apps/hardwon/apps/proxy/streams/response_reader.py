@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..dialect import Answer
+from ..dialect import UpstreamAnswer
 from ..events import format_event
 from .stream_items import StreamedItems, is_client_call, list_items
 
@@ -43,7 +43,10 @@ class ResponseReader:
     """
 
     def __init__(
-        self, read: Callable[[Any], Answer | None], make_message: Callable[[str], dict[str, Any]], aliases: Aliases
+        self,
+        read: Callable[[Any], UpstreamAnswer | None],
+        make_message: Callable[[str], dict[str, Any]],
+        aliases: Aliases,
     ) -> None:
         self.held: list[bytes] = []
         self._read, self._make_message, self._aliases = read, make_message, aliases
@@ -142,11 +145,11 @@ class ResponseReader:
         kept = self._items.list_calls_beside(output) if output else self._items.list_all()
         return {**self._response, "output": [*output, *kept]}
 
-    def read_response(self) -> Answer | None:
+    def read_response(self) -> UpstreamAnswer | None:
         """Return the current response."""
         return self._read(self._build())
 
-    def read_answer(self) -> Answer | None:
+    def read_answer(self) -> UpstreamAnswer | None:
         """Return the answer that the client sees."""
         value = self._build()
         if self._continues:

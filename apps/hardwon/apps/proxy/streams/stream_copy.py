@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from ..dialect import Answer, StreamReader
+from ..dialect import StreamReader, UpstreamAnswer
 from ..events import EventBuffer, has_data, is_end_mark, parse_event
 from ..forwarding import decode_body
 
@@ -64,11 +64,11 @@ class StreamCopy:
         """Return whether the stream ended before the answer did."""
         return self._is_empty or (self._reader.is_cut and not self._is_odd)
 
-    def read_response(self) -> Answer | None:
+    def read_response(self) -> UpstreamAnswer | None:
         """Return the current response, or None if it is not understood."""
         return try_read(self._reader.read_response)
 
-    def read_answer(self) -> Answer | None:
+    def read_answer(self) -> UpstreamAnswer | None:
         """Return the answer that the client sees, or None if it is not understood."""
         return try_read(self._reader.read_answer)
 
@@ -79,10 +79,10 @@ class BodyCopy:
     is_over = has_failed = False
     """Whether an answer was read; one that is not understood is None."""
 
-    def __init__(self, response: httpx.Response, parse: Callable[[bytes], Answer | None]) -> None:
+    def __init__(self, response: httpx.Response, parse: Callable[[bytes], UpstreamAnswer | None]) -> None:
         self._response, self._parse = response, parse
         self._data = bytearray()
-        self._answer: Answer | None = None
+        self._answer: UpstreamAnswer | None = None
 
     def add(self, data: bytes) -> None:
         """Add bytes."""
@@ -93,12 +93,12 @@ class BodyCopy:
         self._answer = try_read(self._parse, decode_body(self._response, bytes(self._data)))
         self.is_over = self._answer is not None
 
-    def read_answer(self) -> Answer | None:
+    def read_answer(self) -> UpstreamAnswer | None:
         """Return the answer, or None if it is not understood."""
         return self._answer
 
 
-def try_read(read: Callable[..., Answer | None], *args: Any) -> Answer | None:
+def try_read(read: Callable[..., UpstreamAnswer | None], *args: Any) -> UpstreamAnswer | None:
     """Return an answer, or None after a log line if it is not understood."""
     try:
         return read(*args)

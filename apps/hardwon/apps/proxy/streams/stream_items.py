@@ -14,7 +14,7 @@ _IN_PARTS = {"function_call_arguments": "arguments", "custom_tool_call_input": "
 
 
 @dataclass
-class _Entry:
+class _StreamItem:
     index: Any
     item: Mapping[str, Any]
     parts: str = ""
@@ -25,7 +25,7 @@ class StreamedItems:
     """The items of a response, in the order in which they began."""
 
     def __init__(self) -> None:
-        self._entries: list[_Entry] = []
+        self._entries: list[_StreamItem] = []
 
     def add(self, kind: str, chunk: Mapping[str, Any]) -> int | None:
         """Add an event, and return the number of the item that it begins, continues or ends."""
@@ -39,7 +39,7 @@ class StreamedItems:
         if entry is None:
             kind_of_call = name.rpartition("_")[0]
             item = {"type": kind_of_call, "id": chunk.get("item_id"), "call_id": chunk.get("item_id")}
-            entry = self._append(_Entry(chunk.get("output_index"), item))
+            entry = self._append(_StreamItem(chunk.get("output_index"), item))
         part = chunk.get(_IN_PARTS[name] if state == "done" else "delta")
         if not isinstance(part, str):
             raise ValueError(f"a part of a call is {part!r:.40}")
@@ -53,18 +53,18 @@ class StreamedItems:
         (item,), index = items, chunk.get("output_index")
         entry = self._find(item.get("id"), index if kind == _DONE else None, item.get("type"))
         if entry is None:
-            entry = self._append(_Entry(index, item))
+            entry = self._append(_StreamItem(index, item))
         entry.item, entry.is_done = item, kind == _DONE
         field = next((name for name in _IN_PARTS.values() if item.get(name)), "")
         if entry.is_done and entry.parts and field and not _is_equal(entry.parts, item[field]):
             raise ValueError(f"a call has other {field} than its parts")
         return self._entries.index(entry)
 
-    def _append(self, entry: _Entry) -> _Entry:
+    def _append(self, entry: _StreamItem) -> _StreamItem:
         self._entries.append(entry)
         return entry
 
-    def _find(self, name: Any, index: Any, kind: Any = None) -> _Entry | None:
+    def _find(self, name: Any, index: Any, kind: Any = None) -> _StreamItem | None:
         """Return an item by its id, or the last one with an index that may be it."""
         if name and (match := [entry for entry in self._entries if entry.item.get("id") == name]):
             return match[-1]
@@ -91,7 +91,7 @@ class StreamedItems:
         ]
 
 
-def _fill(entry: _Entry) -> dict[str, Any]:
+def _fill(entry: _StreamItem) -> dict[str, Any]:
     field = "input" if entry.item.get("type") == "custom_tool_call" else "arguments"
     return {**entry.item, field: entry.parts} if entry.parts and not entry.item.get(field) else dict(entry.item)
 

@@ -11,5 +11,5 @@ Other processes notice the receipt at their next call (`Store.generation`) and d
 
 from .deletion import ForgetReceipt as ForgetReceipt
 from .phases import delete as delete, erase as erase, finish as finish, forget as forget
-from .selection import What as What, parse_selector as parse_selector
+from .selection import SelectorKind as SelectorKind, parse_selector as parse_selector
 from .texts import build_text_matcher as build_text_matcher, walk_strings as walk_strings

@@ -21,7 +21,7 @@ from hardwon.memory.upkeep.queries import trajectory
 
 from .item_revision import ItemRevision
 from .rows import LISTED, OPINIONS, RowQueries
-from .selection import Selection, Selector, What
+from .selection import Selection, Selector, SelectorKind
 from .texts import extract_texts, extract_tokens, parse_ids, parse_item
 
 
@@ -32,7 +32,7 @@ class ForgetReceipt:
     The ids in `episodes`, `items` and `rewritten` are for the caller only; the library does not store them.
     """
 
-    what: What
+    what: SelectorKind
     """The selector: episode, writer, text or namespace."""
     at: str
     """Time in UTC, ISO 8601."""
@@ -63,7 +63,7 @@ class Deletion:
         self._damaged = False
         """Whether a deleted episode could not be decoded."""
 
-    def run(self, what: What, value: str) -> ForgetReceipt:
+    def run(self, what: SelectorKind, value: str) -> ForgetReceipt:
         """Delete the selected rows and write the receipt."""
         episodes: list[str] = []
         if what == "namespace":

@@ -11,14 +11,14 @@ from hardwon.memory.errors import LibraryUnwritable
 from hardwon.memory.storage.database import Store
 
 from .deletion import Deletion, ForgetReceipt
-from .selection import What
+from .selection import SelectorKind
 
 logger = logging.getLogger("hardwon.memory")
 ANSWERS = "name BETWEEN 'answer ' AND 'answer!'"
 """Rows of `meta` with the answers to writes of clients, which may quote what is forgotten."""
 
 
-def forget(store: Store, namespace: int, what: What, value: str, *, dry_run: bool = False) -> ForgetReceipt:
+def forget(store: Store, namespace: int, what: SelectorKind, value: str, *, dry_run: bool = False) -> ForgetReceipt:
     """Delete the selected experience and everything derived from it."""
     try:
         with store.transaction():
@@ -30,7 +30,7 @@ def forget(store: Store, namespace: int, what: What, value: str, *, dry_run: boo
     return replace(receipt, erased=erase(store))
 
 
-def delete(store: Store, namespace: int, what: What, value: str, *, overwrite: bool = True) -> ForgetReceipt:
+def delete(store: Store, namespace: int, what: SelectorKind, value: str, *, overwrite: bool = True) -> ForgetReceipt:
     """Run the first phase of `forget`: delete the rows and write the receipt. `finish` runs the second one later."""
     if overwrite:
         store.connection.execute("PRAGMA secure_delete = ON")

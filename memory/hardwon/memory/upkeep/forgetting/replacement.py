@@ -20,12 +20,14 @@ from hardwon.memory.upkeep.write_buffer import DISCOUNT, WriteBuffer
 
 from .deletion import Deletion
 
-Version = tuple[Trajectory, Sequence[str]]
+EpisodeVersion = tuple[Trajectory, Sequence[str]]
 """The new version of an episode, and the ids of the recorded ones that it replaces; the first one is its id."""
 _GRADES = "namespace = ? AND what = 'grade' AND ref = ?"
 
 
-def replace_episodes(store: Store, connection: Connection, buffer: WriteBuffer, versions: Sequence[Version]) -> None:
+def replace_episodes(
+    store: Store, connection: Connection, buffer: WriteBuffer, versions: Sequence[EpisodeVersion]
+) -> None:
     """Replace episodes in the open transaction of a connection."""
     buffer.forget()  # ids of keys that the replacement deletes
     replacement = Replacement(store, connection, buffer.namespace, DISCOUNT)
@@ -42,7 +44,7 @@ class Replacement:
         self._moved: dict[int, int] = {}
         """Ids of the new steps by those of the old ones."""
 
-    def apply(self, versions: Sequence[Version], write: Callable[[Trajectory], Trajectory]) -> None:
+    def apply(self, versions: Sequence[EpisodeVersion], write: Callable[[Trajectory], Trajectory]) -> None:
         """Replace episodes."""
         olds = [[queries.trajectory(self._store, self._namespace, ref) for ref in refs] for _, refs in versions]
         graded = [self._collect_grades(episodes) for episodes in olds]

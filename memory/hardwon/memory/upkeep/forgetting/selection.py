@@ -11,7 +11,7 @@ from hardwon.memory.validation import check_text
 from .rows import LISTED, OPINIONS, RowQueries
 from .texts import build_text_matcher
 
-What = Literal["episode", "writer", "text", "namespace"]
+SelectorKind = Literal["episode", "writer", "text", "namespace"]
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Selection:
     """Rows of the LangGraph store, which shares the file."""
 
 
-def parse_selector(**given: str | None) -> tuple[What, str]:
+def parse_selector(**given: str | None) -> tuple[SelectorKind, str]:
     """Return the name and value of the only selector that is set."""
     chosen = [(name, value) for name, value in given.items() if value is not None]
     if len(chosen) != 1:
@@ -40,7 +40,7 @@ def parse_selector(**given: str | None) -> tuple[What, str]:
     check_text(name, value)
     if not value.strip():
         raise ConfigError(f"{name} is empty, which would select everything. Name what to forget.")
-    what: What = name  # type: ignore[assignment]
+    what: SelectorKind = name  # type: ignore[assignment]
     return what, value
 
 
@@ -52,7 +52,7 @@ class Selector:
         self._run = rows.run
         self._namespace = rows.namespace
 
-    def select(self, what: What, value: str) -> Selection:
+    def select(self, what: SelectorKind, value: str) -> Selection:
         """Return the rows that a selector other than `namespace` matches."""
         if what == "episode":
             return self._select_episode(value)

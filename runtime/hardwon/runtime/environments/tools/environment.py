@@ -36,7 +36,7 @@ from ._thread import ToolThread
 
 AnyTool = BaseTool | Callable[..., Any]
 Tools = Sequence[AnyTool] | Callable[[str, int], Sequence[AnyTool]]
-Grader = Callable[[str, str, tuple[Call, ...]], float]
+TaskGrader = Callable[[str, str, tuple[Call, ...]], float]
 
 FINISH = "finish"
 _FINISH_PURPOSE = "End the episode; the answer is what the request asked for."
@@ -55,7 +55,7 @@ class ToolEnvironment:
     def __init__(
         self,
         tools: Tools,
-        grader: Grader | None = None,
+        grader: TaskGrader | None = None,
         *,
         name: str = "tools",
         call_timeout_s: float | None = 30.0,

@@ -19,7 +19,7 @@ from langchain_core.tools import BaseTool, ToolException
 
 from hardwon.memory.errors import ConfigError, EnvironmentCrashed, MissingExtra
 
-from .environment import Grader, ToolEnvironment
+from .environment import TaskGrader, ToolEnvironment
 
 if TYPE_CHECKING:
     from mcp import Client, StdioServerParameters
@@ -182,7 +182,7 @@ class McpEnvironment(ToolEnvironment):
     def __init__(
         self,
         server: "Server",
-        grader: Grader | None = None,
+        grader: TaskGrader | None = None,
         *,
         name: str = "mcp",
         call_timeout_s: float = 30.0,

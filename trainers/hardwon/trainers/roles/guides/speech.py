@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardwon.memory import State
-from hardwon.runtime.guidance.base import Hint, Line, hint_of, lines_of
+from hardwon.runtime.guidance.base import Hint, HintLine, hint_of, lines_of
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.trainers.algorithms.samples import Allowed, Consultation, Ids, Sample
@@ -152,7 +152,7 @@ class Speaker:
         return self._prompts.read(tokens) or None
 
 
-def query_of(context: Context) -> tuple[GuideQuery, tuple[Line, ...]] | None:
+def query_of(context: Context) -> tuple[GuideQuery, tuple[HintLine, ...]] | None:
     """Return what a guide is asked about a recollection, with its lines; None if nothing was recalled."""
     lines = tuple(lines_of(context.recollection, context.state, context.actions))
     texts = tuple(dict.fromkeys(line.text for line in lines))
