@@ -95,7 +95,7 @@ PUBLIC = {
         "LogisticAdmission",
         "McpEnvironment",
         "McpTools",
-        "OutlookPolicy",
+        "LookaheadPolicy",
         "Plan",
         "PlannedStep",
         "Planner",

@@ -18,7 +18,7 @@ from hardwon.memory.errors import UnknownName
 if TYPE_CHECKING:
     from hardwon.apps.experiment import ExperimentPlan
 
-POLICIES = ("episodic", "outlook", "auto")
+POLICIES = ("episodic", "lookahead", "auto")
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def build_plans(
 ) -> Iterator[tuple["ExperimentPlan", Path]]:
     """Yield the experiment plan and the output folder of each test of a case.
 
-    Outlooks are read at every step, so `OutlookPolicy` has no arm that reads the library once per episode.
+    Outlooks are read at every step, so `LookaheadPolicy` has no arm that reads the library once per episode.
     """
     from hardwon.apps.experiment import ExperimentPlan
     from hardwon.apps.experiment.seeds import TRAIN_SEEDS, parse_seeds
@@ -202,7 +202,7 @@ def build_plans(
             train_seeds=parse_seeds(TRAIN_SEEDS),
             eval_fold=fold,
             eval_seeds=parse_seeds(test_seeds),
-            arms=tuple(arm for arm in case.arms if (policy, arm) != ("outlook", "task")),
+            arms=tuple(arm for arm in case.arms if (policy, arm) != ("lookahead", "task")),
             policy=policy,
             library=str(out / name / "library.db"),
             seeds=tuple(range(seeds)),

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .errands import Errand
 
 CONDITIONS = ("empty", "learned", "stated", "learned, stated")
-AGENTS = ("episodic", "skills", "outlook")
-"""`EpisodicPolicy`, the same with `SkillPlanner`, and `OutlookPolicy`."""
+AGENTS = ("episodic", "skills", "lookahead")
+"""`EpisodicPolicy`, the same with `SkillPlanner`, and `LookaheadPolicy`."""
 MAX_STEPS = 10
 TEST = "test"
 COUNTED = ("with_precondition", "twins", "both")
@@ -108,9 +108,9 @@ def run_seed(agent: str, condition: str, seed: int, episodes: int) -> Outcomes:
     """Return the outcomes of one agent seed, which learns first in the conditions that say so."""
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.policies.episodic import EpisodicPolicy
-    from hardwon.runtime.policies.outlook import OutlookPolicy
+    from hardwon.runtime.policies.lookahead import LookaheadPolicy
 
-    policy = OutlookPolicy() if agent == "outlook" else EpisodicPolicy()
+    policy = LookaheadPolicy() if agent == "lookahead" else EpisodicPolicy()
     planner = "skills" if agent == "skills" else None
     is_stated = "stated" in condition
     with ExperienceLibrary.open(":memory:") as library:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .planning.plans import Planner as Planner, SkillPlanner as SkillPlanner
     from .policies.chat import ChatPolicy as ChatPolicy
     from .policies.episodic import EpisodicPolicy as EpisodicPolicy, RandomPolicy as RandomPolicy
-    from .policies.outlook import OutlookPolicy as OutlookPolicy
+    from .policies.lookahead import LookaheadPolicy as LookaheadPolicy
     from .teams.chat_roles import ChatAdmission as ChatAdmission
     from .teams.sharing_policy import (
         AdmitAll as AdmitAll,

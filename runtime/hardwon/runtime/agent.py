@@ -129,7 +129,7 @@ class Agent:
 
         Args:
             policy: A policy, a LangChain chat model, or the name of one, such as `"openai:gpt-5"`; see `as_policy`.
-                `"auto"` chooses between `"episodic"` and `"outlook"` for every episode, by its own tests of them.
+                `"auto"` chooses between `"episodic"` and `"lookahead"` for every episode, by its own tests of them.
             library: The experience that the agent recalls from and, if `learn` is set, records to.
             environment: The environment to act in.
             arm: The condition recorded with each episode. A name stands for an arm that recalls from the library;

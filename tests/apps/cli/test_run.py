@@ -277,8 +277,8 @@ def test_the_policy_auto_tests_its_strategies_while_it_learns(tmp_path):
     assert {row["arm"] for row in rows if row["phase"] == "test"} == {"empty", "task", "step"}
     with ExperienceLibrary.open(tmp_path / "library.db", read_only=True) as library:
         played = [row["meta"] for row in reversed(library.trajectories())]
-    assert [meta["strategy"] for meta in played if meta.get("test")] == ["episodic", "outlook"]
-    assert {meta["strategy"] for meta in played} == {"episodic", "outlook"}
+    assert [meta["strategy"] for meta in played if meta.get("test")] == ["episodic", "lookahead"]
+    assert {meta["strategy"] for meta in played} == {"episodic", "lookahead"}
     world = [
         "--environment",
         "textworld",

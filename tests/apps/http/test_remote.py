@@ -33,7 +33,7 @@ from hardwon.memory.open_runs.locks import LOCKS
 from hardwon.memory.remote import RemoteLibrary
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.policies.episodic import EpisodicPolicy
-from hardwon.runtime.teams.sharing import Desk, TeamEvent
+from hardwon.runtime.teams.sharing import BankClient, TeamEvent
 from hardwon.runtime.teams.sharing_policy import AdmitAll, Choice
 
 SERVED_BY_HAND_ONLY = {"gate", "index", "open_values", "repair", "replace_many", "restore"}
@@ -278,7 +278,7 @@ def test_an_agent_sees_that_the_server_held_its_step_back(tmp_path):
     step = Step(State("a lamp", task="find"), "take lamp", State("no lamp", task="find"), Diagnosis(True))
     events: list[TeamEvent] = []
     with served(tmp_path / "library.db", trust="trusted", admission=Closed()) as url, RemoteLibrary(url) as library:
-        desk = Desk(library.bank("find"), "red", AdmitAll(), watch=events.append)
+        desk = BankClient(library.bank("find"), "red", AdmitAll(), watch=events.append)
         asyncio.run(desk.share([step]))
         assert library.bank("find").keys() == {}
     assert [shared.entry for shared in desk.shared] == [None]

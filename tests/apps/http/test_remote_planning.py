@@ -141,7 +141,7 @@ def test_a_token_without_the_right_log_reads_neither(file):
 
 def test_an_agent_that_looks_ahead_learns_over_http(file, rooms):
     with served(file, trust="trusted") as url, RemoteLibrary(url) as far:
-        agent = Agent("outlook", far, rooms(), max_steps=20)
+        agent = Agent("lookahead", far, rooms(), max_steps=20)
         results = [agent.run(seed=seed) for seed in range(3)]
         agent.close()
         assert all(result.success is not None for result in results)

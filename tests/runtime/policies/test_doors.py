@@ -38,7 +38,7 @@ class Corridor:
         return self.look(), float(done), done, {"success": done}
 
 
-@pytest.mark.parametrize("policy", ["episodic", "outlook"])
+@pytest.mark.parametrize("policy", ["episodic", "lookahead"])
 def test_an_agent_learns_which_of_two_doors_is_the_way(policy, library):
     """A chain of three such choices, which an agent at chance passes in one of eight episodes."""
     agent = Agent(policy, library, Corridor(), max_steps=10, seed=1)

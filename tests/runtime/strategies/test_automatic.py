@@ -171,8 +171,8 @@ def test_auto_learns_with_both_strategies_and_solves_the_task(library, workshop)
     for seed in range(24):
         agent.run(seed=seed)
     metas = [row["meta"] for row in library.trajectories()]
-    assert {meta["strategy"] for meta in metas} == {"episodic", "outlook"}
-    assert {meta["policy"] for meta in metas if meta.get("test")} == {"episodic", "outlook"}
+    assert {meta["strategy"] for meta in metas} == {"episodic", "lookahead"}
+    assert {meta["policy"] for meta in metas if meta.get("test")} == {"episodic", "lookahead"}
     assert Agent("auto", library, workshop(goal="table"), learn=False, max_steps=12).run(seed=99).success
     agent.close()
 

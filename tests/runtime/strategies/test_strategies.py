@@ -131,8 +131,8 @@ def test_a_chat_model_gets_the_settings_of_its_strategy(library, workshop, scrip
 
 def test_strategies_are_read_from_a_file(tmp_path):
     file = tmp_path / "strategies.toml"
-    file.write_text('[plain]\n[far]\npolicy = "outlook"\nmax_steps = 30\n')
-    assert load_strategies(file) == (Strategy(name="plain"), Strategy(name="far", policy="outlook", max_steps=30))
+    file.write_text('[plain]\n[far]\npolicy = "lookahead"\nmax_steps = 30\n')
+    assert load_strategies(file) == (Strategy(name="plain"), Strategy(name="far", policy="lookahead", max_steps=30))
 
 
 @pytest.mark.parametrize(

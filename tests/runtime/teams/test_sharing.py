@@ -18,7 +18,7 @@ from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.llm.prompts import system_prompt, turn_prompt
 from hardwon.runtime.teams.sharing import (
     KEY_WORDS,
-    Desk,
+    BankClient,
     SharedEnvironment,
     SharedPolicy,
     build_key,
@@ -110,7 +110,7 @@ def test_the_prompt_grows_by_no_more_than_the_key_for_each_entry(bank, actions):
 
     def length(entries):
         policy = Takes("wait")
-        decide(SharedPolicy(policy, desk_of(bank, "blue")), context(actions=actions))
+        decide(SharedPolicy(policy, client_of(bank, "blue")), context(actions=actions))
         (seen,) = policy.seen
         assert ("the drawer" in str(seen.actions) + str(seen.guidance)) == bool(entries)
         return len(turn_prompt(seen)) + len(system_prompt("", "", seen.manual))
@@ -124,15 +124,15 @@ def test_the_prompt_grows_by_no_more_than_the_key_for_each_entry(bank, actions):
     assert "very long value" not in str(length(12))
 
 
-def desk_of(bank, team, admission=None):
-    return Desk(bank, team, admission or AdmitNone())
+def client_of(bank, team, admission=None):
+    return BankClient(bank, team, admission or AdmitNone())
 
 
 def test_values_appear_only_after_a_pull(bank):
     """systems.md §4: value appears only after a pull."""
     entry = bank.put("red", KEY, "the whole account of the third page")
     policy = Takes(f"pull(entry={entry})", "open drawer")
-    decision = decide(SharedPolicy(policy, desk_of(bank, "blue")), context())
+    decision = decide(SharedPolicy(policy, client_of(bank, "blue")), context())
     before, after = policy.seen
     assert KEY[:60] in str(before.guidance)
     assert "whole account" not in str(before.guidance)
@@ -145,7 +145,7 @@ def test_values_appear_only_after_a_pull(bank):
 def test_a_pulled_value_stays_before_the_policy_and_its_key_goes(bank):
     entry = bank.put("red", KEY, "the whole account")
     policy = Takes(f"pull(entry={entry})", "wait", "wait")
-    shared = SharedPolicy(policy, desk_of(bank, "blue"))
+    shared = SharedPolicy(policy, client_of(bank, "blue"))
     decide(shared, context())
     decide(shared, context(step("wait", "nothing")))
     assert "the whole account" in str(policy.seen[-1].guidance)
@@ -155,7 +155,7 @@ def test_a_pulled_value_stays_before_the_policy_and_its_key_goes(bank):
 def test_where_actions_are_listed_a_pull_is_one_of_them(bank):
     entry = bank.put("red", KEY, "the whole account")
     policy = Takes(f"pull {entry}: {KEY}", "wait")
-    decide(SharedPolicy(policy, desk_of(bank, "blue")), context(actions=("wait",)))
+    decide(SharedPolicy(policy, client_of(bank, "blue")), context(actions=("wait",)))
     assert policy.seen[0].actions == ("wait", format_entry(Entry(entry, "red", KEY), listed=True))
     assert bank.pulls() == [(entry, "blue")]
 
@@ -165,7 +165,7 @@ def test_where_actions_are_calls_a_pull_is_one_of_the_tools(bank):
     entry = bank.put("red", KEY, "the whole account")
     look = {"look": {"type": "object", "properties": {}}}
     policy = Takes(f"pull(entry={entry})", "look()")
-    decide(SharedPolicy(policy, desk_of(bank, "blue")), replace(context(), tools=look))
+    decide(SharedPolicy(policy, client_of(bank, "blue")), replace(context(), tools=look))
     assert list(policy.seen[0].tools) == ["look", "pull"]
     assert bank.pulls() == [(entry, "blue")]
 
@@ -174,7 +174,7 @@ def test_a_chat_model_pulls_and_then_acts(bank, scripted):
     """systems.md §4: others see keys and pull values; a chat model does it by its answer."""
     entry = bank.put("red", KEY, "the whole account")
     model = scripted(f"pull(entry={entry})", 'finish(answer="the drawer")')
-    decision = decide(SharedPolicy(ChatPolicy(model), desk_of(bank, "blue")), context())
+    decision = decide(SharedPolicy(ChatPolicy(model), client_of(bank, "blue")), context())
     assert decision.action == 'finish(answer="the drawer")'
     assert "pull(entry: integer)" in model.seen[0][0].text
     assert "the whole account" in model.seen[1][1].text
@@ -185,14 +185,14 @@ def test_own_entries_are_not_shown_and_a_pull_of_one_is_flagged(bank):
     """systems.md §4: a pull by the producing team is flagged self, not cross-team."""
     mine = bank.put("blue", KEY, "mine")
     policy = Takes(f"pull(entry={mine})", "wait")
-    decide(SharedPolicy(policy, desk_of(bank, "blue")), context())
+    decide(SharedPolicy(policy, client_of(bank, "blue")), context())
     assert policy.seen[0].guidance is None
     assert (bank.pulls(), bank.pulls(own=True)) == ([], [(mine, "blue")])
 
 
 def test_a_number_that_is_not_there_is_no_pull(bank):
     policy = Takes("pull(entry=99)", "wait")
-    decide(SharedPolicy(policy, desk_of(bank, "blue")), context())
+    decide(SharedPolicy(policy, client_of(bank, "blue")), context())
     assert "no such entry" in str(policy.seen[1].guidance)
     assert bank.pulls() == []
 
@@ -200,7 +200,7 @@ def test_a_number_that_is_not_there_is_no_pull(bank):
 def test_a_policy_that_goes_on_asking_has_to_act_in_the_end(bank):
     entries = [bank.put("red", f"{KEY} {n}", "x") for n in range(9)]
     policy = Takes(*(f"pull(entry={entry})" for entry in entries))
-    assert parse_pull(decide(SharedPolicy(policy, desk_of(bank, "blue")), context()).action) is not None
+    assert parse_pull(decide(SharedPolicy(policy, client_of(bank, "blue")), context()).action) is not None
     assert len(bank.pulls()) == 4
 
 
@@ -208,16 +208,16 @@ def test_a_policy_of_estimates_is_left_alone(bank):
     bank.put("red", KEY, "x")
     policy = Takes("wait", reads="values")
     given = context(actions=("wait",))
-    decide(SharedPolicy(policy, desk_of(bank, "blue")), given)
+    decide(SharedPolicy(policy, client_of(bank, "blue")), given)
     assert policy.seen == [given]
 
 
 def test_keys_that_say_the_same_are_shown_once(bank):
     bank.put("red", KEY, "x")
     bank.put("green", KEY, "x")
-    desk = desk_of(bank, "blue")
-    asyncio.run(desk.look())
-    assert [entry.team for entry in desk.foreign_entries] == ["red"]
+    client = client_of(bank, "blue")
+    asyncio.run(client.look())
+    assert [entry.team for entry in client.foreign_entries] == ["red"]
 
 
 @pytest.mark.parametrize(
@@ -234,28 +234,28 @@ def test_what_asks_for_an_entry(action, number):
 def test_every_step_is_decided_on_once_and_shared_where_admitted(bank):
     """systems.md §4: per-step decision with context of query + existing keys + step; the log has all of them."""
     bank.put("red", KEY, "x")
-    desk = desk_of(bank, "blue", AdmitAll())
-    shared = SharedPolicy(Takes("wait", "wait"), desk)
+    client = client_of(bank, "blue", AdmitAll())
+    shared = SharedPolicy(Takes("wait", "wait"), client)
     first, second = step(), step("wait", "nothing", t=1)
     decide(shared, context(first))
     decide(shared, context(first, second))
-    assert [(one.t, one.candidate.task, one.choice.admit) for one in desk.shared] == [
+    assert [(one.t, one.candidate.task, one.choice.admit) for one in client.shared] == [
         (0, "find the spoon", True),
         (1, "find the spoon", True),
     ]
-    assert desk.shared[0].candidate.keys == (KEY,)
-    assert desk.shared[1].candidate.keys == (KEY, build_key(first))
-    assert bank.keys()[desk.shared[1].entry] == "wait -> nothing"
+    assert client.shared[0].candidate.keys == (KEY,)
+    assert client.shared[1].candidate.keys == (KEY, build_key(first))
+    assert bank.keys()[client.shared[1].entry] == "wait -> nothing"
 
 
 def test_tokens_of_keys_are_counted_at_every_decision_and_of_values_at_every_pull(bank):
     entry = bank.put("red", KEY, "x" * 400)
-    desk = desk_of(bank, "blue")
-    shared = SharedPolicy(Takes("wait", f"pull(entry={entry})", "wait"), desk)
+    client = client_of(bank, "blue")
+    shared = SharedPolicy(Takes("wait", f"pull(entry={entry})", "wait"), client)
     decide(shared, context())
     decide(shared, context(step()))
-    assert desk.key_tokens == 2 * count_tokens(format_entry(Entry(entry, "red", KEY)))
-    assert desk.value_tokens == 100
+    assert client.key_tokens == 2 * count_tokens(format_entry(Entry(entry, "red", KEY)))
+    assert client.value_tokens == 100
 
 
 # -- calls that another team made
@@ -274,8 +274,8 @@ def test_a_call_that_another_team_made_is_answered_from_the_bank(bank):
     """systems.md §4: the value is pulled instead of the slow call, and the environment is not called."""
     made: list[int] = []
     entry = bank.put("red", "read(page=3) -> page 3", "page 3 says: the drawer")
-    desk = desk_of(bank, "blue")
-    environment = SharedEnvironment(pages(made, readOnlyHint=True), desk)
+    client = client_of(bank, "blue")
+    environment = SharedEnvironment(pages(made, readOnlyHint=True), client)
     environment.reset("find the spoon")
     state, *_ = asyncio.run(environment.astep("read(page=3)"))
     other, *_ = asyncio.run(environment.astep("read(page=33)"))
@@ -283,14 +283,14 @@ def test_a_call_that_another_team_made_is_answered_from_the_bank(bank):
     assert "page 3 says: the drawer" in other.observation
     assert made == [33]
     assert bank.pulls() == [(entry, "blue")]
-    assert desk.calls == 1
+    assert client.calls == 1
 
 
 def test_a_call_that_changes_something_is_always_made(bank):
     """Another team's booking is no booking of ours."""
     made: list[int] = []
     bank.put("red", "read(page=3) -> page 3", "page 3 says: the drawer")
-    environment = SharedEnvironment(pages(made), desk_of(bank, "blue"))
+    environment = SharedEnvironment(pages(made), client_of(bank, "blue"))
     environment.reset("find the spoon")
     asyncio.run(environment.astep("read(page=3)"))
     assert made == [3]
@@ -300,7 +300,7 @@ def test_a_call_that_changes_something_is_always_made(bank):
 def test_own_calls_are_not_answered_from_the_bank(bank):
     made: list[int] = []
     bank.put("blue", "read(page=3) -> page 3", "page 3")
-    environment = SharedEnvironment(pages(made, readOnlyHint=True), desk_of(bank, "blue"))
+    environment = SharedEnvironment(pages(made, readOnlyHint=True), client_of(bank, "blue"))
     environment.reset("find the spoon")
     asyncio.run(environment.astep("read(page=3)"))
     assert made == [3]
@@ -351,9 +351,9 @@ def test_an_episodic_policy_is_answered_too(bank, library):
 
 def test_a_step_that_admission_refuses_stays_out_of_the_bank(bank):
     """A NO is carried out: nothing is written, and other teams see no key."""
-    desk = desk_of(bank, "red", AdmitNone())
-    asyncio.run(desk.share([step()]))
-    (shared,) = desk.shared
+    client = client_of(bank, "red", AdmitNone())
+    asyncio.run(client.share([step()]))
+    (shared,) = client.shared
     assert (shared.choice.admit, shared.entry, bank.entries()) == (False, None, [])
-    asyncio.run(desk_of(bank, "red", AdmitAll()).share([step()]))
+    asyncio.run(client_of(bank, "red", AdmitAll()).share([step()]))
     assert len(bank.entries()) == 1

@@ -10,7 +10,7 @@ import torch
 from hardwon.memory import State, Step, Trajectory
 from hardwon.memory.bank import Bank
 from hardwon.memory.records import Diagnosis
-from hardwon.runtime.teams.sharing import Desk
+from hardwon.runtime.teams.sharing import BankClient
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, to_trace
 from hardwon.trainers.models.tiny import TinyConfig, build_model
@@ -135,7 +135,7 @@ def test_a_step_counts_as_used_when_another_member_pulled_it(monkeypatch, own):
     def entries(desk):
         return [entry for entry in desk._entries if (entry.team == desk.team) is own]
 
-    monkeypatch.setattr(Desk, "foreign_entries", property(entries))
+    monkeypatch.setattr(BankClient, "foreign_entries", property(entries))
     monkeypatch.setattr("hardwon.runtime.teams.reading.extract_words", lambda text: {"any"})  # all entries fit
     role, _, _ = made(teams=2, runs=2, steps=6)
     pulled, pulls = [], Bank.pulls

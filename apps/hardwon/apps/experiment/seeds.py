@@ -10,7 +10,7 @@ AGENT_SEEDS = (0, 1, 2)
 """Agent seeds by default: one agent says little, because agents of other seeds differ."""
 MODEL_TESTS = 10
 """Number of test tasks by default if a language model decides, which takes seconds a step."""
-RULES = ("episodic", "outlook", "auto", "random")
+RULES = ("episodic", "lookahead", "auto", "random")
 """Policies without a language model."""
 EVERY_TIMES = 4
 """Number of tests during training, unless `--eval-every` is given."""

@@ -97,5 +97,5 @@ def open_automatic(planner: object, level: str, arm: Arm) -> AutomaticGuide:
     """Return the guide of the policy `auto`."""
     own = planner is None
     episodic = Strategy(name="episodic", policy="episodic", planner="demonstrations" if own else None)
-    outlook = Strategy(name="outlook", policy="outlook")
-    return AutomaticGuide((episodic, outlook) if level == "step" and arm.has_memory else (episodic,))
+    lookahead = Strategy(name="lookahead", policy="lookahead")
+    return AutomaticGuide((episodic, lookahead) if level == "step" and arm.has_memory else (episodic,))

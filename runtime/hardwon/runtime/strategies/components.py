@@ -24,10 +24,10 @@ RANKED = "ranked:"
 def as_policy(policy: "Policy | BaseChatModel | str") -> Policy:
     """Return a policy for a policy, a chat model, or a name."""
     from hardwon.runtime.policies.episodic import EpisodicPolicy, RandomPolicy
-    from hardwon.runtime.policies.outlook import OutlookPolicy
+    from hardwon.runtime.policies.lookahead import LookaheadPolicy
 
     built_in: Mapping[str, Callable[[], Policy]] = {
-        kind.name: kind for kind in (EpisodicPolicy, OutlookPolicy, RandomPolicy)
+        kind.name: kind for kind in (EpisodicPolicy, LookaheadPolicy, RandomPolicy)
     }
     if isinstance(policy, str) and policy in built_in:
         return built_in[policy]()

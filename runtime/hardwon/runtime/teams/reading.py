@@ -11,7 +11,7 @@ from typing import Literal
 
 from hardwon.runtime.interfaces.types import Context, Decision, Policy
 
-from .sharing import Desk, SharedPolicy
+from .sharing import BankClient, SharedPolicy
 from .sharing_policy import extract_words
 
 
@@ -20,8 +20,8 @@ class ReadingPolicy(SharedPolicy):
 
     reads: Literal["values", "text"] = "text"
 
-    def __init__(self, inner: Policy, desk: Desk) -> None:
-        super().__init__(inner, desk)
+    def __init__(self, inner: Policy, client: BankClient) -> None:
+        super().__init__(inner, client)
         self._read: set[int] = set()
         self._offered: str | None = None
 
@@ -31,16 +31,16 @@ class ReadingPolicy(SharedPolicy):
             self._read.clear()
             self._offered = None
         await self.tell(context.history)
-        await self._desk.look()
+        await self._client.look()
         wanted = extract_words(context.state.task)
         fitting = [
             entry
-            for entry in self._desk.foreign_entries
+            for entry in self._client.foreign_entries
             if entry.id not in self._read and extract_words(entry.key) & wanted
         ]
         if fitting:
             self._read.add(fitting[-1].id)
-            self._offered = await self._desk.pull(fitting[-1].id) or self._offered
+            self._offered = await self._client.pull(fitting[-1].id) or self._offered
         advice = "\n".join(text for text in (context.guidance, self._offered) if text)
         return await self._inner.adecide(replace(context, guidance=advice or None))
 

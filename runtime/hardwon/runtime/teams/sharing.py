@@ -1,6 +1,6 @@
 """How an agent of a team writes to the bank and reads from it.
 
-A `Desk` connects one agent to the bank. `SharedPolicy` and `SharedEnvironment` wrap the agent's own policy and
+A `BankClient` connects one agent to the bank. `SharedPolicy` and `SharedEnvironment` wrap the agent's own policy and
 environment. Before every decision, each new step is summarized as a key, and admitted or not. The policy
 sees the keys of other teams and may pull their values. A read-only call that another team already made is
 answered from the bank. This module runs no episodes.
@@ -99,7 +99,7 @@ def count_tokens(text: str) -> int:
     return -(-len(text) // 4)
 
 
-class Desk:
+class BankClient:
     """The connection of one agent to the bank; agents of one team share the team's name.
 
     Without a bank, nothing is shared or pulled, but steps are counted.
@@ -116,7 +116,7 @@ class Desk:
         watch: OnTeamEvent = lambda event: None,
         threads: bool = True,
     ) -> None:
-        """Create a desk."""
+        """Create a client."""
         self.team = team
         self._bank, self._admission, self._watch = bank, admission, watch
         self._summarise, self._value, self._threads = summarise, value, threads
@@ -145,7 +145,7 @@ class Desk:
         if self._bank is not None:
             last = self._entries[-1].id if self._entries else 0
             new = await self._query(lambda bank: bank.entries(last), self._bank)
-            # Another agent at this desk may have read the same entries while this one waited.
+            # Another agent with this client may have read the same entries while this one waited.
             last = self._entries[-1].id if self._entries else 0
             self._entries += [entry for entry in new if entry.id > last]
 
@@ -220,8 +220,8 @@ class Desk:
 class SharedPolicy:
     """A policy that shares its steps, sees the keys of other teams, and may pull values."""
 
-    def __init__(self, inner: Policy, desk: Desk) -> None:
-        self._inner, self._desk = inner, desk
+    def __init__(self, inner: Policy, client: BankClient) -> None:
+        self._inner, self._client = inner, client
         self.name = inner.name
         self.reads: Literal["values", "text"] = inner.reads
         self._shared_count = 0
@@ -230,7 +230,7 @@ class SharedPolicy:
     async def adecide(self, context: Context) -> Decision:
         """Share the steps since the last decision, then return the policy's action after any pulls."""
         await self.tell(context.history)
-        await self._desk.look()
+        await self._client.look()
         spent, pulled = ModelUsage(), list[int]()
         while True:
             offered = self._list_offers(pulled)
@@ -240,7 +240,7 @@ class SharedPolicy:
             if entry is None or len(pulled) >= MAX_PULLS:
                 break
             pulled.append(entry)
-            value = await self._desk.pull(entry)
+            value = await self._client.pull(entry)
             # A missing entry gets a value too, so that it is not offered again.
             self._values[entry] = (
                 "There is no such entry any more." if value is None else self._format_value(entry, value)
@@ -261,17 +261,17 @@ class SharedPolicy:
             # Counted first, so that a step whose sharing fails or is cancelled is not shared twice.
             self._shared_count += 1
             if history[self._shared_count - 1].action:
-                await self._desk.share(history[: self._shared_count])
+                await self._client.share(history[: self._shared_count])
 
     def _format_value(self, entry: int, value: str) -> str:
         """Return the value together with the action that led to it."""
-        key = next((candidate.key for candidate in self._desk.foreign_entries if candidate.id == entry), "")
+        key = next((candidate.key for candidate in self._client.foreign_entries if candidate.id == entry), "")
         return f"{key.partition(' -> ')[0]} -> {value}" if " -> " in key else value
 
     def _list_offers(self, pulled: Sequence[int]) -> list[Entry]:
         if self.reads == "values" or len(pulled) >= MAX_PULLS:
             return []
-        return [entry for entry in self._desk.foreign_entries if entry.id not in self._values]
+        return [entry for entry in self._client.foreign_entries if entry.id not in self._values]
 
     def _add_entries(self, context: Context, offered: Sequence[Entry]) -> Context:
         """Return the context with keys and pulled values.
@@ -282,18 +282,18 @@ class SharedPolicy:
             return context
         listed = bool(context.actions)
         lines = [format_entry(entry, listed=listed) for entry in offered]
-        self._desk.key_tokens += sum(map(count_tokens, lines))
+        self._client.key_tokens += sum(map(count_tokens, lines))
         values = "\n".join(f"[{entry}] {value}" for entry, value in self._values.items())[-VALUE_CHARS:]
         parts = [context.guidance or "", f"{PULLED}\n{values}" if values else ""]
         if lines and not listed:
             parts.append("\n".join([HEADING, *lines]))
-        pulls = {"pull": PULL_SCHEMA} if self._desk.open and not listed and context.tools else {}
+        pulls = {"pull": PULL_SCHEMA} if self._client.open and not listed and context.tools else {}
         return replace(
             context,
             tools={**context.tools, **pulls},
             guidance="\n\n".join(part for part in parts if part) or None,
             actions=(*context.actions, *lines) if listed else context.actions,
-            manual=f"{context.manual}\n{HOW}".strip() if self._desk.open and not listed else context.manual,
+            manual=f"{context.manual}\n{HOW}".strip() if self._client.open and not listed else context.manual,
         )
 
 
@@ -323,8 +323,8 @@ class SharedEnvironment:
 
     waits = True
 
-    def __init__(self, inner: Environment, desk: Desk) -> None:
-        self._inner, self._desk = inner, desk
+    def __init__(self, inner: Environment, client: BankClient) -> None:
+        self._inner, self._client = inner, client
         self.name = inner.name
         self.keeps_time = bool(getattr(inner, "keeps_time", False))
 
@@ -333,11 +333,11 @@ class SharedEnvironment:
         inner: Any = self._inner
         # Calls with side effects must run for every team.
         if hasattr(inner, "answered") and inner.changes_nothing(action):
-            entry = await self._desk.find_answer(action)
-            value = None if entry is None else await self._desk.pull(entry.id)
+            entry = await self._client.find_answer(action)
+            value = None if entry is None else await self._client.pull(entry.id)
             if value is not None:
                 # It took no time, so an admission by cost does not share the finding a second time.
-                self._desk.took(0.0)
+                self._client.took(0.0)
                 outcome: StepOutcome = inner.answered(action, value)
                 return outcome
         clock = asyncio.get_running_loop().time
@@ -345,8 +345,8 @@ class SharedEnvironment:
         try:
             return await self._run_step(action)
         finally:
-            self._desk.took(clock() - began)
-            self._desk.calls += 1
+            self._client.took(clock() - began)
+            self._client.calls += 1
 
     async def _run_step(self, action: str) -> StepOutcome:
         inner: Any = self._inner
@@ -376,8 +376,8 @@ class SharedEnvironment:
         return self._inner.tool_schemas() if isinstance(self._inner, Tooled) else {}
 
     def clone(self) -> "SharedEnvironment":
-        """Return another environment at the same desk."""
-        return SharedEnvironment(self._inner.clone(), self._desk)
+        """Return another environment with the same client."""
+        return SharedEnvironment(self._inner.clone(), self._client)
 
     def abandon(self) -> None:
         """Cut off a call that nobody waits for any more, if the environment supports it."""

@@ -27,7 +27,7 @@ from hardwon.runtime.agent import Agent, Result
 
 from .reading import ReadingPolicy
 from .sharing import (
-    Desk,
+    BankClient,
     OnTeamEvent,
     Shared,
     SharedEnvironment,
@@ -126,10 +126,10 @@ class _State(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """A member of a run and its desks: one for an agent, several for a team."""
+    """A member of a run and its clients: one for an agent, several for a team."""
 
     member: "Agent | Team"
-    desks: list[Desk]
+    clients: list[BankClient]
     inner: "list[_Seat]" = field(default_factory=list)
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class Team:
                 seat.close()
 
     def _assign_seats(self, bank: Bank | None) -> "list[_Seat]":
-        """Return the members with their desks; an inner team uses the desks of the outer one."""
+        """Return the members with their clients; an inner team uses the clients of the outer one."""
         if self._is_inner:
             return [_Seat(agent, []) for agent in self._agents]
         return [self._build_seat(agent, bank, name) for name, agent in zip(self.names, self._agents, strict=True)]
@@ -257,10 +257,12 @@ class Team:
             # A copy, because the same Team object may take part in several runs at once.
             team = copy.copy(agent)
             team._agents, team._is_inner, team._runs, team._graph = [seat.member for seat in seats], True, {}, None
-            return _Seat(team, [desk for seat in seats for desk in seat.desks], seats)
-        desk = Desk(bank, name, self._admission, summarise=self._summarise, value=self._value, watch=self._watch)
+            return _Seat(team, [client for seat in seats for client in seat.clients], seats)
+        client = BankClient(
+            bank, name, self._admission, summarise=self._summarise, value=self._value, watch=self._watch
+        )
         return _Seat(
-            agent.joined(self._reading(agent.policy, desk), lambda inner: SharedEnvironment(inner, desk)), [desk]
+            agent.joined(self._reading(agent.policy, client), lambda inner: SharedEnvironment(inner, client)), [client]
         )
 
     # -- the graph ------------------------------------------------------------------------------------
@@ -337,8 +339,8 @@ class Team:
         ordered = self._sort_finishes(finishes)
         ended = sorted((finish for finish in ordered if finish.counts), key=lambda finish: finish.seconds)
         matching = [finish for finish in ended if finish.answer == answer]
-        desks = [desk for seat in run.seats for desk in seat.desks]
-        shared = tuple(entry for desk in desks for entry in desk.shared)
+        clients = [client for seat in run.seats for client in seat.clients]
+        shared = tuple(entry for client in clients for entry in client.shared)
         pulls = tuple(bank.pulls()) if bank else ()
         return TeamResult(
             answer,
@@ -351,10 +353,10 @@ class Team:
             pulls,
             tuple(bank.pulls(own=True)) if bank else (),
             _get_time() - run.began,
-            sum(desk.key_tokens for desk in desks),
-            sum(desk.value_tokens for desk in desks),
-            sum(desk.admission_s for desk in desks),
-            sum(desk.calls for desk in desks),
+            sum(client.key_tokens for client in clients),
+            sum(client.value_tokens for client in clients),
+            sum(client.admission_s for client in clients),
+            sum(client.calls for client in clients),
             self._promote_entries(ended, shared, pulls, bank) if self._keep and bank else (),
         )
 

@@ -39,13 +39,13 @@ def test_a_policy_plays_every_test_of_a_case_and_every_regime(tmp_path):
     """The other settings are those of the default policy, so the two can be compared seed by seed."""
     for name, case in bench.CASES.items():
         default = list(bench.build_plans(name, case, 3, tmp_path))
-        plans = list(bench.build_plans(name, case, 3, tmp_path, "outlook"))
+        plans = list(bench.build_plans(name, case, 3, tmp_path, "lookahead"))
         assert [plan.policy for plan, _ in default] == ["episodic"] * len(case.tests)
         assert [plan.arms for plan, _ in default] == [case.arms] * len(case.tests)
         arms = tuple(arm for arm in case.arms if arm != "task")
-        assert plans == [(replace(plan, policy="outlook", arms=arms), folder) for plan, folder in default]
-    regimes = bench.build_regimes(["coin", "twc"], 3, tmp_path, "outlook")
-    assert [plan.policy for _, plan, *_ in regimes] == ["outlook"] * 4
+        assert plans == [(replace(plan, policy="lookahead", arms=arms), folder) for plan, folder in default]
+    regimes = bench.build_regimes(["coin", "twc"], 3, tmp_path, "lookahead")
+    assert [plan.policy for _, plan, *_ in regimes] == ["lookahead"] * 4
 
 
 def test_the_command_plays_the_policy_that_was_given(tmp_path, monkeypatch):
@@ -57,8 +57,8 @@ def test_the_command_plays_the_policy_that_was_given(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "run_plan", note)
     given = {"cases": "coin,twc", "seeds": 1, "out": tmp_path, "write": None, "as_json": True}
-    bench.learn(**given, policy="outlook", regimes=True)
-    assert [plan.policy for plan in plans] == ["outlook"] * 7
+    bench.learn(**given, policy="lookahead", regimes=True)
+    assert [plan.policy for plan in plans] == ["lookahead"] * 7
     with pytest.raises(UnknownName, match="outlok"):
         bench.learn(**given, policy="outlok", regimes=False)
 

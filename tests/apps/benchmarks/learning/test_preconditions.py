@@ -11,7 +11,7 @@ from hardwon.memory import ExperienceLibrary, Failure
 from hardwon.memory.errors import UnknownName
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.policies.episodic import EpisodicPolicy
-from hardwon.runtime.policies.outlook import OutlookPolicy
+from hardwon.runtime.policies.lookahead import LookaheadPolicy
 
 NUMBERS = range(2 * PAIRS)
 
@@ -173,7 +173,7 @@ def test_a_condition_learns_and_states_what_its_name_says(monkeypatch, condition
     assert seen == [
         (EpisodicPolicy, None, episodes, noted, learned),
         (EpisodicPolicy, "skills", episodes, noted, learned),
-        (OutlookPolicy, None, episodes, noted, learned),
+        (LookaheadPolicy, None, episodes, noted, learned),
     ]
 
 

@@ -23,7 +23,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime import Agent, Result
 from hardwon.runtime.teams.reading import ReadingPolicy
-from hardwon.runtime.teams.sharing import Desk, SharedEnvironment
+from hardwon.runtime.teams.sharing import BankClient, SharedEnvironment
 from hardwon.runtime.teams.sharing_policy import Choice, SharingInput
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
@@ -110,9 +110,9 @@ class Member:
     def __init__(self, name: str, agent: Agent, admission: EngineAdmission, bank: Bank) -> None:
         self.name, self.admission = name, admission
         # without threads, accesses to the bank happen in the order of events and runs are reproducible
-        self.desk = Desk(bank, name, admission, value=admission.value, threads=False)
-        reading = ReadingPolicy(agent.policy, self.desk)
-        self._agent = agent.joined(reading, lambda inner: SharedEnvironment(inner, self.desk))
+        self.client = BankClient(bank, name, admission, value=admission.value, threads=False)
+        reading = ReadingPolicy(agent.policy, self.client)
+        self._agent = agent.joined(reading, lambda inner: SharedEnvironment(inner, self.client))
         # the joined copy has environments of its own, so those of the original are not needed
         agent.close()
 
@@ -253,7 +253,7 @@ class AdmissionRole:
                 for member in members:
                     member.close()
             used = {entry for entry, _ in bank.pulls()}  # before the bank closes and is gone
-        shared = [shared_entry for member in members for shared_entry in member.desk.shared]
+        shared = [shared_entry for member in members for shared_entry in member.client.shared]
         decided = tuple(
             Decided(np.zeros(0), shared_entry.choice.admit, shared_entry.choice.p, shared_entry.entry in used)
             for shared_entry in shared

@@ -10,7 +10,7 @@ from hardwon.memory import Diagnosis, Estimate, ExperienceLibrary, Recollection,
 from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.values.outlook import Outlook
 from hardwon.memory.values.prospects import Elsewhere, Prospects
-from hardwon.runtime import Agent, OutlookPolicy
+from hardwon.runtime import Agent, LookaheadPolicy
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
@@ -42,7 +42,7 @@ class Fixed(random.Random):
 
 
 def choose(*args, **fields):
-    return OutlookPolicy().decide(asked(*args, **fields)).action
+    return LookaheadPolicy().decide(asked(*args, **fields)).action
 
 
 def far(value, steps=1, first="move north"):
@@ -61,7 +61,7 @@ def test_the_way_to_a_better_action_elsewhere_is_taken():
 
 
 def test_a_step_tells_which_chain_it_is_the_first_link_of():
-    why = OutlookPolicy().decide(asked({"wait": Outlook(0.1), "move north": Outlook(0.0)}, [far(1.0, steps=2)])).why
+    why = LookaheadPolicy().decide(asked({"wait": Outlook(0.1), "move north": Outlook(0.0)}, [far(1.0, steps=2)])).why
     assert why.extra["plan"] == "move north, then take lamp at attic, 2 steps away"
 
 
@@ -190,7 +190,7 @@ def test_the_value_of_an_estimated_return_is_its_distance_from_the_mean():
     recalled = Recollection(estimates={"left": Estimate(0.0), "right": Estimate(1.0)})
     context = asked({"left": Outlook(0.0), "right": Outlook(0.0)}, recollection=recalled)
     context = replace(context, prospects=replace(context.prospects, scale=2.0))
-    assert OutlookPolicy().decide(context).why.value == 0.25
+    assert LookaheadPolicy().decide(context).why.value == 0.25
 
 
 def test_a_stuck_frozen_agent_risks_what_makes_much_possible():
@@ -221,20 +221,20 @@ def test_exploration_falls_from_its_start_to_its_end_over_the_episodes(best, pra
 
     def explores(draw):
         context = asked({"wait": Outlook(best), "knock": Outlook(0.3)}, learning=True, practice=practice)
-        return bool(OutlookPolicy().decide(replace(context, rng=Fixed(draw))).why.explored)
+        return bool(LookaheadPolicy().decide(replace(context, rng=Fixed(draw))).why.explored)
 
     assert [explores(rate - 0.005), explores(rate + 0.005)] == [True, False]
 
 
 def test_a_planned_action_is_taken_and_says_so():
     plan = Plan("find the coin", (PlannedStep(1, "open box"),))
-    decision = OutlookPolicy().decide(asked({"wait": Outlook(0.9), "open box": Outlook(0.1)}, plan=plan))
+    decision = LookaheadPolicy().decide(asked({"wait": Outlook(0.9), "open box": Outlook(0.1)}, plan=plan))
     assert (decision.action, decision.why.planned) == ("open box", True)
 
 
 @pytest.mark.parametrize("learning", [False, True])
 def test_the_promise_is_among_the_reasons_while_it_counts(learning):
-    why = OutlookPolicy().decide(asked({"wait": Outlook(0.6, promise=0.2)}, learning=learning, rng=Fixed(0.9))).why
+    why = LookaheadPolicy().decide(asked({"wait": Outlook(0.6, promise=0.2)}, learning=learning, rng=Fixed(0.9))).why
     assert why.extra.get("promise") == (0.2 if learning else None)
 
 
@@ -258,9 +258,9 @@ def watch_recall(monkeypatch):
 def play_keyhole(**fields):
     """Learn in 24 episodes, then play two frozen; return all actions with their values."""
     with ExperienceLibrary.open(":memory:") as library:
-        learner = Agent("outlook", library, Keyhole(), max_steps=20, **fields)
+        learner = Agent("lookahead", library, Keyhole(), max_steps=20, **fields)
         episodes = [learner.run(seed=seed).trajectory for seed in range(24)]
-        player = Agent("outlook", library, Keyhole(), max_steps=20, learn=False, **fields)
+        player = Agent("lookahead", library, Keyhole(), max_steps=20, learn=False, **fields)
         episodes += [player.run(seed=seed).trajectory for seed in (100, 101)]
     return [[(step.action, step.why.value) for step in episode.steps] for episode in episodes]
 
@@ -272,7 +272,7 @@ def test_estimates_are_recalled_only_in_the_steps_that_need_them(monkeypatch):
     steps = sum(map(len, played))
     assert len(calls) < steps / 10
     calls.clear()
-    monkeypatch.setattr(OutlookPolicy, "recalls_on_demand", False)
+    monkeypatch.setattr(LookaheadPolicy, "recalls_on_demand", False)
     assert play_keyhole() == played
     assert len(calls) >= steps
 
@@ -281,14 +281,14 @@ def test_a_stuck_frozen_agent_recalls_the_estimates_of_all_actions(monkeypatch):
     """The degenerate case: an empty library has no promising action, so every step needs them."""
     calls = watch_recall(monkeypatch)
     with ExperienceLibrary.open(":memory:") as library:
-        steps = Agent("outlook", library, Keyhole(), max_steps=3, learn=False).run(seed=0).trajectory.steps
+        steps = Agent("lookahead", library, Keyhole(), max_steps=3, learn=False).run(seed=0).trajectory.steps
     assert calls == [sorted(step.admissible) for step in steps]
 
 
 def test_a_planner_reads_estimates_at_every_step(monkeypatch):
     calls = watch_recall(monkeypatch)
     with ExperienceLibrary.open(":memory:") as library:
-        agent = Agent("outlook", library, Keyhole(), max_steps=5, planner="demonstrations")
+        agent = Agent("lookahead", library, Keyhole(), max_steps=5, planner="demonstrations")
         assert len(agent.run(seed=0).trajectory.steps) == len(calls) == 5
 
 
@@ -311,7 +311,7 @@ def test_an_action_that_failed_in_the_same_context_is_left_out():
 
 def test_an_environment_without_admissible_actions_is_refused():
     with pytest.raises(PolicyFailure, match="admissible"):
-        OutlookPolicy().decide(asked({}))
+        LookaheadPolicy().decide(asked({}))
 
 
 class Keyhole:
@@ -354,9 +354,9 @@ class Keyhole:
 def test_a_chain_is_learned_from_play():
     """After some episodes of its own the agent fetches the key, goes back, and opens the door."""
     with ExperienceLibrary.open(":memory:") as library:
-        learner = Agent("outlook", library, Keyhole(), max_steps=20)
+        learner = Agent("lookahead", library, Keyhole(), max_steps=20)
         for seed in range(24):
             learner.run(seed=seed)
-        player = Agent("outlook", library, Keyhole(), max_steps=20, learn=False)
+        player = Agent("lookahead", library, Keyhole(), max_steps=20, learn=False)
         played = [player.run(seed=seed).trajectory for seed in (100, 101)]
     assert all(trajectory.success and len(trajectory.steps) <= 8 for trajectory in played)

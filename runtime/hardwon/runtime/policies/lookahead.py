@@ -58,10 +58,10 @@ class _ScoredAction:
     far: Elsewhere | None = None
 
 
-class OutlookPolicy:
+class LookaheadPolicy:
     """Chooses the action with the best outlook, here or at another known location."""
 
-    name = "outlook"
+    name = "lookahead"
     reads: Literal["values", "text"] = "values"
     foresees = True
     recalls_on_demand = True
@@ -74,7 +74,7 @@ class OutlookPolicy:
         """
         if not context.actions:
             raise PolicyFailure(
-                "OutlookPolicy chooses among admissible actions and this environment lists none. "
+                "LookaheadPolicy chooses among admissible actions and this environment lists none. "
                 "Use a chat model: --policy openai:MODEL."
             )
         planned = find_planned_action(context)

@@ -1,4 +1,4 @@
-"""The desk of one agent: what it tells the bank, what it counts, and what its policy and environment see."""
+"""The client of one agent: what it tells the bank, what it counts, and what its policy and environment see."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from hardwon.runtime.teams.sharing import (
     HOW,
     MAX_PULLS,
     PULLED,
-    Desk,
+    BankClient,
     SharedEnvironment,
     SharedPolicy,
     format_entry,
@@ -53,7 +53,7 @@ def take(action="look", feedback="", after="a shelf"):
 
 
 def sit(bank, **options):
-    return Desk(bank, "us", AdmitAll(), threads=False, **options)
+    return BankClient(bank, "us", AdmitAll(), threads=False, **options)
 
 
 # -- reading
@@ -93,8 +93,8 @@ def test_without_a_fitting_entry_nothing_is_shown(bank):
 
 
 def test_an_entry_that_is_gone_leaves_what_was_shown(bank, monkeypatch):
-    inner, desk = Takes("a", "b"), sit(bank)
-    policy = ReadingPolicy(inner, desk)
+    inner, client = Takes("a", "b"), sit(bank)
+    policy = ReadingPolicy(inner, client)
     bank.put("them", "look -> the spoon is here", "in the drawer")
     policy.decide(Context(NOW))
     bank.put("them", "look -> another spoon", "on the table")
@@ -102,12 +102,12 @@ def test_an_entry_that_is_gone_leaves_what_was_shown(bank, monkeypatch):
     async def find_nothing(entry):
         return None
 
-    monkeypatch.setattr(desk, "pull", find_nothing)
+    monkeypatch.setattr(client, "pull", find_nothing)
     policy.decide(Context(NOW))
     assert inner.seen[1].guidance == "in the drawer"
 
 
-# -- the desk
+# -- the client
 
 
 def test_the_value_of_a_step_is_its_message_or_else_what_is_seen():
@@ -125,31 +125,31 @@ def test_the_bank_is_asked_in_threads_unless_told_otherwise(threads):
             return []
 
     empty: Any = Empty()
-    desk = Desk(empty, "us", AdmitAll()) if threads else Desk(empty, "us", AdmitAll(), threads=False)
-    asyncio.run(desk.look())
+    client = BankClient(empty, "us", AdmitAll()) if threads else BankClient(empty, "us", AdmitAll(), threads=False)
+    asyncio.run(client.look())
     assert [thread != threading.get_ident() for thread in asked] == [threads]
 
 
 def test_the_cost_of_a_step_is_its_time_beside_the_mean(bank):
     """Worked example: after steps of 1 and 3 seconds, the last one cost 1.5; without times, all cost 1."""
-    desk = sit(bank)
-    asyncio.run(desk.share([take()]))
+    client = sit(bank)
+    asyncio.run(client.share([take()]))
     for seconds in (1.0, 3.0):
-        desk.took(seconds)
-    asyncio.run(desk.share([take()]))
-    assert [shared.candidate.cost for shared in desk.shared] == [1.0, 1.5]
-    assert 0.0 <= desk.admission_s < 5.0
+        client.took(seconds)
+    asyncio.run(client.share([take()]))
+    assert [shared.candidate.cost for shared in client.shared] == [1.0, 1.5]
+    assert 0.0 <= client.admission_s < 5.0
 
 
 def test_a_pull_says_whose_entry_it_was(bank):
-    """An entry that this desk has not seen has its number for a name."""
+    """An entry that this client has not seen has its number for a name."""
     events: list[Any] = []
-    desk = sit(bank, watch=events.append)
+    client = sit(bank, watch=events.append)
     own, other = bank.put("us", "own key", "x"), bank.put("them", "their key", "y")
-    asyncio.run(desk.look())
+    asyncio.run(client.look())
     late = bank.put("them", "late key", "z")
     for entry in (own, other, late):
-        asyncio.run(desk.pull(entry))
+        asyncio.run(client.pull(entry))
     assert [(event.what, event.text, event.entry) for event in events] == [
         ("own", "own key", own), ("pulled", "their key", other), ("pulled", str(late), late)
     ]  # fmt: skip
@@ -202,22 +202,22 @@ def test_an_entry_in_a_list_is_an_action():
 # -- the environment
 
 
-def test_an_environment_at_a_desk_is_awaited_and_described_as_before(bank):
+def test_an_environment_with_a_client_is_awaited_and_described_as_before(bank):
     def look(at: str) -> str:
         """Look."""
         return f"nothing at {at}"
 
-    tools, desk = ToolEnvironment([look]), sit(bank)
-    environment = SharedEnvironment(tools, desk)
+    tools, client = ToolEnvironment([look]), sit(bank)
+    environment = SharedEnvironment(tools, client)
     assert environment.waits
     assert environment.describe() == tools.describe() != ""
     assert environment.tool_schemas() == tools.tool_schemas() != {}
     environment.reset("find the spoon")
     assert "nothing at it" in environment.step('look(at="it")')[0].feedback
-    assert desk.calls == 1
-    assert 0.0 <= desk._costs[0] < 5.0
+    assert client.calls == 1
+    assert 0.0 <= client._costs[0] < 5.0
 
 
-def test_an_environment_without_a_description_has_none_at_a_desk(bank, rooms):
+def test_an_environment_without_a_description_has_none_at_a_client(bank, rooms):
     environment = SharedEnvironment(rooms(), sit(bank))
     assert (environment.describe(), environment.tool_schemas()) == ("", {})
