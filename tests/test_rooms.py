@@ -89,4 +89,4 @@ def test_every_room_is_a_package(portion):
 
 def test_no_module_imports_itself_through_others():
     """Neither in a function nor for an annotation: what two modules need is in a third one."""
-    assert [ring for ring in list_circles() if not ring[0].startswith("hardwon.trainers")] == []
+    assert list_circles() == []

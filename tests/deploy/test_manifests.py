@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
-from hardwon.trainers.config.schema import load
+from hardwon.trainers.config.loading import load
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

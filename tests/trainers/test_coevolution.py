@@ -14,7 +14,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import CannotLearn
 from hardwon.trainers import learning, metrics, train
 from hardwon.trainers.algorithms.samples import Rollout
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.extractor import ExtractorRole

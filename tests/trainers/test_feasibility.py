@@ -17,7 +17,7 @@ from hardwon.trainers import train
 from hardwon.trainers.__main__ import main
 from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.checkpoint import find
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.feasibility import (
     PATIENCE,
     ActionWatch,

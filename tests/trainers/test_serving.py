@@ -20,7 +20,7 @@ from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.sharing_policy import SharingInput as Shared
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.engines.base_models import select_device
 from hardwon.trainers.exports import MANIFEST, choose_guidance
 from hardwon.trainers.gating.item_guidance import ItemGuidance

@@ -16,7 +16,8 @@ from hardwon.memory.records import Add
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.checkpoint import find
-from hardwon.trainers.config.schema import RoleConfig, load
+from hardwon.trainers.config.loading import load
+from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import build_model
 from hardwon.trainers.roles.base import Parts

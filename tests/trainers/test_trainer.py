@@ -27,7 +27,8 @@ from hardwon.runtime.policies.episodic import RandomPolicy
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.samplers import Drawn
 from hardwon.trainers.checkpoint import find
-from hardwon.trainers.config.schema import EnvironmentConfig, Worlds, of
+from hardwon.trainers.config.loading import of
+from hardwon.trainers.config.schema import EnvironmentConfig, Worlds
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.engines.base_models import load_tokenizer
 from hardwon.trainers.evaluate import Played, evaluate_checkpoint, evaluate_policy, summarise, wilson
@@ -247,7 +248,8 @@ def test_an_evaluation_of_a_policy_says_why_episodes_are_excluded(corridor, monk
 
 def test_one_role_is_trained_at_a_time(corridor, monkeypatch):
     """systems.md §7.3: the others are frozen, and a role that is not ready is passed over."""
-    from hardwon.trainers.roles.base import ROLES, PolicyRole
+    from hardwon.trainers.roles.base import PolicyRole
+    from hardwon.trainers.roles.registry import ROLES
 
     class Second(PolicyRole):
         """Ready every third time it is asked to collect."""
@@ -470,7 +472,8 @@ def test_excluded_episodes_are_no_failures():
 
 def test_a_role_gives_what_its_arm_is_shown(corridor, monkeypatch):
     """What it wants to learn from while training, its best in an evaluation, what it was at first where frozen."""
-    from hardwon.trainers.roles.base import ROLES, PolicyRole
+    from hardwon.trainers.roles.base import PolicyRole
+    from hardwon.trainers.roles.registry import ROLES
 
     shown = []
 

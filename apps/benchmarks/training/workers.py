@@ -27,7 +27,8 @@ import httpx
 
 from hardwon.memory import State
 from hardwon.runtime.interfaces.types import Info
-from hardwon.trainers.config.schema import TrainConfig, of
+from hardwon.trainers.config.loading import of
+from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.player import Player

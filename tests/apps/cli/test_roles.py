@@ -24,7 +24,7 @@ from hardwon.memory.wire import plain
 from hardwon.runtime import Agent, ExperienceMiddleware
 from hardwon.runtime.interfaces.arms import CONTROL, Arm
 from hardwon.runtime.teams.sharing_policy import Choice, SharingInput
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.admission import EngineAdmission, Member
 from hardwon.trainers.roles.guides.speech import query_of

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.trainers.__main__ import print_arms
+from hardwon.trainers.config.loading import load
 from hardwon.trainers.config.methods import collect_settings, list_methods
-from hardwon.trainers.config.schema import load
 
 ROOT = Path(__file__).parents[3]
 CORRIDOR = ROOT / "tests" / "trainers"

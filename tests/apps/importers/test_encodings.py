@@ -14,7 +14,7 @@ from hardwon.apps.shared.editing import read_fields
 from hardwon.apps.shared.item_files import read_file
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.strategies.strategy import load_strategies
-from hardwon.trainers.config import schema
+from hardwon.trainers.config import loading
 
 MARKS = {
     "utf-8": codecs.BOM_UTF8, "utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE,
@@ -69,7 +69,7 @@ def test_an_export_is_recognized_and_read(tmp_path, library, encoding):
     [
         (read_fields, '{"title": "Grüße"}'),
         (lambda path: read_file(path, "item.md", {}), ITEM),
-        (schema.load, (Path(__file__).parents[3] / "examples" / "train_coin.yaml").read_text(encoding="utf-8")),
+        (loading.load, (Path(__file__).parents[3] / "examples" / "train_coin.yaml").read_text(encoding="utf-8")),
         (load_strategies, '[plain]\npolicy = "episodic"\n'),
         (read_settings, '{"hooks": {}}'),
     ],

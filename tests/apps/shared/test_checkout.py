@@ -11,7 +11,7 @@ from hardwon.apps.shared.checkout import MANIFEST, check_out, commit
 from hardwon.apps.shared.item_files import parse_file, read_values, render_file
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.config.schema import load
+from hardwon.trainers.config.loading import load
 from hardwon.trainers.config.yaml_bounds import check_yaml
 
 TITLE = "Check the order before you refund it"

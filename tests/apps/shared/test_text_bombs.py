@@ -10,7 +10,7 @@ from hardwon.apps.shared.item_files import read_file
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import HardwonError
 from hardwon.runtime.strategies.strategy import load_strategies
-from hardwon.trainers.config.schema import load
+from hardwon.trainers.config.loading import load
 
 NUMBERS = {
     "digits": "1" * 5_000,

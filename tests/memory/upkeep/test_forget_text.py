@@ -11,7 +11,7 @@ from hardwon.memory.upkeep.forgetting import build_text_matcher
 
 def record(library, text):
     """Record an episode with a text; return its id."""
-    state = State(f"Desk. {text} waits.", {"guests": [text]}, task="greet")
+    state = State(f"BankClient. {text} waits.", {"guests": [text]}, task="greet")
     return library.record(Trajectory("greet", (Step(state, "go", state, Diagnosis(True)),), success=True))
 
 

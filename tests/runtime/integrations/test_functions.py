@@ -135,13 +135,13 @@ def test_results_can_report_failures_and_parameters_can_be_left_out(library):
 
 
 def test_methods_and_objects_have_stable_actions(library):
-    class Desk:
+    class BankClient:
         @remember
         def file(self, paper: object, *more: object) -> None:
             return None
 
     with FunctionEpisode(library, "File it."):
-        Desk().file(object(), {1, 2})
+        BankClient().file(object(), {1, 2})
     assert only_episode(library).steps[0].action == 'file(paper="<object>", more=[[1, 2]])'
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hardwon.apps.experiment import BASELINE, LEARNER, SETUPS
 from hardwon.runtime.interfaces.arms import CONTROL, Arm
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 
 ROOT = Path(__file__).parents[3]
 

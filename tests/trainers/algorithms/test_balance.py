@@ -10,7 +10,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.samplers.balance import Balance, BalanceSettings, score_balance
 from hardwon.trainers.algorithms.samples import Rollout
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 
 HERE = State("x")
 BASE = {"environment": {"name": "textworld"}, "tasks": {"train": {"fold": "train"}, "eval": {"fold": "dev"}}}

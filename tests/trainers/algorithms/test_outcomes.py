@@ -11,7 +11,7 @@ from hardwon.trainers.algorithms.imitation import build_examples
 from hardwon.trainers.algorithms.outcomes import mark_outcome, measure_outcome, name_outcome, select_best
 from hardwon.trainers.algorithms.samplers.balance import score_balance
 from hardwon.trainers.algorithms.samples import Rollout, Sample, to_trace
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.models.tiny import build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.guides.lessons import build_lessons, build_query

@@ -15,7 +15,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms import parallel
 from hardwon.trainers.algorithms.parallel import Team
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 
 HERE = Path(__file__).parents[1]
 

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+from hardwon.trainers.config.loading import load
 from hardwon.trainers.config.methods import collect_example
-from hardwon.trainers.config.schema import TrainConfig, load
+from hardwon.trainers.config.schema import TrainConfig
 
 ROOT = Path(__file__).parents[3]
 BASE = ROOT / "examples" / "methods" / "base.yaml"

@@ -3,7 +3,7 @@
 import pytest
 
 from hardwon.memory.errors import CannotLearn, ConfigError
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 
 LIBRARY = {"control": 2, "retrieved": 2}
 

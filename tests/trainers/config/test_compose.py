@@ -7,7 +7,7 @@ import pytest
 
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.trainers import metrics, train
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 
 CREDIT = {"learner": {"lr": 0.003}}
 

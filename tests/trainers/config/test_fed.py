@@ -12,8 +12,8 @@ from tests.trainers.config.method_examples import load_example
 
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.parsing import as_dict
-from hardwon.trainers.config.schema import of
 
 ROOT = Path(__file__).parents[3]
 PLACES: dict[str, tuple[str, Any]] = {

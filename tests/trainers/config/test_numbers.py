@@ -10,8 +10,9 @@ import pytest
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.config import bounds
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.policy import PolicySettings
-from hardwon.trainers.config.schema import TrainConfig, of
+from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.extractor import ExtractorSettings
 from hardwon.trainers.roles.guides.role import GuideSettings

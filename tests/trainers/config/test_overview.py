@@ -11,9 +11,9 @@ from tests.trainers.config.method_examples import BASE, list_overrides, load_exa
 from hardwon.memory.errors import UnknownName
 from hardwon.trainers import methods, metrics, train
 from hardwon.trainers.algorithms.catalog import PARTS
+from hardwon.trainers.config.loading import load, of
 from hardwon.trainers.config.methods import find_cards, list_methods
 from hardwon.trainers.config.parsing import as_dict, differences
-from hardwon.trainers.config.schema import load, of
 from hardwon.trainers.overview import SECTIONS, format_table, is_fed
 
 ROOT = Path(__file__).parents[3]

@@ -7,8 +7,8 @@ from tests.trainers.test_trainer import assert_same, lines
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.schedules import look_up
-from hardwon.trainers.config.schema import of
 
 HORIZON = [[0, 6], [100, 13], [200, 20]]
 

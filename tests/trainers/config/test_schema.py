@@ -8,8 +8,9 @@ import yaml
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config import schema as settings
+from hardwon.trainers.config.loading import load, of
 from hardwon.trainers.config.parsing import documented
-from hardwon.trainers.config.schema import TrainConfig, Worlds, as_dict, as_yaml, differences, load, of
+from hardwon.trainers.config.schema import TrainConfig, Worlds, as_dict, as_yaml, differences
 
 LEAST: dict[str, Any] = {"environment": {"name": "textworld"}}
 

@@ -12,7 +12,8 @@ import pytest
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
 from hardwon.trainers.config import policy, roles, schema
-from hardwon.trainers.config.schema import EngineConfig, of
+from hardwon.trainers.config.loading import of
+from hardwon.trainers.config.schema import EngineConfig
 from hardwon.trainers.engines import factory, server, vllm
 from hardwon.trainers.models.tiny import TinyConfig
 from hardwon.trainers.roles.admission import AdmissionSettings
@@ -26,6 +27,7 @@ SECTIONS: list[Any] = [
         kind
         for kind in vars(schema).values()
         if dataclasses.is_dataclass(kind) and getattr(kind, "__module__", "") == schema.__name__
+        if kind is not schema.ProgramConfig  # no program plays here
     ),
     *(roles.RoleConfig, roles.CreditConfig),
     *(LearnerSettings, LossSettings, Examples, WarmStart, TinyConfig),

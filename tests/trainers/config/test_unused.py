@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from hardwon.memory.errors import CannotLearn, ConfigError
-from hardwon.trainers.config.schema import as_dict, load, of
+from hardwon.trainers.config.loading import load, of
+from hardwon.trainers.config.schema import as_dict
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 LIBRARY = {"arms": {"control": 2, "retrieved": 2}}

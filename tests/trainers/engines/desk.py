@@ -14,7 +14,7 @@ FIND = {
 }
 
 
-class Desk:
+class BankClient:
     """The seed says in which city the table is."""
 
     name = "desk"
@@ -36,14 +36,14 @@ class Desk:
     def tool_schemas(self) -> Mapping[str, Mapping[str, Any]]:
         return {"find": FIND}
 
-    def clone(self) -> "Desk":
-        return Desk()
+    def clone(self) -> "BankClient":
+        return BankClient()
 
     def close(self) -> None:
         pass
 
 
-class PatientDesk(Desk):
+class PatientDesk(BankClient):
     """A desk that answers until the table is found, so one guess in two is right, and there is something to learn."""
 
     def step(self, action: str) -> tuple[State, float, bool, Info]:

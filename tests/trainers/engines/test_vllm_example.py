@@ -35,7 +35,7 @@ SHORT = (
 """What makes the example short, and lets its policy think."""
 CORRIDOR = ("environment.name=tests.trainers.corridor:Corridor", "environment.game=null", "environment.params=''")
 CALLS = (
-    "environment.name=tests.trainers.engines.desk:Desk", "environment.game=null", "environment.params=''",
+    "environment.name=tests.trainers.engines.desk:BankClient", "environment.game=null", "environment.params=''",
     "library.explored={}", "arms={control: 3}", "guidance={}",
 )  # fmt: skip
 """A world whose actions are tool calls."""

@@ -10,7 +10,7 @@ from hardwon.memory import Item, Recollection, State
 from hardwon.memory.records import Estimate, Hit, Outcome
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.gating.item_guidance import ItemGuidance
 from hardwon.trainers.player import Player
 from hardwon.trainers.rollouts.rollout import Spec

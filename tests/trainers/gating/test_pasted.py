@@ -14,7 +14,7 @@ from hardwon.memory.records import Diagnosis, Hit
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.gating.pasted import STEPS, PastedEpisodes, render_episode
 from hardwon.trainers.player import Player
 from hardwon.trainers.session import Session

@@ -14,7 +14,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.samples import Rollout, Sample
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.methods.hpt import gate_groups
 from hardwon.trainers.player import Player
 from hardwon.trainers.session import Session

@@ -8,7 +8,7 @@ from tests.trainers.methods.test_curricula import WORLDS, build, played
 
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.trainers.algorithms.signals import Signals
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.methods.decs_share import compute_weight, measure_needed, move_share
 
 

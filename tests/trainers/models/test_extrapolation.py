@@ -11,7 +11,7 @@ import torch
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers import train
 from hardwon.trainers.checkpoint import DERIVED, HISTORY, find, read_history
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.models.extrapolation import extrapolate, fit_line
 from hardwon.trainers.trainer import extrapolate_run
 

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.memory.errors import ConfigError, MissingExtra, ModelUnavailable, UnknownName
-from hardwon.trainers.config.schema import ModelConfig, of
+from hardwon.trainers.config.loading import of
+from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.engines.base_models import load_base
 from hardwon.trainers.models import pretrained
 from hardwon.trainers.models.pretrained import write_model

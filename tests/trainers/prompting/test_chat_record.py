@@ -19,7 +19,7 @@ from tests.trainers.folder_base import (
 )
 from tests.trainers.prompting.test_chat import NO_SYSTEM
 from tests.trainers.rollouts.test_chat_rollout import Chamber
-from tests.trainers.rollouts.tool_desk import Desk
+from tests.trainers.rollouts.tool_desk import BankClient
 
 from hardwon.memory import ExperienceLibrary, State
 from hardwon.runtime import Agent, ChatPolicy
@@ -126,7 +126,7 @@ def test_calls_continue_what_was_sampled(speech):
     """In the template's own form, with the result between, behind a thought or not."""
     hot = Hot(HERMES, max_tokens=600)
     if speech == "none":
-        (chat,) = hot.play(Desk(), ["Book a table."], 3, max_retries=0)
+        (chat,) = hot.play(BankClient(), ["Book a table."], 3, max_retries=0)
         assert len(chat) > 1
         assert all(continues(later, *before) for before, (later, _) in pairwise(chat))
         return
@@ -139,7 +139,7 @@ def test_calls_continue_what_was_sampled(speech):
         return Completion(tokens, (0.0,) * len(tokens), (True,) * len(tokens), (None,) * len(tokens), 0)
 
     hot.engine.generate = generate  # type: ignore[method-assign]
-    (chat,) = hot.play(Desk(), ["Book a table."], 3, max_retries=0, speech="free")
+    (chat,) = hot.play(BankClient(), ["Book a table."], 3, max_retries=0, speech="free")
     assert len(chat) == 3
     assert all(continues(later, *before) for before, (later, _) in pairwise(chat))
     assert hot.read(chat[-1][0]).count("<tool_response>") == 2

@@ -20,7 +20,8 @@ from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenize
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.admission import AdmissionRole, EngineAdmission
 from hardwon.trainers.roles.admission_learning import Decided, Episode
-from hardwon.trainers.roles.base import ROLES, Parts, Reader
+from hardwon.trainers.roles.base import Parts, Reader
+from hardwon.trainers.roles.registry import ROLES
 
 from .test_extractor import recorded, role as extractor
 

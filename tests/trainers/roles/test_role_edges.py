@@ -22,10 +22,11 @@ from hardwon.trainers.models.adapters import add_adapter
 from hardwon.trainers.models.tiny import build_model
 from hardwon.trainers.roles import base
 from hardwon.trainers.roles.admission_learning import AdmissionTrainer, Decided, Episode
-from hardwon.trainers.roles.base import Parts, PolicyRole, check_settings
+from hardwon.trainers.roles.base import Parts, PolicyRole
 from hardwon.trainers.roles.guides.lessons import explored
 from hardwon.trainers.roles.guides.speech import TrainedGuidance, query_of
 from hardwon.trainers.roles.note_generators import KeepOrSkip
+from hardwon.trainers.roles.registry import check_settings
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .test_extractor import SHAPE, TOKENIZER, TRANSCRIPT, episode, role as extractor

@@ -14,7 +14,8 @@ from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, b
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.imitation import WarmStart
-from hardwon.trainers.config.schema import RoleConfig, of
+from hardwon.trainers.config.loading import of
+from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.prompting.base import Query
 from hardwon.trainers.prompting.chat import ChatFormat

@@ -18,7 +18,8 @@ from hardwon.runtime.guidance.base import RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers import train
 from hardwon.trainers.algorithms.samples import Rollout
-from hardwon.trainers.config.schema import RoleConfig, of
+from hardwon.trainers.config.loading import of
+from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.models.tiny import build_model

@@ -12,7 +12,7 @@ from hardwon.runtime import Agent, RandomPolicy
 from hardwon.runtime.guidance.base import RetrievalGuidance
 from hardwon.trainers.algorithms.imitation import ask_all
 from hardwon.trainers.algorithms.samples import pack_samples
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.prompting.chat import ChatFormat

@@ -13,7 +13,8 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime import Agent, RandomPolicy
 from hardwon.runtime.environments import open_environment
 from hardwon.trainers import train
-from hardwon.trainers.config.schema import ExploreConfig, Worlds, load, of
+from hardwon.trainers.config.loading import load, of
+from hardwon.trainers.config.schema import ExploreConfig, Worlds
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.rollouts.explore import LONGEST_PLACE, Explorer, check_seeds, learn_by_playing, place, way
 from hardwon.trainers.session import Session

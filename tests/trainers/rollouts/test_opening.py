@@ -11,8 +11,8 @@ from tests.trainers.sources.test_sources import rollout, step
 from hardwon.memory import Reasons, State
 from hardwon.memory.errors import CannotLearn
 from hardwon.trainers.algorithms.samples import to_trace
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.policy import PolicySettings
-from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import SPECIAL, TinyConfig, build_model, build_tokenizer

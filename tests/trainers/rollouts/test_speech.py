@@ -18,8 +18,8 @@ from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.policies.chat import ChatPolicy
 from hardwon.trainers.algorithms.samples import pack_samples
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.policy import PolicySettings
-from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.base import Completion
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player

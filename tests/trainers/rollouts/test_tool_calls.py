@@ -17,7 +17,7 @@ from tests.trainers.folder_base import (
     save_base,
 )
 from tests.trainers.rollouts.test_chat_rollout import assert_continued, assert_rendered
-from tests.trainers.rollouts.tool_desk import Desk
+from tests.trainers.rollouts.tool_desk import BankClient
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.runtime import Agent, ChatPolicy
@@ -26,8 +26,8 @@ from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.conversation import ChatTurn
 from hardwon.trainers.algorithms.samples import pack_samples
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.policy import PolicySettings
-from hardwon.trainers.config.schema import of
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
@@ -52,14 +52,14 @@ def engine():
 
 def play(engine, library, *, seeds=(1,), steps=3, **how):
     policy = TokenPolicy(engine, PROMPTS, **{"max_tokens": 600, **how})
-    agent = Agent(policy, library, Desk(), learn=False, guidance=GivenGuidance(), max_steps=steps, retries=0)
+    agent = Agent(policy, library, BankClient(), learn=False, guidance=GivenGuidance(), max_steps=steps, retries=0)
     return asyncio.run(collect({"control": agent}, engine, [Spec("Book a table.", seed) for seed in seeds]))
 
 
 def settings(folder, **sections):
     base = save_base(folder / "base", hidden=24, template=HERMES, more=TOOL_MARKS)  # greedy, it does not finish at once
     return {
-        "environment": {"name": "tests.trainers.rollouts.tool_desk:Desk", "max_steps": 3},
+        "environment": {"name": "tests.trainers.rollouts.tool_desk:BankClient", "max_steps": 3},
         "tasks": {
             "train": {"fold": "Book a table.", "seeds": "0-3"},
             "eval": {"fold": "Book a table.", "seeds": "9-9"},
@@ -108,7 +108,7 @@ def test_calls_at_a_high_temperature_are_continued_as_they_were_sampled(template
     prompts = ChatFormat(tokenizer)
     hot = LocalEngine(build_chat_model(tokenizer), tokenizer)
     policy = TokenPolicy(hot, prompts, temperature=1.3, max_tokens=most)
-    agent = Agent(policy, library, Desk(), learn=False, guidance=GivenGuidance(), max_steps=4, retries=0)
+    agent = Agent(policy, library, BankClient(), learn=False, guidance=GivenGuidance(), max_steps=4, retries=0)
     specs = [Spec("Book a table.", seed) for seed in range(4)]
     rollouts = asyncio.run(collect({"control": agent}, hot, specs))
     assert_continued(rollouts)
@@ -131,7 +131,7 @@ def test_a_thought_stands_before_its_call(engine, library):
     settings = PolicySettings(speech="free", speech_tokens=6, max_tokens=600)
     prompts = ChatFormat(TOKENIZER, builder=settings.build_prompts())
     policy = TokenPolicy(engine, prompts, settings=settings)
-    agent = Agent(policy, library, Desk(), learn=False, guidance=GivenGuidance(), max_steps=2, retries=0)
+    agent = Agent(policy, library, BankClient(), learn=False, guidance=GivenGuidance(), max_steps=2, retries=0)
     (rollout,) = asyncio.run(collect({"control": agent}, engine, [Spec("Book a table.", 4)]))
     (chat,) = policy._log._open.values()
     for row in rollout.rows:
@@ -175,7 +175,7 @@ def test_production_reads_the_tokens_of_training(tmp_path, monkeypatch):
     ):
         assert policy is not None
         with ExperienceLibrary.open(":memory:") as library:
-            agent = Agent(policy, library, Desk(), arm="control", learn=False, max_steps=3)
+            agent = Agent(policy, library, BankClient(), arm="control", learn=False, max_steps=3)
             agent.run("Book a table.", 7)
             agent.close()
         asked.append(requests.pop("policy"))
@@ -212,7 +212,7 @@ def test_a_demonstration_is_a_call_that_the_policy_could_sample(template, tmp_pa
     assert texts[0] == form.format('{"name": "find", "arguments": {"city": "Rome"}}')
     assert rollout.trajectory.success
     policy = TokenPolicy(session.engine, session.prompts)
-    context = Context(State("x"), tools=Desk().tool_schemas())
+    context = Context(State("x"), tools=BankClient().tool_schemas())
     grammar: Any = policy._answers.open(context, calls=session.prompts.call_form(policy._log.advance(context))).allowed
     for row in rollout.rows:
         for n, token in enumerate(row.completion):
@@ -221,7 +221,7 @@ def test_a_demonstration_is_a_call_that_the_policy_could_sample(template, tmp_pa
 
 def test_recorded_episodes_are_imitated_in_the_form():
     """The record has no tools; those of the environment stand in their prompts."""
-    desk = Desk()
+    desk = BankClient()
     prompts = ChatFormat(TOKENIZER, tools=desk.tool_schemas())
     states = [State("Request.", task="x"), State("Request.\nTables: 4.", task="x")]
     step = Step(states[0], PATH[0], states[1], Diagnosis(True))

@@ -23,7 +23,7 @@ def grade(task: str, answer: str, calls: tuple[Call, ...]) -> float:
     return float(any(call.name == "book" and call.arguments["table"] == 4 for call in calls))
 
 
-class Desk(ToolEnvironment):
+class BankClient(ToolEnvironment):
     """Finds and books tables; nothing is kept between episodes, so they can be repeated."""
 
     branches = "replay"
@@ -35,6 +35,6 @@ class Desk(ToolEnvironment):
         """Return calls that solve every task."""
         return ['find(city="Rome")', "book(table=4)", 'finish(answer="It is booked.")']
 
-    def clone(self) -> "Desk":
+    def clone(self) -> "BankClient":
         """Return another desk."""
-        return Desk()
+        return BankClient()

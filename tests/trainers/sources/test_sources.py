@@ -14,7 +14,7 @@ from hardwon.memory.errors import CannotLearn, ConfigError, UnknownName
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.samples import Rollout, Sample, to_trace
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.sources import EntropySettings, ProgressSettings
 from hardwon.trainers.evaluate import evaluate_checkpoint
 from hardwon.trainers.models.tiny import TinyConfig, build_model

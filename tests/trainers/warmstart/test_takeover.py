@@ -13,7 +13,7 @@ from tests.trainers.folder_base import build_settings, save_base
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.imitation import Imitation
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.session import Session
 from hardwon.trainers.trainer import train
 

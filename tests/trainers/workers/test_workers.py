@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from hardwon.memory.errors import ConfigError, EngineFailure
 from hardwon.trainers import loop, trainer
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.engines.base_models import load_tokenizer
 from hardwon.trainers.workers.inference_proxy import InferenceProxy
 from hardwon.trainers.workers.opening import build_setup

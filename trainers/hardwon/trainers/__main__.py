@@ -55,7 +55,8 @@ def train(
 ) -> None:
     """Train the roles of an agent with the settings of CONFIG; SIGTERM saves and stops."""
     with require_extra("train"):
-        from .config.schema import as_yaml, load
+        from .config.loading import load
+        from .config.schema import as_yaml
 
     settings = load(config, overrides or [], method=method)
     if print_config:

@@ -22,20 +22,23 @@ from hardwon.runtime import Environment
 from .algorithms.parallel import get_team
 from .algorithms.terms import add_horizon
 from .checkpoint import copy_library, copy_start, put_library
-from .config.schema import EngineConfig, RoleConfig, TrainConfig, as_dict, of
+from .config.loading import of
+from .config.schema import EngineConfig, RoleConfig, TrainConfig, as_dict
 from .config.sources import asks_own_model
 from .engines import base_models
 from .engines.base import Engine
 from .engines.base_models import BASE
 from .engines.factory import open_engine
 from .gating.diversity import Diversity
-from .gating.gate import Gated, open_gate
+from .gating.gate import Gated
 from .gating.gate_policy import QUESTION
+from .gating.opening import open_gate
 from .models.pretrained import require_base
 from .prompting import instructions
 from .prompting.factory import open_format
-from .roles.base import ROLES, Parts, Role, check_settings
+from .roles.base import Parts, Role
 from .roles.note_generators import GRADES, OUTCOMES, WORDS
+from .roles.registry import ROLES, check_settings
 from .rollouts.explore import Explorer, Tell, check_seeds, learn_by_playing, open_world, words
 from .rollouts.opening import TAGS
 from .rollouts.paths import Demonstrations, check_origins

@@ -24,9 +24,9 @@ from hardwon.memory.errors import ConfigError
 from . import checkpoint as checkpoints, feasibility
 from .algorithms import parallel
 from .checkpoint import Checkpoints, restore_random_states
-from .config import schema
+from .config import loading
 from .config.kinds import ASKS, LESSONS, TELLS, TRIES
-from .config.schema import TrainConfig
+from .config.schema import TrainConfig, as_dict, as_yaml, differences
 from .console import Screen
 from .engines import base_models
 from .exports import write_manifest
@@ -187,12 +187,12 @@ def _load_settings(
 ) -> TrainConfig:
     """Return the settings as a `TrainConfig`, with those of the method and the overrides applied."""
     if isinstance(config, str | Path):
-        return schema.load(config, overrides, method=method)
+        return loading.load(config, overrides, method=method)
     if isinstance(config, TrainConfig):
         if not overrides and not method:
             return config
-        config = schema.as_dict(config)
-    return schema.of(config, overrides, method=method)
+        config = as_dict(config)
+    return loading.of(config, overrides, method=method)
 
 
 def _run_worker(config: TrainConfig, team: parallel.Team) -> TrainReport:
@@ -229,7 +229,7 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     begun = None if checkpoint is None or is_warming else position.iteration
     # a resumed run writes the lines after its checkpoint again
     keep_until(out / GATE_LOG, -1 if begun is None else begun)
-    with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=schema.as_dict(config)) as metrics:
+    with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=as_dict(config)) as metrics:
         loop = TrainingLoop(session, player, position, metrics, screen)
         try:
             screen.tell(session.prompts.describe())
@@ -267,7 +267,7 @@ def _find_checkpoint(config: TrainConfig, screen: Screen, *, resume: bool) -> Pa
         raise ConfigError(
             f"{Path(config.run.out)} holds a run already; continue it with --resume, or choose another run.out."
         )
-    for path, (before, now) in schema.differences(read_config(latest), config).items():
+    for path, (before, now) in differences(read_config(latest), config).items():
         if not path.startswith(MAY_DIFFER):
             raise ConfigError(
                 f"{path} was {before!r} and is now {now!r}, but a resumed run must keep it. "
@@ -307,7 +307,7 @@ def _load_position(checkpoint: Path) -> Position:
 def _begin(loop: TrainingLoop) -> bool:
     """Run the warm start if there is one, then load the weights of every role into the engine."""
     session, warmstart = loop.session, loop.config.warmstart
-    (session.out / "config.yaml").write_text(schema.as_yaml(loop.config), encoding="utf-8")
+    (session.out / "config.yaml").write_text(as_yaml(loop.config), encoding="utf-8")
     # checked before the warm start, which may take hours
     feasibility.check_groups(session)
     feasibility.check_prompts(session, 0 if loop.warming is not None else measure_recalled(loop))

@@ -14,7 +14,7 @@ from hardwon.runtime.environments.tools.environment import AnyTool, ToolEnvironm
 from hardwon.runtime.interfaces.types import Environment, Resumable, Tooled
 
 
-class Desk:
+class BankClient:
     """Tools with a memory of what was done."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Desk:
 @pytest.fixture
 def desk():
     """What the tools act on."""
-    return Desk()
+    return BankClient()
 
 
 @pytest.fixture
@@ -319,7 +319,7 @@ def test_tools_may_be_made_for_each_episode():
 
     def tools(task, seed):
         made.append((task, seed))
-        return Desk().tools()
+        return BankClient().tools()
 
     environment = ToolEnvironment(tools)
     for seed in (1, 2):

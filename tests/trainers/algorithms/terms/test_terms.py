@@ -17,7 +17,7 @@ from hardwon.trainers.algorithms.losses import policy_loss
 from hardwon.trainers.algorithms.parallel import Team
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.algorithms.terms import FrozenPolicy, Term, Terms, TokenFacts
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.methods.dcpo import draw_advantage, find_share
 from hardwon.trainers.methods.epo import find_phase, measure_deviation
 from hardwon.trainers.methods.lp_reg import find_threshold

@@ -20,7 +20,8 @@ from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.logprobs import collate, forward
 from hardwon.trainers.algorithms.losses import policy_loss
 from hardwon.trainers.algorithms.samples import Rollout, pack_samples
-from hardwon.trainers.config.schema import ModelConfig, RoleConfig, load
+from hardwon.trainers.config.loading import load
+from hardwon.trainers.config.schema import ModelConfig, RoleConfig
 from hardwon.trainers.engines.base_models import prepare_for_roles
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.adapters import parameters_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hardwon.trainers.config.schema import load
+from hardwon.trainers.config.loading import load
 from hardwon.trainers.metrics import FILE, is_worse
 from hardwon.trainers.trainer import find_harmful_guides
 

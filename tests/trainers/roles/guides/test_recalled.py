@@ -16,7 +16,8 @@ from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.algorithms.samples import Consultation, Rollout
-from hardwon.trainers.config.schema import RoleConfig, of
+from hardwon.trainers.config.loading import of
+from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.consulting import ConsultedGuidance
 from hardwon.trainers.models.adapters import parameters_of, read_adapter

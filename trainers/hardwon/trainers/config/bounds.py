@@ -6,14 +6,12 @@ for a number that is not here.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hardwon.memory.errors import ConfigError
 
 from .parsing import as_dict
-
-if TYPE_CHECKING:
-    from .schema import TrainConfig
+from .schema import TrainConfig
 
 Bounds = tuple[float, float]
 """Least and largest value, both allowed."""
@@ -61,7 +59,7 @@ _NAMES: dict[Bounds, str] = {
 BOUNDS: Mapping[str, Bounds] = {name: bounds for bounds, names in _NAMES.items() for name in names.split()}
 
 
-def check_bounds(config: "TrainConfig") -> None:
+def check_bounds(config: TrainConfig) -> None:
     """Check that every number of the settings is within its bounds."""
     for path, value in list_numbers(as_dict(config)):
         bounds = find_bounds(path)

@@ -6,7 +6,6 @@ played and in which a role would never learn raises CannotLearn, with exit code 
 
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
@@ -17,14 +16,12 @@ from .kinds import ASKS, GUIDANCE, READS, RECALLS, TELLS, TRIALS, TRIES
 from .parsing import nearest
 from .program import PROGRAM, check_program
 from .schedules import check_schedule
+from .schema import TrainConfig
 from .sources import check_fed
 from .unused import check_unused
 
-if TYPE_CHECKING:
-    from .schema import TrainConfig
 
-
-def check(config: "TrainConfig") -> None:
+def check(config: TrainConfig) -> None:
     """Check the settings of a run as a whole."""
     check_bounds(config)
     _check_arms(config)
@@ -47,7 +44,7 @@ def check(config: "TrainConfig") -> None:
     check_unused(config)
 
 
-def _check_policy(config: "TrainConfig") -> None:
+def _check_policy(config: TrainConfig) -> None:
     """Check that the prompts can do what the policy's settings ask for."""
     settings = config.policy
     kinds = {"tags": ("tagged",), "prediction": ("predicted",), "lookback": ("free", "predicted", "tagged")}
@@ -76,7 +73,7 @@ def _check_policy(config: "TrainConfig") -> None:
         )
 
 
-def _check_engine(config: "TrainConfig") -> None:
+def _check_engine(config: TrainConfig) -> None:
     """Check that the engine can serve the model."""
     if config.engine.kind != "local" and config.model.adapter is None:
         raise ConfigError(
@@ -90,7 +87,7 @@ def _check_engine(config: "TrainConfig") -> None:
         )
 
 
-def _check_lag(config: "TrainConfig") -> None:
+def _check_lag(config: TrainConfig) -> None:
     """Check that the loss corrects for old weights, and that nothing else reads the weights during an update."""
     lag, loss = config.rollouts.max_lag, config.roles["policy"].loss
     if not lag:
@@ -114,7 +111,7 @@ def _check_lag(config: "TrainConfig") -> None:
             )
 
 
-def _check_length(config: "TrainConfig") -> None:
+def _check_length(config: TrainConfig) -> None:
     """Check that some role is trained, and the run long enough for what begins after some of its iterations."""
     iterations, library = config.run.iterations, config.library
     if not iterations:
@@ -146,7 +143,7 @@ def _check_length(config: "TrainConfig") -> None:
         )
 
 
-def _check_extractor(config: "TrainConfig") -> None:
+def _check_extractor(config: TrainConfig) -> None:
     """Check that some arm shows the items of the extractor."""
     if (extractor := config.roles.get("extractor")) is None:
         return
@@ -171,7 +168,7 @@ def _check_extractor(config: "TrainConfig") -> None:
         )
 
 
-def _check_memory(config: "TrainConfig") -> None:
+def _check_memory(config: TrainConfig) -> None:
     """Check that the library can ever hold something to recall, and that each divergence has a reference."""
     library = config.library
     recalling = [f"arms.{arm}" for arm in config.arms if config.get_guidance(arm) in RECALLS]
@@ -190,7 +187,7 @@ def _check_memory(config: "TrainConfig") -> None:
             )
 
 
-def _check_signal(config: "TrainConfig") -> None:
+def _check_signal(config: TrainConfig) -> None:
     """Check that every role gets a signal, and that every setting of the run is used."""
     kinds = {config.get_guidance(arm) for arm in config.arms}
     if TELLS & kinds and "guide" not in config.roles and not _writes_for_episodes(config):
@@ -210,7 +207,7 @@ def _check_signal(config: "TrainConfig") -> None:
         raise ConfigError(f"gate.kind is {config.gate.kind}, and no arm shows anything that it could judge.")
 
 
-def _check_guide(config: "TrainConfig") -> None:
+def _check_guide(config: TrainConfig) -> None:
     """Check that a group has two episodes or more in which the guide speaks."""
     decides = config.roles["guide"].settings.get("says") == "recalled"
     kinds, kind = (ASKS, "guide") if decides else (TELLS, "role")
@@ -228,7 +225,7 @@ def _check_guide(config: "TrainConfig") -> None:
             )
 
 
-def _check_sources(config: "TrainConfig") -> None:
+def _check_sources(config: TrainConfig) -> None:
     """Check that every signal has a source, and that roles other than the policy name none."""
     policy = config.roles["policy"]
     credit, learner = PARTS.find("estimator", policy.credit.name), policy.learner
@@ -254,7 +251,7 @@ def _check_sources(config: "TrainConfig") -> None:
             )
 
 
-def _check_demonstrations(config: "TrainConfig") -> None:
+def _check_demonstrations(config: TrainConfig) -> None:
     """Check that whatever needs successes of the training instances has an origin of them."""
     users = [f"tasks.compose.{name}" for name in config.tasks.compose if PARTS.find("composer", name).demonstrations]
     extras = config.roles["policy"].extra
@@ -266,7 +263,7 @@ def _check_demonstrations(config: "TrainConfig") -> None:
         )
 
 
-def _check_trees(config: "TrainConfig") -> None:
+def _check_trees(config: TrainConfig) -> None:
     """Check that episodes that share their first turns are played exactly if the estimator compares them."""
     policy = config.roles["policy"]
     composers = [PARTS.find("composer", name) for name in config.tasks.compose]
@@ -300,7 +297,7 @@ def _check_trees(config: "TrainConfig") -> None:
         raise ConfigError(f"tasks.compose.{trees[0]} cannot be combined with roles.policy.extra or run.rerolls.")
 
 
-def _check_schedule(config: "TrainConfig") -> None:
+def _check_schedule(config: TrainConfig) -> None:
     """Check the schedules, and that an evaluation plays as long as the last iterations."""
     check_schedule(config.schedule)
     horizon, entries = config.environment.max_steps, config.schedule.get("environment.max_steps", ())
@@ -322,7 +319,7 @@ def _check_schedule(config: "TrainConfig") -> None:
         raise ConfigError("schedule.run.temperature changes what the sources of signals measure; remove one of them.")
 
 
-def _writes_for_episodes(config: "TrainConfig") -> bool:
+def _writes_for_episodes(config: TrainConfig) -> bool:
     """Return whether the extractor, or a role of your own, writes texts for the start of episodes."""
     writers = {*config.roles} - {"policy", "guide", "extractor", "admission"}
     extractor = config.roles.get("extractor")
@@ -330,7 +327,7 @@ def _writes_for_episodes(config: "TrainConfig") -> bool:
     return bool(writers) or reads == "explored"
 
 
-def _check_temperatures(config: "TrainConfig") -> None:
+def _check_temperatures(config: TrainConfig) -> None:
     """Check that no loss names a temperature other than that of sampling."""
     for name, role in config.roles.items():
         sampled = config.run.temperature if name == "policy" else 1.0
@@ -341,7 +338,7 @@ def _check_temperatures(config: "TrainConfig") -> None:
             )
 
 
-def _check_arms(config: "TrainConfig") -> None:
+def _check_arms(config: TrainConfig) -> None:
     """Check the arms and their guidance."""
     if CONTROL not in config.arms:
         raise ConfigError(f"arms has no {CONTROL}, the baseline of every group; add arms.{CONTROL}.")
@@ -363,7 +360,7 @@ def _check_arms(config: "TrainConfig") -> None:
             )
 
 
-def _check_worlds(config: "TrainConfig") -> None:
+def _check_worlds(config: TrainConfig) -> None:
     """Check that training and exploration share no task instance with evaluation."""
     held_out = set(config.tasks.eval.all)
     seen = {"tasks.train": config.tasks.train}

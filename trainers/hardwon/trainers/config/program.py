@@ -1,54 +1,15 @@
-"""Settings of runs whose episodes are those of a program: one that the run starts, or one that a proxy has recorded."""
-
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+"""Check the settings of runs whose episodes are those of a program: one that the run starts, or a recorded one."""
 
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.arms import NO_MEMORY
 
-if TYPE_CHECKING:
-    from .schema import TrainConfig
+from .schema import ProgramConfig, TrainConfig
 
 PROGRAM = "program"
 """Name of the environment of such a run."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramConfig:
-    """Episodes of a program of your own, which calls the policy as a model of the OpenAI API."""
-
-    command: str = ""
-    """Command that plays one episode, such as `python agent.py`. Its OPENAI_BASE_URL and OPENAI_API_KEY are those of
-    the policy, and HARDWON_TASK, HARDWON_SEED and HARDWON_INPUT name the task instance."""
-    inputs: str = ""
-    """File of JSON lines with the inputs of the task instances: seed N reads line N, from 0. Empty passes only the
-    seed."""
-    reward: str = ""
-    """MODULE:CALLABLE that grades a finished episode. Empty takes the outcome that the program reports."""
-    timeout_s: float = 600.0
-    """Seconds after which an episode is stopped."""
-    at_once: int = 8
-    """Episodes that run at the same time."""
-    broken: float | None = None
-    """Outcome of an episode whose program crashed or was stopped before a grade. null leaves it out and counts it."""
-    port: int = 0
-    """Port on which the policy answers during rollouts; 0 for any free one. Fix it for a proxy in front of it."""
-    urls: dict[str, str] = field(default_factory=dict)
-    """Base URL for the program, by arm, if something stands in front of the policy, such as `hardwon proxy`."""
-    recorded: str = ""
-    """File that `hardwon proxy --tokens` wrote, to learn from instead of starting a program. Seed N is its Nth task."""
-    library: str = ""
-    """Library of that proxy, which has the outcomes and the grades of its episodes. Empty needs a reward."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("timeout_s", 1e-3), ("at_once", 1), ("port", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"program.{name} is {getattr(self, name)}; use {least:g} or more.")
-        if self.reward and not all(self.reward.partition(":")):
-            raise ConfigError(f"program.reward is {self.reward!r}; write MODULE:CALLABLE, such as rewards:grade.")
-
-
-def check_program(config: "TrainConfig") -> None:
+def check_program(config: TrainConfig) -> None:
     """Check that a run of a program names one, and nothing that needs an environment of its own."""
     program = config.program
     if config.environment.name != PROGRAM:
@@ -71,7 +32,7 @@ def check_program(config: "TrainConfig") -> None:
     _check_parts(config)
 
 
-def _check_kind(config: "TrainConfig") -> None:
+def _check_kind(config: TrainConfig) -> None:
     """Check the settings that only one of the two kinds reads."""
     program, default = config.program, ProgramConfig()
     unread: tuple[str, ...] = ("library",)
@@ -94,7 +55,7 @@ def _check_kind(config: "TrainConfig") -> None:
             raise ConfigError(f"program.urls.{arm} names no arm; there are {', '.join(config.arms)}.")
 
 
-def _check_parts(config: "TrainConfig") -> None:
+def _check_parts(config: TrainConfig) -> None:
     """Check that nothing asks for an environment, which a program does not have."""
     more = [name for name in config.roles if name != "policy"]
     guided = [arm for arm in config.arms if config.get_guidance(arm) != NO_MEMORY]

@@ -1,19 +1,13 @@
 """Settings of a training run, read from YAML into documented dataclasses.
 
-    config = load("examples/train_coin.yaml", ["roles.policy.learner.lr=1e-4"])
-
 `hardwon train CONFIG --print-config` prints every field with its docstring as a comment. Unknown keys and
 values of a wrong type or range raise ConfigError with their path.
 """
 
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.upkeep.text_files import read_text
 from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, Arm
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers import ComposerParts
@@ -22,16 +16,12 @@ from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samplers.balance import Balance, BalanceSettings
 from hardwon.trainers.models.tiny import TinyConfig
 
-from .checks import check
 from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, RECALLS as RECALLS, TELLS as TELLS
-from .methods import collect_settings
 from .parsing import as_dict as as_dict, as_yaml as as_yaml, differences as differences, naming, parse as parse
 from .policy import PolicySettings as PolicySettings
-from .program import ProgramConfig as ProgramConfig
 from .roles import CreditConfig as CreditConfig, RoleConfig as RoleConfig
 from .schedules import look_up
 from .sources import check_parts
-from .yaml_bounds import read_yaml
 
 MOST_WORLDS = 1_000_000
 """Task instances that a range of seeds can name."""
@@ -350,12 +340,43 @@ class RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Settings of a training run.
+class ProgramConfig:
+    """Episodes of a program of your own, which calls the policy as a model of the OpenAI API."""
 
-    Raises:
-        ConfigError: The settings contradict each other, such as evaluation on training instances.
-    """
+    command: str = ""
+    """Command that plays one episode, such as `python agent.py`. Its OPENAI_BASE_URL and OPENAI_API_KEY are those of
+    the policy, and HARDWON_TASK, HARDWON_SEED and HARDWON_INPUT name the task instance."""
+    inputs: str = ""
+    """File of JSON lines with the inputs of the task instances: seed N reads line N, from 0. Empty passes only the
+    seed."""
+    reward: str = ""
+    """MODULE:CALLABLE that grades a finished episode. Empty takes the outcome that the program reports."""
+    timeout_s: float = 600.0
+    """Seconds after which an episode is stopped."""
+    at_once: int = 8
+    """Episodes that run at the same time."""
+    broken: float | None = None
+    """Outcome of an episode whose program crashed or was stopped before a grade. null leaves it out and counts it."""
+    port: int = 0
+    """Port on which the policy answers during rollouts; 0 for any free one. Fix it for a proxy in front of it."""
+    urls: dict[str, str] = field(default_factory=dict)
+    """Base URL for the program, by arm, if something stands in front of the policy, such as `hardwon proxy`."""
+    recorded: str = ""
+    """File that `hardwon proxy --tokens` wrote, to learn from instead of starting a program. Seed N is its Nth task."""
+    library: str = ""
+    """Library of that proxy, which has the outcomes and the grades of its episodes. Empty needs a reward."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("timeout_s", 1e-3), ("at_once", 1), ("port", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"program.{name} is {getattr(self, name)}; use {least:g} or more.")
+        if self.reward and not all(self.reward.partition(":")):
+            raise ConfigError(f"program.reward is {self.reward!r}; write MODULE:CALLABLE, such as rewards:grade.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Settings of a training run; `loading` checks them."""
 
     environment: EnvironmentConfig
     """The environment."""
@@ -391,9 +412,6 @@ class TrainConfig:
     schedule: dict[str, Any] = field(default_factory=dict)
     """Settings that change during the run: pairs of an iteration and a value by path, for environment.max_steps,
     run.temperature and roles.policy.loss.entropy."""
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def get_scheduled(self, path: str, iteration: int) -> float:
         """Return the value of a setting at an iteration: that of its schedule, or else the setting's own."""
@@ -448,72 +466,3 @@ def _at_least(section: Any, **bounds: float) -> None:
     for name, least in bounds.items():
         if getattr(section, name) < least:
             raise ConfigError(f"{name} is {getattr(section, name)}; use {least} or more.")
-
-
-# -- reading --------------------------------------------------------------------------------------
-
-
-def load(path: str | Path, overrides: Sequence[str] = (), *, method: str = "") -> TrainConfig:
-    """Load the settings from a YAML file.
-
-    Args:
-        path: Path of the file.
-        overrides: Settings as `a.b=value` that replace those of the file and of the method.
-        method: Published method whose settings replace those of the file; empty for none.
-
-    Raises:
-        ConfigError: The file cannot be read or a setting is invalid; the message names its path.
-        UnknownName: There is no such method.
-    """
-    try:
-        given = read_yaml(read_text(path), path) or {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}. Give the path of a YAML file.") from error
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{path} holds {type(given).__name__}, not settings; write sections, such as `run:`.")
-    return of(given, overrides, method=method)
-
-
-def of(given: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str = "") -> TrainConfig:
-    """Build the settings from a nested mapping, as it is written in YAML."""
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"the settings are {given!r:.60}; they must be a mapping of sections, such as `run:`.")
-    # A deep copy of plain values: overrides must not change the caller's mapping.
-    merged = json.loads(json.dumps(given, default=str))
-    if method:
-        _apply_method(merged, method)
-    for override in overrides:
-        _override(merged, override)
-    return parse(TrainConfig, merged)
-
-
-def _apply_method(given: dict[str, Any], method: str) -> None:
-    """Apply the settings of a method to a mapping, in place."""
-    for path, value in collect_settings(method).items():
-        section, name = _find_section(given, path)
-        if path == "roles.policy.credit.name" and section.get(name) != value:
-            section.pop("settings", None)  # those of another estimator
-        section[name] = section.get(name) or {} if value == {} else value
-
-
-def _override(given: dict[str, Any], override: str) -> None:
-    """Apply one override `a.b=value` to a mapping, in place."""
-    path, equals, value = override.partition("=")
-    if not equals or not path.strip():
-        raise ConfigError(f"override {override!r} has no value; write roles.policy.learner.lr=1e-4.")
-    section, name = _find_section(given, path.strip())
-    section[name] = read_yaml(value, path.strip())
-
-
-def _find_section(given: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
-    """Return the section of a setting, made where it is missing, and the last part of its path."""
-    *sections, name = path.split(".")
-    place = given
-    for n, section in enumerate(sections):
-        inner = place.setdefault(section, {})
-        if inner is None:  # an empty section in YAML, such as `warmstart:`
-            inner = place[section] = {}
-        if not isinstance(inner, dict):
-            raise ConfigError(f"{'.'.join(sections[: n + 1])} is {inner!r} and has no {name}.")
-        place = inner
-    return place, name

@@ -5,16 +5,14 @@ engine.url is 'http://gpu:8000/v1', which only engine.kind=server reads; set tha
 
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hardwon.memory.errors import ConfigError
 
 from .kinds import READS, RECALLS, TRIALS
 from .policy import PolicySettings
-
-if TYPE_CHECKING:
-    from .roles import RoleConfig
-    from .schema import TrainConfig
+from .roles import RoleConfig
+from .schema import TrainConfig
 
 CLIPPED = ("ppo", "gspo", "aepo")
 """Losses whose tokens with a negative advantage can be bounded."""
@@ -33,7 +31,7 @@ class Group:
     """What has to be set for them to be read."""
 
 
-def check_unused(config: "TrainConfig") -> None:
+def check_unused(config: TrainConfig) -> None:
     """Check that something reads every setting that differs from its default."""
     for group in _list_groups(config):
         for name in () if group.is_read else group.names:
@@ -54,7 +52,7 @@ def _is_given(section: Any, name: str) -> bool:
     return bool(getattr(section, name) != default)
 
 
-def _list_groups(config: "TrainConfig") -> Iterator[Group]:
+def _list_groups(config: TrainConfig) -> Iterator[Group]:
     """Yield the settings that depend on others."""
     yield from _list_engine(config)
     rollouts = config.rollouts
@@ -78,13 +76,13 @@ def _list_groups(config: "TrainConfig") -> Iterator[Group]:
     yield from _list_own_settings(config)
 
 
-def _list_engine(config: "TrainConfig") -> Iterator[Group]:
+def _list_engine(config: TrainConfig) -> Iterator[Group]:
     engine, kind = config.engine, config.engine.kind
     yield Group("engine", engine, ("model", "key"), kind == "server", "engine.kind=server")
     yield Group("engine", engine, ("folder",), kind != "local", "engine.kind=server or vllm")
 
 
-def _list_role(path: str, role: "RoleConfig") -> Iterator[Group]:
+def _list_role(path: str, role: RoleConfig) -> Iterator[Group]:
     """Yield the settings of the loss and the optimizer of any role."""
     loss, learner = role.loss, role.learner
     ratios = ("ratio", "low", "high", "old")
@@ -95,7 +93,7 @@ def _list_role(path: str, role: "RoleConfig") -> Iterator[Group]:
     yield Group(f"{path}.learner", learner, ("constant",), constant, f"{path}.learner.denominator=constant")
 
 
-def _list_own_settings(config: "TrainConfig") -> Iterator[Group]:
+def _list_own_settings(config: TrainConfig) -> Iterator[Group]:
     """Yield the settings that only one kind of role has."""
     roles = {name: role.settings for name, role in config.roles.items()}
     path, policy = "roles.policy.settings", roles["policy"]

@@ -6,7 +6,6 @@ policy (`gate_policy`), or your own class.
 """
 
 import asyncio
-import importlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,13 +13,9 @@ from statistics import fmean
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from hardwon.memory import Item
-from hardwon.memory.errors import UnknownName
 from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint, replace_recollection
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
-from hardwon.trainers.config.schema import GateConfig
-from hardwon.trainers.engines.base import Engine
-from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.rollout import current_session
 
 REMEMBERED = 32
@@ -197,25 +192,3 @@ class GatedGuidance:
     def propose(self, context: Context) -> Hint | None:
         """Run `apropose` for a loop without asyncio."""
         return asyncio.run(self.apropose(context))
-
-
-def open_gate(config: GateConfig, engine: Engine, prompts: PromptFormat) -> Gated | None:
-    """Return the gate of the settings, or None."""
-    kind = config.kind
-    if kind == "none":
-        return None
-    if kind == "record":
-        return Gated(ByRecord(least=config.least, floor=config.floor))
-    if kind == "policy":
-        from .gate_policy import PolicyGate
-
-        return Gated(PolicyGate(engine, prompts))
-    module, colon, name = kind.partition(":")
-    try:
-        if not colon:
-            raise UnknownName.of("gate", kind, ["none", "record", "policy", "MODULE:CLASS"])
-        return Gated(getattr(importlib.import_module(module), name)())
-    except (ImportError, AttributeError) as error:
-        raise UnknownName(
-            f"gate.kind is {kind!r}: {error}. Name a module that can be imported and its class."
-        ) from error

@@ -17,7 +17,7 @@ from hardwon.trainers.algorithms.outcomes import Outcome
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, pack_samples, to_trace
 from hardwon.trainers.algorithms.shapers import shape
 from hardwon.trainers.config.policy import PolicySettings
-from hardwon.trainers.config.schema import RoleConfig, parse
+from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Engine, Weights
 from hardwon.trainers.gating.gate import Gated
 from hardwon.trainers.models.adapters import has_adapters, parameters_of, read_adapter
@@ -280,45 +280,3 @@ def load_weights(parameters: Mapping[str, Any], weights: Mapping[str, Any]) -> N
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
-
-
-# The roles are imported when they are built: they import this module themselves.
-
-
-def _build_extractor(parts: Parts) -> Role:
-    from .extractor import ExtractorRole
-
-    return ExtractorRole(parts, parts.source)
-
-
-def _build_guide(parts: Parts) -> Role:
-    from .guides.role import GuideRole
-
-    return GuideRole(parts)
-
-
-def _build_admission(parts: Parts) -> Role:
-    from .admission import AdmissionRole
-
-    return AdmissionRole(parts)
-
-
-ROLES: dict[str, Callable[[Parts], Role]] = {
-    "policy": PolicyRole,
-    "guide": _build_guide,
-    "extractor": _build_extractor,
-    "admission": _build_admission,
-}
-"""Constructor of each role, by name."""
-
-
-def check_settings(config: RoleConfig, name: str) -> None:
-    """Check the names and values of a role's settings before the role is built. Roles of your own are not checked."""
-    from .admission import AdmissionSettings
-    from .extractor import ExtractorSettings
-    from .guides.role import GuideSettings
-
-    kinds = {"policy": PolicySettings, "guide": GuideSettings}
-    kinds |= {"extractor": ExtractorSettings, "admission": AdmissionSettings}
-    if name in kinds:
-        parse(kinds[name], config.settings, f"roles.{name}.settings")

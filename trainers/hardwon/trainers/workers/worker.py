@@ -29,11 +29,12 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import EngineFailure
 from hardwon.runtime import Environment
 from hardwon.trainers.algorithms.samples import Rollout
-from hardwon.trainers.config.schema import of
+from hardwon.trainers.config.loading import of
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.engines.factory import open_server
 from hardwon.trainers.gating.diversity import Diversity
-from hardwon.trainers.gating.gate import Gated, open_gate
+from hardwon.trainers.gating.gate import Gated
+from hardwon.trainers.gating.opening import open_gate
 from hardwon.trainers.prompting.factory import open_format
 from hardwon.trainers.rollouts.explore import open_world
 from hardwon.trainers.rollouts.reporting import Reported, Reporting
