@@ -181,8 +181,13 @@ def test_every_page_is_in_the_navigation():
 
 
 def test_the_files_of_the_architecture_page_exist():
-    """Whoever looks for the file behind a question finds it there."""
+    """Whoever looks for the file behind a question finds it there, and every room of a package has a row."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     files = re.findall(r"`((?:memory|runtime|trainers|apps)/hardwon/[\w/.]+)`", page)
     assert len(files) > 20
     assert not [file for file in files if not (ROOT / file).exists()]
+    for package, table in re.findall(r"^\| `(\w+/hardwon/\w+/)` \| \|\n((?:\|.*\n)+)", page, re.MULTILINE):
+        rows = {name for row in table.splitlines() for name in re.findall(r"`([\w/.]+)`", row.split(" | ")[0])}
+        assert not [name for name in rows if not (ROOT / package / name).exists()]
+        rooms = {f"{path.name}/" for path in (ROOT / package).iterdir() if (path / "__init__.py").exists()}
+        assert rooms <= rows, rooms - rows
