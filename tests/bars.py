@@ -116,8 +116,8 @@ def count_imports_of_methods() -> int:
     return count
 
 
-def count_repeated_names() -> int:
-    """Return the number of names of classes and type aliases that several modules define."""
+def list_repeated_names() -> dict[str, list[str]]:
+    """Return the names of classes and type aliases that several modules define, with their modules."""
     places: dict[str, set[str]] = defaultdict(set)
     for path, tree in list_modules().items():
         for node in tree.body:
@@ -127,7 +127,7 @@ def count_repeated_names() -> int:
                 name = node.targets[0].id
                 if re.fullmatch(r"[A-Z][a-z]\w+", name):
                     places[name].add(path)
-    return sum(len(paths) > 1 for paths in places.values())
+    return {name: sorted(paths) for name, paths in places.items() if len(paths) > 1}
 
 
 def list_imports() -> dict[str, set[str]]:
@@ -270,7 +270,7 @@ def list_bars() -> Iterator[tuple[str, object, object]]:
     yield "import circles, those of annotations and functions included", len(list_circles()), 0
     yield "registries", count_registries(), 2
     yield "imports of methods outside their rooms", count_imports_of_methods(), 0
-    yield "names with two meanings", count_repeated_names(), 10
+    yield "names with two meanings", len(list_repeated_names()), 10
     yield "settings of a training configuration", count_settings(), 95
     yield f"functions over {LONG_FUNCTION} lines", count_long_functions(), 30
     yield f"functions with {MANY_PARAMETERS} or more parameters", count_wide_functions(), 120

@@ -28,7 +28,7 @@ from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.samplers import Drawn
 from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.loading import of
-from hardwon.trainers.config.schema import EnvironmentConfig, Worlds
+from hardwon.trainers.config.schema import EnvironmentConfig, TaskInstances
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.engines.base_models import load_tokenizer
 from hardwon.trainers.evaluate import Played, evaluate_checkpoint, evaluate_policy, summarise, wilson
@@ -242,7 +242,7 @@ def test_an_evaluation_of_a_policy_says_why_episodes_are_excluded(corridor, monk
 
     monkeypatch.setattr(Corridor, "step", fail)
     world = EnvironmentConfig(name="corridor:Corridor", max_steps=5)
-    found = evaluate_policy(RandomPolicy(), world, Worlds(seeds="0-2"))["control"]
+    found = evaluate_policy(RandomPolicy(), world, TaskInstances(seeds="0-2"))["control"]
     assert (found.excluded, found.problems) == (3, {"environment_crash": 3})
 
 

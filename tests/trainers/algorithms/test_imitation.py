@@ -15,8 +15,8 @@ from hardwon.memory.errors import CannotLearn
 from hardwon.trainers.algorithms.imitation import (
     Examples,
     Imitation,
-    Progress,
     WarmStart,
+    WarmStartProgress,
     build_examples,
     clean_trajectory,
     iterate_batches,
@@ -168,7 +168,7 @@ def test_progress_is_told_now_and_then_with_the_time_left():
     imitation = Imitation(model(), given, WarmStart(updates=40, batch=1))
     often: list[str] = []
     seldom: list[str] = []
-    tellers = [Progress(imitation, often.append, every_s=0.0), Progress(imitation, seldom.append)]
+    tellers = [WarmStartProgress(imitation, often.append, every_s=0.0), WarmStartProgress(imitation, seldom.append)]
     while not imitation.is_done:
         imitation.update()
         for tell in tellers:

@@ -14,7 +14,7 @@ from tests.trainers.test_trainer import weights
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms import parallel
-from hardwon.trainers.algorithms.parallel import Team
+from hardwon.trainers.algorithms.parallel import ProcessGroup
 from hardwon.trainers.config.loading import of
 
 HERE = Path(__file__).parents[1]
@@ -63,19 +63,19 @@ def test_shares_are_about_even_and_lose_nothing():
     from tests.trainers.learn_together import streams as made
 
     streams = made()
-    shares = [Team(rank, 3).select_share(streams) for rank in range(3)]
+    shares = [ProcessGroup(rank, 3).select_share(streams) for rank in range(3)]
     assert sorted(len(part) for share in shares for part in share) == [len(part) for part in streams]
     assert max(sum(map(len, share)) for share in shares) - min(sum(map(len, share)) for share in shares) < 14
 
 
 def test_a_sharded_base_needs_adapters_and_a_server(corridor, monkeypatch):
-    monkeypatch.setattr(parallel, "_TEAM", [Team(0, 2, shards=True)])
+    monkeypatch.setattr(parallel, "_TEAM", [ProcessGroup(0, 2, shards=True)])
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="a sharded base cannot generate"):
         parallel.check_sharding(of(corridor(model={"adapter": 4})))
 
 
-class Alone(Team):
+class Alone(ProcessGroup):
     """A team of one process that answers for the others, so that its messages can be read."""
 
     sent: Any = None
@@ -116,7 +116,7 @@ def test_a_learner_joins_the_processes_of_its_run_under_its_role(monkeypatch):
     """A worker finds the step of a role by the role's name; a single process keeps no list."""
     from tests.trainers.learn_together import learner
 
-    monkeypatch.setattr(parallel, "_TEAM", [team := Team(1, 2)])
+    monkeypatch.setattr(parallel, "_TEAM", [team := ProcessGroup(1, 2)])
     monkeypatch.setenv("WORLD_SIZE", "2")
     joined = learner("whole")
     assert team.steps == {"policy": joined.step}

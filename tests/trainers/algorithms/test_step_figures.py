@@ -104,7 +104,7 @@ def test_each_layer_of_the_base_is_sharded_and_its_adapter_is_not(monkeypatch):
     monkeypatch.setattr(fsdp, "FSDPModule", Sharded)
     monkeypatch.setattr(fsdp, "fully_shard", lambda layer, ignored_params: calls.append((layer, ignored_params)))
     model = add_adapter(build_model(12, SHAPE), "policy", rank=2)
-    parallel.Team(0, 2, True).shard_base(model)
+    parallel.ProcessGroup(0, 2, True).shard_base(model)
     layers = [layer for layer in model.modules() if isinstance(layer, GradientCheckpointingLayer)]
     assert [layer for layer, _ in calls] == layers
     assert len(layers) == 2

@@ -10,7 +10,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.trainers.config import schema as settings
 from hardwon.trainers.config.loading import load, of
 from hardwon.trainers.config.parsing import documented
-from hardwon.trainers.config.schema import TrainConfig, Worlds, as_dict, as_yaml, differences
+from hardwon.trainers.config.schema import TaskInstances, TrainConfig, as_dict, as_yaml, differences
 
 LEAST: dict[str, Any] = {"environment": {"name": "textworld"}}
 
@@ -143,8 +143,8 @@ def test_an_arm_is_shown_what_its_name_says():
 
 
 def test_seeds_name_worlds():
-    assert Worlds(fold="dev", seeds="7-8").all == (("dev", 7), ("dev", 8))
-    assert Worlds(seeds="7").all == (("", 7),)
+    assert TaskInstances(fold="dev", seeds="7-8").all == (("dev", 7), ("dev", 8))
+    assert TaskInstances(seeds="7").all == (("", 7),)
 
 
 @pytest.mark.parametrize(

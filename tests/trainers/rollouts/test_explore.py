@@ -14,7 +14,7 @@ from hardwon.runtime import Agent, RandomPolicy
 from hardwon.runtime.environments import open_environment
 from hardwon.trainers import train
 from hardwon.trainers.config.loading import load, of
-from hardwon.trainers.config.schema import ExploreConfig, Worlds
+from hardwon.trainers.config.schema import ExploreConfig, TaskInstances
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.rollouts.explore import LONGEST_PLACE, Explorer, check_seeds, learn_by_playing, place, way
 from hardwon.trainers.session import Session
@@ -168,7 +168,7 @@ def test_exploring_tells_its_progress(explore, monkeypatch, capsys, explorer):
 
 def test_an_explorer_that_learns_gives_the_same_episodes_in_any_order_of_asking():
     """It plays the instances of the settings first and in their order; others are played with what it knows then."""
-    config = ExploreConfig(worlds=Worlds(seeds="0-7"), steps=12, policy="episodic")
+    config = ExploreConfig(worlds=TaskInstances(seeds="0-7"), steps=12, policy="episodic")
     asked = [[("", seed) for seed in seeds] for seeds in ((5, 0, 20, 7), (20, 7, 5, 0))]
     taken = []
     for worlds in asked:
@@ -242,7 +242,7 @@ class Graded(Solved):
 @pytest.mark.parametrize("policy", ["random", "episodic", "archive", "gold"])
 def test_explored_episodes_say_what_their_outcome_is(policy):
     """A library that gets them credits them by the score; exploring ends with the full one and not with the first."""
-    config = ExploreConfig(worlds=Worlds(seeds="0-5"), steps=12, tries=4, policy=policy)
+    config = ExploreConfig(worlds=TaskInstances(seeds="0-5"), steps=12, tries=4, policy=policy)
     with closing(Explorer(Graded(), config, outcome="score")) as explorer:
         explored = [explorer.explored(("", seed)) for seed in (4, 10)]
     episodes = [episode for group in explored for episode in group]

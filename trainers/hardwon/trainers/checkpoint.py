@@ -20,6 +20,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.privacy.private_files import open_new
 
 Tell = Callable[[str], None]
+"""Receives a line of progress now and then."""
 MANIFEST = "manifest.json"
 HISTORY = "history"
 """Folder in that of a run: the weights of the roles at regular iterations."""

@@ -24,9 +24,9 @@ from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import CONTROL, Arm
 
-from .algorithms.outcomes import Outcome, measure_outcome
+from .algorithms.outcomes import OutcomeKind, measure_outcome
 from .algorithms.samples import Rollout
-from .config.schema import EnvironmentConfig, Worlds
+from .config.schema import EnvironmentConfig, TaskInstances
 from .player import Player
 from .rollouts.explore import open_world
 from .session import Session, read_config
@@ -52,7 +52,7 @@ class Played:
     tokens: int
     outcome: float | None = None
     """Outcome of the episode if it is not the success."""
-    measure: Outcome = "success"
+    measure: OutcomeKind = "success"
     problem: str = ""
     """Why the episode is excluded, such as context_exceeded; empty if it is not."""
 
@@ -84,7 +84,7 @@ class ArmResult:
     """Episodes that are in no other figure."""
     outcome: float = 0.0
     """Mean outcome by `measure`."""
-    measure: Outcome = "success"
+    measure: OutcomeKind = "success"
     """The kind of outcome of an episode."""
     problems: Mapping[str, int] = field(default_factory=dict)
     """Number of excluded episodes by cause, such as context_exceeded."""
@@ -106,7 +106,9 @@ def collect_episodes(rollouts: Sequence[Rollout]) -> list[Played]:
     return played
 
 
-def _to_episode(trajectory: Trajectory, world: str, copy: int, *, problem: str, measure: Outcome = "success") -> Played:
+def _to_episode(
+    trajectory: Trajectory, world: str, copy: int, *, problem: str, measure: OutcomeKind = "success"
+) -> Played:
     """Return the figures of a trajectory that an evaluation needs."""
     spent = trajectory.meta.get("prompt_tokens", 0) + trajectory.meta.get("completion_tokens", 0)
     success = None if problem else trajectory.success
@@ -209,7 +211,7 @@ def flatten_report(report: Mapping[str, ArmResult]) -> dict[str, float]:
 
 async def evaluate_checkpoint(
     checkpoint: Path,
-    worlds: Worlds | None = None,
+    worlds: TaskInstances | None = None,
     arms: Sequence[str] | None = None,
     copies: int | None = None,
     temperature: float | None = None,
@@ -267,7 +269,7 @@ async def evaluate_checkpoint(
 def evaluate_policy(
     policy: Any,
     environment: EnvironmentConfig,
-    worlds: Worlds,
+    worlds: TaskInstances,
     library: str | Path | None = None,
     arms: Sequence[str] = (),
     copies: int = 1,
@@ -305,7 +307,7 @@ def evaluate_policy(
 
 
 def _play_policy(
-    policy: Any, world: Any, max_steps: int, worlds: Worlds, library: str | Path | None, arm: Arm, copies: int
+    policy: Any, world: Any, max_steps: int, worlds: TaskInstances, library: str | Path | None, arm: Arm, copies: int
 ) -> list[Played]:
     """Play every task instance `copies` times in one arm."""
     has_memory = arm.has_memory and library is not None
@@ -342,7 +344,7 @@ def summarize_composed(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return metrics
 
 
-def summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str], measure: Outcome) -> dict[str, float]:
+def summarize_episodes(rollouts: Sequence[Rollout], arms: Sequence[str], measure: OutcomeKind) -> dict[str, float]:
     """Return success, the outcome if it is another figure, and steps by arm, mean reward, and counts of failures."""
     failures = Counter(rollout.failed for rollout in rollouts if rollout.failed)
     counted = [rollout.trajectory for rollout in rollouts if not rollout.failed]

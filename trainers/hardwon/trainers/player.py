@@ -11,7 +11,7 @@ from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
 
 from .algorithms.composers import Composer
-from .algorithms.outcomes import Outcome
+from .algorithms.outcomes import OutcomeKind
 from .algorithms.samples import Rollout
 from .config.kinds import TELLS, TRIES
 from .config.program import PROGRAM
@@ -126,7 +126,7 @@ class Player:
                 agent.close()
 
     async def _collect(
-        self, agents: Mapping[str, Agent], specs: Sequence[Spec], outcome: Outcome = "success"
+        self, agents: Mapping[str, Agent], specs: Sequence[Spec], outcome: OutcomeKind = "success"
     ) -> list[Rollout]:
         """Run the episodes in batches, and tell how many have ended."""
         progress = EpisodeCount(len(specs), self._tell) if self._tell is not None else None

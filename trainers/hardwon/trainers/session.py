@@ -21,7 +21,7 @@ from hardwon.runtime import Environment
 
 from .algorithms.parallel import get_team
 from .algorithms.terms import add_horizon
-from .checkpoint import copy_library, copy_start, put_library
+from .checkpoint import Tell, copy_library, copy_start, put_library
 from .config.loading import of
 from .config.schema import EngineConfig, RoleConfig, TrainConfig, as_dict
 from .config.sources import asks_own_model
@@ -39,7 +39,7 @@ from .prompting.factory import open_format
 from .roles.base import Parts, Role
 from .roles.note_generators import GRADES, OUTCOMES, WORDS
 from .roles.registry import ROLES, check_settings
-from .rollouts.explore import Explorer, Tell, check_seeds, learn_by_playing, open_world, words
+from .rollouts.explore import Explorer, check_seeds, learn_by_playing, open_world, words
 from .rollouts.opening import TAGS
 from .rollouts.paths import Demonstrations, check_origins
 from .rollouts.reporting import Reporting

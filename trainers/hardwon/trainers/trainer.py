@@ -195,7 +195,7 @@ def _load_settings(
     return loading.of(config, overrides, method=method)
 
 
-def _run_worker(config: TrainConfig, team: parallel.Team) -> TrainReport:
+def _run_worker(config: TrainConfig, team: parallel.ProcessGroup) -> TrainReport:
     """Take part in the updates as a process that plays no episodes, until the run ends."""
     _set_threads(config)
     # a folder of its own: the first process writes to the libraries in run.out

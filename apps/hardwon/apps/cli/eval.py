@@ -16,7 +16,7 @@ from hardwon.apps.shared.trained import open_agent_policy
 from hardwon.memory.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hardwon.trainers.config.schema import Worlds
+    from hardwon.trainers.config.schema import TaskInstances
 
 
 def evaluate(
@@ -121,16 +121,18 @@ def _evaluate_policy(
 ) -> Mapping[str, Any]:
     if environment is None:
         raise ConfigError(f"there is no folder {name}; for a policy of that name, add --environment textworld.")
-    from hardwon.trainers.config.schema import EnvironmentConfig, Worlds
+    from hardwon.trainers.config.schema import EnvironmentConfig, TaskInstances
     from hardwon.trainers.evaluate import evaluate_policy
 
     world = EnvironmentConfig(name=environment, game=game, params=params, max_steps=max_steps)
-    worlds = _override_worlds(Worlds(fold="dev" if environment == "textworld" else "", seeds="0-29"), fold, seeds)
+    worlds = _override_worlds(
+        TaskInstances(fold="dev" if environment == "textworld" else "", seeds="0-29"), fold, seeds
+    )
     report = evaluate_policy(open_agent_policy(name), world, worlds, library, arms or (), copies or 1)
     return {arm: asdict(part) for arm, part in report.items()}
 
 
-def _override_worlds(defaults: "Worlds", fold: str | None, seeds: str | None) -> "Worlds":
-    from hardwon.trainers.config.schema import Worlds
+def _override_worlds(defaults: "TaskInstances", fold: str | None, seeds: str | None) -> "TaskInstances":
+    from hardwon.trainers.config.schema import TaskInstances
 
-    return Worlds(fold=defaults.fold if fold is None else fold, seeds=defaults.seeds if seeds is None else seeds)
+    return TaskInstances(fold=defaults.fold if fold is None else fold, seeds=defaults.seeds if seeds is None else seeds)

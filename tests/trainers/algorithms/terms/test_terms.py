@@ -14,7 +14,7 @@ from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.logprobs import _denoise, collate, forward, forward_denoised
 from hardwon.trainers.algorithms.losses import policy_loss
-from hardwon.trainers.algorithms.parallel import Team
+from hardwon.trainers.algorithms.parallel import ProcessGroup
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.algorithms.terms import FrozenPolicy, Term, Terms, TokenFacts
 from hardwon.trainers.config.loading import of
@@ -153,7 +153,7 @@ def test_a_forced_token_has_no_term_whatever_its_loss(model, monkeypatch):
 
 
 def test_several_processes_are_refused():
-    team = Team(0, 2, shards=False)
+    team = ProcessGroup(0, 2, shards=False)
     team.active = True
     with pytest.raises(ConfigError, match="one process"):
         team.check_loss(LossSettings(terms={"epo": {}}))

@@ -11,7 +11,7 @@ from tests.trainers.algorithms.terms.test_terms import SHAPE, WORDS, batch, lear
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.learner import LearnerSettings, LossSettings, freeze_copy
 from hardwon.trainers.algorithms.logprobs import compute_logprobs
-from hardwon.trainers.algorithms.parallel import Team
+from hardwon.trainers.algorithms.parallel import ProcessGroup
 from hardwon.trainers.algorithms.updates.turns import list_parts, move_factors, scale
 from hardwon.trainers.models.tiny import build_model
 
@@ -98,7 +98,7 @@ def test_an_earlier_turn_sees_what_the_later_updates_moved(model, monkeypatch):
 def test_several_updates_or_processes_are_refused():
     with pytest.raises(ConfigError, match="set both to 1"):
         LearnerSettings(order="reverse-turns", epochs=2)
-    team = Team(0, 2, shards=False)
+    team = ProcessGroup(0, 2, shards=False)
     team.active = True
     with pytest.raises(ConfigError, match="one process"):
         team.check_loss(GSPO, order="reverse-turns")

@@ -20,7 +20,7 @@ from hardwon.memory.errors import UnknownName
 
 T = TypeVar("T")
 
-Evidence = Literal["C", "P", "N", "A", "F", ""]
+EvidenceMark = Literal["C", "P", "N", "A", "F", ""]
 """What the implementation was checked against: the authors' code (C), the text of the paper (P), notes of others (N),
 the abstract alone (A), or a port of others (F). Empty for methods of this project."""
 ROOMS = ("hardwon.trainers.config.sources", "hardwon.trainers.methods")
@@ -41,7 +41,7 @@ class Card:
     paper: str = ""
     """Identifier of the paper, or its title where no identifier was verified."""
     evidence: str = ""
-    """Letters of `Evidence`."""
+    """Letters of `EvidenceMark`."""
     reading: str = ""
     """The reading that was chosen where texts differ or are silent; empty if there was nothing to choose."""
     unseen: str = ""

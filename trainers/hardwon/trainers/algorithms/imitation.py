@@ -20,11 +20,11 @@ from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.trainers.models.adapters import parameters_of
 
 from .learner import Learner, LearnerSettings, LossSettings
-from .outcomes import Outcome, measure_outcome
+from .outcomes import OutcomeKind, measure_outcome
 from .samples import PackedSequence, Sample, pack_samples
 from .settings import check_least, check_positive
 
-Render = Callable[[Trajectory, str | None], Sequence[Sample]]
+RenderExample = Callable[[Trajectory, str | None], Sequence[Sample]]
 """Renders the samples of a trajectory's turns exactly as the policy would see them, with this memory or none."""
 POOL = 16
 """Number of random batches that are sorted by length together."""
@@ -76,11 +76,11 @@ class Examples:
 
 def build_examples(
     trajectories: Iterable[Trajectory],
-    render: Render,
+    render: RenderExample,
     settings: Examples | None = None,
     *,
     memory: Callable[[Trajectory], str | None] = lambda _: None,
-    outcome: Outcome = "success",
+    outcome: OutcomeKind = "success",
 ) -> list[PackedSequence]:
     """Build training sequences from the trajectories worth imitating. Every action has the advantage 1.
 
@@ -184,7 +184,7 @@ class WarmStart:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class WarmStartReport:
     """Results of a warm start."""
 
     curve: tuple[float, ...]
@@ -256,10 +256,10 @@ class Imitation:
         self._cpu_s += time.process_time() - cpu
         self._wall_s += time.perf_counter() - wall
 
-    def report(self) -> Report:
+    def report(self) -> WarmStartReport:
         """Return the loss curve so far with counts and times."""
         used = len(self.curve) * min(self.settings.batch, len(self.examples))
-        return Report(
+        return WarmStartReport(
             tuple(self.curve),
             len(self.examples),
             used / len(self.examples),
@@ -285,7 +285,7 @@ class Imitation:
             next(self._batches)
 
 
-class Progress:
+class WarmStartProgress:
     """Tells how far a warm start is: after every tenth of its updates, and at least every `EVERY_S` seconds."""
 
     def __init__(self, imitation: Imitation, tell: Callable[[str], None], every_s: float = EVERY_S) -> None:
@@ -314,14 +314,14 @@ def warm_start(
     *,
     role: str = "",
     parameters: Mapping[str, nn.Parameter] | None = None,
-) -> Report:
+) -> WarmStartReport:
     """Train the model, or the adapter of one role, on the examples in one go; `Imitation` has the arguments.
 
     Raises:
         CannotLearn: There are no examples.
     """
     imitation = Imitation(model, examples, settings, role=role, parameters=parameters)
-    progress = Progress(imitation, tell)
+    progress = WarmStartProgress(imitation, tell)
     while not imitation.is_done:
         imitation.update()
         progress()

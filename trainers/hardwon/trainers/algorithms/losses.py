@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Kind = Literal["ppo", "gspo", "cispo", "aepo"]
+LossKind = Literal["ppo", "gspo", "cispo", "aepo"]
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to this before exp, so one token cannot make the loss infinite."""
 
@@ -33,7 +33,7 @@ def policy_loss(
     mask: Tensor,
     *,
     denominator: float,
-    kind: Kind = "ppo",
+    kind: LossKind = "ppo",
     low: float = 0.2,
     high: float = 0.28,
     dual: float | None = None,
@@ -89,7 +89,7 @@ def policy_loss(
 
 
 def _compute_objective(
-    kind: Kind,
+    kind: LossKind,
     new: Tensor,
     ratio: Tensor,
     bounded: Tensor,

@@ -9,7 +9,7 @@ same step. Trainable parameters are replicated in every process. With `--use_fsd
 frozen base under the adapters.
 
 A learner talks to `Processes` and does not know how many there are: `SingleProcess` keeps everything here,
-a `Team` shares the sequences and sums the gradients.
+a `ProcessGroup` shares the sequences and sums the gradients.
 """
 
 import os
@@ -27,7 +27,7 @@ Job = tuple[str, Any]
 """A job for the workers: ("start", checkpoint), ("step", (role, sequences, loss)) or ("end", None)."""
 
 
-Step = Callable[[Sequence[PackedSequence], LossSettings], Any]
+ParallelStep = Callable[[Sequence[PackedSequence], LossSettings], Any]
 """The training step of a role."""
 
 
@@ -79,7 +79,7 @@ class SingleProcess:
 
 
 @dataclass(slots=True)
-class Team:
+class ProcessGroup:
     """The processes of one run, seen from one of them."""
 
     rank: int
@@ -88,7 +88,7 @@ class Team:
     """Whether the frozen base is sharded. Then all processes must run the same number of forward passes."""
     active: bool = False
     """Whether the workers wait for sequences."""
-    steps: dict[str, Step] = field(default_factory=dict)
+    steps: dict[str, ParallelStep] = field(default_factory=dict)
     """The training step of each role, for the jobs of a worker."""
 
     # -- one training step; alone until the workers wait ------------------------------------------------
@@ -197,10 +197,10 @@ class Team:
                 fully_shard(layer, ignored_params=adapters & set(layer.parameters()))
 
 
-_TEAM: list[Team | None] = []
+_TEAM: list[ProcessGroup | None] = []
 
 
-def get_team() -> Team | None:
+def get_team() -> ProcessGroup | None:
     """Return the processes that `accelerate launch` started for this run, or None in a single process."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
@@ -211,11 +211,11 @@ def get_team() -> Team | None:
         # starts torch.distributed and waits for all processes, so at most once and only under a launcher
         state = PartialState(cpu=not torch.cuda.is_available())
         shards = os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true"
-        _TEAM.append(Team(state.process_index, state.num_processes, shards))
+        _TEAM.append(ProcessGroup(state.process_index, state.num_processes, shards))
     return _TEAM[0]
 
 
-def join_processes(role: str, step: Step) -> Processes:
+def join_processes(role: str, step: ParallelStep) -> Processes:
     """Return the processes of this run, and give the workers among them the training step of a role."""
     team = get_team()
     if team is None:
@@ -251,7 +251,7 @@ def check_sharding(config: Any) -> None:
         )
 
 
-def run_worker(team: Team, restore: Any) -> None:
+def run_worker(team: ProcessGroup, restore: Any) -> None:
     """Run the jobs of the first process until it ends the run. For every process but the first."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first process handles the signal and ends the workers
     session = None

@@ -16,7 +16,7 @@ from typing import Literal
 from hardwon.memory import Trajectory
 
 from .advantages import Trace, Turn
-from .outcomes import Outcome, measure_outcome
+from .outcomes import OutcomeKind, measure_outcome
 from .signals import NO_SIGNALS, Signals
 
 Ids = tuple[int, ...]
@@ -80,7 +80,7 @@ class Rollout:
     rows: tuple[Sample, ...]
     group: str
     failed: str = ""
-    measure: Outcome = "success"
+    measure: OutcomeKind = "success"
     """The kind of outcome of the episode."""
     signals: Signals = NO_SIGNALS
     """Findings of the sources about the turns of the policy."""

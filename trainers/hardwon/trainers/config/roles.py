@@ -5,7 +5,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
-from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
 
 from .kinds import MOVED
@@ -17,7 +17,7 @@ from .sources import check_call, check_parts, find_signals, parse_source
 class CreditConfig:
     """Estimation of the advantage of a turn over its siblings."""
 
-    outcome: Outcome = "success"
+    outcome: OutcomeKind = "success"
     """The outcome of an episode: success, score (the environment's own score) or reward (the sum of
     the rewards). The credit of items and of the other roles, the gate and the best checkpoint use the same."""
     name: str = "grpo"

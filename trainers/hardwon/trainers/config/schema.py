@@ -12,7 +12,7 @@ from hardwon.runtime.interfaces.arms import CONTROL as CONTROL, Arm
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers import ComposerParts
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
-from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samplers.balance import Balance, BalanceSettings
 from hardwon.trainers.models.tiny import TinyConfig
 
@@ -46,7 +46,7 @@ class EnvironmentConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worlds:
+class TaskInstances:
     """Task instances of an environment, named by split and seed."""
 
     fold: str = ""
@@ -78,9 +78,9 @@ class Worlds:
 class TasksConfig:
     """Task instances for training and for evaluation."""
 
-    train: Worlds = field(default_factory=Worlds)
+    train: TaskInstances = field(default_factory=TaskInstances)
     """Task instances to train on. Each is drawn once before any is drawn again."""
-    eval: Worlds = field(default_factory=lambda: Worlds(seeds="900-929"))
+    eval: TaskInstances = field(default_factory=lambda: TaskInstances(seeds="900-929"))
     """Held-out task instances for evaluation. Training and exploration must not use them."""
     sampler: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Order of the training instances: one sampler with its settings, such as informative: {}. Default: each once per
@@ -114,7 +114,7 @@ class TasksConfig:
 class ExploreConfig:
     """Episodes before training: source of warm-start examples, vocabulary and example paths."""
 
-    worlds: Worlds = field(default_factory=Worlds)
+    worlds: TaskInstances = field(default_factory=TaskInstances)
     """Task instances that provide the examples and the vocabulary."""
     policy: Literal["random", "curious", "episodic", "archive", "gold"] = "random"
     """Who explores. random: random actions. curious: the action that was taken least often in this state, in all tries
@@ -169,7 +169,7 @@ class LibraryConfig:
     path: str | None = None
     """Library to start from, a file or postgresql://USER@HOST/DB; the run works on a copy. null starts with an empty
     library."""
-    explored: dict[str, Worlds] = field(default_factory=dict)
+    explored: dict[str, TaskInstances] = field(default_factory=dict)
     """Task instances whose exploring episodes are recorded in the library before training, under names of your own.
     Experience of other instances of the evaluation's split belongs here; the evaluated instances themselves do not."""
     learn: bool = True
@@ -451,7 +451,7 @@ class TrainConfig:
         return parse(PolicySettings, self.roles["policy"].settings, "roles.policy.settings")
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> OutcomeKind:
         """Return what counts as the outcome of an episode, for all parts of the run."""
         return self.roles["policy"].credit.outcome
 

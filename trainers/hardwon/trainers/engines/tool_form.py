@@ -20,7 +20,7 @@ from .grammar import CallForm
 from .rendering import encode_text
 
 Messages = Sequence[Mapping[str, Any]]
-Render = Callable[..., Ids]
+RenderTemplate = Callable[..., Ids]
 """Renders messages up to the next answer, or without one (`answer=False`), with further variables of the template."""
 
 _NAME, _ARGUMENT, _RESULT, _ADVICE = "quartzite", 'Obsidian "<é>"', "Porphyry", "Feldspar"
@@ -50,14 +50,14 @@ class ToolForm:
 
     call: CallForm
     tokenizer: Any
-    render: Render
+    render: RenderTemplate
     head: Messages
     """Messages before the call of a rendering, of which nothing is kept."""
     prefix: Ids
     """The tokens of these messages and a call, up to and including its end."""
 
     @classmethod
-    def find(cls, render: Render, tokenizer: Any, head: Messages, end: int) -> "ToolForm | None":
+    def find(cls, render: RenderTemplate, tokenizer: Any, head: Messages, end: int) -> "ToolForm | None":
         """Return the form of a template; None if it has none, or one that cannot be bound or grows by rewriting."""
         try:
             if render(head, tools=[_TOOL]) == render(head):
@@ -92,7 +92,7 @@ class ToolForm:
         return ids[len(self.prefix) :]
 
 
-def _find_call(render: Render, tokenizer: Any, head: Messages, end: int) -> tuple[CallForm, Ids]:
+def _find_call(render: RenderTemplate, tokenizer: Any, head: Messages, end: int) -> tuple[CallForm, Ids]:
     """Return the form of a call, and the tokens of a conversation up to and including one."""
     pair = [render([*head, {"role": "assistant", "content": text}], answer=False, tools=[_TOOL]) for text in "xy"]
     start = next(n for n, (token, other) in enumerate(zip(*pair, strict=False)) if token != other)

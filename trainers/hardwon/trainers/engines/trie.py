@@ -7,7 +7,7 @@ step is normalized over the tokens that may follow.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-Ids = tuple[int, ...]
+from hardwon.trainers.algorithms.samples import Ids
 
 
 @dataclass(slots=True)

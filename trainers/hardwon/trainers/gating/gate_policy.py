@@ -24,7 +24,7 @@ from hardwon.trainers.rollouts.rollout import current_session
 
 from .gate import Judgement, Question
 
-Answer = Literal["accept", "refine", "reject"]
+GateAnswer = Literal["accept", "refine", "reject"]
 """The possible answers."""
 QUESTION = f"mean score 0 . 1 2 3 4 5 6 7 8 9 , with it {JUDGE}"
 """All words of a question except those of the text; a word tokenizer must know them."""
@@ -40,13 +40,13 @@ class PolicyGate:
     def __init__(self, engine: Engine, prompts: PromptFormat, *, role: str = "policy") -> None:
         """Create a gate on an engine."""
         self._engine, self._prompts, self._role = engine, prompts, role
-        self._either, answers = prompts.actions(get_args(Answer))
-        if len(answers) < len(get_args(Answer)):
+        self._either, answers = prompts.actions(get_args(GateAnswer))
+        if len(answers) < len(get_args(GateAnswer)):
             raise ConfigError(
                 "the tokenizer does not know accept, refine and reject; "
                 "ask a base that does, or let a record be the gate (gate.kind=record)."
             )
-        self._answers = cast(dict[Ids, Answer], answers)
+        self._answers = cast(dict[Ids, GateAnswer], answers)
 
     async def ajudge(self, question: Question) -> Judgement:
         """Return the role's answer. An unusable refinement becomes an acceptance of the original text."""

@@ -13,7 +13,7 @@ Demonstrate = Callable[[str, int], Trajectory | None]
 """Returns a success of a task instance, by split and seed, or None."""
 
 
-Render = Callable[[Trajectory], Sequence[Sample]]
+RenderEpisode = Callable[[Trajectory], Sequence[Sample]]
 """Returns the samples of a trajectory as the policy would see them."""
 
 
@@ -34,7 +34,7 @@ def gate_groups(
     rollouts: Sequence[Rollout],
     advantages: Mapping[str, Sequence[float]],
     demonstrate: Demonstrate,
-    render: Render,
+    render: RenderEpisode,
     *,
     successes: int = 0,
     weight: float = 1.0,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from hardwon.trainers.algorithms.advantages import Advantages, Trace
 from hardwon.trainers.algorithms.catalog import PARTS
 
-from .blocks.pairs import Pair, list_pairs, weigh_pairs
+from .blocks.pairs import PlacePair, list_pairs, weigh_pairs
 
 
 @PARTS.add(
@@ -36,7 +36,7 @@ def learnat(traces: Sequence[Trace], *, beta: float = 0.1, alpha: float = 1.0) -
     """
     parts = {trace.id: trace.read_signal("part") for trace in traces}
 
-    def select(group: Sequence[Trace]) -> Iterator[Pair]:
+    def select(group: Sequence[Trace]) -> Iterator[PlacePair]:
         verified = {
             (trace.id, t): part for trace in group for t, part in enumerate(parts[trace.id]) if part is not None
         }

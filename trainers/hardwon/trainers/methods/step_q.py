@@ -6,7 +6,7 @@ from statistics import fmean
 from hardwon.trainers.algorithms.advantages import Advantages, Trace
 from hardwon.trainers.algorithms.catalog import PARTS
 
-from .blocks.pairs import Pair, average_outcomes, list_situations, weigh_pairs
+from .blocks.pairs import PlacePair, average_outcomes, list_situations, weigh_pairs
 
 
 @PARTS.add(
@@ -37,7 +37,7 @@ def step_q(traces: Sequence[Trace], *, beta: float = 0.1, visits: int = 2, gap: 
         gap: Least difference of the mean outcomes of a pair.
     """
 
-    def select(group: Sequence[Trace]) -> Iterator[Pair]:
+    def select(group: Sequence[Trace]) -> Iterator[PlacePair]:
         best = max(group, key=lambda trace: (trace.outcome, trace.id))
         situations = {turn.anchor for turn in best.turns}
         worth = average_outcomes(group)

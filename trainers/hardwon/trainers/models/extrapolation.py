@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hardwon.memory.errors import ConfigError
 
-Weights = Mapping[str, Any]
+NamedWeights = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Fit:
     """Share of a LoRA's product that its rank cannot hold."""
 
 
-def extrapolate(history: Mapping[int, Weights], step: int) -> tuple[dict[str, Tensor], dict[str, Fit]]:
+def extrapolate(history: Mapping[int, NamedWeights], step: int) -> tuple[dict[str, Tensor], dict[str, Fit]]:
     """Return the weights at a step, and the fit of every tensor that moved.
 
     Args:

@@ -45,7 +45,7 @@ GPUS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class IterationEstimate:
     """Memory and time of one iteration of a recipe."""
 
     memory: float
@@ -56,14 +56,14 @@ class Estimate:
     """Seconds of the update."""
 
 
-def estimate(base: Shape, gpu: Gpu) -> Estimate:
+def estimate(base: Shape, gpu: Gpu) -> IterationEstimate:
     """Return what an iteration takes on a GPU."""
     cache = EPISODES * (READ + SAMPLED) * base.compute_cache(2)
     memory = base.compute_training(2) + cache
     read = 2 * base.parameters * EPISODES * READ / (COMPUTE * gpu.peak)
     decode = SAMPLED * (2 * base.parameters + cache / 2) / (MEMORY * gpu.bandwidth)
     training = 4 * base.parameters * EPISODES * (READ + SAMPLED) / (COMPUTE * gpu.peak)
-    return Estimate(memory, read + decode, training)
+    return IterationEstimate(memory, read + decode, training)
 
 
 def find_budget(base: Shape, gpu: Gpu) -> int:

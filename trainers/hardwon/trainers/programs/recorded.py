@@ -18,7 +18,7 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.integrations.tool_episode import normalize_message
 from hardwon.trainers.algorithms.composers.spec import Spec
-from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Rollout, pack_samples
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
@@ -117,7 +117,7 @@ class RecordedPlayer:
     def __init__(self, config: TrainConfig, engine: Engine, prompts: ChatFormat) -> None:
         """Read the file and the outcomes."""
         self._engine = engine
-        self._outcome: Outcome = config.outcome
+        self._outcome: OutcomeKind = config.outcome
         self._reward: Reward | None = open_reward(config.program.reward) if config.program.reward else None
         log = read_token_log(Path(config.program.recorded))
         _check_ids(log, len(prompts.tokenizer), config)
@@ -199,7 +199,7 @@ def _check_ids(log: TokenLog, size: int, config: TrainConfig) -> None:
         )
 
 
-def _read_outcomes(path: str, log: TokenLog, measure: Outcome) -> Iterator[tuple[str, float]]:
+def _read_outcomes(path: str, log: TokenLog, measure: OutcomeKind) -> Iterator[tuple[str, float]]:
     """Yield the outcomes of recorded episodes that the library has; a grade of a person replaces the first outcome."""
     if not path:
         return

@@ -9,7 +9,7 @@ from typing import Any
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.runtime.llm.prompts import call_text
 from hardwon.trainers.algorithms.composers.spec import Spec
-from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, compute_anchor
 from hardwon.trainers.engines.base import Completion
 from hardwon.trainers.prompting.chat_record import ChatRecord, Message, Tool
@@ -95,7 +95,7 @@ def build_rollout(
     calls: Sequence[PolicyCall],
     outcome: float | None,
     *,
-    measure: Outcome,
+    measure: OutcomeKind,
     failed: str = "",
     error: str = "",
     ending: str = "",

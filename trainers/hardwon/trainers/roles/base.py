@@ -13,7 +13,7 @@ from hardwon.runtime import Environment
 from hardwon.trainers.algorithms.advantages import compute_spread
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
-from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, pack_samples, to_trace
 from hardwon.trainers.algorithms.shapers import shape
 from hardwon.trainers.config.policy import PolicySettings
@@ -142,7 +142,7 @@ class Parts:
     """Maximum number of items, and of similar steps, that a recall shows."""
     environment: Environment | None = None
     """The environment, to be cloned by roles that play episodes themselves."""
-    outcome: Outcome = "success"
+    outcome: OutcomeKind = "success"
     """The kind of outcome of an episode."""
     policy: PolicySettings = field(default_factory=PolicySettings)
     """How the policy answers, for roles that play episodes themselves."""

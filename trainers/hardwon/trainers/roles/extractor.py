@@ -96,7 +96,7 @@ class ExtractorSettings:
             raise ConfigError(f"explores is {self.explores}; it is a share, between 0 and 1.")
 
 
-Source = Callable[[str, int], Trajectory | None]
+TraceSource = Callable[[str, int], Trajectory | None]
 """Returns an episode to read for a task instance, by split and seed, or None."""
 
 
@@ -115,7 +115,7 @@ class ExtractorRole:
     def __init__(
         self,
         parts: Parts,
-        source: Source | None = None,
+        source: TraceSource | None = None,
         writer: Writer | None = None,
         *,
         gate: Gated | None = None,

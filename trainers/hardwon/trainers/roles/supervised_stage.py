@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from hardwon.trainers.algorithms.imitation import Report, WarmStart, warm_start
+from hardwon.trainers.algorithms.imitation import WarmStart, WarmStartReport, warm_start
 from hardwon.trainers.algorithms.samples import Ids, Sample, pack_samples
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.models.adapters import copy_adapter, has_adapters
@@ -76,7 +76,7 @@ class SupervisedStage:
         """Leave the weights as they are: stage 1 was finished before the run was resumed."""
         self._is_over, self.learning = True, None
 
-    def learn(self, marked: Sequence[Marked], tell: Callable[[str], None]) -> Report | None:
+    def learn(self, marked: Sequence[Marked], tell: Callable[[str], None]) -> WarmStartReport | None:
         """Imitate the right answers to most questions, and hold out the others; return None if nothing is learned.
 
         An adapter begins as the policy's is after its warm start, which has learned to read what is remembered: SmolLM2
@@ -147,7 +147,7 @@ def plan_stage(updates: int, batch: int, lr: float, seed: int) -> WarmStart | No
 
 def imitate(
     parts: Parts, role: str, rows: Sequence[Sample], learning: WarmStart, tell: Callable[[str], None]
-) -> Report:
+) -> WarmStartReport:
     """Train a role to imitate samples."""
     examples = pack_samples(rows, {row.trace: [1.0] for row in rows})
     adapter = role if has_adapters(parts.model) else ""

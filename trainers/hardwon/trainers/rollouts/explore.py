@@ -5,7 +5,7 @@ They provide the examples of a warm start, the vocabulary of a word tokenizer, a
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -17,10 +17,11 @@ from hardwon.memory.situations.scripts import FULL_STOPS
 from hardwon.runtime import Agent, Environment, EpisodicPolicy, RandomPolicy, open_environment
 from hardwon.runtime.environments import count_seeds
 from hardwon.runtime.llm.prompts import clean
-from hardwon.trainers.algorithms.outcomes import Outcome, mark_outcome, measure_outcome, select_best
+from hardwon.trainers.algorithms.outcomes import OutcomeKind, mark_outcome, measure_outcome, select_best
 from hardwon.trainers.algorithms.samplers.shuffled import Task as Task
+from hardwon.trainers.checkpoint import Tell
 from hardwon.trainers.config.program import PROGRAM
-from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, TrainConfig, Worlds
+from hardwon.trainers.config.schema import EnvironmentConfig, ExploreConfig, TaskInstances, TrainConfig
 from hardwon.trainers.console import EpisodeCount
 from hardwon.trainers.programs.environment import ProgramEnvironment
 from hardwon.trainers.prompting.compact import compact
@@ -29,8 +30,6 @@ from .archive import Path, explore_archive
 from .curiosity import CuriousPolicy
 from .paths import Demonstrations
 
-Tell = Callable[[str], None]
-"""Receives a line of progress now and then."""
 LONGEST_PLACE = 120
 """Characters of a sentence that stands for a place."""
 _SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
@@ -44,12 +43,12 @@ class Explorer:
         environment: Environment,
         config: ExploreConfig,
         *,
-        outcome: Outcome = "success",
+        outcome: OutcomeKind = "success",
         is_compact: bool = True,
         tell: Tell = lambda _: None,
     ) -> None:
         self._config, self._tell, self._is_compact = config, tell, is_compact
-        self._outcome: Outcome = outcome
+        self._outcome: OutcomeKind = outcome
         self._environment = environment
         self._library = ExperienceLibrary.open(":memory:")
         learns = config.policy == "episodic"
@@ -76,7 +75,7 @@ class Explorer:
         """Return the task instances that were explored so far."""
         return [*self._episodes]
 
-    def trajectories(self, worlds: Worlds) -> list[Trajectory]:
+    def trajectories(self, worlds: TaskInstances) -> list[Trajectory]:
         """Return all exploring episodes of some task instances."""
         count = _count_explored(worlds.all, self._tell)
         episodes: list[Trajectory] = []
@@ -163,7 +162,7 @@ def learn_by_playing(
     worlds: Sequence[Task],
     steps: int,
     *,
-    outcome: Outcome = "success",
+    outcome: OutcomeKind = "success",
     tell: Tell = lambda _: None,
 ) -> list[Trajectory]:
     """Let the agent without a model play each task instance once and record its episodes in the library.
@@ -184,9 +183,9 @@ def learn_by_playing(
 class _MarkingLibrary:
     """A library that records each episode with the measure of its outcome."""
 
-    def __init__(self, library: ExperienceLibrary, outcome: Outcome) -> None:
+    def __init__(self, library: ExperienceLibrary, outcome: OutcomeKind) -> None:
         self._library = library
-        self._outcome: Outcome = outcome
+        self._outcome: OutcomeKind = outcome
 
     def record(self, trajectory: Trajectory) -> str:
         """Record an episode."""
@@ -196,7 +195,7 @@ class _MarkingLibrary:
         return getattr(self._library, name)
 
 
-def way(trajectory: Trajectory, outcome: Outcome = "success", *, is_compact: bool = True) -> str | None:
+def way(trajectory: Trajectory, outcome: OutcomeKind = "success", *, is_compact: bool = True) -> str | None:
     """Return an episode's path without loops: `kitchen : move east . hall : take coin .`; None without an outcome."""
     if (measure_outcome(trajectory, outcome) or 0.0) <= 0:
         return None
@@ -264,7 +263,7 @@ def check_seeds(environment: Environment, config: TrainConfig) -> None:
         )
 
 
-def _list_played(config: TrainConfig) -> dict[str, Worlds]:
+def _list_played(config: TrainConfig) -> dict[str, TaskInstances]:
     """Return the task instances that a run plays, by setting."""
     played = {"tasks.train": config.tasks.train}
     if config.eval.every:

@@ -18,7 +18,7 @@ from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import ConfigError, EnvironmentFailure, PolicyFailure
 from hardwon.runtime import Agent, Environment
 from hardwon.runtime.interfaces.types import Context, Decision
-from hardwon.trainers.algorithms.outcomes import Outcome, measure_outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind, measure_outcome
 from hardwon.trainers.algorithms.samplers.shuffled import Task
 
 Find = Callable[[str, int], Trajectory | None]
@@ -53,11 +53,11 @@ class Demonstrations:
     """Finds a success of a task instance, each at most once."""
 
     def __init__(
-        self, environment: Environment, origins: Sequence[str], explored: Find, *, outcome: Outcome = "success"
+        self, environment: Environment, origins: Sequence[str], explored: Find, *, outcome: OutcomeKind = "success"
     ) -> None:
         """Create a finder."""
         self._environment, self._origins, self._explored = environment, origins, explored
-        self._outcome: Outcome = outcome
+        self._outcome: OutcomeKind = outcome
         self._policy = PathPolicy()
         self._agent: Agent | None = None
         self._paths: dict[Task, Trajectory | None] = {}

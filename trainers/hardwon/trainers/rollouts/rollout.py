@@ -22,7 +22,7 @@ from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.composers.spec import Spec as Spec
-from hardwon.trainers.algorithms.outcomes import Outcome, mark_outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind, mark_outcome
 from hardwon.trainers.algorithms.samples import Consultation, Ids, Rollout, Sample, Tried, compute_anchor
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.engines.base import Completion, Engine, Request
@@ -282,7 +282,7 @@ async def collect(
     engine: Engine,
     specs: Sequence[Spec],
     *,
-    outcome: Outcome = "success",
+    outcome: OutcomeKind = "success",
     on_end: Callable[[], None] | None = None,
 ) -> list[Rollout]:
     """Run all episodes concurrently, each with the agent of its arm; return the rollouts in order."""
@@ -293,7 +293,7 @@ async def collect(
 
 
 async def _run(
-    agent: Agent, engine: Engine, spec: Spec, outcome: Outcome, on_end: Callable[[], None] | None
+    agent: Agent, engine: Engine, spec: Spec, outcome: OutcomeKind, on_end: Callable[[], None] | None
 ) -> Rollout:
     """Run one episode and return its rollout."""
     episode = _Episode(spec)
@@ -328,7 +328,7 @@ async def _run(
 
 
 def _to_rollout(
-    episode: _Episode, trajectory: Trajectory, rows: tuple[Sample, ...], failed: str, outcome: Outcome
+    episode: _Episode, trajectory: Trajectory, rows: tuple[Sample, ...], failed: str, outcome: OutcomeKind
 ) -> Rollout:
     """Return a rollout that says how its episode began."""
     spec = episode.spec

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hardwon.trainers.algorithms.imitation import Imitation, Progress
+from hardwon.trainers.algorithms.imitation import Imitation, WarmStartProgress
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.checkpoint import Checkpoints
 from hardwon.trainers.config.schema import WarmStartConfig
@@ -36,7 +36,7 @@ def imitate(loop: TrainingLoop, config: WarmStartConfig, checkpoint: Path | None
     """Train the policy to imitate the exploring episodes, with checkpoints in between."""
     saved = time.monotonic()  # before the demonstrations are played, which takes its time as well
     imitation = _open(loop, config, checkpoint)
-    progress = Progress(imitation, loop.screen.tell)
+    progress = WarmStartProgress(imitation, loop.screen.tell)
     while not imitation.is_done:
         if loop.stopping:
             _save(loop, imitation)

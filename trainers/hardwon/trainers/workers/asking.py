@@ -13,13 +13,13 @@ from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.grammar import Grammar
 from hardwon.trainers.engines.server import ServerEngine
 
-from .messages import Event, GrammarText, Inquiry, Reply, SceneState
+from .messages import GrammarText, Inquiry, Reply, SceneState, WorkerEvent
 
 
 class LearnerEngine:
     """The engine as the agents of a worker see it: every request waits for an answer of the learner."""
 
-    def __init__(self, scene: Callable[[], SceneState], events: "asyncio.Queue[Event]") -> None:
+    def __init__(self, scene: Callable[[], SceneState], events: "asyncio.Queue[WorkerEvent]") -> None:
         """Send requests as events."""
         self._scene, self._events = scene, events
         self._numbers: dict[str, int] = {}

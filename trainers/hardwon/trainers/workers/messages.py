@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.remote import Serving
@@ -54,7 +54,7 @@ class Dispatch:
     spec: Spec
     agent_spec: AgentSpec
     scene: int
-    outcome: Outcome = "success"
+    outcome: OutcomeKind = "success"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +113,4 @@ class Done:
     error: BaseException | None = None
 
 
-Event = Inquiry | Done
+WorkerEvent = Inquiry | Done

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hardwon.memory.errors import EngineFailure
-from hardwon.trainers.algorithms.outcomes import Outcome
+from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.rollouts.reporting import Reporting
@@ -27,7 +27,7 @@ from hardwon.trainers.rollouts.rollout import Spec
 from .agent_pool import AgentSpec, PlayContext
 from .inference_proxy import InferenceProxy
 from .libraries import Libraries
-from .messages import Dispatch, Done, Event, Inquiry, Reply, SceneState, Setup
+from .messages import Dispatch, Done, Inquiry, Reply, SceneState, Setup, WorkerEvent
 
 MOST_DEATHS = 3
 """Deaths per worker, without a finished episode between them, after which a run gives up."""
@@ -60,7 +60,7 @@ class Handle(Protocol):
         """Send answers."""
         ...
 
-    async def events(self) -> list[Event]:
+    async def events(self) -> list[WorkerEvent]:
         """Wait for events."""
         ...
 
@@ -137,7 +137,7 @@ class WorkerPool:
         *,
         snapshot: str = "",
         iteration: int = 0,
-        outcome: Outcome = "success",
+        outcome: OutcomeKind = "success",
         together: bool = False,
         on_end: Callable[[], None] | None = None,
     ) -> list[Rollout]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError, EngineUnreachable, require_extra
 
-from .messages import Dispatch, Event, Reply, SceneState
+from .messages import Dispatch, Reply, SceneState, WorkerEvent
 from .pool import WorkerDied
 from .worker import RolloutWorker
 
@@ -118,9 +118,9 @@ class RayWorker:
         """Send answers."""
         await self._call("deliver", answers)
 
-    async def events(self) -> list[Event]:
+    async def events(self) -> list[WorkerEvent]:
         """Wait for events."""
-        events: list[Event] = await self._call("events")
+        events: list[WorkerEvent] = await self._call("events")
         return events
 
 

@@ -42,7 +42,7 @@ from hardwon.trainers.rollouts.rollout import collect
 
 from .agent_pool import AgentPool
 from .asking import LearnerEngine, SharedServer
-from .messages import Dispatch, Done, Event, Reply, SceneState, Setup, Traces
+from .messages import Dispatch, Done, Reply, SceneState, Setup, Traces, WorkerEvent
 
 LIBRARY, START = "library", "start"
 """Names of the library files of a scene."""
@@ -53,7 +53,7 @@ _SCENE: ContextVar[int] = ContextVar("hardwon_scene")
 
 
 @dataclass(slots=True)
-class Scene:
+class WorkerParts:
     """What the episodes of one call of the player share, opened in this process."""
 
     state: SceneState
@@ -76,7 +76,7 @@ class _Current:
 class Scenes:
     """What a worker's agents play on, with the scenes that are being played."""
 
-    def __init__(self, setup: Setup, events: "asyncio.Queue[Event]") -> None:
+    def __init__(self, setup: Setup, events: "asyncio.Queue[WorkerEvent]") -> None:
         self.config = of(setup.config)
         self.reported = Reported()
         self.environment: Environment = cast(Environment, Reporting(open_world(self.config.environment), self.reported))
@@ -95,10 +95,10 @@ class Scenes:
         self._folder = Path(tempfile.mkdtemp(prefix="hardwon-worker-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._libraries: dict[str, ExperienceLibrary] = {}
-        self._scenes: dict[int, Scene] = {}
+        self._scenes: dict[int, WorkerParts] = {}
         self._empty = ExperienceLibrary.open(":memory:")
 
-    def _open_engine(self, setup: Setup, events: "asyncio.Queue[Event]") -> LearnerEngine | SharedServer:
+    def _open_engine(self, setup: Setup, events: "asyncio.Queue[WorkerEvent]") -> LearnerEngine | SharedServer:
         """Return what the agents ask."""
         if self.config.engine.kind == "server":
             return SharedServer(self._get_state, open_server(self.config, setup.tokenizer, setup.key))
@@ -109,7 +109,7 @@ class Scenes:
         return self.current.state
 
     @property
-    def current(self) -> Scene:
+    def current(self) -> WorkerParts:
         """Return the scene of the running episode, or else the newest."""
         return self._scenes[_SCENE.get(max(self._scenes))]
 
@@ -130,7 +130,7 @@ class Scenes:
             gate.load_state_dict(state.gate)
         library = self._libraries[digests[LIBRARY]] if LIBRARY in digests else self._empty
         start = self._libraries[digests[START]] if START in digests else None
-        self._scenes[state.number] = Scene(state, library, start, diversity, gate)
+        self._scenes[state.number] = WorkerParts(state, library, start, diversity, gate)
 
     def leave(self, number: int) -> list[str]:
         """Close a scene, and the libraries that only older scenes used; return the digests of these."""
@@ -160,11 +160,11 @@ class RolloutWorker:
     def __init__(self, setup: Setup) -> None:
         # behind its own, and only what is there: another machine may have other folders
         sys.path.extend(path for path in setup.paths if path not in sys.path and Path(path).exists())
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: asyncio.Queue[WorkerEvent] = asyncio.Queue()
         self._scenes = Scenes(setup, self._events)
         self._agent_pool = AgentPool(self._scenes)
         self._playing: set[asyncio.Task[None]] = set()
-        self._polling: asyncio.Task[Event] | None = None
+        self._polling: asyncio.Task[WorkerEvent] | None = None
 
     async def load(self, digest: str, data: bytes) -> None:
         """Receive a library file."""
@@ -215,7 +215,7 @@ class RolloutWorker:
         for answer in answers:
             self._scenes.source.deliver(answer)
 
-    async def events(self) -> list[Event]:
+    async def events(self) -> list[WorkerEvent]:
         """Return what happened since the last call, as soon as there is something; a later call ends this one."""
         if self._polling is not None:
             self._polling.cancel()
@@ -226,9 +226,9 @@ class RolloutWorker:
         self._polling = None
         return [polling.result(), *await self._drain()]
 
-    async def _drain(self) -> list[Event]:
+    async def _drain(self) -> list[WorkerEvent]:
         """Return the waiting events, and those of the episodes that go on at once, so that they are sent together."""
-        events: list[Event] = []
+        events: list[WorkerEvent] = []
         latest = time.perf_counter() + TOGETHER_S
         while True:
             while not self._events.empty():

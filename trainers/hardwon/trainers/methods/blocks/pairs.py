@@ -18,11 +18,11 @@ Place = tuple[str, int]
 """A turn: id of the trace and number."""
 
 
-Pair = tuple[Sequence[Place], Sequence[Place], tuple[float, float]]
+PlacePair = tuple[Sequence[Place], Sequence[Place], tuple[float, float]]
 """The turns of the better and of the worse action of a situation, and the worth of both."""
 
 
-Select = Callable[[Sequence[Trace]], Iterable[Pair]]
+Select = Callable[[Sequence[Trace]], Iterable[PlacePair]]
 """Returns the pairs of a group."""
 
 
@@ -84,7 +84,7 @@ def list_situations(
     return list(situations.values())
 
 
-def list_pairs(group: Sequence[Trace], values: Mapping[Place, float]) -> Iterator[Pair]:
+def list_pairs(group: Sequence[Trace], values: Mapping[Place, float]) -> Iterator[PlacePair]:
     """Yield all pairs of actions in one situation whose values differ."""
     for actions in list_situations(group, values):
         worth = {action: fmean(values[place] for place in places) for action, places in actions.items()}

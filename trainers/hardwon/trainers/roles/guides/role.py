@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.imitation import Report
+from hardwon.trainers.algorithms.imitation import WarmStartReport
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import CONTROL, parse
@@ -35,7 +35,7 @@ from .credit import LEAST, Branch, GuideCredit, credit_blueprints, credit_foresi
 from .lessons import Lesson, Recollections, build_lessons, explored, judge_recollections
 from .speech import GuideQuery, GuideReply, Speaker
 
-Source = Callable[[Spec], GuideQuery | None]
+QuerySource = Callable[[Spec], GuideQuery | None]
 """Returns what the guide sees before an episode, or None to stay silent."""
 RECALLED = "recalled"
 """The setting of a guide that only decides."""
@@ -101,7 +101,7 @@ class GuideRole:
     def __init__(
         self,
         parts: Parts,
-        source: Source | None = None,
+        source: QuerySource | None = None,
         lessons: Callable[[], Iterable[Lesson]] | None = None,
         *,
         name: str = "guide",
@@ -142,7 +142,7 @@ class GuideRole:
         if self._parts.config.loss.kl:
             self._learner.reference = _copy_reference(self.model, self.name)
 
-    def distil(self, lessons: Sequence[Lesson], tell: Callable[[str], None] = lambda _: None) -> Report:
+    def distil(self, lessons: Sequence[Lesson], tell: Callable[[str], None] = lambda _: None) -> WarmStartReport:
         """Imitate the texts of the lessons. Whether to speak is learned from outcomes in stage 2."""
         rows = [self.speaker.lesson(query, text, f"lesson/{n}") for n, (query, text) in enumerate(lessons)]
         learning = self.supervised.learning
