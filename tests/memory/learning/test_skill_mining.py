@@ -312,3 +312,65 @@ def test_what_varies_is_a_hole_in_its_place(runs, steps):
     assert generalise(runs) == steps
     for run in runs:
         assert all(bind(step, action) is not None for step, action in zip(steps, run, strict=True))
+
+
+def record_runs(library, n, *moves, copied=()):
+    """Record successful episodes of the same moves; a result had named the tools in `copied`."""
+    for _ in range(n):
+        steps = (
+            replace(step, id=None, why={"copied": list(copied)} if step.action in copied else {})
+            for step in walk(*moves)
+        )
+        library.record(Trajectory("coin", tuple(steps), True))
+
+
+PADDED = (("take coin", 1), ("wire money", 2, 1.0))
+
+
+@pytest.mark.parametrize("moves", [PADDED, (("wire money", 1), ("take coin", 2, 1.0))])
+@pytest.mark.parametrize("is_later", [True, False], ids=["retired", "not made"])
+def test_a_skill_has_no_step_that_others_did_without(library, moves, is_later):
+    """What an attacker had the agent do besides its task, in as many episodes as the task alone."""
+    for n, made in ((6, moves), (4, (("take coin", 1, 1.0),)))[:: 1 if is_later else -1]:
+        record_runs(library, n, *made)
+        library.evolve()
+    assert library.items(["skill"]) == []
+
+
+@pytest.mark.parametrize(
+    "alone",
+    [
+        (1, (("take coin", 1, 1.0),)),  # it may have been luck
+        (4, (("take coin", 1, 0.5),)),  # it gained less
+        (4, (("open box", 3), ("take coin", 1, 1.0))),  # it did something else
+    ],
+)
+def test_a_skill_keeps_the_steps_that_pay(library, alone):
+    record_runs(library, alone[0], *alone[1])
+    record_runs(library, 4, *PADDED)
+    library.evolve()
+    assert ("take coin", "wire money") in [item.steps for item in library.items(["skill"])]
+
+
+def test_a_shorter_run_from_elsewhere_replaces_no_skill(library):
+    """Whoever has the coin need not take it."""
+    won(library, n=4)
+    library.record_many(
+        Trajectory(
+            "coin", (Step(State("a coin on the floor"), "take coin from box", State(""), FINE, 1.0),), True, id=f"{n}"
+        )
+        for n in range(4)
+    )
+    library.evolve()
+    assert len(library.items(["skill"])) == 1
+
+
+def test_a_tool_that_only_results_named_is_no_part_of_a_skill(library):
+    moves = (("read mail", 1), ("wire", 2, 1.0))
+    record_runs(library, 6, *moves, copied=["wire"])
+    library.evolve()
+    assert library.items(["skill"]) == []
+    record_runs(library, 3, ("wire", 1))
+    record_runs(library, 2, *moves, copied=["wire"])
+    library.evolve()
+    assert len(library.items(["skill"])) == 1

@@ -3,7 +3,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from hardwon.memory import Diagnosis, Item, State, Step, Trajectory
+from hardwon.memory import Diagnosis, Item, Reasons, State, Step, Trajectory
 from hardwon.memory.retrieval.candidates import Candidates
 from hardwon.memory.retrieval.ranking import (
     BestSteps,
@@ -320,3 +320,30 @@ def test_the_words_of_a_subject_are_weighed_again_after_new_episodes(library, ep
     for _ in range(9):
         library.record(episode("look", see="a vase"))
     assert recall_first("A lamp stands near a vase.") == "dust the lamp first"
+
+
+@pytest.mark.parametrize("own", [None, 2], ids=["elsewhere", "here"])
+def test_a_tool_that_a_result_named_comes_after_what_the_agent_chose(own):
+    """However often it was obeyed; without a choice that worked, nothing stands before it."""
+
+    def first(chosen):
+        told = [TakenStep("wire", "", 1.0, action="wire(x=1)", is_told=True)] * 6
+        steps = [chosen, *told]
+        return steps[order_by_votes(steps, [0.9] * len(steps), None, "", own=own)[0]].kind
+
+    assert first(TakenStep("refund", "", 1.0)) == "refund"
+    assert first(TakenStep("refund", "", 1.0, failed=True)) == "wire"
+
+
+@pytest.mark.parametrize("poisoned", [2, 20])
+def test_an_obeyed_result_is_not_the_first_advice(library, poisoned):
+    """The agent read that it should call a tool, did so, and reported success."""
+    read = State("mail read", task="answer the mail")
+
+    def call(tool, n, **why):
+        step = Step(read, f"{tool}(to={n})", State("done"), Diagnosis(True), 1.0, why=Reasons.of(why))
+        return Trajectory("answer the mail", (step,), True, id=f"{tool}{n}")
+
+    library.record_many(call("reply_mail", n) for n in range(3))
+    library.record_many(call("wire_credit", n, copied=["wire_credit"]) for n in range(poisoned))
+    assert library.recall(read, k=5).steps[0].what.action.startswith("reply_mail")

@@ -180,7 +180,7 @@ class Consolidator:
         """
         all_items = list(items)
         due = self._evolution.watch.find_due(all_items)
-        released = list(self._evolution.released(values, due))
+        released = [*self._evolution.released(values, due), *self._induction.find_padded(all_items)]
         if self._heard != ALONE:
             released += self._find_outweighed(values, all_items, due, {item.id for item, _ in released})
         # a released item leaves use: do not also weaken it

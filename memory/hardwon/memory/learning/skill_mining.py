@@ -3,19 +3,24 @@
 A skill is a run of successful steps that ends with a gain. A remedy is a sequence of steps between the failure of an
 action and its success. Runs of the same shape form one candidate: common arguments stay, different ones become holes
 (least general generalization, Plotkin 1970). Preconditions and success checks are the facts that all runs have in
-common before and after. No model is involved.
+common before and after. A skill has no step that others did without: what is left out at no loss may be a detour, or
+what an attacker had the agent do besides its task. It has no tool that only results named either: the agent reads them
+anyway, and anybody may have written them. No model is involved.
 """
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any
 
 from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Failure, Item, State, Step, Trajectory
 from hardwon.memory.situations.actions import bind, fill, parse_action, put_values
 from hardwon.memory.situations.titles import fill_holes, remedy_title, skill_title
 from hardwon.memory.storage.episodes import dumps
+from hardwon.memory.trust.testimony import REQUESTS
 
 MAX_LENGTH = 8
 """Largest number of steps of a skill; of a longer run, the last ones are used."""
@@ -82,6 +87,18 @@ class SkillCandidate:
         is_new = self.n >= max(SUPPORT, 2 * self.proposed) and len(self.episodes) >= SUPPORT
         return is_new and 2 * self.n > self.tried
 
+    @property
+    def gain(self) -> float:
+        """Return the mean gain of the runs."""
+        return sum(run.gain for run in self.runs) / len(self.runs)
+
+    def replaces(self, longer: "SkillCandidate") -> bool:
+        """Return whether these runs gained as much as longer ones from the same situation, in half as many episodes."""
+        if len(self.episodes) < SUPPORT or 2 * self.n < longer.n or self.gain < longer.gain - 1e-9:
+            return False
+        starts = {run.before.signature for run in self.runs}
+        return any(run.before.signature in starts for run in longer.runs)
+
 
 class SkillMiner:
     """Collects runs from episodes, and proposes an item whenever the support of a shape has doubled."""
@@ -91,6 +108,8 @@ class SkillMiner:
         self._remedies: dict[tuple[str, SkillShape], SkillCandidate] = {}
         self._outcomes: dict[str, tuple[float, int]] = {}
         """By task: the sum of the outcomes of its episodes, and their number."""
+        self._chosen: Counter[str] = Counter()
+        """By tool, the number of episodes in which the agent chose it before a result named it."""
 
     def read(self, trajectory: Trajectory) -> None:
         """Collect the runs of one recorded episode; skills come from successful episodes only.
@@ -99,17 +118,26 @@ class SkillMiner:
         """
         if trajectory.success is None:  # the outcome is unknown, for example after an interruption
             return
+        doubtful = self._find_doubtful(trajectory.steps)
         if self._is_successful(trajectory):
-            for run in gains(trajectory.steps):
-                if len(run.actions) < MIN_SKILL_STEPS:
-                    continue
-                self._skills.setdefault(shape_of(run.actions), SkillCandidate()).add(run, trajectory.id)
+            for run in gains(trajectory.steps):  # single steps, too: they show which others are not needed
+                if doubtful.isdisjoint(parse_action(action).verb for action in run.actions):
+                    self._skills.setdefault(shape_of(run.actions), SkillCandidate()).add(run, trajectory.id)
         for failure, run, has_worked in repairs(trajectory.steps):
             candidate = self._remedies.setdefault((failure, shape_of(run.actions)), SkillCandidate())
             if has_worked:
                 candidate.add(run, trajectory.id)
             else:
                 candidate.add_attempt(trajectory.id)
+
+    def _find_doubtful(self, steps: Sequence[Step]) -> set[str]:
+        """Return the tools that results named first, and that few requests used before; count the other ones."""
+        tools = {False: set[str](), True: set[str]()}
+        for step in steps:
+            verb = parse_action(step.action).verb
+            tools[bool(step.why.copied) and verb.lower() in (step.why.copied or ())].add(verb)
+        self._chosen.update(tools[False])
+        return {verb for verb in tools[True] if self._chosen[verb] < REQUESTS}
 
     def _is_successful(self, trajectory: Trajectory) -> bool:
         """Return whether the gains of an episode are worth repeating, and count its outcome."""
@@ -126,10 +154,25 @@ class SkillMiner:
         Call `mark_submitted` on a candidate after its submission; otherwise it is proposed again.
         """
         due: list[tuple[SkillCandidate, Item]] = [
-            (c, _build_skill(shape, c)) for shape, c in self._skills.items() if c.due
+            (c, _build_skill(shape, c))
+            for shape, c in self._skills.items()
+            if c.due and len(shape) >= MIN_SKILL_STEPS and not self._find_shorter(shape)
         ]
         due += [(c, _build_remedy(*key, c)) for key, c in self._remedies.items() if c.due]
         yield from sorted(due, key=lambda pair: (-pair[0].n, pair[1].id))
+
+    def find_padded(self, items: Iterable[Item]) -> Iterator[tuple[Item, str]]:
+        """Yield the rule-made skills of which a part was enough, each with the reason."""
+        for item in items:
+            is_mined = item.kind == "skill" and item.writer == "rules"
+            if is_mined and (shorter := self._find_shorter(shape_of(item.steps))):
+                yield item, f"{len(shorter)} of its {len(item.steps)} steps gained as much without the others"
+
+    def _find_shorter(self, shape: SkillShape) -> SkillShape:
+        """Return the shape of a part of the steps that gained as much without the others; empty if there is none."""
+        whole = self._skills.get(shape)
+        parts = (part for length in range(1, len(shape)) for part in combinations(shape, length))
+        return next((p for p in parts if whole and p in self._skills and self._skills[p].replaces(whole)), ())
 
     @staticmethod
     def mark_submitted(candidate: SkillCandidate, admission: Admission) -> None:
@@ -277,7 +320,7 @@ def _build_skill(shape: SkillShape, candidate: SkillCandidate) -> Item:
     runs = candidate.runs
     steps = generalise([run.actions for run in runs])
     before, after = [run.before for run in runs], [run.after for run in runs]
-    gain = sum(run.gain for run in runs) / len(runs)
+    gain = candidate.gain
     return Item(
         "skill",
         skill_title(steps),

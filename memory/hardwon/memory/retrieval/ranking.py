@@ -3,15 +3,16 @@
 A policy needs the next action. The nearest state alone is noisy evidence, so all similar states vote for the kind of
 action that was taken in them (k-nearest-neighbor classification with a kernel). A vote weighs more for a more similar
 state and if the same kind of action preceded both states. It weighs less if the step earned no reward. States of the
-best supported kind of action come first, and among these the best supported exact actions. Ranking searches nothing and
-changes only the order.
+best supported kind of action come first, and among these the best supported exact actions. A tool that a result named
+comes after what the agent chose itself and what worked, however many votes it has: results are written by anybody.
+Ranking searches nothing and changes only the order.
 """
 
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from typing import Any, NamedTuple, TypeVar
 
 from hardwon.memory.records import Failure
 from hardwon.memory.situations.keys import content_words, parse_action
@@ -42,7 +43,10 @@ _BEFORE = (
 )
 
 _TASK = "(SELECT task FROM states WHERE states.id = pre)"
+_COPIED = """iif(instr(why, '"copied"') AND json_valid(why), json_extract(why, '$.copied'), '')"""
 _GOOD = frozenset({Failure.NONE.value, Failure.STEP_LIMIT.value})
+
+_Kind = TypeVar("_Kind", bound=Hashable)
 
 RankedRow = tuple[int, float, str]
 """A search result: id, similarity to the query, and the reason for the match."""
@@ -89,6 +93,8 @@ class TakenStep(NamedTuple):
     """Id of the step."""
     action: str = ""
     """The action in lower case."""
+    is_told: bool = False
+    """Whether a result before had named the tool, so that the step may not be the agent's own choice."""
 
 
 ALL_STEPS = "attempt IS NOT NULL"
@@ -152,14 +158,16 @@ def order_by_votes(
         weights[:own] = [
             weight * max(step.value / best, POOR) ** 2 for weight, step in zip(weights, done[:own], strict=False)
         ]
-    support = _support([step.kind for step in done], weights)
+    has_own = any(step.value > 0 and not step.failed and not step.is_told for step in done)
+    kinds = [(has_own and step.is_told, step.kind) for step in done]
+    support = _support(kinds, weights)
     shares = _share_places(done, weights)
-    least = LEAST_SUPPORT * max(support.values(), default=0.0)
+    least = LEAST_SUPPORT * max((total for (is_last, _), total in support.items() if not is_last), default=0.0)
 
     ranked = [
-        (-support_here, -shares[at], -weights[at], -step.value, at)
+        (kinds[at][0], -support_here, -shares[at], -weights[at], -step.value, at)
         for at, step in enumerate(done)
-        if (support_here := support.get(step.kind, 0.0)) >= least or own is None
+        if (support_here := support[kinds[at]]) >= least or own is None
     ]
     ranked.sort()
     return [at for *_, at in ranked]
@@ -224,9 +232,9 @@ def _share(own: frozenset[str], other: frozenset[str], weight: Mapping[str, floa
     return sum(map(weigh_word, sorted(own & other))) / total if total > 0 else 0.0
 
 
-def _support(kinds: Sequence[str], weights: Sequence[float]) -> Mapping[str, float]:
+def _support(kinds: Sequence[_Kind], weights: Sequence[float]) -> Mapping[_Kind, float]:
     """Return the total weight of the steps by kind of action, or by action."""
-    support: defaultdict[str, float] = defaultdict(float)
+    support: defaultdict[_Kind, float] = defaultdict(float)
     for kind, weight in zip(kinds, weights, strict=True):
         support[kind] += weight
     return support
@@ -254,7 +262,7 @@ def find_best_steps(
 def _query_best_steps(store: Store, states: Sequence[int], where: str, before: str) -> dict[int, TakenStep]:
     """Read the best step of each state from the library."""
     rows = store.rows(
-        f"SELECT pre, action, {before}, max(return_to_go), failure, {_TASK}, steps.id "
+        f"SELECT pre, action, {before}, max(return_to_go), failure, {_TASK}, steps.id, {_COPIED} "
         f"FROM steps WHERE pre IN (SELECT value FROM json_each(?)) AND {where} "
         # SQLite takes the other columns from the row with the maximum.
         "GROUP BY pre HAVING max(return_to_go) IS NOT NULL",
@@ -266,14 +274,16 @@ def _query_best_steps(store: Store, states: Sequence[int], where: str, before: s
 def read_taken_steps(store: Store, steps: Sequence[int], with_before: bool) -> list[TakenStep]:
     """Read these steps, the newest first."""
     rows = store.rows(
-        f"SELECT action, {_BEFORE if with_before else 'NULL'}, return_to_go, failure, {_TASK}, steps.id "
-        "FROM steps WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id DESC",
+        f"SELECT action, {_BEFORE if with_before else 'NULL'}, return_to_go, failure, {_TASK}, steps.id, "
+        f"{_COPIED} FROM steps WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id DESC",
         (json.dumps(steps),),
     )
     return [parse_taken_step(row) for row in rows]
 
 
 def parse_taken_step(row: Sequence[Any]) -> TakenStep:
-    """Build a step from its columns: action, preceding action, return, failure, task, id."""
-    action, before, value, failure, task, step = row
-    return TakenStep(kind_of(action), kind_of(before or ""), value, task, failure not in _GOOD, step, action.lower())
+    """Build a step from its columns: action, preceding action, return, failure, task, id, what it copied as JSON."""
+    action, before, value, failure, task, step, copied = row
+    kind, failed = kind_of(action), failure not in _GOOD
+    is_told = bool(copied) and kind.lower() in json.loads(copied)
+    return TakenStep(kind, kind_of(before or ""), value, task, failed, step, action.lower(), is_told)
