@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 
 import pytest
 
@@ -168,16 +169,19 @@ def test_the_default_seeds_are_those_that_an_environment_has():
     pytest.importorskip("bfcl_eval")
     world = open_environment("bfcl")
     assert (count_seeds(world, "train"), count_seeds(world, "dev")) == (100, 50)
-    learned, tested = choose_seeds("bfcl", None, "", None, "dev", None)
+    learned, tested = choose_seeds(partial(open_environment, "bfcl"), None, "dev", None)
     assert (learned, tested) == (tuple(range(100)), tuple(range(50)))
     for seed in (learned[-1], tested[-1]):
         world.reset("train" if seed == 99 else "dev", seed)
 
 
 def test_large_folds_have_the_usual_seeds_and_what_is_asked_for_is_kept():
-    assert choose_seeds("babyai", None, "", None, "dev", None) == (tuple(range(450)), tuple(range(100, 150)))
-    assert choose_seeds("babyai", None, "", "3-4", "dev", "7") == ((3, 4), (7,))
-    assert choose_seeds("babyai", None, "", None, "dev", "7")[1] == (7,)
+    assert choose_seeds(partial(open_environment, "babyai"), None, "dev", None) == (
+        tuple(range(450)),
+        tuple(range(100, 150)),
+    )
+    assert choose_seeds(partial(open_environment, "babyai"), "3-4", "dev", "7") == ((3, 4), (7,))
+    assert choose_seeds(partial(open_environment, "babyai"), None, "dev", "7")[1] == (7,)
 
 
 def test_help_names_every_environment(hardwon):

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
@@ -358,6 +358,7 @@ def import_(
         # Before the library is opened, so that a bad file does not leave a new, empty library.
         with _show_file_progress(file, "reading") as advance:
             source_format, logged = importers.read(file, form, on_progress=advance)
+        log = _Log(source, file, source_format, logged)
         is_trusted = source_format == "hardwon" if trust is None else trust == "trusted"
         trust_level: Literal["trusted", "untrusted"] = "trusted" if is_trusted and not untrusted else "untrusted"
         if reader is not None and source_format == "hardwon":
@@ -366,17 +367,24 @@ def import_(
                 f"and run: hardwon memory evolve {path} --extractor {extractor}"
             )
         if dry_run:
-            counted, words = _count_new(path, namespace, source, file, source_format, logged)
+            counted, words = _count_new(path, namespace, log)
         elif source_format == "hardwon":
             counted, words = _import_export(path, namespace, source, file, trust_level)
         else:
-            counted, words = _import_log(path, namespace, source, file, source_format, logged, trust_level, reader)
+            counted, words = _import_log(path, namespace, log, trust_level, reader)
     _print_result(as_json, {"format": source_format, "library": library_name(path), **counted}, words)
 
 
-def _count_new(
-    path: Path, namespace: str, source: Path, file: Path, source_format: Any, logged: Any
-) -> tuple[dict[str, Any], str]:
+class _Log(NamedTuple):
+    """A log that was read: its name, the file, which is a copy of a pipe, its format, and its episodes."""
+
+    source: Path
+    file: Path
+    form: Any
+    episodes: Any
+
+
+def _count_new(path: Path, namespace: str, log: _Log) -> tuple[dict[str, Any], str]:
     """Count the new episodes of a file, without creating the library or the namespace."""
     from hardwon.apps import importers
     from hardwon.memory import ExperienceLibrary
@@ -389,22 +397,15 @@ def _count_new(
     else:
         exists = path.exists() and namespace in file_queries.list_namespaces(path)
     with opened(path, namespace) if exists else ExperienceLibrary.open(":memory:") as library:
-        counted: dict[str, Any] = dict(importers.count(library, file, source_format, logged))
-    words = f"{counted['new']} of {counted['episodes']} episodes in {source} are new"
+        counted: dict[str, Any] = dict(importers.count(library, log.file, log.form, log.episodes))
+    words = f"{counted['new']} of {counted['episodes']} episodes in {log.source} are new"
     if counted.get("updated"):
         words += f", and {counted['updated']} have grown"
     return counted, f"{words}. Nothing was written."
 
 
 def _import_log(
-    path: Path,
-    namespace: str,
-    source: Path,
-    file: Path,
-    source_format: Any,
-    logged: Any,
-    trust: Literal["trusted", "untrusted"],
-    extractor: Any = None,
+    path: Path, namespace: str, log: _Log, trust: Literal["trusted", "untrusted"], extractor: Any = None
 ) -> tuple[dict[str, Any], str]:
     """Import the log of another program, and let a chat model read the new episodes."""
     from hardwon.apps import importers
@@ -414,21 +415,21 @@ def _import_log(
     new: list[str] = []
     updated: list[str] = []
     with ExperienceLibrary.open(path, namespace=namespace) as library:
-        counted: dict[str, Any] = dict(importers.measure(logged))
-        with _show_file_progress(file, "writing") as advance:
+        counted: dict[str, Any] = dict(importers.measure(log.episodes))
+        with _show_file_progress(log.file, "writing") as advance:
             counted["new"] = importers.write(
                 library,
-                logged,
-                source=source_format,
+                log.episodes,
+                source=log.form,
                 trust=trust,
-                writer=f"import:{file.name}",
+                writer=f"import:{log.file.name}",
                 on_progress=advance,
                 on_recorded=new.append,
                 on_updated=updated.append,
             )
-        counted |= {"updated": len(updated), "known": len(logged) - len(new) - len(updated)}
+        counted |= {"updated": len(updated), "known": len(log.episodes) - len(new) - len(updated)}
         words = (
-            f"{counted['new']} new episodes of {counted['episodes']} from {source} ({source_format}); "
+            f"{counted['new']} new episodes of {counted['episodes']} from {log.source} ({log.form}); "
             f"{counted['updated']} updated, {counted['known']} known."
         )
         if extractor is not None:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -65,17 +65,19 @@ def evaluate(
     """Evaluate WHAT on held-out tasks and compare its arms: success with 95% intervals, harm, steps and tokens."""
     if library is not None and not common.is_address(library):
         common.must_exist(library)
+    options = _Options(fold, seeds, arm, copies, temperature, library, at_once)
     if Path(what).is_dir():
         given = {"--environment": environment, "--game": game, "--params": params}
         if extra := [name for name, value in given.items() if value]:
             raise ConfigError(
                 f"{extra[0]} applies to a policy; the checkpoint {what} has its own setting. Leave it out."
             )
-        report = _evaluate_checkpoint(Path(what), fold, seeds, arm, copies, temperature, library, at_once)
+        report = _evaluate_checkpoint(Path(what), options)
     elif at_once is not None:
         raise ConfigError(f"--at-once applies to a checkpoint; the policy {what} plays one episode after another.")
     else:
-        report = _evaluate_policy(what, environment, game, params, max_steps, fold, seeds, library, arm, copies)
+        world = {"name": environment, "game": game, "params": params, "max_steps": max_steps}
+        report = _evaluate_policy(what, world, options)
     if as_json:
         common.say_json(report)
     else:
@@ -84,55 +86,55 @@ def evaluate(
         print_arms(report)
 
 
-def _evaluate_checkpoint(
-    folder: Path,
-    fold: str | None,
-    seeds: str | None,
-    arms: list[str] | None,
-    copies: int | None,
-    temperature: float | None,
-    library: Path | None,
-    at_once: int | None,
-) -> Mapping[str, Any]:
+class _Options(NamedTuple):
+    """The options of an evaluation; None keeps a setting of the checkpoint."""
+
+    fold: str | None
+    seeds: str | None
+    arms: list[str] | None
+    copies: int | None
+    temperature: float | None
+    library: Path | None
+    at_once: int | None
+
+
+def _evaluate_checkpoint(folder: Path, options: _Options) -> Mapping[str, Any]:
     from hardwon.trainers.checkpoint import find
     from hardwon.trainers.evaluate import evaluate_checkpoint
     from hardwon.trainers.session import read_config
 
     checkpoint = find(folder, common.tell)
-    worlds = _override_worlds(read_config(checkpoint).tasks.eval, fold, seeds)
-    played = evaluate_checkpoint(checkpoint, worlds, arms, copies, temperature, common.tell, library, at_once)
+    worlds = _override_worlds(read_config(checkpoint).tasks.eval, options)
+    arms, copies, temperature = options.arms, options.copies, options.temperature
+    played = evaluate_checkpoint(
+        checkpoint, worlds, arms, copies, temperature, common.tell, options.library, options.at_once
+    )
     report = asyncio.run(played)
     if temperature is None:
         temperature = read_config(checkpoint).eval.temperature
     return {name: {**asdict(part), "temperature": temperature} for name, part in report.items()}
 
 
-def _evaluate_policy(
-    name: str,
-    environment: str | None,
-    game: str | None,
-    params: str,
-    max_steps: int,
-    fold: str | None,
-    seeds: str | None,
-    library: Path | None,
-    arms: list[str] | None,
-    copies: int | None,
-) -> Mapping[str, Any]:
-    if environment is None:
+def _evaluate_policy(name: str, world: Mapping[str, Any], options: _Options) -> Mapping[str, Any]:
+    if world["name"] is None:
         raise ConfigError(f"there is no folder {name}; for a policy of that name, add --environment textworld.")
     from hardwon.trainers.config.schema import EnvironmentConfig, TaskInstances
     from hardwon.trainers.evaluate import evaluate_policy
 
-    world = EnvironmentConfig(name=environment, game=game, params=params, max_steps=max_steps)
+    environment = EnvironmentConfig(**world)
     worlds = _override_worlds(
-        TaskInstances(fold="dev" if environment == "textworld" else "", seeds="0-29"), fold, seeds
+        TaskInstances(fold="dev" if environment.name == "textworld" else "", seeds="0-29"), options
     )
-    report = evaluate_policy(open_agent_policy(name), world, worlds, library, arms or (), copies or 1)
+    report = evaluate_policy(
+        open_agent_policy(name), environment, worlds, options.library, options.arms or (), options.copies or 1
+    )
     return {arm: asdict(part) for arm, part in report.items()}
 
 
-def _override_worlds(defaults: "TaskInstances", fold: str | None, seeds: str | None) -> "TaskInstances":
+def _override_worlds(defaults: "TaskInstances", options: _Options) -> "TaskInstances":
     from hardwon.trainers.config.schema import TaskInstances
 
-    return TaskInstances(fold=defaults.fold if fold is None else fold, seeds=defaults.seeds if seeds is None else seeds)
+    return TaskInstances(
+        fold=defaults.fold if options.fold is None else options.fold,
+        seeds=defaults.seeds if options.seeds is None else options.seeds,
+    )

@@ -135,9 +135,11 @@ def run(
 ) -> None:
     """Let an agent learn in ENVIRONMENT and compare it with agents that do not use its experience."""
     from hardwon.apps.experiment import ExperimentPlan
+    from hardwon.runtime.environments import open_environment
 
     is_model = asks_model(policy, roles)
-    train, test = choose_seeds(environment, game, params, train_seeds, eval_fold, eval_seeds, is_model)
+    open_world = partial(open_environment, environment, game=game, params=params)
+    train, test = choose_seeds(open_world, train_seeds, eval_fold, eval_seeds, is_model)
     folder = out or Path("runs") / re.sub(r"[^\w.]+", "-", f"{environment} {game or ''}".strip())
     plan = ExperimentPlan(
         environment=environment, game=game, params=params, episodes=episodes,

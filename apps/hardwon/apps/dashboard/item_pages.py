@@ -52,7 +52,7 @@ def add(api: FastAPI) -> None:
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     ) -> None:
         query = {"text": text, "how": how, "kind": kind, "status": status, "source": source, "sort": sort}
-        rows, total = await room.read(_find_items, offset, **query)
+        rows, total = await room.read(_find_items, offset, query)
         used = await room.read(lists.count_uses, rows)
         with framed(room, "Lessons", "/items"):
             html(section("Find", _render_filters(room, query)))
@@ -74,20 +74,26 @@ def add(api: FastAPI) -> None:
             html(section("History", _render_history(explanation["history"], room.link)))
 
 
-def _find_items(
-    library: ExperienceLibrary, offset: int, *, text: str, how: str, kind: str, status: str, source: str, sort: str
-) -> lists.PageRows:
+def _find_items(library: ExperienceLibrary, offset: int, query: Mapping[str, str]) -> lists.PageRows:
     """Return a page of items.
 
     A search by meaning ranks the best hits; "words" lists all items that contain the words, whatever their status.
     """
-    kinds = [kind] if kind else None
+    text, how, status, source = query["text"], query["how"], query["status"], query["source"]
+    kinds = [query["kind"]] if query["kind"] else None
     if text.strip() and how != "words" and status in ("active", "all"):
         hits = lists.search(library, text, HITS, how=how, among="items", kinds=kinds)
         items = [hit.what for hit in hits if isinstance(hit.what, Item) and source in ("", hit.what.source)]
         return items[offset : offset + PAGE], len(items)
     return lists.list_items(
-        library, kinds, status=status, source=source or None, sort=sort, text=text or None, limit=PAGE, offset=offset
+        library,
+        kinds,
+        status=status,
+        source=source or None,
+        sort=query["sort"],
+        text=text or None,
+        limit=PAGE,
+        offset=offset,
     )
 
 

@@ -12,8 +12,9 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hardwon.apps.shared.common import ADDRESSES, must_exist
 from hardwon.apps.shared.trained import FOLDER, TRAINED, Paced, open_agent_policy, open_policy, open_roles
@@ -146,6 +147,42 @@ def _row_key(row: ResultRow) -> tuple[Any, ...]:
     return (row["phase"], row["arm"], row["agent_seed"], row["trained"], row["seed"])
 
 
+@dataclass(frozen=True)
+class _SeedRun:
+    """The open parts of the run of one agent seed."""
+
+    plan: ExperimentPlan
+    seed: int
+    library: "ExperienceLibrary"
+    environment: Any
+    recaller: "Recaller | None"
+    report: OnRow
+
+    def play(self, agent: "Agent", phase: Literal["learn", "test"], arm: str, trained: int, seed: int) -> None:
+        """Play an episode, and report its row."""
+        # CPU time, because parallel seeds share the cores.
+        began = time.process_time()
+        result = agent.run("train" if phase == "learn" else self.plan.eval_fold, seed)
+        cpu_s, episode = time.process_time() - began, result.trajectory
+        self.report(
+            {
+                "phase": phase,
+                "arm": arm,
+                "agent_seed": self.seed,
+                "trained": trained,
+                "seed": seed,
+                "episode": episode.id,
+                "success": episode.success,
+                "score": round(episode.score, 4),
+                "steps": len(episode.steps),
+                "ending": str(episode.ending),
+                "blocked": result.blocked,
+                "tokens": result.usage.prompt_tokens + result.usage.completion_tokens,
+                "cpu_s": round(cpu_s, 4),
+            }
+        )
+
+
 def run_seed(plan: ExperimentPlan, seed: int, finished: frozenset[Any], before: int, report: OnRow) -> None:
     """Run all episodes of one agent seed: test, learn until the next checkpoint, test, and so on."""
     from hardwon.runtime.agent import Agent
@@ -170,16 +207,18 @@ def run_seed(plan: ExperimentPlan, seed: int, finished: frozenset[Any], before: 
             recaller=recaller,
             strategies=_read_strategies(plan),
         )
+        run = _SeedRun(plan, seed, library, environment, recaller, report)
         try:
             order = training_order(plan, seed)
             for checkpoint in plan.checkpoints:
                 if plan.learns:
                     start = learned if plan.is_shared else library.episodes - before
-                    _learn(learner, order, start, checkpoint, seed, report)
+                    for episode in range(start, checkpoint):
+                        run.play(learner, "learn", LEARNER.name, episode, order[episode])
                     learned = max(learned, checkpoint)
                 for setup, at in plan.tests():
                     if at == checkpoint:
-                        _test(plan, setup, library, recaller, environment, checkpoint, seed, finished, report)
+                        _test(run, setup, checkpoint, finished)
             if plan.learns:
                 library.index()
         finally:
@@ -224,36 +263,18 @@ def training_order(plan: ExperimentPlan, seed: int) -> list[int]:
     return order[: plan.episodes]
 
 
-def _learn(learner: "Agent", order: list[int], start: int, stop: int, seed: int, report: OnRow) -> None:
-    for episode in range(start, stop):
-        # CPU time, because parallel seeds share the cores.
-        began = time.process_time()
-        result = learner.run("train", order[episode])
-        report(_make_row("learn", LEARNER.name, seed, episode, order[episode], result, time.process_time() - began))
-
-
-def _test(
-    plan: ExperimentPlan,
-    setup: ArmSetup,
-    library: "ExperienceLibrary",
-    recaller: "Recaller | None",
-    environment: Any,
-    checkpoint: int,
-    seed: int,
-    finished: frozenset[Any],
-    report: OnRow,
-) -> None:
+def _test(run: _SeedRun, setup: ArmSetup, checkpoint: int, finished: frozenset[Any]) -> None:
     from hardwon.memory import ExperienceLibrary
     from hardwon.runtime.agent import Agent
 
-    arm = setup.arm
-    missing = [task for task in plan.eval_seeds if ("test", arm.name, seed, checkpoint, task) not in finished]
+    plan, library, arm = run.plan, run.library, setup.arm
+    missing = [task for task in plan.eval_seeds if ("test", arm.name, run.seed, checkpoint, task) not in finished]
     consulted = library if arm.has_memory else ExperienceLibrary.open(":memory:")
     agent = Agent(
-        open_policy(setup.policy) if setup.policy else _open_policy(plan, report),
+        open_policy(setup.policy) if setup.policy else _open_policy(plan, run.report),
         consulted,
         # A clone, because `agent.close` closes its environment, which the learner still needs.
-        environment.clone(),
+        run.environment.clone(),
         arm=arm,
         level=setup.level,
         learn=False,
@@ -262,38 +283,17 @@ def _test(
         guidance=open_roles(plan.roles, plan.device).guidance if arm.has_memory else None,
         recall_k=open_roles(plan.roles, plan.device).recall_k,
         max_steps=_make_budget(plan, consulted),
-        seed=seed,
-        recaller=recaller if arm.has_memory else None,
+        seed=run.seed,
+        recaller=run.recaller if arm.has_memory else None,
         strategies=_read_strategies(plan) if setup.has_strategies else (),
     )
     try:
         for task in missing:
-            began = time.process_time()
-            result = agent.run(plan.eval_fold, task)
-            report(_make_row("test", arm.name, seed, checkpoint, task, result, time.process_time() - began))
+            run.play(agent, "test", arm.name, checkpoint, task)
     finally:
         agent.close()
         if consulted is not library:  # an in-memory library of this test
             consulted.close()
-
-
-def _make_row(phase: str, arm: str, agent_seed: int, trained: int, seed: int, result: Any, cpu_s: float) -> ResultRow:
-    episode = result.trajectory
-    return {
-        "phase": phase,
-        "arm": arm,
-        "agent_seed": agent_seed,
-        "trained": trained,
-        "seed": seed,
-        "episode": episode.id,
-        "success": episode.success,
-        "score": round(episode.score, 4),
-        "steps": len(episode.steps),
-        "ending": str(episode.ending),
-        "blocked": result.blocked,
-        "tokens": result.usage.prompt_tokens + result.usage.completion_tokens,
-        "cpu_s": round(cpu_s, 4),
-    }
 
 
 def summarise(plan: ExperimentPlan, rows: Iterable[ResultRow]) -> dict[str, Any]:

@@ -1,8 +1,12 @@
 """The seeds and checkpoints of an experiment, as a person types them or as they are by default."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from hardwon.memory.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hardwon.runtime import Environment
 
 TRAIN_SEEDS = "0-449"
 EVAL_SEEDS = "100-149"
@@ -27,9 +31,7 @@ def choose_agent_seeds(typed: Sequence[int], is_model: bool) -> tuple[int, ...]:
 
 
 def choose_seeds(
-    environment: str,
-    game: str | None,
-    params: str,
+    open_world: "Callable[[], Environment]",
     train: str | None,
     fold: str,
     test: str | None,
@@ -39,9 +41,9 @@ def choose_seeds(
     given = [None if text is None else parse_seeds(text) for text in (train, test)]
     if given[0] is not None and given[1] is not None:
         return given[0], given[1]
-    from hardwon.runtime.environments import count_seeds, open_environment
+    from hardwon.runtime.environments import count_seeds
 
-    world = open_environment(environment, game=game, params=params)
+    world = open_world()
     try:
         existing = [given[n] or count_seeds(world, name) for n, name in enumerate(("train", fold))]
     finally:

@@ -75,24 +75,15 @@ class SearchPlanner:
 
     def search(self, context: Context) -> SearchNode:
         """Return the root of the tree that was searched from here."""
-        world = _ImaginedWorld(self._library, self._model, self._proposer, self._value, self._candidates, context)
+        world = _ImaginedWorld(self, context)
         return self._searcher.search(world)
 
 
 class _ImaginedWorld:
     """The states of one search, each with what the library recalls in it."""
 
-    def __init__(
-        self,
-        library: ExperienceLibrary,
-        model: Model,
-        proposer: Proposer,
-        value: ValueModel,
-        candidates: int,
-        context: Context,
-    ) -> None:
-        self._library, self._model, self._proposer, self._value = library, model, proposer, value
-        self._candidates = candidates
+    def __init__(self, planner: SearchPlanner, context: Context) -> None:
+        self._planner = planner
         self._contexts: dict[tuple[str, ...], Context] = {(): self._recall(context)}
         self._rewards: dict[tuple[str, ...], float] = {(): 0.0}
         self._seen = {_identify(context, 0.0)}
@@ -103,7 +94,7 @@ class _ImaginedWorld:
         if not path:
             return PathEnd(proposals=self._propose(self._contexts[()]))
         before, action = self._contexts[path[:-1]], path[-1]
-        imagined = self._model.imagine(self._contexts[()], path)
+        imagined = self._planner._model.imagine(self._contexts[()], path)
         if imagined is None:
             return None
         if imagined.done:
@@ -111,7 +102,7 @@ class _ImaginedWorld:
             worth = imagined.certainty if solved else -imagined.certainty
             return PathEnd(imagined.reward, worth, True, solved, imagined.certainty)
         context = self._contexts[path] = self._recall(_continue(before, action, imagined))
-        value = imagined.certainty * max(-1.0, min(1.0, self._value.judge(context).value))
+        value = imagined.certainty * max(-1.0, min(1.0, self._planner._value.judge(context).value))
         # A state that this search has seen before, perhaps the one before the action, is not continued again.
         self._rewards[path] = self._rewards[path[:-1]] + imagined.reward
         identity = _identify(context, self._rewards[path])
@@ -120,12 +111,12 @@ class _ImaginedWorld:
         return PathEnd(imagined.reward, value, certainty=imagined.certainty, proposals=proposals)
 
     def _propose(self, context: Context) -> tuple[tuple[str, float], ...]:
-        proposals = self._proposer.propose(context, self._candidates)
+        proposals = self._planner._proposer.propose(context, self._planner._candidates)
         return tuple((decision.action, float(decision.why.extra.get("prior", 1.0))) for decision in proposals)
 
     def _recall(self, context: Context) -> Context:
         counts = {action: context.working.counts(context.state, action) for action in context.actions}
-        recollection = self._library.recall(context.state, k=0, actions=counts)
+        recollection = self._planner._library.recall(context.state, k=0, actions=counts)
         return replace(context, recollection=recollection, rng=random.Random(repr(sorted(context.actions))))
 
 
