@@ -10,6 +10,7 @@ from hardwon.memory.situations.familiarity import location
 from hardwon.memory.situations.keys import (
     ANY_SAID,
     CONTEXT_KEY,
+    MAX_REFINED,
     TOLD,
     Attempt,
     Situation,
@@ -19,7 +20,7 @@ from hardwon.memory.situations.keys import (
     pattern_of,
     words,
 )
-from hardwon.memory.situations.name_keys import NAME_MARK, name_in_full
+from hardwon.memory.situations.refinements import FULL_NAME, REFINED, name_in_full
 from hardwon.memory.situations.scripts import FULL_STOPS
 
 KITCHEN = State(
@@ -81,21 +82,38 @@ def test_keys_go_from_general_to_special():
     assert keys[1] == "cook {1} in {2}"
     assert keys[2] == "cook {1} in {2} | tried 0 to unknown"
     assert keys[CONTEXT_KEY].startswith("cook {1} in {2} | tried 0 to unknown | ")
-    assert keys[-2].startswith("cook potato in oven | tried 0 to unknown | ")
+    assert [key for key in keys if not key.startswith(REFINED)][-1].startswith(
+        "cook potato in oven | tried 0 to unknown"
+    )
     assert len(set(keys)) == len(keys)
+
+
+def test_the_last_keys_add_the_task_and_the_text():
+    """They are the last ones, so that each can be compared with what all others predict."""
+    state = State("The oven is hot. A potato lies here.", task="cook 1 potato for order 48213")
+    keys = Situation(state, frozenset(["hot", "lies"])).keys("cook raw potato in oven")
+    assert keys[-4:] == (
+        "=goal cook raw potato in oven | 1 cook order potato",  # a long number may be an id
+        "=near cook raw potato in oven | 1 cook order potato | 1: lies; 2: hot | nothing told",
+        "=sight cook raw potato in oven | [T] hot lies",
+        "=both cook raw potato in oven | 1 cook order potato | [T] hot lies",
+    )
+    many = State(" ".join(f"word{n}" for n in range(MAX_REFINED + 1)), task="")
+    every = frozenset(many.observation.split())
+    assert not any(key.startswith("=") for key in Situation(many, every).keys("go")), "such a text hardly recurs"
 
 
 def test_each_key_with_full_names_follows_the_key_of_its_kind():
     """Two of them: with the flags alone, and with the surroundings and notes; `potato` alone has none."""
     for notes in (KITCHEN.notes, ()):
         keys = Situation(replace(KITCHEN, notes=notes), STRUCTURAL).keys("cook the raw potato in oven", "tried 0")
-        named = [at for at, key in enumerate(keys) if key.startswith(NAME_MARK)]
+        named = [at for at, key in enumerate(keys) if key.startswith(FULL_NAME)]
         assert len(named) == 2
         for at in named:
-            assert keys[at].removeprefix(NAME_MARK) == keys[at - 1].replace("cook potato", "cook raw potato")
+            assert keys[at].removeprefix(FULL_NAME) == keys[at - 1].replace("cook potato", "cook raw potato")
             assert at > CONTEXT_KEY
     keys = Situation(KITCHEN, STRUCTURAL).keys("cook potato in oven", "tried 0")
-    assert not any(key.startswith(NAME_MARK) for key in keys)
+    assert not any(key.startswith(FULL_NAME) for key in keys)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +294,8 @@ def test_what_was_told_of_a_thing_is_more_specific_than_its_kind():
     silent = Situation(replace(KITCHEN, notes=()), STRUCTURAL).keys("eat fresh carrot", "tried 0 to unknown")
     kind = next(at for at, key in enumerate(keys) if key.startswith("eat carrot | tried 0"))
     assert CONTEXT_KEY < kind < keys.index("eat {1} | 1 slice")
-    assert silent[-2].startswith("eat carrot | tried 0"), "without notes, only the exact context is more specific"
+    last = [key for key in silent if not key.startswith(REFINED)][-1]
+    assert last.startswith("eat carrot | tried 0"), "without notes, only the exact context is more specific"
 
 
 def test_words_that_notes_tell_of_a_thing_have_a_key_of_them_all():

@@ -8,6 +8,7 @@ from hardwon.memory.situations import outlook_keys
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.familiarity import Familiarity
 from hardwon.memory.situations.outlook_keys import AGAIN, NAMED, SPECIAL, OutlookKeys
+from hardwon.memory.situations.refinements import FULL_NAME
 
 HALL = State(
     "You are in the hall. To the north you see the attic. A red lamp stands on the floor.",
@@ -95,6 +96,6 @@ def test_tries_are_those_of_the_state_that_is_given():
 def test_the_last_two_keys_have_the_full_names_of_the_two_before_them():
     """`red lamp` beside `lamp`; an action without attributes or numbers has none."""
     taken, still = OutlookKeys(WORDS).list(HALL, ("take red lamp", "wait"), EpisodeMap())
-    assert taken[NAMED:] == tuple("= " + key.replace("take lamp", "take red lamp") for key in taken[SPECIAL:NAMED])
+    assert taken[NAMED:] == tuple(FULL_NAME + key.replace("take lamp", "take red lamp") for key in taken[SPECIAL:NAMED])
     assert all(taken[SPECIAL:])
     assert still[NAMED:] == ("", "")

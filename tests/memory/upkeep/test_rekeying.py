@@ -6,6 +6,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.situations.keys import KEYS_VERSION
+from hardwon.memory.situations.refinements import FULL_NAME
 from hardwon.memory.upkeep import rekeying
 
 HERE = State("You see a sinkbasin 1 and a bed 1. Simon says, 'go to bed'.", task="go to bed")
@@ -115,5 +116,6 @@ def test_numbers_and_letters_of_another_width_are_found_again(tmp_path):
         assert [step.keys for step in newest.steps] == fresh
         found = library.recall(NUMBERED, actions=dict.fromkeys(actions, COUNTS)).estimates
         assert [found[action].n for action in actions] == [4, 4]  # only the second is named by the task
-        assert [found[action].key.partition(" | ")[0] for action in actions] == ["open drawer", "open drawer"]
+        kinds = [found[action].key.partition(" | ")[0] for action in actions]
+        assert kinds == [f"{FULL_NAME}open drawer {number}" for number in (7, 8)]
         assert library.verify() == []

@@ -1,20 +1,14 @@
-"""Things of one kind that only attributes or numbers tell apart: the left door, the yellow wire, key 3."""
-
-import random
+"""Names in choices and outlooks: things of one kind that only attributes or numbers tell apart."""
 
 import numpy as np
 import pytest
 
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.situations.keys import Situation
-from hardwon.memory.situations.name_keys import NAME_MARK
 from hardwon.memory.situations.outlook_keys import COLUMNS, NAMED, SPECIAL
-from hardwon.memory.values.cells import DOUBT, Cell, weigh_name
+from hardwon.memory.values.cells import DOUBT, Cell, weigh_part
 from hardwon.memory.values.choices import Choices
 from hardwon.memory.values.outlook import Mean, _count_episodes, _Links
-from hardwon.memory.values.value_table import ValueTable
-
-KIND = "take door | here"
 
 
 def cell(values):
@@ -24,22 +18,8 @@ def cell(values):
     return made
 
 
-def key(name):
-    return f"{NAME_MARK}take {name} door | here"
-
-
-def table(left, right):
-    """A table of alternating steps with the left and the right door; a return of 0 means that the task was lost."""
-    values = ValueTable()
-    steps = [step for pair in zip(left, right, strict=True) for step in zip(("left", "right"), pair, strict=True)]
-    for number, (name, value) in enumerate(steps, 1):
-        lost = value == 0.0
-        values.add(["take {1}", KIND, key(name)], value, number, bad=lost, lost=lost, episode=number)
-    return values
-
-
-def estimate(values, name):
-    return values.estimate(["take {1}", KIND, key(name)])
+def of(part, kind):
+    return weigh_part((part.n, part.episodes, part.total), (kind.n, kind.episodes, kind.total, kind.squares))
 
 
 def test_a_name_counts_as_far_as_its_mean_differs_beyond_chance():
@@ -48,22 +28,20 @@ def test_a_name_counts_as_far_as_its_mean_differs_beyond_chance():
     v = 2 (1/4) / 8 = 1/16, s^2 = 1/16 (1/4 + 1/4) = 1/32, d = 1, and f = 1 - 9/32.
     """
     assert DOUBT == 9.0
-    assert weigh_name(cell([1] * 4), cell([1, 0] * 4)) == pytest.approx(1 - 9 / 32)
-    assert weigh_name(cell([1] * 3), cell([1, 0] * 3)) == pytest.approx(1 - 9 * (1 / 12) * (2 / 3))
+    assert of(cell([1] * 4), cell([1, 0] * 4)) == pytest.approx(1 - 9 / 32)
+    assert of(cell([1] * 3), cell([1, 0] * 3)) == pytest.approx(1 - 9 * (1 / 12) * (2 / 3))
     # 3 and 3 with one exception: v = (2/3 + 2 (2/9)) / 6 = 5/27, d = 2/3, and chance explains it
-    assert weigh_name(cell([1] * 3), cell([1, 0, 1, 0, 1, 1])) == 0.0
+    assert of(cell([1] * 3), cell([1, 0, 1, 0, 1, 1])) == 0.0
 
 
 def test_without_a_difference_or_other_things_a_name_counts_for_nothing():
     """Degenerate: the only door ever taken, and equal doors whose sums are not exact."""
-    assert weigh_name(cell([1, 1, 1]), cell([1, 1, 1])) == 0.0
+    assert of(cell([1, 1, 1]), cell([1, 1, 1])) == 0.0
     for n in range(3, 40):
-        assert weigh_name(cell([0.1] * n), cell([0.1] * 50)) == 0.0
-    assert weigh_name(cell([0.0] * 9), cell([0.0] * 17)) == 0.0
+        assert of(cell([0.1] * n), cell([0.1] * 50)) == 0.0
+    assert of(cell([0.0] * 9), cell([0.0] * 17)) == 0.0
     # a single find among 30 empty drawers
-    assert (
-        weigh_name(cell([1.0]), cell([1.0] + [0.0] * 30)) == weigh_name(cell([0.0] * 30), cell([1.0] + [0.0] * 30)) == 0
-    )
+    assert of(cell([1.0]), cell([1.0] + [0.0] * 30)) == of(cell([0.0] * 30), cell([1.0] + [0.0] * 30)) == 0
 
 
 def test_steps_of_one_episode_are_one_piece_of_evidence():
@@ -74,9 +52,9 @@ def test_steps_of_one_episode_are_one_piece_of_evidence():
         if is_own:
             own.add(value, number, episode=episode)
     assert (own.n, own.episodes, kind.episodes) == (5, 1, 6)
-    assert weigh_name(own, kind) == 0.0
+    assert of(own, kind) == 0.0
     # each step an episode: n = m = 5, v = 2 (1/4) / 10 = .05, s^2 = .02, and f = 1 - 9 (.02)
-    assert weigh_name(cell([1] * 5), cell([1, 0] * 5)) == pytest.approx(0.82)
+    assert of(cell([1] * 5), cell([1, 0] * 5)) == pytest.approx(0.82)
     # two steps in each of 5 and 5 episodes: the same
     pairs = [(value, episode) for episode in range(10) for value in (episode % 2,) * 2]
     own, kind = Cell(), Cell()
@@ -84,51 +62,17 @@ def test_steps_of_one_episode_are_one_piece_of_evidence():
         kind.add(value, number, episode=episode)
         if value:
             own.add(value, number, episode=episode)
-    assert weigh_name(own, kind) == pytest.approx(0.82)
+    assert of(own, kind) == pytest.approx(0.82)
 
 
 @pytest.mark.parametrize(("scale", "shift"), [(1, -3.0), (-1, 0.0), (100, 7.0), (1e-3, 0.0)])
 def test_the_weight_of_a_name_does_not_depend_on_the_scale_or_level_of_returns(scale, shift):
     """Invariances: f is a ratio of differences and variances."""
     own, rest = [0.9, 0.8, 1.0, 0.7], [0.1, 0.3, 0.0, 0.2, 0.1]
-    expected = weigh_name(cell(own), cell(own + rest))
+    expected = of(cell(own), cell(own + rest))
     assert 0.5 < expected < 1.0
     own, rest = ([scale * value + shift for value in values] for values in (own, rest))
-    assert weigh_name(cell(own), cell(own + rest)) == pytest.approx(expected)
-
-
-def test_the_right_door_is_told_from_the_left_one():
-    """The failure: doors shared all keys, so the choice between them stayed at chance whatever happened."""
-    values = table([1.0] * 12, [0.0] * 12)
-    assert estimate(values, "left").value > 0.8 > 0.2 > estimate(values, "right").value
-    assert estimate(values, "left").lost < 0.2 < 0.8 < estimate(values, "right").lost
-    assert (estimate(values, "left").key, estimate(values, "left").n) == (key("left"), 12)
-    assert estimate(values, "left").steps == tuple(range(9, 24, 2))
-
-
-def test_an_untried_door_is_judged_by_its_kind():
-    values = table([1.0] * 12, [0.0] * 12)
-    assert estimate(values, "green").value == pytest.approx(0.5)
-    assert estimate(values, "green").key == KIND
-
-
-def test_numbers_that_mean_nothing_change_no_estimate():
-    """200 drawers with the same chance: names move few of the estimates, and those that moved stay near the mean."""
-    rng = random.Random(3)
-    values, keys = ValueTable(), [f"{NAME_MARK}open drawer {n} | here" for n in range(200)]
-    kind = "open drawer | here"
-    for number in range(2000):
-        values.add([kind, keys[number % 200]], float(rng.random() < 0.3), number + 1, episode=number)
-    of_kind = values.estimate([kind]).value
-    moved = [abs(values.estimate([kind, key]).value - of_kind) for key in keys]
-    assert sum(moved_by > 0 for moved_by in moved) <= 0.05 * len(moved)
-    assert sum(moved) / len(moved) < 0.01
-
-
-def test_a_name_whose_kind_has_no_steps_is_left_out():
-    """A key with a name refines the one before it, and that alone."""
-    values = table([1.0] * 12, [0.0] * 12)
-    assert values.estimate(["take {1}", "another kind", key("left")]).value == pytest.approx(0.5)
+    assert of(cell(own), cell(own + rest)) == pytest.approx(expected)
 
 
 def test_successes_show_which_of_several_things_was_chosen():
@@ -155,7 +99,7 @@ def test_outlooks_weigh_names_in_the_same_way():
     keys[:, SPECIAL], keys[:4, NAMED], keys[4:, NAMED] = 1, 2, 3
     keys[:, 0] = [4] * 4 + [5] * 5
     made = Mean.of(keys, np.array(own + rest), 6)
-    expected = [weigh_name(cell(part), cell(own + rest)) for part in (own, rest)]
+    expected = [of(cell(part), cell(own + rest)) for part in (own, rest)]
     assert made.weight[2:4] / made.weight[4:6] == pytest.approx(expected)
     assert made.mean[2:4] == pytest.approx([np.mean(own), np.mean(rest)])
     alone = np.where(keys == 3, 2, keys)

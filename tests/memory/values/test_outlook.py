@@ -11,7 +11,7 @@ from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.outlook_keys import COLUMNS, SPECIAL, OutlookKeys
 from hardwon.memory.values import outlook
 from hardwon.memory.values.outlook import NOTHING, EpisodeRows, Forms, Mean, Rows, fit
-from hardwon.memory.values.outlook_episodes import EpisodeReader
+from hardwon.memory.values.outlook_book import EpisodeReader
 from hardwon.memory.values.prospects import look_around
 
 KNOWS = Diagnosis(True)

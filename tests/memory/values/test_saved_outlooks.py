@@ -9,7 +9,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.outlook_keys import COLUMNS, OutlookKeys
 from hardwon.memory.values.outlook import EpisodeRows, Forms, Rows, fit
-from hardwon.memory.values.outlook_episodes import EpisodeReader
+from hardwon.memory.values.outlook_book import EpisodeReader
 from hardwon.memory.values.saved_outlooks import Progress, pack, unpack, unpack_episodes
 
 TASK = "find the coin"

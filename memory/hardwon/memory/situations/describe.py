@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .keys import ANY_SAID, GUARD_MARK, SAID, TOLD, parse_action
-from .name_keys import NAME_MARK
+from .refinements import split_refinement
 
 _TRIES = {"0": "not tried here before", "1": "tried once here", "2": "tried twice or more here"}
 _FOLLOWS = {
@@ -52,9 +52,14 @@ def key_words(key: str, action: str = "") -> list[str]:
         pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
         operator, _, operand = condition.partition(" ")
         return [f"`{pattern}`", condition_words({operator: operand}, pattern)]
-    pattern, *parts = key.removeprefix(NAME_MARK).split(" | ")
+    kind, rest = split_refinement(key)
+    pattern, *parts = rest.split(" | ")
     names = parse_action(action or pattern).slots
     phrases = [f"`{pattern}`"]
+    if kind in _REFINED:
+        return phrases + [
+            phrase for name, part in zip(_REFINED[kind], parts, strict=False) for phrase in name(part, names)
+        ]
     # not strict: a key of an unknown form is described by its action alone
     for kind, part in zip(PARTS.get(len(parts) + 1, ()), parts, strict=False):
         phrases += _DESCRIBERS[kind](part, names)
@@ -177,6 +182,24 @@ def _join(parts: Sequence[str]) -> str:
     """Return the parts joined by commas and a final "and"."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
+
+def _describe_goal(part: str, _: Sequence[str]) -> list[str]:
+    """Describe the words of the task."""
+    return [f"the task says {', '.join(part.split())}"] if part else []
+
+
+def _describe_sight(part: str, _: Sequence[str]) -> list[str]:
+    """Describe the words of the text."""
+    return [f"the text says {_describe_words(part)}"]
+
+
+_REFINED = {
+    "=goal": (_describe_goal,),
+    "=near": (_describe_goal, _describe_around, _describe_notes),
+    "=sight": (_describe_sight,),
+    "=both": (_describe_goal, _describe_sight),
+}
+"""By kind of refinement, the functions for the parts after its pattern."""
 
 _DESCRIBERS = {
     "counts": _describe_counts,

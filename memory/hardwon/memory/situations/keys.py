@@ -16,8 +16,8 @@ from typing import NamedTuple
 from hardwon.memory.records import Fact, State
 
 from .actions import ParsedAction, parse_action, pattern_of
-from .name_keys import NAME_MARK, name_in_full
 from .phrases import ARTICLES, FUNCTION_WORDS, content_words, head_noun, vocabulary, words
+from .refinements import FULL_NAME, name_in_full
 from .scripts import FULL_STOPS
 
 __all__ = [
@@ -44,7 +44,10 @@ MAX_LISTED = 12
 """Maximum number of elements of a list that the text does not show."""
 CONTEXT_KEY = 4
 """Index of the key that combines an action's template with its context."""
-KEYS_VERSION = 8
+MAX_REFINED = 16
+"""Maximum number of words of a task or text that keys contain as a whole."""
+_MAY_BE_ID = re.compile(r"\d{3}")
+KEYS_VERSION = 9
 """Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
 SAID = "said"
 """Mark in keys for an action that the text names."""
@@ -157,6 +160,7 @@ class Situation:
         situation = copy(self)
         situation._structural = EVERY_WORD
         situation._contexts, situation._in_notes, situation._keys = {}, {}, {}  # as they depend on the words
+        situation.__dict__.pop("_sight", None)
         return situation
 
     @cached_property
@@ -198,7 +202,7 @@ class Situation:
         keys = [ANY_SAID if is_named else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
         name = name_in_full(action)
         thing = [f"{pattern_of(action)} | {facts}"] if parsed.slots else []
-        thing += [f"{NAME_MARK}{name} | {facts}"] if name else []
+        thing += [f"{FULL_NAME}{name} | {facts}"] if name else []
         # what was told of a thing says more than what kind of thing it is
         has_notes = bool(self._notes.sentences)
         keys += thing if has_notes else []
@@ -211,8 +215,32 @@ class Situation:
             keys.append(f"{half} | {special}")
         if parsed.slots:
             keys.append(f"{pattern_of(action)} | {special}")
-        keys += [f"{NAME_MARK}{name} | {special}"] if name else []
+        keys += [f"{FULL_NAME}{name} | {special}"] if name else []
+        keys += self._refine(name or pattern_of(action), f"{around} | {notes}")
         return tuple(dict.fromkeys(keys))  # without distinguishing words, a pattern equals the form
+
+    def _refine(self, named: str, context: str) -> Iterator[str]:
+        """Yield the keys of an action with the task, and with all structural words that the text shows."""
+        if self._goal:
+            yield f"=goal {named} | {self._goal}"
+            yield f"=near {named} | {self._goal} | {context}"
+        if self._sight:
+            yield f"=sight {named} | {self._sight}"
+            yield f"=both {named} | {self._goal} | {self._sight}"
+
+    @cached_property
+    def _goal(self) -> str:
+        """Return the words of the task without numbers that may be ids; "" for a task of many words."""
+        task = sorted(word for word in self._task if not _MAY_BE_ID.search(word))
+        return " ".join(task) if len(task) <= MAX_REFINED else ""
+
+    @cached_property
+    def _sight(self) -> str:
+        """Return the words of the observation that belong to a context; "" if they are many, as they hardly recur."""
+        words_of_text = {word for sentence in self._observation.sentences for word in sentence if self._keeps(word)}
+        if len(words_of_text) > MAX_REFINED:
+            return ""
+        return " ".join(sorted("[T]" if word in self._task else word for word in words_of_text))
 
     def flags(self, parsed: ParsedAction) -> str:
         """Return flags for each argument: named by the task (T), in a list of the facts, mentioned in the notes.

@@ -12,7 +12,7 @@ from hardwon.memory.records import State
 from .actions import ParsedAction, parse_action, pattern_of
 from .episode_map import EpisodeMap
 from .keys import Situation
-from .name_keys import NAME_MARK, name_in_full
+from .refinements import FULL_NAME, name_in_full
 
 MAX_WORDS = 4
 """Number of keys with one word of the notes."""
@@ -150,6 +150,6 @@ def compute_outlook_keys(
         *[""] * (MAX_WORDS - len(note_keys)),
         f"{narrow} | {again} | {marks}" if parsed.slots else "",
         f"{narrow} | {again} | {marks} | {around}" if parsed.slots else "",
-        f"{NAME_MARK}{name} | {again} | {marks}" if name else "",
-        f"{NAME_MARK}{name} | {again} | {marks} | {around}" if name else "",
+        f"{FULL_NAME}{name} | {again} | {marks}" if name else "",
+        f"{FULL_NAME}{name} | {again} | {marks} | {around}" if name else "",
     )

@@ -29,13 +29,6 @@ _CHUNK = 1024
 """Steps processed together."""
 _DERIVED = ("words", "worlds", "attempts", "item places")
 """Other structures derived from words and templates."""
-_SAME_IN_ASCII = 7
-"""Version of the keys that differ from the current ones only for texts that are not ASCII."""
-_TEXTS = {
-    "states": ("observation", "feedback", "task", "location", "notes", "facts"),
-    "steps": ("action",),
-    "items": ("record",),
-}
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
 
 
@@ -56,23 +49,13 @@ def rekey(store: Store) -> int:
         if read_keys_version(store) == KEYS_VERSION:  # another process was faster
             return 0
         namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces ORDER BY id")]
-        is_same = read_keys_version(store) == _SAME_IN_ASCII and not _has_other_texts(store)
-        count = 0 if is_same else sum(_rekey_namespace(connection, store, namespace) for namespace in namespaces)
-        if not is_same:
-            integrity.rebuild_states_text(connection, store)  # of all namespaces at once
-            _drop_other_vectors(connection, store)
+        count = sum(_rekey_namespace(connection, store, namespace) for namespace in namespaces)
+        integrity.rebuild_states_text(connection, store)  # of all namespaces at once
+        _drop_other_vectors(connection, store)
         connection.execute("INSERT OR REPLACE INTO meta VALUES ('keys', ?)", (str(KEYS_VERSION),))
     if count:
         logger.info("%s: computed new keys for %d steps of an older version.", store.path, count)
     return count
-
-
-def _has_other_texts(store: Store) -> bool:
-    """Return whether a text that has words is not ASCII."""
-    return any(
-        store.rows(f"SELECT 1 FROM {table} WHERE {' OR '.join(map(NOT_ASCII.format, columns))} LIMIT 1")
-        for table, columns in _TEXTS.items()
-    )
 
 
 def _drop_other_vectors(connection: Connection, store: Store) -> None:

@@ -18,7 +18,7 @@ SPREAD = 0.02
 """Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
-MADE = f"cells 10 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+MADE = f"cells 11 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """Identifies the parameters that cells depend on; cache files with another value are stale."""
 LEAST = 3
 """Least number of episodes with a thing's full name, and with others of its kind, before the name counts."""
@@ -241,21 +241,20 @@ def _starts(parts: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
     return np.array([0, *accumulate(map(len, parts))], dtype=np.int64)
 
 
-def weigh_name(own: Cell, kind: Cell) -> float:
-    """Return how far the steps with a thing's full name count apart from those with all things of its kind, in [0, 1].
+def weigh_part(own: tuple[int, int, float], kind: tuple[int, int, float, float]) -> float:
+    """Return how far a part of some values counts apart from the rest, in [0, 1].
 
         f = max(0, 1 - DOUBT s^2 / d^2),   s^2 = v (1 / n + 1 / m)
 
-    d is the difference between the mean with the name and that of the other steps, and v the variance within both,
-    with a prior of two episodes of the variance of all. n and m are numbers of episodes, because the returns of one
-    episode depend on each other. This is the positive-part estimator of James and Stein (1961) with a larger constant.
-    It leaves a difference out that chance explains: most names and numbers, such as those of drawers, tell nothing.
+    d is the difference between the mean of the part and that of the rest, and v the variance within both, with a prior
+    of two episodes of the variance of all. n and m are numbers of episodes, because the values of one episode depend on
+    each other. This is the positive-part estimator of James and Stein (1961) with a larger constant. It leaves a
+    difference out that chance explains: most names and numbers, such as those of drawers, tell nothing.
+
+    Args:
+        own: Number of values of the part, number of its episodes, and sum of its values.
+        kind: The same of all values, and the sum of their squares.
     """
-    return weigh_part((own.n, own.episodes, own.total), (kind.n, kind.episodes, kind.total, kind.squares))
-
-
-def weigh_part(own: tuple[int, int, float], kind: tuple[int, int, float, float]) -> float:
-    """Return the weight of a part of some values; see `weigh_name`."""
     (of_part, n, part), (count, episodes, total, squares) = own, kind
     of_rest, rest = count - of_part, total - part
     m = of_rest * episodes / count  # an episode may have steps of both

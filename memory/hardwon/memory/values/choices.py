@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from hardwon.memory.records import Estimate, Step
 from hardwon.memory.situations.keys import Situation
-from hardwon.memory.situations.name_keys import NAME_MARK
+from hardwon.memory.situations.refinements import FULL_NAME, REFINED
 from hardwon.memory.storage.counted import COUNTED_EPISODES
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
@@ -81,10 +81,10 @@ class Choices:
             count = self._counts.get(key)
             if count is None:
                 continue
-            if not key.startswith(NAME_MARK):
+            if not key.startswith(REFINED):
                 share = (count[1] + PRIOR * share) / (count[0] + PRIOR)
                 kind = count
-            else:  # after the key of its kind, which has all its steps
+            elif key.startswith(FULL_NAME):  # after the key of its kind, which has all its steps
                 weight = weigh_part((count[0], count[2], count[1]), (kind[0], kind[2], kind[1], kind[1]))
                 share += weight * (count[1] / count[0] - share)
         return share

@@ -233,7 +233,7 @@ def _count_episodes(keys: Ints, lengths: Sequence[int], size: int) -> Floats:
 
 
 def _weigh_names(n: Floats, total: Floats, squares: Floats, episodes: Floats, names: Ints, kinds: Ints) -> Floats:
-    """Return how far the steps with each name count apart from others of its kind, (names,); see `cells.weigh_name`."""
+    """Return how far the steps with each name count apart from others of its kind, (names,); see `cells.weigh_part`."""
     own, count = n[names], n[kinds]
     m, rest = count - own, total[kinds] - total[names]
     safe = np.maximum(m, 1.0)

@@ -1,15 +1,18 @@
-"""Outlook tables that follow the episodes of one world of a library."""
+"""Outlook tables that follow the episodes of one world of a library, read as rows of key ids."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from hardwon.memory.records import Failure, State, Step
+from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.situations.episode_map import EpisodeMap
+from hardwon.memory.situations.familiarity import place
 from hardwon.memory.situations.outlook_keys import OutlookKeys
 from hardwon.memory.storage.cache_files import Arrays, Sidecar
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 
 from .outlook import EpisodeRows, Forms, OutlookTable, Rows, fit
-from .outlook_episodes import EpisodeReader
 from .saved_outlooks import LAYOUT, Progress, pack, unpack, unpack_episodes
 
 EPISODES = 300
@@ -127,3 +130,90 @@ class OutlookBook:
         query = _NEW.format(marks=",".join("?" * len(self._worlds)))
         rows = self._store.rows(query, (self._namespace, self._last, *self._worlds, EPISODES))
         return [(int(rowid), str(episode)) for rowid, episode in reversed(rows)]
+
+
+NOVELTY = 0.3
+"""Worth of a step that shows much that is new, in units of the median reward."""
+MUCH = 5.0
+"""New things after which a step is not more novel."""
+ARRIVAL = 3.0
+"""New things that the first visit to a location counts as."""
+
+
+class EpisodeReader:
+    """Turns the steps of one episode into rows."""
+
+    def __init__(self, rows: Rows, forms: Forms, keys: OutlookKeys) -> None:
+        self._rows = rows
+        self._forms = forms
+        self._keys = keys
+        self._map = EpisodeMap()
+        self._arguments: set[str] = set()
+        self._feedback: set[str] = set()
+        self._last_seen: dict[str, Mapping[str, int]] = {}
+        """By location, the rows of its actions at the last visit."""
+
+    def read(self, steps: Sequence[Step]) -> EpisodeRows:
+        """Return the rows of an episode."""
+        episode = EpisodeRows()
+        now = self._file(steps[0].pre, steps[0].admissible) if steps else {}
+        if steps:
+            self._see(steps[0].admissible)
+            self._last_seen[steps[0].pre.location] = now
+        for t, step in enumerate(steps):
+            row = now.get(step.action)
+            if row is None:  # free text, or a list that was not recorded
+                row = self._file(step.pre, (step.action,))[step.action]
+            following = steps[t + 1].admissible if t + 1 < len(steps) else ()
+            arrives = step.post.location not in self._map.visits and step.post.location != step.pre.location
+            new = len(step.post.notes) - len(step.pre.notes) + ARRIVAL * arrives + self._see(following)
+            episode.steps.append(row)
+            episode.rewards.append(step.reward)
+            episode.novelty.append(NOVELTY * min(1.0, max(0.0, new) / MUCH))
+            episode.lost.append(step.diagnosis.failure is Failure.TASK_LOST)
+            episode.dead.append(self._is_dead(step))
+            ends = t + 1 == len(steps) and (episode.lost[-1] or (step.reward > 0 and step.diagnosis.success))
+            episode.followed.append(bool(following) or ends)
+            self._map.add(step)
+            form = parse_action(step.action).template
+            self._forms.steps[form] += 1
+            self._forms.moved[form] += step.post.location != step.pre.location
+            self._feedback.add(step.post.feedback)
+            if following:
+                before, now = now, self._file(steps[t + 1].pre, following)
+                episode.opened += self._find_opened(t, now, self._last_seen.get(step.post.location, {}), before)
+                self._last_seen[step.post.location] = now
+        return episode
+
+    @staticmethod
+    def _find_opened(
+        t: int, now: Mapping[str, int], seen: Mapping[str, int], before: Mapping[str, int]
+    ) -> list[tuple[int, int, int, int]]:
+        """Return the actions whose keys changed since they were last possible."""
+        return [
+            (t, row, seen.get(action, 0), before.get(action, 0))
+            for action, row in now.items()
+            if row not in (seen.get(action), before.get(action))
+        ]
+
+    def _file(self, state: State, actions: Sequence[str]) -> dict[str, int]:
+        """Return the row of each action in a state."""
+        return {
+            action: self._rows.file(keys)
+            for action, keys in zip(actions, self._keys.list(state, actions, self._map), strict=True)
+        }
+
+    def _see(self, actions: Sequence[str]) -> int:
+        """Return the number of arguments that were not seen before, and remember them."""
+        parsed = [parse_action(action) for action in actions]
+        for action_parts in parsed:
+            self._forms.offer(action_parts)
+        arguments = {slot for action_parts in parsed for slot in action_parts.slots}
+        new = len(arguments - self._arguments)
+        self._arguments |= arguments
+        return new
+
+    def _is_dead(self, step: Step) -> bool:
+        """Return whether a step neither changed nor told anything."""
+        is_news = len(step.post.notes) > len(step.pre.notes) or step.post.feedback not in self._feedback
+        return step.reward == 0 and place(step.pre) == place(step.post) and not is_news

@@ -154,10 +154,18 @@ class FiledValues:
             for step_keys, step_facts, (step_id, _, value, _, action, episode), evidence in zip(
                 filed, facts, rows, _judge_steps(rows, facts), strict=True
             ):
-                keys = self._keyed(step_keys, action, episode, evidence, step_facts)
+                world = self._worlds.of(episode) if self._worlds is not None else None
+                keys = self._select_keys(step_keys, action, world, evidence, step_facts)
                 value = bounded(value)  # older files may hold unbounded returns
                 values.add(
-                    keys, value, step_id, action=action, bad=evidence.bad, lost=evidence.lost, episode=evidence.episode
+                    keys,
+                    value,
+                    step_id,
+                    action=action,
+                    bad=evidence.bad,
+                    lost=evidence.lost,
+                    episode=evidence.episode,
+                    prefix="" if world is None else prefix_with_world(world, ""),
                 )
                 if evidence.again is not None and keys and self._worlds is None:
                     self._count_again(values, action, value, step_id, evidence)
@@ -171,10 +179,10 @@ class FiledValues:
         values.add([again_key(form)], value, step_id, action=action, bad=bad, episode=evidence.episode)
         values.add([ANY_AGAIN], value, step_id, action=form, bad=bad, episode=evidence.episode)
 
-    def _keyed(
-        self, keys: list[str], action: str, episode: str, evidence: Evidence, facts: tuple[str, ...]
+    def _select_keys(
+        self, keys: list[str], action: str, world: int | None, evidence: Evidence, facts: tuple[str, ...]
     ) -> list[str]:
-        """Return the keys of a step in this table.
+        """Return the keys of a step in this table, which has none of steps outside of its worlds.
 
         An outage has no keys that count failures or what notes told: it says nothing of what was right.
         """
@@ -184,10 +192,7 @@ class FiledValues:
             keys = [key for key in keys if not key.startswith(GUARD_MARK) and not is_about_notes(key)]
         if self._worlds is None:
             return [*keys, *call_keys(action), *fact_keys(action, facts)] if keys and evidence.counts else keys
-        world = self._worlds.of(episode)
-        return (
-            [] if world is None else [prefix_with_world(world, key) for key in keys if not key.startswith(GUARD_MARK)]
-        )
+        return [] if world is None else [key for key in keys if not key.startswith(GUARD_MARK)]
 
 
 def _whole_episodes(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -10,10 +10,11 @@ from itertools import chain
 
 from hardwon.memory.records import Estimate
 from hardwon.memory.situations.keys import CONTEXT_KEY, NOTHING_TOLD, TOLD
-from hardwon.memory.situations.name_keys import NAME_MARK
 from hardwon.memory.situations.note_keys import find_told_action
+from hardwon.memory.situations.refinements import REFINED
 
-from .cells import MEMORY, Cell, StoredCells, leave_out, rank_rest, weigh_name
+from .cells import MEMORY, Cell, StoredCells, leave_out, rank_rest
+from .gains import Gains
 
 GENERALITY = 0.6
 """Weight of a key relative to the next more specific one, at equal evidence."""
@@ -31,6 +32,7 @@ class ValueTable:
         """Looked-up keys that are not stored; most keys of an action have no steps."""
         self._note_keys: dict[str, set[str]] | None = None if stored else {}
         """By the key of an action that notes are about: the keys of the words that they told; None if not listed."""
+        self._gains = Gains(self.cell, self._create)
         # None stands for all keys: listing them here would decode the whole stored table.
         self._touched: dict[str, None] | None = None if stored else {}
 
@@ -77,16 +79,29 @@ class ValueTable:
         bad: bool = False,
         lost: bool = False,
         episode: int = 0,
+        prefix: str = "",
     ) -> None:
-        """File one step under all its keys."""
+        """File one step under all its keys, each with the prefix."""
+        expected: float | None = None
         for key in keys:
-            cell = self.cell(key)
+            name = prefix + key
+            cell = self.cell(name)
             if cell is None:
-                cell = self._cells[key] = Cell()
-                self._list_word(key)
+                cell = self._create(name)
+            elif not key.startswith(REFINED):
+                expected = cell.mean
+            elif expected is not None and cell.last_in != episode:  # an episode must not predict itself
+                self._gains.add(key, cell, expected, value, step_id, episode, prefix)
+                expected = self._gains.predict(key, cell, expected, prefix)
             cell.add(value, step_id, action, bad=bad, lost=lost, episode=episode)
             if self._touched is not None:
-                self._touched[key] = None
+                self._touched[name] = None
+
+    def _create(self, key: str) -> Cell:
+        """Add an empty cell."""
+        cell = self._cells[key] = Cell()
+        self._list_word(key)
+        return cell
 
     @property
     def note_keys(self) -> dict[str, set[str]]:
@@ -134,7 +149,7 @@ class ValueTable:
             p_k = (lost_k + p_(k - 1)) / (n_k + 1),   p_0 = 0
 
         A key with consistent returns weighs more than a key with scattered ones, and a key without steps has no weight.
-        A key with the full names of things counts as far as these differ from others of their kind; see `weigh_name`.
+        A refinement moves the value towards its mean as far as it has predicted returns better; see `gains`.
         If the notes lack a word that is a condition of the action, the steps that lacked it count instead of those that
         share other words; see `_find_lacking`. The common key of all steps of which notes told something counts only
         then: it pools what notes told of other things. In a state without notes, those steps count as if they
@@ -144,23 +159,20 @@ class ValueTable:
         most_specific = None
         key_of_cell = ""
         tried = 0
-        kind: Cell | None = None
-        named: list[tuple[str, Cell, float]] = []
+        refined: list[tuple[str, Cell, float]] = []
         # Every action of every step comes here: read cells are looked up without a call.
         read, find = self._cells.get, self.cell if self._stored is not None else None
         left_out: Collection[str] = ()
         for at, key in enumerate(keys):
             cell = read(prefix + key)
             if cell is None and (find is None or (cell := find(prefix + key)) is None):
-                kind = None
                 continue
             if key in left_out:
                 continue
-            if key.startswith(NAME_MARK):
-                if kind is not None and (share := weigh_name(cell, kind)):
-                    named.append((key, cell, share))
+            if key.startswith(REFINED):
+                if (prior := self._gains.find_prior(key, prefix)) is not None:
+                    refined.append((key, cell, cell.episodes / (cell.episodes + prior)))
                 continue
-            kind = cell
             if key.endswith(TOLD):
                 if (lacking := self._find_lacking(prefix + key, {prefix + other for other in keys})) is None:
                     continue
@@ -176,7 +188,7 @@ class ValueTable:
         if most_specific is None:
             return Estimate(0.0, context=context)
         value = total / weight if weight else 0.0
-        for key, cell, share in named:
+        for key, cell, share in refined:
             value += share * (cell.mean - value)
             lost += share * (cell.lost / cell.n - lost)
             most_specific, key_of_cell = cell, key

@@ -14,7 +14,7 @@ from operator import itemgetter
 from hardwon.memory import Estimate, Item, Outcome, State, Step
 from hardwon.memory.situations.actions import ParsedAction, fill, parse_action, put_values
 from hardwon.memory.situations.commands import looks_like_shell
-from hardwon.memory.situations.name_keys import names_all_things
+from hardwon.memory.situations.refinements import names_all_things
 from hardwon.memory.situations.scripts import split_words
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
 from hardwon.memory.trust.instructions import instruction_in
