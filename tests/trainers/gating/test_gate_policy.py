@@ -23,7 +23,8 @@ from hardwon.trainers import TokenPolicy, learning, metrics, train
 from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.gate import Gated, GatedGuidance, Judgement, Question
-from hardwon.trainers.gating.gate_policy import MOST, QUESTION, PolicyGate
+from hardwon.trainers.gating.gate_policy import QUESTION, PolicyGate
+from hardwon.trainers.gating.tuning import TUNING
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.prompting.compact import CompactFormat
@@ -185,9 +186,9 @@ def test_a_refinement_has_a_bounded_length():
             return await served.generate(request)
 
     spent = judged(asking(Refines())).usage
-    assert (asked[1].max_tokens, asked[1].temperature) == (MOST, 0.0)
+    assert (asked[1].max_tokens, asked[1].temperature) == (TUNING.refined_tokens, 0.0)
     assert spent.calls == 2
-    assert spent.completion_tokens <= MOST + 2
+    assert spent.completion_tokens <= TUNING.refined_tokens + 2
 
 
 def test_what_asking_costs_is_on_the_hint_even_where_all_is_rejected():

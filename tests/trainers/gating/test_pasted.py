@@ -15,7 +15,8 @@ from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.config.loading import of
-from hardwon.trainers.gating.pasted import STEPS, PastedEpisodes, render_episode
+from hardwon.trainers.gating.pasted import PastedEpisodes, render_episode
+from hardwon.trainers.gating.tuning import TUNING
 from hardwon.trainers.player import Player
 from hardwon.trainers.session import Session
 
@@ -55,7 +56,7 @@ def test_an_episode_is_shown_as_it_was(library):
     graded = replace(library.trajectory("b"), score=0.75, meta={"outcome": "score"})
     assert "Outcome: score 0.75." in render_episode(graded)
     long = episode("d", *((f"step {n}", "Done.", 0.0) for n in range(99)))
-    assert len(render_episode(long).splitlines()) == STEPS + 3
+    assert len(render_episode(long).splitlines()) == TUNING.pasted_steps + 3
 
 
 def test_two_episodes_of_the_recalled_steps_are_shown_with_their_steps(library):

@@ -14,7 +14,8 @@ from hardwon.runtime.llm.conversation import Conversations
 from hardwon.runtime.policies.ranked import RankedPolicy
 from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.engines.local import LocalEngine
-from hardwon.trainers.gating.ranking import BETA, PreferenceValue
+from hardwon.trainers.gating.ranking import PreferenceValue
+from hardwon.trainers.gating.tuning import TUNING
 from hardwon.trainers.models.adapters import add_adapter
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.rollouts.demonstration import build_sample
@@ -51,7 +52,9 @@ def test_the_value_of_an_action_is_its_log_ratio_to_the_base():
     reference = [math.exp(sum(values)) for values in asyncio.run(base.logprobs(streams, "policy"))]
     values = [estimate.value for estimate in judge(make_ranker(True)).values()]
     assert sum(reference) == pytest.approx(1.0, abs=1e-4)
-    assert sum(p * math.exp(q / BETA) for p, q in zip(reference, values, strict=True)) == pytest.approx(1.0, abs=1e-4)
+    assert sum(p * math.exp(q / TUNING.beta) for p, q in zip(reference, values, strict=True)) == pytest.approx(
+        1.0, abs=1e-4
+    )
     assert min(values) < -1e-3 < 1e-3 < max(values)
 
 

@@ -10,8 +10,9 @@ from hardwon.memory.records import Diagnosis, Hit, Recollection
 from hardwon.runtime.guidance.base import RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context
 from hardwon.trainers.algorithms.samples import Rollout
-from hardwon.trainers.gating.diversity import WIDER, DiverseLibrary, Diversity, chunks, merge_pass
+from hardwon.trainers.gating.diversity import DiverseLibrary, Diversity, chunks, merge_pass
 from hardwon.trainers.gating.gate import ByRecord, Gated, GatedGuidance, Judgement
+from hardwon.trainers.gating.tuning import TUNING
 from hardwon.trainers.roles.item_reward import Use, uses_of
 
 
@@ -79,7 +80,7 @@ def test_recall_asks_for_more_and_shows_as_many_as_were_asked_for():
     library = DiverseLibrary(cast(Any, Known()), Diversity(seed=0))
     shown = {hit.what.id for _ in range(40) for hit in library.recall(State("a hall"), k=1).items}
     assert len(library.recall(State("a hall"), k=2).items) == 2
-    assert len(shown) > WIDER / 2
+    assert len(shown) > TUNING.wider / 2
     assert library.namespace == "default"
 
 

@@ -7,7 +7,8 @@ import pytest
 from hardwon.memory import ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.records import Add, Diagnosis, Failure
 from hardwon.runtime.guidance.rendering import render_lesson
-from hardwon.trainers.roles.note_generators import MOST_LESSONS, item_of, lessons, offer
+from hardwon.trainers.roles.note_generators import item_of, lessons, offer
+from hardwon.trainers.roles.tuning import TUNING
 
 HERE = State("A shelf and a fridge are here.", task="put the things away")
 
@@ -76,7 +77,7 @@ def test_a_rewarded_step_is_offered_with_what_prepared_it_and_a_failure_without(
 def test_of_many_lessons_those_with_the_largest_rewards_are_offered():
     things = [f"thing{chr(97 + n)}" for n in range(20)]
     found = lessons(episode(*(step(f"take {thing}", 0.01 * n) for n, thing in enumerate(things))))
-    assert len(found) == MOST_LESSONS
+    assert len(found) == TUNING.max_lessons
     assert "take thingt: rewarded" in [one.text for one in found]
 
 

@@ -28,7 +28,8 @@ from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.item_reward import Use, is_gain
 from hardwon.trainers.roles.note_generators import Written
 from hardwon.trainers.roles.proposals import Reading
-from hardwon.trainers.roles.trials import OFFERED, WAITING, Trial, Trials
+from hardwon.trainers.roles.trials import Trial, Trials
+from hardwon.trainers.roles.tuning import TUNING
 from hardwon.trainers.rollouts import rollout as rollouts
 from hardwon.trainers.rollouts.candidate import CandidateGuidance
 from hardwon.trainers.rollouts.rollout import Spec
@@ -226,7 +227,7 @@ def test_the_instances_that_a_waiting_candidate_is_about_are_played(corridor, mo
     run = {"iterations": 2, "groups": 2, "rerolls": 0}
     train(corridor(roles=roles, arms=arms, guidance={"advice": "library"}, tasks=tasks, run=run))
     assert len(offered) == 1
-    assert len(offered[0]) == 2 * OFFERED
+    assert len(offered[0]) == 2 * TUNING.looked_at
     assert len(played) == 2
     assert sorted(played[1]) == sorted(offered[0])[-2:]
 
@@ -263,9 +264,11 @@ def test_the_same_text_waits_once_and_the_oldest_gives_way():
     trials = Trials(worlds=1)
     assert trials.add(trial(name="a")) == []
     assert trials.add(trial("The key opens  the RED door", name="b")) == ["b"]
-    dropped = [name for n in range(WAITING) for name in trials.add(trial(f"number {n} of the wall", name=f"{n}"))]
+    dropped = [
+        name for n in range(TUNING.max_waiting) for name in trials.add(trial(f"number {n} of the wall", name=f"{n}"))
+    ]
     assert dropped == ["a"]
-    assert len(trials) == WAITING
+    assert len(trials) == TUNING.max_waiting
 
 
 # -- what the episode reads

@@ -10,7 +10,8 @@ from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 from hardwon.trainers.prompting.base import Verdicts
 from hardwon.trainers.roles.item_reward import Buffer, to_streams
-from hardwon.trainers.roles.verdicts import FLOOR, build_other, build_row, sort_words, weigh, weigh_sampled
+from hardwon.trainers.roles.tuning import TUNING
+from hardwon.trainers.roles.verdicts import build_other, build_row, sort_words, weigh, weigh_sampled
 
 YES, NO = (5, 2), (6, 2)
 VERDICTS = Verdicts(YES, NO, Trie([YES, NO]))
@@ -38,10 +39,10 @@ def slope(p_yes, weights):
 def test_weights_by_hand():
     assert weigh_at(0.8, 0.5) == pytest.approx((0.4, 0.0))
     assert weigh_at(0.6, -0.5) == pytest.approx((0.0, 0.2))
-    assert weigh_at(0.8, -0.5) == pytest.approx((0.0, 0.5 * FLOOR))
+    assert weigh_at(0.8, -0.5) == pytest.approx((0.0, 0.5 * TUNING.min_probability))
 
 
-@pytest.mark.parametrize("p", [FLOOR, 0.5, 1.0 - FLOOR])
+@pytest.mark.parametrize("p", [TUNING.min_probability, 0.5, 1.0 - TUNING.min_probability])
 @pytest.mark.parametrize("gain", [-0.7, 0.0, 0.3])
 def test_between_the_floors_it_is_the_gradient_of_the_expected_reward(p, gain):
     assert slope(p, weigh_at(p, gain)) == pytest.approx(gain * p * (1.0 - p))
@@ -50,7 +51,7 @@ def test_between_the_floors_it_is_the_gradient_of_the_expected_reward(p, gain):
 @pytest.mark.parametrize("p", [0.9, 0.9999, 1.0 - 1e-12])
 def test_a_decision_that_is_certain_and_wrong_is_still_moved(p):
     """The expected reward's gradient is as good as 0 there, so the decision would stay wrong for ever."""
-    assert slope(p, weigh_at(p, -1.0)) < -0.9 * FLOOR * 0.9
+    assert slope(p, weigh_at(p, -1.0)) < -0.9 * TUNING.min_probability * 0.9
     assert abs(slope(p, weigh_at(p, 1.0))) <= p * (1.0 - p) + 1e-9
 
 
@@ -74,7 +75,7 @@ def test_a_sampled_word_that_was_certain_and_bad_trains_the_other_one():
     yes, no = both(0.999)
     own, other = weigh_sampled(yes, no, -1.0)
     assert own == 0.0
-    assert slope(0.999, (own, other)) == pytest.approx(-FLOOR)
+    assert slope(0.999, (own, other)) == pytest.approx(-TUNING.min_probability)
 
 
 def test_the_other_word_belongs_to_the_same_decision():
@@ -88,7 +89,7 @@ def test_the_other_word_belongs_to_the_same_decision():
 
 def test_a_probability_of_0_is_finite():
     assert math.isfinite(say(YES, 0.0).logprobs[0])
-    assert weigh(say(YES, 0.0), say(NO, 1.0), 1.0) == (FLOOR, 0.0)
+    assert weigh(say(YES, 0.0), say(NO, 1.0), 1.0) == (TUNING.min_probability, 0.0)
 
 
 @pytest.mark.parametrize("right", [YES, NO])

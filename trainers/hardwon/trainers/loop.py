@@ -33,7 +33,7 @@ from .evaluate import collect_episodes, flatten_report, summarise, summarize_com
 from .metrics import Metrics
 from .player import Player
 from .roles.base import PolicyRole, Role, TriesCandidates
-from .roles.trials import OFFERED
+from .roles.tuning import TUNING
 from .rollouts.explore import Task
 from .rollouts.rollout import Spec
 from .session import Session
@@ -301,7 +301,7 @@ class TrainingLoop:
         ]
         if not waiting or self.config.tasks.sampler:  # a sampler has reasons of its own
             return self.worlds.draw(number)
-        worlds = self.worlds.draw(number * OFFERED)
+        worlds = self.worlds.draw(number * TUNING.looked_at)
         specs = [Spec(fold, seed) for fold, seed in worlds]
         ratings = [max(each) for each in zip(*(role.rate_instances(specs) for role in waiting), strict=True)]
         best = sorted(range(len(worlds)), key=lambda at: (-ratings[at], at))[:number]

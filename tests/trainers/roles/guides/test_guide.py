@@ -32,7 +32,7 @@ from hardwon.trainers.roles.guides.credit import Branch, GuideCredit, guide_cred
 from hardwon.trainers.roles.guides.lessons import build_lessons, build_query
 from hardwon.trainers.roles.guides.role import GuideRole, rows_of, to_streams
 from hardwon.trainers.roles.guides.speech import GuideQuery, Speaker
-from hardwon.trainers.roles.verdicts import FLOOR
+from hardwon.trainers.roles.tuning import TUNING
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 
 TEXTS = ["leave the easy hard room . red blue green white golden insight warning : go east west wait - led"]
@@ -254,7 +254,7 @@ def test_the_better_word_is_trained_once_for_every_branch():
     """The tiny base is undecided, so this is the exact gradient of the expected reward."""
     role = guide()
     p = asyncio.run(role.speaker.say(asked("hard"), "0")).p_speaks
-    assert FLOOR < p < 1 - FLOOR
+    assert TUNING.min_probability < p < 1 - TUNING.min_probability
     assert gradients(role, credit_of(0.0, 1, 1))[0] == pytest.approx([0.0, -3 * p])
     assert gradients(role, credit_of(1.0, 0, 0))[0] == pytest.approx([-3 * (1 - p), 0.0])
 

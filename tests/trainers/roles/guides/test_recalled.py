@@ -28,7 +28,7 @@ from hardwon.trainers.roles.guides.lessons import Recollections, find_deeds, jud
 from hardwon.trainers.roles.guides.role import GuideRole, GuideSettings
 from hardwon.trainers.roles.guides.speech import GuideQuery
 from hardwon.trainers.roles.supervised_stage import Marked
-from hardwon.trainers.roles.verdicts import FLOOR
+from hardwon.trainers.roles.tuning import TUNING
 from hardwon.trainers.rollouts import rollout
 from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.serving import load_roles
@@ -133,7 +133,7 @@ def end(arm, success, *questions, copy=0):
 
 
 def test_every_question_of_a_group_has_the_advantage_of_showing():
-    """Shown 1 and 1, not shown 0: +1 for `hint`, once for each episode that was asked; probabilities count as FLOOR."""
+    """Shown 1 and 1, not shown 0: +1 for `hint`, once for each episode that was asked; probabilities count as 1/4."""
     role, start, later = build_role(), (1, 2, 3), (1, 2, 4)
     first = (Consultation(start, 0.5, 1, 9), Consultation(later, 0.1, 1, 9))
     rollouts = [end("control", False), end("guided", True, *first), end("guided", True, first[0], copy=1)]
@@ -145,7 +145,7 @@ def test_every_question_of_a_group_has_the_advantage_of_showing():
     assert weights == {
         (start, yes): pytest.approx(2 * 0.5),
         (start, no): 0.0,
-        (later, yes): pytest.approx(FLOOR),
+        (later, yes): pytest.approx(TUNING.min_probability),
         (later, no): 0.0,
     }
     assert role.stats["decision"] == 1.0

@@ -16,30 +16,17 @@ from hardwon.memory import ExperienceLibrary, Item, Recollection, State
 from hardwon.memory.retrieval.recall import within_budget
 from hardwon.trainers.rollouts.rollout import current_session
 
-USED = 0.4
-"""Penalty in ranks per unit of log(1 + times shown)."""
-RECENT = 1.0
-"""Penalty in ranks for items shown in the previous iteration."""
-DEMOTE = 0.5
-"""Probability of moving a recently shown first item to the end."""
-TIE = 0.02
-"""Cosine similarities within this distance share a rank; ties are ordered randomly."""
-WIDER = 16
-"""Candidates to recall per item that is shown."""
-CHUNK = 5
-"""Number of items that a merge pass compares with each other."""
-ALIKE = 0.6
-"""Minimum Jaccard similarity of the words of two near duplicates."""
+from .tuning import TUNING
 
 
 class Diversity:
-    """Re-ranks items by score = -rank - USED log(1 + times shown) - RECENT [shown recently].
+    """Re-ranks items by score = -rank - weight_used log(1 + times shown) - weight_recent [shown recently].
 
     Counts take effect at the next `settle`, at the end of an iteration, and random numbers depend on the asking
     episode. So the order in which the episodes of an iteration ask does not matter.
     """
 
-    def __init__(self, *, seed: int = 0, demote: float = DEMOTE) -> None:
+    def __init__(self, *, seed: int = 0, demote: float = TUNING.demotion) -> None:
         self._seed, self._demote = seed, demote
         self._uses: Counter[str] = Counter()
         self._lately: frozenset[str] = frozenset()
@@ -54,8 +41,12 @@ class Diversity:
         tie_breaks = {item: rng.random() for item in sorted(items)}
 
         def score(item: str) -> float:
-            rank = sum(other > items[item] + TIE for other in items.values())
-            return -rank - USED * math.log1p(self._uses[item]) - RECENT * (item in self._lately)
+            rank = sum(other > items[item] + TUNING.tie for other in items.values())
+            return (
+                -rank
+                - TUNING.weight_used * math.log1p(self._uses[item])
+                - TUNING.weight_recent * (item in self._lately)
+            )
 
         order = sorted(items, key=lambda item: (-score(item), tie_breaks[item]))
         if len(order) > 1 and order[0] in self._lately and rng.random() < self._demote:
@@ -91,7 +82,7 @@ class Diversity:
 
 
 class DiverseLibrary:
-    """A library with diverse recall. It recalls WIDER times as many items, re-ranks and truncates them."""
+    """A library with diverse recall. It recalls `TUNING.wider` times as many items, re-ranks and truncates them."""
 
     def __init__(self, library: ExperienceLibrary, diversity: Diversity) -> None:
         self._library, self._diversity = library, diversity
@@ -100,7 +91,7 @@ class DiverseLibrary:
         self, state_or_text: State | str, *, k: int = 5, budget_tokens: int | None = None, **how: Any
     ) -> Recollection:
         """Return what the library recalls, with its items re-ranked."""
-        recalled = self._library.recall(state_or_text, k=k * WIDER, **how)
+        recalled = self._library.recall(state_or_text, k=k * TUNING.wider, **how)
         hits = {hit.what.id: hit for hit in recalled.items if isinstance(hit.what, Item)}
         if not hits:
             return self._library.recall(state_or_text, k=k, budget_tokens=budget_tokens, **how)
@@ -132,7 +123,7 @@ def merge_pass(library: ExperienceLibrary) -> int:
     return fewer
 
 
-def chunks(items: Iterable[Item], size: int = CHUNK) -> list[list[Item]]:
+def chunks(items: Iterable[Item], size: int = TUNING.compared_items) -> list[list[Item]]:
     """Return the items in chunks: the first remaining item with those most similar to it."""
     remaining, result = list(items), []
     while remaining:
@@ -164,7 +155,7 @@ def _mergeable(first: Item, other: Item) -> bool:
         other.steps,
         other.trust,
     )
-    return same and _marks(first) == _marks(other) and likeness(first, other) >= ALIKE
+    return same and _marks(first) == _marks(other) and likeness(first, other) >= TUNING.min_similarity
 
 
 def likeness(first: Item, other: Item) -> float:

@@ -18,12 +18,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.trainers.rollouts.rollout import current_session
 
-REMEMBERED = 32
-"""Newest differences kept per item."""
-SCORED = 128
-"""Newest outcomes kept per task."""
-KNOWN = 20_000
-"""Maximum number of items, and of tasks, with records. The least recently updated one is dropped."""
+from .tuning import TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +123,11 @@ class Gated:
 
     def record_differences(self, item: str, differences: Iterable[float]) -> None:
         """Record an item's effect: the outcome of each consumer minus the mean of its control siblings."""
-        _remember(self._records, item, differences, REMEMBERED)
+        _remember(self._records, item, differences, TUNING.remembered_verdicts)
 
     def record_scores(self, task: str, outcomes: Iterable[float]) -> None:
         """Record the outcomes of episodes of a task without guidance."""
-        _remember(self._scores, task, outcomes, SCORED)
+        _remember(self._scores, task, outcomes, TUNING.scored_episodes)
 
     def drain(self) -> list[dict[str, Any]]:
         """Return and clear the logged answers; equal answers appear once, with their number as `times`."""
@@ -155,7 +150,7 @@ def _remember(records: dict[str, list[float]], key: str, values: Iterable[float]
     """Append values to a record, and drop the oldest values and records."""
     # pop and insert moves the key to the end, so the first key is the least recently updated
     records[key] = [*records.pop(key, ()), *values][-most:]
-    while len(records) > KNOWN:
+    while len(records) > TUNING.known_texts:
         del records[next(iter(records))]
 
 

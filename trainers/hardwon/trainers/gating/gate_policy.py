@@ -23,13 +23,12 @@ from hardwon.trainers.prompting.compact import JUDGE
 from hardwon.trainers.rollouts.rollout import current_session
 
 from .gate import Judgement, Question
+from .tuning import TUNING
 
 GateAnswer = Literal["accept", "refine", "reject"]
 """The possible answers."""
 QUESTION = f"mean score 0 . 1 2 3 4 5 6 7 8 9 , with it {JUDGE}"
 """All words of a question except those of the text; a word tokenizer must know them."""
-MOST = 64
-"""Maximum number of tokens of a refined text."""
 _MARKS = re.compile("[<>]")
 """Characters of the marks of compact prompts."""
 
@@ -76,7 +75,7 @@ class PolicyGate:
         request = Request(
             self.prompt(question, "refine"),
             self._role,
-            max_tokens=MOST,
+            max_tokens=TUNING.refined_tokens,
             temperature=0.0,
             stop=(self._prompts.end,),
             session=current_session(),

@@ -20,6 +20,8 @@ from hardwon.memory.values.prospects import Prospects, look_around
 from hardwon.memory.values.repertoire import Repertoire
 from hardwon.trainers.rollouts.rollout import current_instance
 
+from .tuning import TUNING
+
 Instance = tuple[str, int]
 """A task instance: the split that the environment is reset with, and the seed."""
 
@@ -39,8 +41,6 @@ PASSED = frozenset(
     }
 )
 """Names of the library's attributes that show nothing of one task instance, and are passed through."""
-MOST = 256
-"""Candidates per kind that a recall looks through at most for those of other task instances."""
 
 
 class OtherWorlds:
@@ -76,10 +76,10 @@ class OtherWorlds:
             enough = len(kept.items) >= k and len(kept.steps) >= k
             # a wider recall ranks in another order: where nothing is left out, the answer is that of serving
             is_whole = (len(kept.items), len(kept.steps)) == (len(recalled.items), len(recalled.steps))
-            if enough or is_whole or exhausted or wanted >= MOST or not k:
+            if enough or is_whole or exhausted or wanted >= TUNING.recalled_steps or not k:
                 break
             # only as wide as needed: most task instances have few recorded episodes
-            wanted = min(MOST, wanted * 4)
+            wanted = min(TUNING.recalled_steps, wanted * 4)
         return _shorten(kept, k, budget_tokens)
 
     def check(self, state: State, action: str, *, again: bool = False) -> Verdict:

@@ -17,12 +17,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.prompts import clean
 from hardwon.trainers.algorithms.outcomes import name_outcome
 
-EPISODES = 2
-"""Episodes that are shown at most: those of the nearest steps."""
-STEPS = 12
-"""Steps of an episode that are shown at most: the last ones, which led to its end."""
-LONGEST = 300
-"""Characters of a state or a result that are shown."""
+from .tuning import TUNING
 
 
 class PastedEpisodes:
@@ -42,7 +37,7 @@ class PastedEpisodes:
             raise ConfigError("PastedEpisodes has no library to read; give it to an agent, or call attach(library).")
         hits = (hit.what for hit in context.recollection.steps)
         steps = [step for step in hits if isinstance(step, Step) and step.why.trajectory and not step.why.untrusted]
-        names = list(dict.fromkeys(step.why.trajectory for step in steps))[:EPISODES]
+        names = list(dict.fromkeys(step.why.trajectory for step in steps))[: TUNING.pasted_episodes]
         if not names:
             return None
         text = "\n".join(render_episode(self._library.trajectory(name)) for name in names)
@@ -58,9 +53,9 @@ def render_episode(episode: Trajectory) -> str:
 
 def _render(episode: Trajectory) -> Iterator[str]:
     yield f"An earlier episode. Outcome: {name_outcome(episode)}."
-    steps = episode.steps[-STEPS:]
+    steps = episode.steps[-TUNING.pasted_steps :]
     if steps:
-        yield f"It saw: {clean(steps[0].pre.observation, LONGEST)}"
+        yield f"It saw: {clean(steps[0].pre.observation, TUNING.max_characters)}"
     for step in steps:
         reward = f" (reward {step.reward:+.2f})" if step.reward else ""
-        yield f"- {step.action}: {clean(step.post.feedback or step.post.observation, LONGEST)}{reward}"
+        yield f"- {step.action}: {clean(step.post.feedback or step.post.observation, TUNING.max_characters)}{reward}"

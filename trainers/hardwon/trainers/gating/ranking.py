@@ -21,8 +21,7 @@ from hardwon.trainers.models.adapters import WithoutAdapters
 from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.demonstration import build_sample
 
-BETA = 0.1
-"""Scale of the log-ratios."""
+from .tuning import TUNING
 
 
 class PreferenceValue:
@@ -53,7 +52,7 @@ class PreferenceValue:
             sample = build_sample(self._prompts, self._prompt, action, choices, self._role, 0, "", "", "", "", 0)
             ratio = await self._measure(pack_samples([sample], {"": [0.0]}))
             # rounded, because two passes over equal weights differ in the last digits
-            self._judged[action] = Estimate(round(BETA * ratio, 5), ENOUGH)
+            self._judged[action] = Estimate(round(TUNING.beta * ratio, 5), ENOUGH)
         return self._judged[action]
 
     async def _measure(self, streams: Sequence[PackedSequence]) -> float:

@@ -39,10 +39,9 @@ from .base import Parts, load_weights, weights_of
 from .marking import mark_steps
 from .note_generators import format_path
 from .supervised_stage import SupervisedStage, plan_stage
+from .tuning import TUNING
 from .verdicts import build_other, weigh_sampled
 
-SHOWN = 6
-"""Newest keys that a decision sees."""
 _PLAIN: dict[str, Any] = {"learn": False, "guardrails": False, "recall_k": 0, "retries": 0}
 """Members neither learn nor recall: all they know of the team is what it shares."""
 _SESSION: ContextVar[str] = ContextVar("hardwon_team_session", default="")
@@ -97,7 +96,7 @@ class EngineAdmission:
     def prompt(self, candidate: SharingInput) -> tuple[int, ...]:
         """Return the tokens of the question: the task, the newest keys, and the step."""
         step = f"{candidate.key}\n{candidate.value}"
-        sections = {"task": candidate.task, "keys": candidate.keys[-SHOWN:], "observation": step}
+        sections = {"task": candidate.task, "keys": candidate.keys[-TUNING.shown_items :], "observation": step}
         return self._prompts.query(Query("share", sections))
 
 

@@ -18,9 +18,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.runtime.teams.sharing_policy import LogisticAdmission, Vector
 from hardwon.runtime.teams.team import TeamResult
 
-EPS = 1e-6
-"""Avoids division by zero when all rewards are equal."""
-
+from .tuning import TUNING
 
 # -- credit ---------------------------------------------------------------------------------------
 
@@ -33,7 +31,7 @@ def run_reward(aggregate: float, first: float, *, earliness: float = 1.0, first_
 def base_advantages(rewards: Sequence[float]) -> list[float]:
     """Return (R - mean) / (std + eps) for each run of one task; 0 if all are equal."""
     mean, std = fmean(rewards), pstdev(rewards)
-    return [(reward - mean) / (std + EPS) for reward in rewards]
+    return [(reward - mean) / (std + TUNING.epsilon) for reward in rewards]
 
 
 def credit(base: float, reward: float, used: bool, *, usage_weight: float = 1.0) -> float:

@@ -13,10 +13,8 @@ from hardwon.trainers.algorithms.samples import Ids, PackedSequence
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.prompting.base import PromptFormat, Purpose, Query
 
-LITTLE = 0.1
-"""Probability of the two words together below which a base does not obey."""
-FLAT = 0.1
-"""Range of P(yes) over the texts below which the text hardly matters."""
+from .tuning import TUNING
+
 PURPOSES: Mapping[str, Purpose] = {"guide": "guide", "extractor": "keep", "admission": "share"}
 """The question of each deciding role, by its name."""
 _TASK = "Put the things where they belong."
@@ -58,9 +56,9 @@ class Look:
     def explain(self, role: str) -> str | None:
         """Return a warning in words, or None if the base obeys and the text matters."""
         problems = []
-        if self.mass < LITTLE:
+        if self.mass < TUNING.min_mass:
             problems.append(f"puts {self.mass:.1%} of its probability on the two words of its question")
-        if self.spread < FLAT:
+        if self.spread < TUNING.min_range:
             answers = ", ".join(f"{p:.2f}" for p in self.yes)
             problems.append(f"answers nearly the same whatever it reads (P(yes) is {answers})")
         if not problems:

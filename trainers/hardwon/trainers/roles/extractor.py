@@ -31,8 +31,8 @@ from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
+from hardwon.trainers.workers.background import Background
 
-from .async_reader import Background
 from .base import Parts, load_weights, weights_of
 from .item_reward import Buffer, Measure as Measure, row_of, to_streams, uses_of
 from .marking import mark_lessons

@@ -16,13 +16,8 @@ from hardwon.memory import Trajectory
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 from hardwon.trainers.prompting.base import Verdicts
 
+from .tuning import TUNING
 from .verdicts import sort_words, weigh
-
-SHRINK = 2.0
-"""An item with n uses counts n / (n + SHRINK) of its mean effect."""
-
-RARELY = 0.1
-"""Least probability of a trial that the weight of a verdict assumes."""
 
 Measure = Literal["difference", "sign", "outcome"]
 """Reward of a use: outcome with the item minus control, the sign of that, or the outcome alone mapped to -1 and 1."""
@@ -54,7 +49,7 @@ def worth(
 ) -> float | None:
     """Return the reward of an item, or None without informative uses.
 
-        r(e) = clip(mean over consuming episodes of [R - mean of the control siblings], -1, 1) n / (n + SHRINK)
+        r(e) = clip(mean over consuming episodes of [R - mean of the control siblings], -1, 1) n / (n + shrinkage)
                - cost tokens / length
 
     Groups need consumers and control siblings, except with the measure `outcome`, which makes no comparison.
@@ -65,7 +60,7 @@ def worth(
     if not n:
         return None
     value = sum(_value(use, measure) * len(use.shown) for use in informative) / n
-    return max(-1.0, min(1.0, value)) * n / (n + SHRINK) - cost * tokens / length
+    return max(-1.0, min(1.0, value)) * n / (n + TUNING.shrinkage) - cost * tokens / length
 
 
 def _value(use: Use, measure: Measure) -> float:
@@ -315,5 +310,5 @@ def _choose_word(sample: BufferedSample, gain: float, verdicts: Verdicts) -> tup
     yes, no = sort_words(verdicts, sample.row)
     keeps, skips = weigh(yes, no, gain)
     # skipped candidates are tried less often, so each that is tried counts for those that are not
-    share = max(sample.tried or 0.0, RARELY)
+    share = max(sample.tried or 0.0, TUNING.min_trial_probability)
     return (yes, keeps / share) if keeps else (no, skips / share)

@@ -27,6 +27,8 @@ from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.prompting.base import PromptFormat, Query
 from hardwon.trainers.prompting.compact import CompactFormat
 
+from .tuning import TUNING
+
 ROLE = "extractor"
 """Default role whose weights write."""
 WORDS = f"add update return : {' '.join(map(str, range(1, 10)))}"
@@ -92,16 +94,11 @@ def ways(trajectory: Trajectory) -> list[Candidate]:
     return list(candidates.values())
 
 
-MOST_LESSONS = 8
-"""Lessons that an episode offers at most."""
-
-
 def lessons(trajectory: Trajectory) -> list[Candidate]:
     """Return the lessons of an episode's decisive steps: those with a reward, and the first failure of each action.
 
     They are lines such as `put milk in fridge: rewarded`, for any environment; see `rendering.render_lesson`. A
-    rewarded step comes with the steps that prepared it. Of more than MOST_LESSONS, those with the largest rewards are
-    kept.
+    rewarded step comes with the steps that prepared it. Those with the largest rewards are kept.
     """
     candidates: dict[str, tuple[float, Candidate]] = {}
     for number, step in enumerate(trajectory.steps):
@@ -112,7 +109,7 @@ def lessons(trajectory: Trajectory) -> list[Candidate]:
         text = render_lesson(step, preparation)
         evidence = tuple(each.id for each in (*preparation, step) if each.id is not None)
         candidates[finding] = abs(step.reward), Candidate(text, step.pre, evidence, _kind_of(step), finding)
-    best = sorted(candidates.items(), key=lambda each: -each[1][0])[:MOST_LESSONS]
+    best = sorted(candidates.items(), key=lambda each: -each[1][0])[: TUNING.max_lessons]
     kept = {finding for finding, _ in best}
     return [each for finding, (_, each) in candidates.items() if finding in kept]
 

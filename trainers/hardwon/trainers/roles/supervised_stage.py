@@ -22,13 +22,10 @@ from hardwon.trainers.models.adapters import copy_adapter, has_adapters
 from hardwon.trainers.prompting.base import Verdicts
 
 from .base import Parts
+from .tuning import TUNING
 from .verdicts import build_row
 
 POLICY = "policy"
-HELD_OUT = 5
-"""Subjects of which one is held out, to measure the answers on."""
-MEASURED = 64
-"""Held-out questions that are asked at most: half of them with the answer yes, if there are as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +41,10 @@ class Marked:
 def split_marked(marked: Sequence[Marked]) -> tuple[list[Marked], list[Marked]]:
     """Return the questions to learn from, and those to measure.
 
-    One of HELD_OUT subjects is measured; of fewer, one; and none of a single one.
+    One of `TUNING.held_out` subjects is measured; of fewer, one; and none of a single one.
     """
     subjects = list(dict.fromkeys(each.about for each in marked))
-    every = max(2, min(HELD_OUT, len(subjects)))
+    every = max(2, min(TUNING.held_out, len(subjects)))
     held_out = {subject for number, subject in enumerate(subjects) if number % every == every - 1}
     return [each for each in marked if each.about not in held_out], [each for each in marked if each.about in held_out]
 
@@ -88,7 +85,7 @@ class SupervisedStage:
         if has_adapters(model) and POLICY in model.peft_config:
             copy_adapter(model, POLICY, self._role)
         learned, held_out = split_marked(marked)
-        self._held_out = balance(held_out, MEASURED, self._parts.seed) or held_out[:MEASURED]
+        self._held_out = balance(held_out, TUNING.measured, self._parts.seed) or held_out[: TUNING.measured]
         if not learned or self.learning is None:
             return None
         tell(f"{self._role}: {len(learned)} questions with known answers, {sum(each.is_yes for each in learned)} yes")

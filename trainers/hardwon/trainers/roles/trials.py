@@ -11,7 +11,7 @@ Half of the episodes of an arm in a task instance are shown what recall gives to
 one candidate. The difference in outcome is what the candidate adds: a text that repeats a recalled item adds nothing.
 A candidate is never tried in the task instance that it was learned from. A trial in an instance that it is not about
 shows nothing, and recall would not show it there either. So instances that a waiting candidate is about are played: of
-`OFFERED` times as many, those that share the rarest words with a candidate.
+`TUNING.looked_at` times as many, those that share the rarest words with a candidate.
 """
 
 from collections import Counter
@@ -27,11 +27,7 @@ from hardwon.trainers.rollouts.candidate import repeats
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .item_reward import Measure, Use, is_gain, worth
-
-OFFERED = 8
-"""Task instances that are looked at for each one that is played, while candidates wait."""
-WAITING = 256
-"""Largest number of candidates that wait for a trial. The oldest one without any trial is dropped."""
+from .tuning import TUNING
 
 
 @dataclass(slots=True)
@@ -87,7 +83,7 @@ class Trials:
             return [trial.item.id]
         self._trials[trial.item.id] = trial
         untried = [name for name, other in self._trials.items() if not other.uses]
-        dropped = untried[: max(0, len(self._trials) - WAITING)]
+        dropped = untried[: max(0, len(self._trials) - TUNING.max_waiting)]
         for name in dropped:
             del self._trials[name]
         return dropped

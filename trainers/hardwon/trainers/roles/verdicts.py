@@ -6,12 +6,14 @@
 The gradient of a decision's expected reward is p_yes p_no (r_yes - r_no). Both probabilities are known, so nothing
 needs to be sampled for it. But it vanishes where the decision is certain, and a pretrained base is certain before it
 has learned anything: it says the same word whatever it reads, and the first updates of a small batch push it further.
-Such a decision is never left again. So the better word is trained, and its probability counts as FLOOR at least:
+Such a decision is never left again. So the better word is trained, and its probability counts as `min_probability` at
+least:
 
-    |r_yes - r_no| max(p_better, FLOOR) (1 - p_better)
+    |r_yes - r_no| max(p_better, min_probability) (1 - p_better)
 
-Between FLOOR and 1 - FLOOR this is the exact gradient of the expected reward. Beyond, it has the same sign and does not
-vanish where the decision is certain and wrong. Where the difference is noise around 0, the decision moves to 1/2.
+Between `min_probability` and 1 less it this is the exact gradient of the expected reward. Beyond, it has the same sign
+and does not vanish where the decision is certain and wrong. Where the difference is noise around 0, the decision moves
+to 1/2.
 """
 
 import math
@@ -19,10 +21,7 @@ import math
 from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.prompting.base import Verdicts
 
-FLOOR = 0.25
-"""Least probability of the better word that its weight assumes."""
-LEAST = 1e-30
-"""Least probability of a word in a sample; a probability can underflow to 0."""
+from .tuning import TUNING
 
 
 def build_row(
@@ -31,7 +30,7 @@ def build_row(
     """Return one of the two words as a sample. Only its first token is a choice."""
     allowed: tuple[Allowed, ...] = tuple(verdicts.trie.allowed(word[:at]) for at in range(len(word)))
     forced = len(word) - 1
-    logprobs = (math.log(max(probability, LEAST)), *(0.0,) * forced)
+    logprobs = (math.log(max(probability, TUNING.min_weight)), *(0.0,) * forced)
     return Sample(prompt, word, logprobs, (True, *(False,) * forced), allowed, role, version, "", "", "", trace, 0)
 
 
@@ -58,19 +57,21 @@ def sort_words(verdicts: Verdicts, sample: Sample) -> tuple[Sample, Sample]:
 def weigh(yes: Sample, no: Sample, gain: float) -> tuple[float, float]:
     """Return the weights of the two words of a decision. The worse word has 0."""
     if gain >= 0:
-        return gain * max(_get_probability(yes), FLOOR), 0.0
-    return 0.0, -gain * max(_get_probability(no), FLOOR)
+        return gain * max(_get_probability(yes), TUNING.min_probability), 0.0
+    return 0.0, -gain * max(_get_probability(no), TUNING.min_probability)
 
 
 def weigh_sampled(sample: Sample, other: Sample, advantage: float) -> tuple[float, float]:
     """Return the weights of the sampled word and of the other one, where only the first has an advantage.
 
     A word with a negative advantage trains the other word. The expected gradient is that of the policy gradient,
-    except where the other word is less probable than FLOOR.
+    except where the other word is less probable than `min_probability`.
     """
     if advantage >= 0:
         return advantage, 0.0
-    return 0.0, -advantage * max(_get_probability(other), FLOOR) / max(_get_probability(sample), LEAST)
+    return 0.0, -advantage * max(_get_probability(other), TUNING.min_probability) / max(
+        _get_probability(sample), TUNING.min_weight
+    )
 
 
 def _get_probability(row: Sample) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.roles.async_reader import Background
+from hardwon.trainers.workers.background import Background
 
 
 async def said(word):
