@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from tests.trainers.folder_base import CHATML, SPECIAL, build_chat_tokenizer
+from tests.trainers.prompting.record import compare_record
 
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import CannotLearn, ConfigError
@@ -16,7 +17,6 @@ from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.prompting.base import Query
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.prompting.instructions import INSTRUCTIONS
-from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.prompting.template import ChatTemplate
 
 TOKENIZER = build_chat_tokenizer()

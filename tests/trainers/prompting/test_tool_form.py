@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from tests.trainers.folder_base import CHATML, HERMES, TOOL_MARKS, build_chat_tokenizer
+from tests.trainers.prompting.record import compare_record
 
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.conversation import Conversations, PromptBuilder
 from hardwon.trainers.engines.grammar import PLAIN
 from hardwon.trainers.prompting.chat import ChatFormat
-from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.prompting.template import ChatTemplate
 
 TOKENIZER = build_chat_tokenizer(HERMES, more=TOOL_MARKS)

@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, let_end
+from tests.trainers.prompting.record import compare_record
 
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.runtime import Agent
@@ -16,7 +17,6 @@ from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.rendering import encode_text
 from hardwon.trainers.prompting.chat import ChatFormat
-from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.rollouts.rollout import _EPISODE, GivenGuidance, Spec, TokenPolicy, _Episode, collect
 
 TOKENIZER = build_chat_tokenizer()

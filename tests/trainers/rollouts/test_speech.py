@@ -10,6 +10,7 @@ import torch
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from tests.trainers.corridor import Corridor
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, save_base
+from tests.trainers.prompting.record import compare_record
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step
 from hardwon.memory.errors import ConfigError, PolicyFailure
@@ -24,7 +25,6 @@ from hardwon.trainers.engines.base import Completion
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
-from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.rollouts.demonstration import DemonstrationPolicy
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, current_episode, enter_episode
 from hardwon.trainers.rollouts.speech import find_line_ends

@@ -16,6 +16,7 @@ from tests.trainers.folder_base import (
     keep_requests,
     save_base,
 )
+from tests.trainers.prompting.record import compare_record
 from tests.trainers.rollouts.test_chat_rollout import assert_continued, assert_rendered
 from tests.trainers.rollouts.tool_desk import BankClient
 
@@ -32,7 +33,6 @@ from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.prompting.chat_model import EngineChatModel
-from hardwon.trainers.prompting.record import compare_record
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 from hardwon.trainers.serving import load_policy, load_roles
 from hardwon.trainers.session import Session

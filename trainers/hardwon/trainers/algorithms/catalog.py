@@ -14,15 +14,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from hardwon.memory.errors import UnknownName
 
 T = TypeVar("T")
 
-EvidenceMark = Literal["C", "P", "N", "A", "F", ""]
-"""What the implementation was checked against: the authors' code (C), the text of the paper (P), notes of others (N),
-the abstract alone (A), or a port of others (F). Empty for methods of this project."""
 ROOMS = ("hardwon.trainers.config.sources", "hardwon.trainers.methods")
 """Modules whose import registers all parts."""
 
@@ -41,7 +38,8 @@ class Card:
     paper: str = ""
     """Identifier of the paper, or its title where no identifier was verified."""
     evidence: str = ""
-    """Letters of `EvidenceMark`."""
+    """What it was checked against: the authors' code (C), the text of the paper (P), notes of others (N), the abstract
+    alone (A), or a port of others (F). Empty for parts of this project."""
     reading: str = ""
     """The reading that was chosen where texts differ or are silent; empty if there was nothing to choose."""
     unseen: str = ""

@@ -19,7 +19,6 @@ from .blocks.branching import EntropyBranching, list_turns
     "AEPO (credit)",
     "arXiv:2510.14545",
     evidence="F",
-    name="aepo",
     needs=("entropy",),
     tree=True,
     reading="entropies of turns in place of tokens; the factor is clamped at 0, below which the sign would flip",

@@ -16,7 +16,6 @@ from .blocks.trees import group_trees
     "APPO (credit)",
     "arXiv:2606.12384",
     evidence="C",
-    name="appo",
     tree=True,
     reading="O is 1 with one update per batch, so the factor 1 + b O is left out; branches themselves are not trained",
     settings={"tasks.compose.appo": {}},

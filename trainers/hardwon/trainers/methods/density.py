@@ -13,7 +13,6 @@ from hardwon.trainers.algorithms.shapers import set_rewards
     "Practitioner's guide (density)",
     "arXiv:2510.01132",
     evidence="C A",
-    method="density",
     example={"roles.policy.credit.name": "reinforce", "roles.policy.shape.density.k": 2},
 )
 def density(siblings: Sequence[Trace], *, k: int = 1) -> list[Trace]:

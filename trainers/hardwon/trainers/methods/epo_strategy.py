@@ -12,7 +12,6 @@ from hardwon.trainers.algorithms.catalog import PARTS
     "EPO (explicit strategies)",
     "arXiv:2502.12486",
     evidence="C",
-    name="epo-strategy",
     needs=("steps",),
     reading="the strategy is what the policy says before each action (`speech`), so one model writes and follows it; "
     "the mean of the group is subtracted, because weights of 0 and more imitate every strategy",

@@ -12,7 +12,6 @@ from hardwon.trainers.algorithms.catalog import PARTS
     "HiPER (HAE)",
     "arXiv:2602.16165",
     evidence="C",
-    name="hae",
     needs=("tags",),
     reading="a segment begins where the policy chooses the tag `planning`; values are means of the siblings' returns "
     "in a situation in place of critic heads, and a turn at a boundary has the sum of both advantages",

@@ -14,7 +14,6 @@ from .blocks.pairs import PlacePair, list_pairs, weigh_pairs
     "LearNAT (step preferences)",
     "arXiv:2502.04327",
     evidence="C",
-    name="learnat",
     needs=("part",),
     reading="a verified part is the share of the reference's actions, in place of nodes of a syntax tree; siblings are "
     "the group's turns in one situation, in place of a search tree",

@@ -14,7 +14,6 @@ from hardwon.trainers.algorithms.catalog import PARTS
     "Demystifying agentic reasoning (overlong)",
     "arXiv:2510.11701",
     evidence="C",
-    method="overlong",
     settings={"roles.policy.loss.kind": "ppo", "roles.policy.loss.low": 0.2, "roles.policy.loss.high": 0.28},
     example={"roles.policy.shape.overlong.limit": 8, "roles.policy.shape.overlong.buffer": 3},
 )

@@ -25,7 +25,6 @@ from hardwon.trainers.algorithms.samples import Rollout
     evidence="A N",
     name="repair",
     demonstrations=True,
-    method="repair",
     needs=("steps",),
     reading="the corrected step is a demonstration's in that situation, and not trained",
     unseen="the bound below which a step is wrong: 0.5",

@@ -12,7 +12,6 @@ from hardwon.trainers.algorithms.shapers import set_rewards
     "PROVE (graduated validity)",
     "arXiv:2606.03892",
     evidence="A",
-    name="rungs",
     needs=("calls",),
     reading="no code and no formula was found: the rungs are the abstract's, equally spaced; the price of a call "
     "beyond the shortest success is multiplied by the share of siblings that succeed (own)",

@@ -15,7 +15,6 @@ from hardwon.trainers.algorithms.shapers import is_readable
     evidence="N",
     reading="quality is the outcome, or the score of a judge if a source gives one",
     unseen="the weights of the stages (format 0.2) and the form of the length-aware BLEU (left out)",
-    method="stages",
     example={"roles.policy.shape.stages.format": 0.2},
 )
 def stages(siblings: Sequence[Trace], *, format: float = 0.2) -> list[Trace]:

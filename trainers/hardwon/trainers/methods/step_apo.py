@@ -13,7 +13,6 @@ from .blocks.pairs import average_outcomes, list_pairs, weigh_pairs
     "CPL (Step-APO)",
     "arXiv:2409.08642",
     evidence="A P",
-    name="step-apo",
     reading="values are the mean outcomes of the siblings in a situation in place of a tree search with a value model, "
     "and a step is an action",
     unseen="the form of the margin: A(chosen) - A(rejected)",

@@ -14,7 +14,6 @@ from .blocks.pairs import PlacePair, average_outcomes, list_situations, weigh_pa
     "Step-level Q models (training)",
     "arXiv:2409.09345",
     evidence="C",
-    name="step-q",
     reading="siblings of a situation in place of a search tree; at least two visits of both actions and a gap of 0.1 "
     "(own), because the order of single visits is noise",
     settings={

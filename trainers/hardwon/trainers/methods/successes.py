@@ -27,7 +27,6 @@ COPY = "copy of "
     "arXiv:2505.16282",
     evidence="C",
     name="successes",
-    method="successes",
     reading="the copy keeps the log-probabilities of its own sampling, where the authors compute them anew",
     example={
         "environment.params": "numLocations=5, includeDoors=0, numDistractorItems=0",

@@ -25,7 +25,6 @@ def list_path(trace: Trace) -> Node:
     "TreePS-RAG",
     "arXiv:2601.06922",
     evidence="N A",
-    name="tree",
     tree=True,
     unseen="how local and global parts are combined: V(n) - V(parent), with V(n) - V(root) as an option",
     settings={"tasks.compose.tree": {}},

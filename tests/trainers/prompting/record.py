@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hardwon.runtime.llm.conversation import Conversation
-
-from .chat import ChatFormat
+from hardwon.trainers.prompting.chat import ChatFormat
 
 
 @dataclass(slots=True)
