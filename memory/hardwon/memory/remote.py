@@ -177,7 +177,8 @@ class RemoteLibrary(ExperienceLibrary):
         episodes = [
             trajectory if trajectory.id else replace(trajectory, id=uuid.uuid4().hex) for trajectory in trajectories
         ]
-        answer = self._wire.send("POST", "episodes", {"episodes": plain(list[Trajectory], episodes)})
+        body = {"episodes": plain(list[Trajectory], episodes)}
+        answer = self._wire.answer("POST", "episodes", has_key=False, json=body)
         return self._check_count(read(list[str], answer["ids"]), episodes)
 
     def receive(self, trajectories: Iterable[Trajectory], *, writer: str, trust: Trust) -> list[str]:

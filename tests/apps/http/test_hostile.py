@@ -274,3 +274,35 @@ def test_a_lookup_has_an_upper_length(client, path):
     answer = client.post(path, json=body)
     assert answer.status_code == 422
     assert "200,000" in answer.json()["detail"]
+
+
+TROUBLE = {
+    "deleted": lambda file: file.unlink(),
+    "emptied": lambda file: file.write_bytes(b""),
+    "another file": lambda file: file.write_bytes(b"no library" * 1000),
+    "damaged row": lambda file: harm(file, "UPDATE items SET record = '{'"),
+    "damaged schema": lambda file: harm(file, "DROP TABLE usages"),
+    "tokens": lambda file: file.with_name(file.name + ".tokens").write_text("{[["),
+    "nothing": lambda file: None,
+}
+
+
+@pytest.mark.parametrize("kind", TROUBLE)
+def test_a_client_gets_the_name_of_the_library_and_no_folder(own, kind, caplog):
+    """Of an error of the library, its token file or an import. The log has the whole path."""
+    with Plain(create_app(own), base_url="http://127.0.0.1:8420", raise_server_exceptions=False) as client:
+        assert client.get("/v1/stats").status_code == 200
+        TROUBLE[kind](own)
+        answers = [
+            client.get(path) for path in ("/v1/items", "/v1/stats", "/v1/verify", "/healthz", "/v1/explain/step:9")
+        ]
+        answers += [client.get("/v1/items?namespace=other"), client.post("/v1/import", content=b"{nope}")]
+        answers += [client.post("/v1/items", json={"items": [ITEM]}, headers={"Idempotency-Key": "k"})]
+    for answer in answers:
+        assert str(own.parent) not in answer.text
+        assert "/tmp/" not in answer.text
+    refused = [answer.json()["detail"] for answer in answers if answer.status_code >= 400]
+    assert refused
+    if kind in ("deleted", "emptied", "another file"):
+        assert any(own.name in detail for detail in refused), refused
+        assert str(own) in caplog.text

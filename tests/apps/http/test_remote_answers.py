@@ -5,6 +5,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -143,6 +144,47 @@ def test_a_write_whose_answer_was_lost_is_done_once(tmp_path):
         assert (first.json(), first.status_code) == (second.json(), second.status_code)
         assert other.json()["id"] != first.json()["id"]
         assert len(client.get("/v1/bank/entries?task=t").json()["entries"]) == 2
+
+
+REQUESTS: dict[str, Any] = {
+    "/v1/bank/entries?task=t": [{"team": "a", "key": "k", "value": value} for value in "vw"],
+    "/v1/bank/pull?task=t": [{"entry": 1, "reader": reader} for reader in "rs"],
+    "/v1/items": [{"items": [{"kind": "insight", "title": f"{word} title of its own"}]} for word in ("a", "another")],
+    "/v1/items/in-1/pin": [{"pinned": pinned} for pinned in (True, False)],
+    "/v1/items/in-1/retire": [{"why": why} for why in ("it is old", "it is wrong")],
+    "/v1/items/in-1/undo": [None, None],
+    "/v1/episodes": [{"episodes": [{"task": task, "steps": [], "success": True, "score": 1.0}]} for task in "tu"],
+    "/v1/import?trust=trusted": [b"", b"\n"],
+}
+
+
+@pytest.mark.parametrize("path", REQUESTS)
+def test_a_key_is_that_of_one_request(path, tmp_path):
+    """The same request gets the first answer. Another one, with the same key, is refused and changes nothing."""
+    with ExperienceLibrary.open(tmp_path / "a.db") as local:
+        local.add(Item("insight", "the first title", id="in-1"))
+        local.update("in-1", title="the second title")
+        local.bank("t").put("a", "older", "v")
+
+    def post(path, body):
+        content: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
+        with serve(tmp_path) as client:
+            answer = client.post(path, headers={"Idempotency-Key": "k"}, **content)
+        with ExperienceLibrary.open(tmp_path / "a.db") as local:
+            return answer, local.digest()
+
+    body, other_body = REQUESTS[path]
+    first, digest = post(path, body)
+    assert first.is_success, first.text
+    others = [("/v1/items/in-1/release", {"why": "another route"}), ("/v1/items/in-2/undo", None)]
+    others += [] if body is None else [(path, other_body)]
+    for other in others:
+        answer, after = post(*other)
+        assert (answer.status_code, answer.json()["error"], after) == (422, "KeyTaken", digest)
+        assert "Idempotency-Key" in answer.json()["detail"]
+    again, after = post(path, body)
+    assert (again.json(), after) == (first.json(), digest)
+    assert post("/v1/bank/entries?task=t&namespace=n", REQUESTS["/v1/bank/entries?task=t"][0])[0].is_success
 
 
 def serve(folder):

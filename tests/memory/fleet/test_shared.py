@@ -175,16 +175,71 @@ def test_recording_is_idempotent_and_another_episode_is_refused(connect, episode
     assert len(settle(one, two)) == 1
 
 
-def test_a_repeated_write_gets_the_first_answer(connect):
-    with connect() as library:
-        writes = {
-            "a1": lambda: library.add(make_item(1)).status,
-            "a2": lambda: str(library.bank("t").put("team", "key", "value")),
-        }
-        answers = [library.once(key, write) for key, write in writes.items()]
-    with connect() as library:
-        assert [library.once(key, write) for key, write in writes.items()] == answers
-        assert len(library.items()) == len(library.bank("t").entries()) == 1
+class Killed(BaseException):
+    """Ends a process after its write and before its answer."""
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_write_that_comes_again_to_another_host_is_done_once(is_killed, connect, episode, tmp_path, monkeypatch):
+    """The first host answers, or it is killed after the write is in the log and before it notes the answer."""
+    with ExperienceLibrary.open(tmp_path / "other.db") as other:
+        other.record(episode("close drawer", id="other"))
+        other.export_jsonl(tmp_path / "export.jsonl")
+    one, two = connect("a"), connect("b")
+    one.add(make_item(0, id="in-0"))
+    entry = one.bank("t").put("team", "older", "value")
+    changes = {
+        "add": lambda library: library.add(make_item(1)).item_id,
+        "no change": lambda library: library.add(make_item(0)).status,
+        "score": lambda library: str(library.feedback("in-0", True, writer="w", episode="e").score),
+    }
+    others = {
+        "put": lambda library: str(library.bank("t").put("team", "key", "value")),
+        "pull": lambda library: library.bank("t").pull(entry, "reader"),
+        "record": lambda library: library.record(replace(episode("open drawer"), id="")),
+        "import": lambda library: "" if library.import_jsonl(tmp_path / "export.jsonl") is None else "lines",
+    }
+
+    def end(*_):
+        raise Killed
+
+    def run_first(key, write):
+        if not is_killed:
+            return one.once(key, "1", lambda: write(one), of_items=key in changes)
+        if key in changes:  # the answer is computed before the write is in the log
+            monkeypatch.setattr(one, "_note_write", end)
+        with pytest.raises(Killed):
+            one.once(key, "1", lambda: write(one) if key in changes else end(write(one)), of_items=key in changes)
+        monkeypatch.undo()
+        return None
+
+    for key, write in (changes | others).items():
+        answer = run_first(key, write)
+        (before,) = settle(one, two)
+        assert two.once(key, "1", lambda write=write: write(two), of_items=key in changes) == answer or is_killed
+        assert settle(one, two) == {before}, key
+    for key, write in changes.items():
+        with pytest.raises(KeyTaken, match="another request"):
+            one.once(key, "2", lambda write=write: write(one))
+
+
+def test_hosts_that_get_a_write_at_once_do_it_once(connect):
+    libraries = [connect(f"host-{number}") for number in range(4)]
+    answers = []
+
+    def work(library):
+        answers.append(library.once("abc", "1", lambda: library.add(make_item(1)).item_id))
+        answers.append(library.once("def", "1", lambda: str(library.bank("t").put("a", "k", "v")), of_items=False))
+
+    threads = [threading.Thread(target=work, args=(library,)) for library in libraries]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 8
+    assert len(set(answers)) == 2
+    assert len(settle(*libraries)) == 1
+    assert (len(libraries[0].items()), len(libraries[0].bank("t").entries())) == (1, 1)
 
 
 def test_secrets_are_redacted_before_they_leave(connect, episode, url):

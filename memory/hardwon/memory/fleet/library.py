@@ -162,7 +162,7 @@ class FleetLibrary(TendedReplica):
             ids, rows = [], dict[str, bytes]()
             for clean, text in map(redact_and_pack, episodes):
                 payload = pack_episode_entry(text, lambda steps: locate_steps(self._store, self._number, steps))
-                ids.append(ref := clean.id or uuid4().hex)
+                ids.append(ref := clean.id or next(self._keys))
                 if rows.setdefault(ref, payload) != payload:
                     raise KeyTaken(
                         f"two episodes have the id {ref!r}. Use different ids, or none to have one assigned."
@@ -224,7 +224,7 @@ class FleetLibrary(TendedReplica):
                 with super()._transaction() as connection:
                     capture = Capture(self._store, connection, self._number)
                     yield connection
-                    values = capture.read()
+                    values = capture.read(self._reply)
                     raise Undo
             except Undo:
                 pass
@@ -232,7 +232,7 @@ class FleetLibrary(TendedReplica):
     def bank(self, task: str) -> SharedBank:
         """Return a short-lived memory that teams on several machines share during one task."""
         check_text("task", task)
-        return SharedBank(self._store, self._number, redact(task), self.add, self._log, self.sync)
+        return SharedBank(self._store, self._number, redact(task), self.add, self._log, self.sync, self._next_key)
 
     def open_values(self) -> SharedValues:
         """Return the values that applications on several machines stored; see `ExperienceLibrary.open_values`."""

@@ -217,10 +217,11 @@ class Log:
                 )
         return {key: ref for key, (ref, *_) in stored.items()}
 
-    def has(self, kind: str, key: str) -> bool:
-        """Return whether an entry is in the log, with a position or without one."""
-        query = "SELECT 1 FROM hardwon.log WHERE namespace = %(namespace)s AND key = %(key)s"
-        return bool(self._writer.run(query, {"namespace": self.number, "key": f"{kind}:{key}"}))
+    def find(self, kind: str, key: str) -> Any:
+        """Return the values of an entry, with a position or without one; None if it is not in the log."""
+        query = "SELECT payload, format FROM hardwon.log WHERE namespace = %(namespace)s AND key = %(key)s"
+        rows = self._writer.run(query, {"namespace": self.number, "key": f"{kind}:{key}"})
+        return unpack(*rows[0]) if rows else None
 
     @contextmanager
     def change(self) -> Iterator[int]:

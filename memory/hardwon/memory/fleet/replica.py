@@ -341,8 +341,8 @@ class Capture:
             "SELECT item_id, writer, episode, moved FROM opinions WHERE namespace = ?", (self._namespace,)
         )
 
-    def read(self) -> dict[str, Any] | None:
-        """Return the values of the entry, or None if nothing changed."""
+    def read(self, reply: tuple[str, str] | None = None) -> dict[str, Any] | None:
+        """Return the values of the entry, or None if nothing changed and there is no reply to keep."""
         rows = self._connection.execute(
             "SELECT ref, op, detail FROM changes WHERE seq > ? AND namespace = ? AND what = 'item' ORDER BY seq",
             (self._last, self._namespace),
@@ -350,7 +350,8 @@ class Capture:
         fresh = dict(self._read_fresh())
         changes = [self._describe(ref, op, json.loads(detail), fresh) for ref, op, detail in rows]
         opinions = [row for row in self._read_opinions() if row not in self._opinions]
-        return {"changes": changes, "opinions": opinions} if changes or opinions else None
+        values = {"changes": changes, "opinions": opinions}
+        return {**values, "reply": reply} if reply else values if changes or opinions else None
 
     def _describe(self, ref: str, op: str, detail: dict[str, Any], fresh: Mapping[str, int]) -> list[Any]:
         """Return one change: item, operation, changed fields, detail of the history, and the age of the item."""

@@ -1,6 +1,8 @@
 """A library that writes to a log and reads from a replica on this host, which holds the writes of this process."""
 
+import itertools
 import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from uuid import uuid4
@@ -18,6 +20,11 @@ from .log import Log
 from .outbox import Outbox
 
 
+def make_keys() -> Iterator[str]:
+    """Return keys of entries that are written once."""
+    return (uuid4().hex for _ in itertools.count())
+
+
 class ReplicatedLibrary(ExperienceLibrary):
     """The methods of a shared library that read the replica and let others hear of a write."""
 
@@ -29,6 +36,10 @@ class ReplicatedLibrary(ExperienceLibrary):
         self._counting = threading.Lock()
         self._written = self._applied = 0
         """Number of writes of this handle, and how many of them its replica surely holds."""
+        self._keys = make_keys()
+        """Keys of the next entries; those of a write that may be repeated follow from its own key."""
+        self._reply: tuple[str, str] | None = None
+        """Hash of the request and answer of the write that is being carried out."""
 
     @property
     def path(self) -> str:
@@ -61,6 +72,11 @@ class ReplicatedLibrary(ExperienceLibrary):
     def _is_behind(self) -> bool:
         """Return whether the log has writes of this handle that its replica may lack."""
         return self._applied < self._written
+
+    def _next_key(self) -> str:
+        """Return the key of the next entry, after a write that chooses its own keys."""
+        with self._lock:
+            return next(self._keys)
 
     def _append_once(self, kind: str, values: Any) -> int:
         """Append an entry, and repeat it if the connection was lost; return its id."""

@@ -1,5 +1,6 @@
 """Upkeep of a shared library: what a file does to itself is an entry of the log here, which every replica applies."""
 
+import itertools
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from uuid import uuid4
 
 from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, LibraryUnreachable, UnknownName
 from hardwon.memory.grading.grades import Grade
@@ -20,12 +20,13 @@ from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.upkeep import forgetting, integrity, jsonl
 from hardwon.memory.upkeep.forgetting import ForgetReceipt
 from hardwon.memory.upkeep.forgetting.replacement import EpisodeVersion
+from hardwon.memory.upkeep.maintenance import check_request
 from hardwon.memory.upkeep.write_buffer import DISCOUNT
 
 from . import snapshots
 from .entries import locate_steps, pack
 from .replica import Replica
-from .replicated import ReplicatedLibrary
+from .replicated import ReplicatedLibrary, make_keys
 from .storage import folders
 
 LARGEST_IMPORT = 256 * 2**20
@@ -45,10 +46,29 @@ class TendedReplica(ReplicatedLibrary):
     def reopen(self, namespace: str | None = None) -> "TendedReplica":
         """Open the library again, as another handle."""
 
-    def once(self, key: str, write: Callable[[], str]) -> str:
-        """Carry out a write once; see `ExperienceLibrary.once`. Only this host keeps the answer, after the write."""
+    def once(self, key: str, request: str, write: Callable[[], str], *, of_items: bool = True) -> str:
+        """Carry out a write once; see `ExperienceLibrary.once`.
+
+        The key of the write is that of its entry, of which the log holds one. The entry of a change of items has the
+        answer, too. Other writes append the same if they are carried out again, and this host keeps their answers.
+        """
         with self._lock:
-            return self._answer(key, write)
+            self._keys = (f"{key}-{number}" for number in itertools.count())
+            try:
+                return self._change_once(key, request, write) if of_items else self._answer(key, request, write)
+            finally:
+                self._keys, self._reply = make_keys(), None
+
+    def _change_once(self, key: str, request: str, write: Callable[[], str]) -> str:
+        """Change items once, and keep the answer beside the change."""
+        with self._transaction():  # other hosts wait, so the log is complete
+            entry = self._log.find("items", f"{key}-0")
+            if entry is not None:
+                stored, answer = entry["reply"]
+                return check_request(stored, request, answer)
+            answer = write()
+            self._reply = request, answer
+            return answer
 
     @contextmanager
     def _appending(self, kind: str, read: Callable[[], Any]) -> Iterator[int]:
@@ -56,7 +76,7 @@ class TendedReplica(ReplicatedLibrary):
 
         No other process changes items meanwhile. Yields the term of the lease.
         """
-        key, values = uuid4().hex, None
+        key, values = self._next_key(), None
         try:
             with self._log.change() as term:
                 self._follower.catch_up()
@@ -66,7 +86,7 @@ class TendedReplica(ReplicatedLibrary):
                     self._log.append(kind, [(key, pack(values))], term=term)
         except LibraryUnreachable:
             # The connection may have been lost after the server committed: ask before reporting a failure.
-            if values is None or not self._log.has(kind, key):
+            if values is None or self._log.find(kind, key) is None:
                 raise
         self._note_write()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hardwon.memory.errors import UnknownName
+from hardwon.memory.errors import KeyTaken, UnknownName
 from hardwon.memory.grading.corrections import build_lesson
 from hardwon.memory.grading.grades import Grade, GradeRequest, read_grades
 from hardwon.memory.grading.regrading import Regrading
@@ -52,24 +52,31 @@ class MaintainedLibrary(TendedLibrary):
     def add(self, item: Item) -> Admission:
         """Propose one item to the curator."""
 
-    def once(self, key: str, write: Callable[[], str]) -> str:
+    def once(self, key: str, request: str, write: Callable[[], str], *, of_items: bool = True) -> str:
         """Carry out a write, or return its answer if it was carried out before, whatever process did it.
 
         Args:
             key: Identifies the write and its client, in hexadecimal digits.
+            request: Hash of what is written, in hexadecimal digits.
             write: Writes, and returns the answer. An error writes nothing, and the write can be repeated.
+            of_items: The write changes items alone. A shared library keeps the answer to such a write in its log.
+
+        Raises:
+            KeyTaken: The key was used with another request.
         """
         with self._transaction():
-            return self._answer(key, write)
+            return self._answer(key, request, write)
 
-    def _answer(self, key: str, write: Callable[[], str]) -> str:
+    def _answer(self, key: str, request: str, write: Callable[[], str]) -> str:
         """Return the stored answer to a write, or carry it out, store its answer, and now and then drop old ones."""
-        answers = self._store.rows("SELECT value FROM meta WHERE name = ?", (f"answer {key}",))
-        if answers:
-            return str(answers[0][0].partition(" ")[2])
+        rows = self._store.rows("SELECT value FROM meta WHERE name = ?", (f"answer {key}",))
+        if rows:
+            _, stored, answer = rows[0][0].split(" ", 2)
+            return check_request(stored, request, answer)
         answer = write()
         with self._store.transaction() as connection:
-            connection.execute("INSERT INTO meta VALUES (?, ?)", (f"answer {key}", f"{time.time():.0f} {answer}"))
+            value = f"{time.time():.0f} {request} {answer}"
+            connection.execute("INSERT INTO meta VALUES (?, ?)", (f"answer {key}", value))
             if key.startswith("00"):
                 old = f"{ANSWERS} AND CAST(value AS INTEGER) < ?"
                 connection.execute(f"DELETE FROM meta WHERE {old}", (time.time() - ANSWERED_S,))
@@ -311,3 +318,10 @@ class MaintainedLibrary(TendedLibrary):
         """
         with self._lock, self._filed().snapshot():
             return jsonl.export_jsonl(self._store, self._number, path)
+
+
+def check_request(stored: str, request: str, answer: str) -> str:
+    """Return the answer to a repeated write, after checking that its request is the one that was answered."""
+    if stored != request:
+        raise KeyTaken("this Idempotency-Key was used with another request. Send a new key with every new request.")
+    return answer

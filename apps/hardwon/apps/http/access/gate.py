@@ -7,6 +7,7 @@ come from anywhere. A connection that stays open ends soon after its token is re
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http.cookies import CookieError, SimpleCookie
@@ -20,8 +21,9 @@ from hardwon.memory.errors import HardwonError
 from .auth import LOCAL, Caller, Tokens
 from .browsers import is_for_loopback, is_foreign, is_link
 from .limits import Rates
-from .problems import problem, status_of
+from .problems import hide_folders, problem, status_of
 
+logger = logging.getLogger("hardwon.http")
 COOKIE = "hardwon_token"
 OPEN = frozenset({"/healthz", "/login"})
 """Paths that need no token."""
@@ -59,7 +61,9 @@ class AccessGate:
         try:
             refusal = self._reject(scope, headers)
         except HardwonError as error:  # if the tokens cannot be read, reject everybody
-            refusal = problem(status_of(error), str(error), type(error).__name__, scope["state"].get("request_id", ""))
+            logger.error("closed", exc_info=error)
+            detail = hide_folders(str(error), self._tokens.path)
+            refusal = problem(status_of(error), detail, type(error).__name__, scope["state"].get("request_id", ""))
         if refusal is None and scope["type"] == "websocket":
             await self._while_allowed(scope, receive, send)
         elif refusal is None:

@@ -4,7 +4,9 @@
 """
 
 import logging
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -37,7 +39,7 @@ _LONG = re.compile(rf"\S{{{2 * SHOWN},}}")
 logger = logging.getLogger("hardwon.http")
 
 
-class RequestProblem(BaseModel):
+class RequestProblem(BaseModel, title="Problem"):
     """The reason of a failed request."""
 
     type: str = "about:blank"
@@ -69,9 +71,19 @@ _TITLES = {
 
 def status_of(error: HardwonError) -> int:
     """Return the HTTP status of an error, by its standard-library parent."""
-    if isinstance(error.__cause__, OverflowError):  # a number in the request is too large for SQLite
+    cause = error.__cause__.__cause__ if isinstance(error.__cause__, HardwonError) else error.__cause__
+    if isinstance(cause, OverflowError):  # a number in the request is too large for SQLite
         return 422
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def hide_folders(text: str, *files: Path) -> str:
+    """Return a message for clients, without the folders of these files of the server."""
+    for file in files:
+        text = text.replace(str(file), file.name)  # of a relative path, the folder alone may be any word
+        for folder in (file.absolute().parent, file.resolve().parent):
+            text = text.replace(f"{folder}{os.sep}", "")
+    return text
 
 
 def problem(

@@ -39,7 +39,7 @@ from .models import (
     recalled,
     to_response,
 )
-from .place import At, RequestContext, in_turn
+from .place import At, RequestContext, in_turn, once
 
 router = APIRouter(prefix="/v1", tags=["agent"], route_class=CheckedRoute)
 
@@ -218,13 +218,19 @@ def record(body: EpisodesTold, at: At) -> Response:
     distilled at once, because it may not call `/v1/evolve`. If the server has an extractor, it reads the episodes after
     the answer is sent.
     """
-    with at.recording() as library:
-        ids = library.receive(body.episodes, writer=at.writer, trust=at.trust)
-        if not at.caller.write:
+    answer = _record(at=at, body=body)
+    if not at.caller.write:
+        with at.recording() as library:
             library.evolve()
     if at.reader is not None:
-        at.reader.submit(at.namespace, ids)
-    return to_response(IdList, IdList(ids=ids))
+        at.reader.submit(at.namespace, IdList.model_validate_json(bytes(answer.body)).ids)
+    return answer
+
+
+@once(RequestContext.recording, of_items=False)
+def _record(body: EpisodesTold, at: RequestContext) -> Response:
+    with at.recording() as library:
+        return to_response(IdList, IdList(ids=library.receive(body.episodes, writer=at.writer, trust=at.trust)))
 
 
 @router.post("/evolve", response_model=EvolutionReport)

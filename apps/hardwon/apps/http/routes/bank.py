@@ -25,7 +25,7 @@ def put(task: TaskQuery, body: EntryTold, at: At) -> Response:
     return _put(at=at, task=task, body=body)
 
 
-@once(RequestContext.writing)
+@once(RequestContext.writing, of_items=False)
 def _put(task: str, body: EntryTold, at: RequestContext) -> Response:
     with at.writing() as library:
         return to_response(EntryId, EntryId(id=library.bank(task).put(body.team, body.key, body.value)))
@@ -50,7 +50,7 @@ def entries(task: TaskQuery, at: At, after: Annotated[int, Query(ge=0, le=2**62)
 
 
 @router.post("/pull", response_model=EntryValue)
-@once(RequestContext.changing)
+@once(RequestContext.changing, of_items=False)
 def pull(task: TaskQuery, body: Pull, at: At) -> Response:
     """Return the value of an entry. The pull is logged."""
     with at.changing() as library:

@@ -1,7 +1,9 @@
 """Routes for episodes and data derived from them, and for export and import."""
 
+import hashlib
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,7 +37,7 @@ from .models import (
     item_of,
     to_response,
 )
-from .place import At, RequestContext, once
+from .place import At, RequestContext, hash_parts, once
 
 router = APIRouter(prefix="/v1", tags=["episodes"], route_class=CheckedRoute)
 
@@ -204,15 +206,18 @@ async def import_(request: Request, at: At, trust: Trust = "untrusted") -> Respo
     """Import an export file, all or nothing. Items are quarantined unless `trust=trusted` is set."""
     path = _scratch()
     try:
+        content = hashlib.sha256()
         with path.open("wb") as file:
             async for part in request.stream():
+                content.update(part)
                 file.write(part)
+        at = replace(at, request=hash_parts(at.request, content.digest()))
         return await run_in_threadpool(_read_in, at=at, path=path, trust=trust)
     finally:
         path.unlink(missing_ok=True)
 
 
-@once(RequestContext.writing)
+@once(RequestContext.writing, of_items=False)
 def _read_in(at: RequestContext, path: Path, trust: Trust) -> Response:
     """Import the file into the namespace."""
     with at.writing() as library:

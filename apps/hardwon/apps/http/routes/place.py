@@ -5,7 +5,7 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Annotated, Any
 
@@ -60,7 +60,9 @@ class RequestContext:
     admission: SharingPolicy | None = None
     """Decides which entries a bank takes; None takes all."""
     key: str = ""
-    """Hash of the caller, the request and its `Idempotency-Key`; empty if it has none."""
+    """Hash of the caller, the namespace and the `Idempotency-Key`; empty if the request has none."""
+    request: str = ""
+    """Hash of the request that has the key."""
 
     @contextmanager
     def reading(self) -> Iterator[ExperienceLibrary]:
@@ -127,24 +129,34 @@ async def _place(
     short = length.isascii() and length.isdigit() and int(length[:20]) < SHORT_BYTES
     caller = request.state.caller
     writer, trust = door_of(caller, state.trust)
-    return RequestContext(
+    context = RequestContext(
         state.shelf, state.measures, caller, namespace, state.turn, state.feedback, short, writer, trust,
-        state.guidance, state.reader, state.admission, _compute_key(request),
+        state.guidance, state.reader, state.admission,
     )  # fmt: skip
+    key = request.headers.get("idempotency-key", "")
+    return await _identify(context, key, request) if key else context
 
 
-def _compute_key(request: Request) -> str:
-    """Return what identifies a write of this caller if it is repeated."""
-    if not (key := request.headers.get("idempotency-key", "")):
-        return ""
-    parts = (key, request.state.caller.id, request.method, request.url.path, request.url.query)
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+async def _identify(context: RequestContext, key: str, request: Request) -> RequestContext:
+    """Return the context with the key of a write and what a repeated one must equal."""
+    # A route that reads its body in parts adds it itself.
+    body = await request.body() if request.scope["route"].body_field is not None else b""
+    parts = (request.method, request.url.path, request.url.query, hash_parts(body))
+    return replace(context, key=hash_parts(key, context.caller.id, context.namespace), request=hash_parts(*parts))
+
+
+def hash_parts(*parts: str | bytes) -> str:
+    """Return one hash of several texts."""
+    return hashlib.sha256(b"\0".join(part if isinstance(part, bytes) else part.encode() for part in parts)).hexdigest()
 
 
 def once(
-    access: Callable[[RequestContext], AbstractContextManager[ExperienceLibrary]],
+    access: Callable[[RequestContext], AbstractContextManager[ExperienceLibrary]], *, of_items: bool = True
 ) -> Callable[[RouteFunction], RouteFunction]:
-    """Let a route that writes answer a repeated request as the first time, without writing again."""
+    """Let a route that writes answer a repeated request as the first time, without writing again.
+
+    Another request with the same `Idempotency-Key` is an error. `of_items` is that of `ExperienceLibrary.once`.
+    """
 
     def wrap(route: RouteFunction) -> RouteFunction:
         @wraps(route)
@@ -152,7 +164,9 @@ def once(
             if not at.key:
                 return route(at=at, **values)
             with access(at) as library:
-                text = library.once(at.key, lambda: bytes(route(at=at, **values).body).decode())
+                text = library.once(
+                    at.key, at.request, lambda: bytes(route(at=at, **values).body).decode(), of_items=of_items
+                )
             return Response(text, media_type="application/json") if text else Response(status_code=204)
 
         return answer

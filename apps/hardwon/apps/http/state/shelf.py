@@ -5,16 +5,20 @@
 A write creates a missing namespace; a read never does.
 """
 
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 
+from hardwon.apps.http.access.problems import hide_folders
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import LibraryReadOnly, UnknownName
+from hardwon.memory.errors import HardwonError, LibraryReadOnly, UnknownName
 from hardwon.memory.fleet.places import Directory
 from hardwon.memory.privacy.deadlines import deadline
+from hardwon.memory.privacy.private_files import find_cache
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.upkeep.damage import readable
 from hardwon.memory.upkeep.file_queries import list_namespaces
@@ -54,7 +58,10 @@ class Shelf:
         """Return the existing namespaces."""
         if self._directory is not None:
             return self._directory.names()
-        return list_namespaces(Path(self.path), read_only=self.read_only)
+        try:
+            return list_namespaces(Path(self.path), read_only=self.read_only)
+        except HardwonError as error:
+            raise self._without_folders(error) from error
 
     def size(self) -> int:
         """Return the size in bytes of the library's file, or of the replicas that are open."""
@@ -107,15 +114,25 @@ class Shelf:
     def _lease(self, namespace: str, *, make: bool) -> Iterator[ExperienceLibrary]:
         with self._lock:
             library = self._acquire(namespace)
-        if library is None:
-            with readable(self.name):
-                library = self._open_namespace(namespace, make)
         try:
-            with readable(self.name):
-                yield library
-        finally:
-            with self._lock:
-                self._users[namespace] -= 1
+            if library is None:
+                with readable(self.name):
+                    library = self._open_namespace(namespace, make)
+            try:
+                with readable(self.name):
+                    yield library
+            finally:
+                with self._lock:
+                    self._users[namespace] -= 1
+        except HardwonError as error:
+            raise self._without_folders(error) from error
+
+    def _without_folders(self, error: HardwonError) -> HardwonError:
+        """Return an error for clients, which names files without the folders of this server. Its cause is logged."""
+        files = [Path(tempfile.gettempdir(), "file"), find_cache() / "file"]
+        for_clients = copy(error)
+        for_clients.args = (hide_folders(str(error), *files, *([] if self._directory else [Path(self.path)])),)
+        return for_clients
 
     def _acquire(self, namespace: str) -> ExperienceLibrary | None:
         if namespace not in self._open:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from typing import Any
-from uuid import uuid4
 
 from hardwon.memory.bank import Bank
 from hardwon.memory.errors import LibraryError, UnknownName
@@ -25,9 +24,10 @@ class SharedBank(Bank):
         promote: Callable[[Item], Admission],
         log: Log,
         sync: Callable[[], int],
+        make_key: Callable[[], str],
     ) -> None:
         super().__init__(store, namespace, task, promote)
-        self._log, self._sync = log, sync
+        self._log, self._sync, self._make_key = log, sync, make_key
 
     def put(self, team: str, key: str, value: str) -> int:
         """Share a value under a short key; see `Bank.put`."""
@@ -59,6 +59,6 @@ class SharedBank(Bank):
 
     def _append(self, *values: Any) -> int:
         """Append an operation, and apply it to this replica."""
-        (entry,) = self._log.append("bank", [(uuid4().hex, pack(list(values)))])
+        (entry,) = self._log.append("bank", [(self._make_key(), pack(list(values)))])
         self._sync()
         return entry
