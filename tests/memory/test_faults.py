@@ -508,7 +508,7 @@ def test_a_changed_item_is_found_whatever_became_of_the_file(path, small, monkey
     """The process ends after the new vector is there and before the file is written anew."""
     fill(path, items=400)
     with monkeypatch.context() as killed, writers.opened(path) as library:
-        killed.setattr("hardwon.memory.storage.cache_files.Sidecar.save", lambda *_: False)
+        killed.setattr("hardwon.memory.storage.cache_files.CacheFile.save", lambda *_: False)
         library.update("x-i3", title="quite another matter, zebras and violins", body="xylophone")
         library.index()
     with writers.opened(path) as library:

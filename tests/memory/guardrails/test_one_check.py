@@ -22,7 +22,7 @@ def state(number):
 
 @pytest.fixture
 def learned(library):
-    """A library with guardrails on `around`, `mark` and hulls, learned from 30 episodes."""
+    """A library with guardrails on `around`, `mark` and context ranges, learned from 30 episodes."""
     for number in range(30):
         here = state(number)
         steps = [

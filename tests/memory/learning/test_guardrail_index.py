@@ -8,7 +8,7 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 from hardwon.memory.guardrails import thinning
 from hardwon.memory.guardrails.conditions import Guard, covers, guard_key
-from hardwon.memory.guardrails.surroundings import Surroundings
+from hardwon.memory.guardrails.context_ranges import ContextRanges
 from hardwon.memory.items import item_of
 from hardwon.memory.learning.guardrail_index import GuardrailIndex
 from hardwon.memory.situations.keys import Attempt, Situation
@@ -171,10 +171,10 @@ def test_a_guard_that_follows_equals_one_made_anew(library):
     rng, words = random.Random(0), [STRUCTURAL[0]]
     items: dict[str, Item] = {}
 
-    def surroundings():
-        return Surroundings(library._store, lambda: words[0])
+    def context_ranges():
+        return ContextRanges(library._store, lambda: words[0])
 
-    guard = Guard((), surroundings=surroundings())
+    guard = Guard((), context_ranges=context_ranges())
     for _ in range(60):
         number = rng.randrange(8)
         ref, old = f"gu-{number}", items.get(f"gu-{number}")
@@ -187,7 +187,7 @@ def test_a_guard_that_follows_equals_one_made_anew(library):
         items = {**{name: item for name, item in items.items() if name != ref}, **({ref: new} if new else {})}
         words[0] = rng.choice(STRUCTURAL)
         guard.follow(words[0])
-        fresh = Guard(items.values(), surroundings=surroundings())
+        fresh = Guard(items.values(), context_ranges=context_ranges())
         for text in texts:
             here = Situation(State(text, task="clean up"), words[0])
             for action in actions:

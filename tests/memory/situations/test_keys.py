@@ -312,7 +312,7 @@ def test_words_that_notes_tell_of_a_thing_have_a_key_of_them_all():
 def test_a_sentence_ends_at_the_full_stop_of_its_script(stop):
     """The words around an argument are those of its own sentence; a place is called by its first sentence."""
     state = State(f"炉子热了{stop}土豆生的", task="做土豆")
-    around = Situation(state).whole.read_surroundings(("土豆",))
+    around = Situation(state).whole.read_context(("土豆",))
     assert "生的" in around
     assert "热了" not in around
     assert location(state).rstrip(FULL_STOPS + ".") == "炉子热了"

@@ -11,7 +11,7 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.retrieval.vector_index import TrainedIndex, VectorIndex
-from hardwon.memory.storage.cache_files import SAVE_AFTER, Arrays, Sidecar, due
+from hardwon.memory.storage.cache_files import SAVE_AFTER, Arrays, CacheFile, due
 from hardwon.memory.storage.database import Store
 
 ARRAYS: Arrays = {"numbers": np.arange(5, dtype=np.int64), "bytes": np.frombuffer(b"hardwon", dtype=np.uint8)}
@@ -23,14 +23,14 @@ def opened(path):
 
 
 @pytest.fixture
-def sidecar(library):
+def cache_file(library):
     """The files of a library's first namespace."""
-    return Sidecar(library._store, 1)
+    return CacheFile(library._store, 1)
 
 
 def files(store):
     """Those of a store's first namespace, for tests that look inside."""
-    return Sidecar(store, 1)
+    return CacheFile(store, 1)
 
 
 def plain(saved):
@@ -38,19 +38,19 @@ def plain(saved):
     return {name: array.tolist() for name, array in saved.arrays.items()}
 
 
-def test_what_was_saved_is_loaded(sidecar):
+def test_what_was_saved_is_loaded(cache_file):
     """The arrays, and the last row that they cover."""
-    assert sidecar.save("a", "made", 7, 5, ARRAYS)
-    loaded = sidecar.load("a", "made")
+    assert cache_file.save("a", "made", 7, 5, ARRAYS)
+    loaded = cache_file.load("a", "made")
     assert plain(loaded) == {"numbers": [0, 1, 2, 3, 4], "bytes": list(b"hardwon")}
     assert (loaded.last, loaded.count) == (7, 5)
-    assert sidecar.problem("a", "made") is None
+    assert cache_file.problem("a", "made") is None
 
 
-def test_what_is_not_there_is_no_problem(sidecar, caplog):
+def test_what_is_not_there_is_no_problem(cache_file, caplog):
     """It is made when it is needed."""
-    assert sidecar.load("a", "made") is None
-    assert sidecar.problem("a", "made") is None
+    assert cache_file.load("a", "made") is None
+    assert cache_file.problem("a", "made") is None
     assert caplog.text == ""
 
 
@@ -80,59 +80,59 @@ def flip_late(path):
         (lambda path: flip(path, -1), "its checksum is wrong"),
     ],
 )
-def test_a_damaged_file_is_said_once_and_passed_over(sidecar, caplog, harm, said):
+def test_a_damaged_file_is_said_once_and_passed_over(cache_file, caplog, harm, said):
     """Truncated, grown, or with one bit flipped anywhere."""
-    sidecar.save("a", "made", 7, 5, ARRAYS)
-    harm(sidecar.path("a"))
-    assert sidecar.problem("a", "made") == said
-    assert sidecar.load("a", "made") is None
-    assert sidecar.load("a", "made") is None
+    cache_file.save("a", "made", 7, 5, ARRAYS)
+    harm(cache_file.path("a"))
+    assert cache_file.problem("a", "made") == said
+    assert cache_file.load("a", "made") is None
+    assert cache_file.load("a", "made") is None
     assert caplog.text.count(said) == 1
 
 
-def test_a_file_made_otherwise_is_passed_over(sidecar, caplog):
+def test_a_file_made_otherwise_is_passed_over(cache_file, caplog):
     """By another embedder, or by another version of what makes it."""
-    sidecar.save("a", "by MiniLM", 7, 5, ARRAYS)
-    assert sidecar.load("a", "by hashing") is None
+    cache_file.save("a", "by MiniLM", 7, 5, ARRAYS)
+    assert cache_file.load("a", "by hashing") is None
     assert "it was built by by MiniLM, not by by hashing" in caplog.text
 
 
-def test_a_file_of_another_format_is_passed_over(sidecar, caplog, monkeypatch):
+def test_a_file_of_another_format_is_passed_over(cache_file, caplog, monkeypatch):
     """A newer hardwon wrote it."""
     with monkeypatch.context() as newer:
         newer.setattr("hardwon.memory.storage.cache_files.FORMAT", 99)
-        sidecar.save("a", "made", 7, 5, ARRAYS)
-    assert sidecar.load("a", "made") is None
+        cache_file.save("a", "made", 7, 5, ARRAYS)
+    assert cache_file.load("a", "made") is None
     assert "it has format 99, not 1" in caplog.text
 
 
-def test_a_file_of_another_library_is_passed_over(tmp_path, sidecar, caplog):
+def test_a_file_of_another_library_is_passed_over(tmp_path, cache_file, caplog):
     """Though it is whole and of the same making."""
     with opened(tmp_path / "other.db") as other:
         theirs = files(other._store)
         theirs.save("a", "made", 7, 5, ARRAYS)
-        sidecar.folder.mkdir()
-        shutil.copy(theirs.path("a"), sidecar.path("a"))
-    assert sidecar.load("a", "made") is None
+        cache_file.folder.mkdir()
+        shutil.copy(theirs.path("a"), cache_file.path("a"))
+    assert cache_file.load("a", "made") is None
     assert "it belongs to another library" in caplog.text
 
 
-def test_a_file_of_another_history_is_passed_over(path, library, sidecar, episode, caplog, tmp_path):
+def test_a_file_of_another_history_is_passed_over(path, library, cache_file, episode, caplog, tmp_path):
     """The library was replaced by an older copy of itself, which went another way."""
     library.record(episode())
     library._store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    sidecar._store.rows("SELECT 1")
-    sidecar.save("x", "made", 0, 0, {})  # the library has its id from here on
+    cache_file._store.rows("SELECT 1")
+    cache_file.save("x", "made", 0, 0, {})  # the library has its id from here on
     library._store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     shutil.copy(path, tmp_path / "old.db")
     library.record(episode())
-    sidecar.save("a", "made", 7, 5, ARRAYS)
+    cache_file.save("a", "made", 7, 5, ARRAYS)
     library.close()
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     shutil.copy(tmp_path / "old.db", path)
     with ExperienceLibrary.open(path) as again:
-        older = Sidecar(again._store, 1)
+        older = CacheFile(again._store, 1)
         assert older.load("x", "made") is not None
         again.record(episode("another way"))
         assert older.load("a", "made") is None
@@ -144,10 +144,10 @@ def test_a_library_in_memory_has_no_files(tmp_path, monkeypatch, episode):
     monkeypatch.chdir(tmp_path)
     with ExperienceLibrary.open(":memory:") as library:
         library.record(episode())
-        sidecar = files(library._store)
-        assert not sidecar.save("a", "made", 7, 5, ARRAYS)
-        assert sidecar.load("a", "made") is sidecar.problem("a", "made") is None
-        sidecar.drop()
+        cache_file = files(library._store)
+        assert not cache_file.save("a", "made", 7, 5, ARRAYS)
+        assert cache_file.load("a", "made") is cache_file.problem("a", "made") is None
+        cache_file.drop()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -155,13 +155,13 @@ def test_a_folder_that_may_not_be_written_has_no_files(path, library, caplog):
     """A file stands where the folder would be: no error, nothing said to people."""
     path.with_name(path.name + ".index").write_text("in the way")
     with caplog.at_level(logging.WARNING):
-        assert not Sidecar(library._store, 1).save("a", "made", 7, 5, ARRAYS)
+        assert not CacheFile(library._store, 1).save("a", "made", 7, 5, ARRAYS)
     assert caplog.text == ""
 
 
 def test_a_reader_writes_no_file(path, library):
     """A library opened to be read leaves its folder as it is; it may use what is there."""
-    Sidecar(library._store, 1).save("a", "made", 7, 5, ARRAYS)
+    CacheFile(library._store, 1).save("a", "made", 7, 5, ARRAYS)
     store = Store(path, read_only=True)
     try:
         reader = files(store)
@@ -174,9 +174,9 @@ def test_a_reader_writes_no_file(path, library):
         store.close()
 
 
-def test_a_killed_writer_leaves_the_old_file(sidecar, monkeypatch):
+def test_a_killed_writer_leaves_the_old_file(cache_file, monkeypatch):
     """What it had written is nobody's, and is swept up by a later one."""
-    sidecar.save("a", "made", 7, 5, ARRAYS)
+    cache_file.save("a", "made", 7, 5, ARRAYS)
 
     def killed(descriptor):
         raise KeyboardInterrupt
@@ -184,28 +184,28 @@ def test_a_killed_writer_leaves_the_old_file(sidecar, monkeypatch):
     with monkeypatch.context() as kill:
         kill.setattr("os.fsync", killed)
         with pytest.raises(KeyboardInterrupt):
-            sidecar.save("a", "made", 8, 6, ARRAYS)
-    assert sidecar.load("a", "made").last == 7
-    left = sidecar.folder / ".new-left"
+            cache_file.save("a", "made", 8, 6, ARRAYS)
+    assert cache_file.load("a", "made").last == 7
+    left = cache_file.folder / ".new-left"
     left.write_bytes(b"half")
     os.utime(left, (0, 0))
-    sidecar.save("a", "made", 9, 7, ARRAYS)
-    assert [path.name for path in sidecar.folder.iterdir()] == ["1-a"]
+    cache_file.save("a", "made", 9, 7, ARRAYS)
+    assert [path.name for path in cache_file.folder.iterdir()] == ["1-a"]
 
 
-def test_many_writers_of_one_file_leave_one_whole(path, sidecar):
+def test_many_writers_of_one_file_leave_one_whole(path, cache_file):
     """The last one wins; at no moment is the file torn."""
-    sidecar.save("a", "made", 0, 1, {"numbers": np.full(5000, 0)})
+    cache_file.save("a", "made", 0, 1, {"numbers": np.full(5000, 0)})
     torn, stores = [], [Store(path) for _ in range(4)]
 
     def write(store, number):
         for turn in range(5):
             value = 10 * number + turn
-            Sidecar(store, 1).save("a", "made", value, 1, {"numbers": np.full(5000, value)})
+            CacheFile(store, 1).save("a", "made", value, 1, {"numbers": np.full(5000, value)})
 
     def read():
         for _ in range(20):
-            saved = sidecar.load("a", "made")
+            saved = cache_file.load("a", "made")
             if saved is None or set(saved.arrays["numbers"].tolist()) != {saved.last}:
                 torn.append(saved)
 
@@ -262,7 +262,7 @@ def test_a_large_index_is_rebuilt_when_its_file_is_lost_or_damaged(path, many, h
     harm(file)
     assert found(path, many[7]) == many[7]
     with opened(path) as library:
-        assert library._search._sidecar.load("items", library._search._index_identity()) is not None
+        assert library._search._cache_file.load("items", library._search._index_identity()) is not None
 
 
 def test_what_was_written_after_the_file_is_found(path, many):

@@ -6,7 +6,7 @@ import pytest
 from tests.memory.older import downgrade
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
-from hardwon.memory.storage.cache_files import Sidecar
+from hardwon.memory.storage.cache_files import CacheFile
 from hardwon.memory.storage.worlds import KEPT, YOUNG, World, Worlds, are_kin, rebuild
 from hardwon.memory.values.cells import StoredCells
 
@@ -284,7 +284,7 @@ def test_verify_reads_the_file_of_values_per_world(path, episode):
         def save():
             """Write the values per world to their file."""
             arrays = StoredCells.arrays(cells)
-            assert table._sidecar.save(table._name, table._file_identity, table._last_step, table._filed, arrays)
+            assert table._cache_file.save(table._name, table._file_identity, table._last_step, table._filed, arrays)
 
         save()
         assert library.verify() == []
@@ -296,7 +296,7 @@ def test_verify_reads_the_file_of_values_per_world(path, episode):
         library.repair()
         assert library.verify() == []
         assert asked(library, fetch(5), "go north")["go north"] == expected
-        file = Sidecar(library._store, 1).path("world-values")
+        file = CacheFile(library._store, 1).path("world-values")
         assert file is not None
         file.write_bytes(b"torn")
         assert [problem.what for problem in library.verify()] == ["it is not an index file"]

@@ -7,7 +7,7 @@ import pytest
 from tests.memory.older import downgrade
 
 from hardwon.memory import ExperienceLibrary, Item, State
-from hardwon.memory.storage.cache_files import Sidecar
+from hardwon.memory.storage.cache_files import CacheFile
 from hardwon.memory.storage.world_scores import BEFORE, PRIOR, compute_overall, score_in
 from hardwon.memory.values.effects import LEAST, SPREAD, WINDOW, Arms, _count_arms, hurts, is_tried, shrink
 
@@ -345,7 +345,7 @@ def test_the_score_of_all_worlds():
 
 def test_values_of_worlds_that_were_united_are_passed_over_in_silence(library, caplog):
     """That is how worlds grow; a file of values of another make is worth a warning."""
-    files = Sidecar(library._store, 1)
+    files = CacheFile(library._store, 1)
     for name in ("world-values", "values"):
         files.save(name, "one make", 0, 0, {})
         assert files.load(name, "another make") is None

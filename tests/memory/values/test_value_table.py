@@ -201,7 +201,7 @@ def test_a_library_opened_from_its_file_estimates_the_same(data, tmp_path_factor
     with opened(path) as library:
         from_file = library._caught_up().values
         rebuilt = NamespaceCache(library._store, 1)
-        rebuilt._sidecar.folder = None  # shared by the tables
+        rebuilt._cache_file.folder = None  # shared by the tables
         rebuilt.catch_up()
         assert from_file.cells == rebuilt.values.cells
 
@@ -250,7 +250,7 @@ def test_a_damaged_file_of_values_is_said_and_rebuilt(large, caplog):
     with opened(large) as library:
         assert library._caught_up().values.cells["*"].n == 10
         assert "its checksum is wrong" in caplog.text
-        assert library._derived._sidecar.problem("values", MADE) is None
+        assert library._derived._cache_file.problem("values", MADE) is None
     assert file.exists()
 
 
@@ -263,7 +263,7 @@ def test_values_are_the_same_however_few_rows_are_read_at_once(path, episode, mo
         for rows in (1, 2, 4, 5):
             monkeypatch.setattr("hardwon.memory.values.saved_tables._READ", rows)
             rebuilt = NamespaceCache(library._store, 1)
-            rebuilt._sidecar.folder = None
+            rebuilt._cache_file.folder = None
             rebuilt.catch_up()
             assert rebuilt.values.cells == whole
 

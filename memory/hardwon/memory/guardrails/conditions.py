@@ -3,7 +3,7 @@
 A condition is a tree of plain values, so it is stored, read and checked without a model:
 
     {"around": "1: closed"}            `Situation.context` of the action has this value: the words around each
-                                       argument; for rule-made items, `surroundings` interprets it by the evidence
+                                       argument; for rule-made items, `context_ranges` interprets it by the evidence
     {"told": "1 grill"}                the notes mention this word next to the first argument
     {"again": "failed"}                this exact call failed earlier in this run, and no call has succeeded since
     {"mark": "1 unnamed"}              how the notes mention an argument: told, other, unnamed
@@ -30,7 +30,7 @@ from hardwon.memory.situations.actions import ParsedAction, is_of, is_parsed_of,
 from hardwon.memory.situations.keys import GUARD_MARK, Attempt, Situation
 from hardwon.memory.situations.phrases import HOLE
 
-from .surroundings import Surroundings
+from .context_ranges import ContextRanges
 
 MIN_CONFIDENCE = 0.6
 """Least confidence with which a guardrail blocks a call; below it, the guardrail is only advice."""
@@ -102,11 +102,11 @@ def matches(pattern: str, action: str) -> bool:
     return is_of(pattern, action)
 
 
-def forbids(item: Item, attempt: Attempt, surroundings: Surroundings | None = None) -> bool:
+def forbids(item: Item, attempt: Attempt, context_ranges: ContextRanges | None = None) -> bool:
     """Return whether an item's pattern matches the action and its condition holds in the situation."""
     if not is_parsed_of(parse_action(item.forbids or ""), attempt.parsed):
         return False
-    stands = surroundings.hold(item, attempt) if surroundings is not None else None
+    stands = context_ranges.hold(item, attempt) if context_ranges is not None else None
     return holds(item.condition or {}, attempt) if stands is None else stands
 
 
@@ -183,9 +183,9 @@ def _iter_places(attempt: Attempt, operators: Collection[str]) -> Iterator[tuple
     if "around" in operators:
         yield "around", attempt.context
     if "near" in operators:
-        # hulls whose contexts share no word
+        # context ranges whose contexts share no word
         yield "near", ""
-        for number, words in enumerate(attempt.surroundings.words, 1):
+        for number, words in enumerate(attempt.argument_context.words, 1):
             yield from (("near", f"{number} {word}") for word in words)
     if "told" in operators:
         yield from (("told", word) for word in attempt.all_note_words)
@@ -206,12 +206,12 @@ class Guard:
         self,
         items: Iterable[Item] = (),
         is_known_for: Callable[[Item, str], bool] = lambda item, task: True,
-        surroundings: Surroundings | None = None,
+        context_ranges: ContextRanges | None = None,
     ) -> None:
         """Index the guardrails among the items."""
         self._is_known_for = is_known_for
-        self._surroundings = surroundings or Surroundings()
-        self._structural = self._surroundings.structural
+        self._context_ranges = context_ranges or ContextRanges()
+        self._structural = self._context_ranges.structural
         """The structural words used for the index; see `follow`."""
         self._filed: dict[ConditionPlace, dict[frozenset[str], list[Item]]] = {}
         """Guardrails by (verb, operator, operand), then by the named arguments of the pattern."""
@@ -225,8 +225,8 @@ class Guard:
         in_force = sorted(filter(is_in_force, items), key=lambda item: item.id)
         self._of_plans = [item for item in in_force if item.granularity == "task"]
         single = [item for item in in_force if item.granularity != "task"]
-        # one query for all: `_place_of` would otherwise read each hull on its own
-        self._surroundings.read(single)
+        # one query for all: `_place_of` would otherwise read each context range on its own
+        self._context_ranges.read(single)
         for item in single:
             self._file(item)
 
@@ -248,8 +248,8 @@ class Guard:
             return
         changed, self._structural = structural ^ self._structural, structural
         for _, item in list(self._places.values()):
-            hull = self._surroundings.hull(item)
-            if hull is not None and any(not changed.isdisjoint(words) for words in hull.seen):
+            context_range = self._context_ranges.find_range(item)
+            if context_range is not None and any(not changed.isdisjoint(words) for words in context_range.seen):
                 self._drop(item.id)
                 self._file(item)
 
@@ -288,13 +288,13 @@ class Guard:
         operator, operand = next(iter((item.condition or {"": ""}).items()))
         if operator not in _FILED:
             return "", ""
-        hull = self._surroundings.hull(item) if operator == "around" else None
-        if hull is None:
+        context_range = self._context_ranges.find_range(item) if operator == "around" else None
+        if context_range is None:
             return operator, operand
-        if (context := hull.context(self._structural)) is not None:
+        if (context := context_range.context(self._structural)) is not None:
             return "around", context
-        needed = enumerate(hull.needed(self._structural), 1)
-        # A single shared word suffices for the lookup: `_forbids` checks the whole hull afterwards.
+        needed = enumerate(context_range.needed(self._structural), 1)
+        # A single shared word suffices for the lookup: `_forbids` checks the whole context range afterwards.
         return "near", next((f"{number} {min(words)}" for number, words in needed if words), "")
 
     def forbidding(self, attempt: Attempt) -> list[Item]:
@@ -326,7 +326,7 @@ class Guard:
     def _forbids(self, item: Item, attempt: Attempt) -> bool:
         self.evaluated += 1
         task = attempt.situation.state.task
-        return forbids(item, attempt, self._surroundings) and self._is_known_for(item, task)
+        return forbids(item, attempt, self._context_ranges) and self._is_known_for(item, task)
 
     def check_plan(self, situation: Situation, actions: Iterable[str]) -> Verdict:
         """Return the verdict on a plan."""

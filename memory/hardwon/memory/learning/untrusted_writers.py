@@ -20,7 +20,7 @@ from hardwon.memory.records import Admission, Item, Trajectory
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.evidence import call_key
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
-from hardwon.memory.storage.cache_files import Sidecar
+from hardwon.memory.storage.cache_files import CacheFile
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import witness_of
 from hardwon.memory.trust.testimony import form_of, hides_values
@@ -41,7 +41,7 @@ class _UntrustedWriter:
     """The steps of one untrusted writer, with their own values and miners."""
 
     def __init__(self, store: Store, namespace: int, number: int) -> None:
-        self.values = FiledValues(store, namespace, Sidecar(store, namespace), witness=number)
+        self.values = FiledValues(store, namespace, CacheFile(store, namespace), witness=number)
         self.evolution, self.induction = RuleMiner(), SkillMiner()
 
 

@@ -12,12 +12,12 @@ from operator import attrgetter
 from typing import Any
 
 from hardwon.memory.guardrails.conditions import Guard, is_in_force
-from hardwon.memory.guardrails.surroundings import Surroundings
+from hardwon.memory.guardrails.context_ranges import ContextRanges
 from hardwon.memory.items import readable_items
 from hardwon.memory.records import Estimate, Hit, Item, Outcome, State, Step
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.keys import Situation, guard_keys
-from hardwon.memory.storage.cache_files import Sidecar
+from hardwon.memory.storage.cache_files import CacheFile
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps
@@ -70,8 +70,8 @@ class NamespaceCache:
         self._store = store
         self._namespace = namespace
         self._seq = 0
-        self._sidecar = Sidecar(store, namespace)
-        self._values = FiledValues(store, namespace, self._sidecar)
+        self._cache_file = CacheFile(store, namespace)
+        self._values = FiledValues(store, namespace, self._cache_file)
         self._map = WorldMap(store, namespace)
         self._per_world: FiledValues | None = None
         self._choices: dict[int, tuple[int, Choices]] = {}
@@ -88,7 +88,7 @@ class NamespaceCache:
         """The number of episodes in this namespace, and of those that count."""
         self.items: dict[str, Item] = {}
         self.numbers: dict[int, str] = {}
-        self.surroundings = Surroundings(store, lambda: self.structural)
+        self.context_ranges = ContextRanges(store, lambda: self.structural)
         self._guard: Guard | None = None
         self._remedies: list[Item] | None = None
         self.bound: dict[tuple[str, frozenset[int] | None, frozenset[str]], tuple[Hit, ...]] = {}
@@ -196,7 +196,7 @@ class NamespaceCache:
     def guard(self) -> Guard:
         """Return the guard of the active guardrails."""
         if self._guard is None:
-            self._guard = Guard(self.items.values(), self.is_known_for, self.surroundings)
+            self._guard = Guard(self.items.values(), self.is_known_for, self.context_ranges)
         self._guard.follow(self.structural)
         return self._guard
 
@@ -252,10 +252,12 @@ class NamespaceCache:
             self._outlooks.clear()
         # Merged worlds change the prefix of keys, so the table per world is built again.
         several = len(self._map.worlds.standing) > 1
-        if united and self._per_world is not None and self._sidecar.writable:
-            self._sidecar.drop("world-values")
+        if united and self._per_world is not None and self._cache_file.writable:
+            self._cache_file.drop("world-values")
         if self._per_world is None or united or not several:
-            self._per_world = FiledValues(self._store, self._namespace, self._sidecar, self._map) if several else None
+            self._per_world = (
+                FiledValues(self._store, self._namespace, self._cache_file, self._map) if several else None
+            )
         else:
             self._per_world.unread = True
 
@@ -371,7 +373,7 @@ class NamespaceCache:
             return look_around(NOTHING, state, actions, episode)
         if world not in self._outlooks:
             self._outlooks[world] = OutlookBook(
-                self._store, self._namespace, self.worlds.names_of(world), self._sidecar
+                self._store, self._namespace, self.worlds.names_of(world), self._cache_file
             )
         book = self._outlooks[world]
         return look_around(book.read(self.structural), state, actions, episode)
@@ -418,7 +420,7 @@ class NamespaceCache:
             return
         read = {item.id: item for _, item in readable_items((row[0], row[2]) for row in rows if row[3] == "active")}
         if self._guard is not None:  # one query for all; `exchange` would read the evidence of each on its own
-            self.surroundings.read(filter(is_in_force, read.values()))
+            self.context_ranges.read(filter(is_in_force, read.values()))
         added = []
         for number, ref, _, _ in rows:
             old, new = self.items.get(ref), read.get(ref)

@@ -195,7 +195,7 @@ def _is_applicable(
         return True
     if item.forbids is None:
         return holds(item.condition, no_action)
-    return not attempts or any(forbids(item, attempt, derived.surroundings) for attempt in attempts)
+    return not attempts or any(forbids(item, attempt, derived.context_ranges) for attempt in attempts)
 
 
 def _iter_step_hits(

@@ -17,7 +17,7 @@ import numpy as np
 from hardwon.memory.errors import LibraryBusy, LibraryReadOnly, LibraryUnwritable
 from hardwon.memory.privacy.deadlines import Interruptible, seconds_left
 from hardwon.memory.situations.keys import KEYS_VERSION
-from hardwon.memory.storage.cache_files import Saved, Sidecar, due
+from hardwon.memory.storage.cache_files import CacheFile, Saved, due
 from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import dumps, first_row, plain
 from hardwon.memory.storage.freshness import Version
@@ -70,7 +70,7 @@ class Search:
         self.namespace = namespace
         self._embedder = embedder
         self._texts = {kind: TextIndex(store.rows, kind, namespace) for kind in KINDS}
-        self._sidecar = Sidecar(store, namespace)
+        self._cache_file = CacheFile(store, namespace)
         self._is_older = embedder.name.startswith("hashing") and is_older_copy(store)
         self._indices: dict[IndexKind, VectorIndex | TrainedIndex] = {}
         self._last: dict[IndexKind, int] = {}
@@ -168,19 +168,19 @@ class Search:
                 if self._unsaved[kind]:
                     self._write_unsaved(kind)
                 # An index with vectors that the library lacks would not match it.
-                if not isinstance(index, TrainedIndex) or not self._sidecar.writable or self._unsaved[kind]:
+                if not isinstance(index, TrainedIndex) or not self._cache_file.writable or self._unsaved[kind]:
                     continue
                 covered = self._saved.get(kind, 0)
                 if not covered or (not trained_only and due(len(index) - covered, covered)):
                     arrays: dict[str, Any] = {**index.arrays(), "trained": np.array([index.trained])}
-                    self._sidecar.save(kind, self._index_identity(), self._last[kind], len(index), arrays)
+                    self._cache_file.save(kind, self._index_identity(), self._last[kind], len(index), arrays)
                     self._saved[kind] = len(index)
 
     # -- building indices from the library ------------------------------------------------------------
 
     def _open_index(self, kind: IndexKind, newest: int) -> VectorIndex | TrainedIndex:
         """Return an index loaded from its file, or one built from the library."""
-        saved = None if self._is_older else self._sidecar.load(kind, self._index_identity())
+        saved = None if self._is_older else self._cache_file.load(kind, self._index_identity())
         index = self._restore(kind, saved) if saved is not None else None
         if saved is not None and index is not None:
             self._last[kind], self._saved[kind] = saved.last, saved.count
@@ -202,7 +202,7 @@ class Search:
                 return TrainedIndex.restored(saved.arrays, self._exact(kind), int(saved.arrays["trained"][0]))
         logger.warning("the saved index of %s does not match the vectors of the library; rebuilding it", kind)
         if not self._store.read_only:
-            self._sidecar.drop(kind)  # first, because embedding what it lacks would make the counts match
+            self._cache_file.drop(kind)  # first, because embedding what it lacks would make the counts match
         return None
 
     def _train(self, kind: IndexKind, newest: int) -> TrainedIndex:
@@ -346,9 +346,9 @@ class Search:
 def saved_problem(store: Store, namespace: int, kind: IndexKind) -> str:
     """Compare an index file with the vectors of the library."""
     meta = dict(store.rows("SELECT name, value FROM meta WHERE name = 'fingerprint'"))
-    sidecar, expected = Sidecar(store, namespace), _index_identity(meta.get("fingerprint", ""))
-    problem = sidecar.problem(kind, expected)
-    saved = None if problem else sidecar.load(kind, expected)
+    cache_file, expected = CacheFile(store, namespace), _index_identity(meta.get("fingerprint", ""))
+    problem = cache_file.problem(kind, expected)
+    saved = None if problem else cache_file.load(kind, expected)
     if saved is None:
         return problem or ""
     try:

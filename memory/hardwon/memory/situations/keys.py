@@ -142,7 +142,7 @@ class Situation:
         self._structural = structural
         self._task = content_words(state.task)
         self._contexts: dict[Words, str] = {}
-        """By the arguments of an action: see `read_surroundings`; for `_in_notes`, see `read_notes`."""
+        """By the arguments of an action: see `read_context`; for `_in_notes`, see `read_notes`."""
         self._in_notes: dict[Words, str] = {}
         self._flags: dict[str, list[str]] = {}
         """By argument: see `flags`, without the notes."""
@@ -283,7 +283,7 @@ class Situation:
 
     def context(self, action: str) -> str:
         """Return the words around the arguments of an action: the condition of an automatic guardrail."""
-        return self.read_surroundings(parse_action(action).slots)
+        return self.read_context(parse_action(action).slots)
 
     def read_note_words(self, slots: Words) -> Words:
         """Return the words around each argument in the notes, one by one: `1 grill`, `1 slice`."""
@@ -294,9 +294,9 @@ class Situation:
 
     def read_around(self, slots: Words) -> tuple[str, str]:
         """Return the words around each argument in the observation, with hidden facts, and those in the notes."""
-        return self.read_surroundings(slots), self.read_notes(slots)
+        return self.read_context(slots), self.read_notes(slots)
 
-    def read_surroundings(self, slots: Words) -> str:
+    def read_context(self, slots: Words) -> str:
         """Return the words around each argument in the observation, with hidden facts."""
         context = self._contexts.get(slots)
         if context is None:
@@ -392,7 +392,7 @@ class Attempt:
     @property
     def context(self) -> str:
         """Return the words around the arguments in the observation, with hidden facts."""
-        return self.situation.read_surroundings(self.parsed.slots)
+        return self.situation.read_context(self.parsed.slots)
 
     @cached_property
     def phrase(self) -> Words:
@@ -400,7 +400,7 @@ class Attempt:
         return _drop_articles(words(self.action))
 
     @cached_property
-    def surroundings(self) -> Context:
+    def argument_context(self) -> Context:
         """Return the context, split by argument."""
         return Context.of(self)
 

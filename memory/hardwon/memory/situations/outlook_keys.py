@@ -134,7 +134,7 @@ def compute_outlook_keys(
     """Return the keys of an action, one for each column."""
     form, half, narrow = parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
     name = name_in_full(action)
-    around = scene.situation.read_surroundings(parsed.slots)
+    around = scene.situation.read_context(parsed.slots)
     flags, marks, note_words = scene.belongings.read(parsed)
     note_keys = [f"{half} | {marks} | {word}" for word in note_words]
     again = ("again " if done else "first ") + ("back" if leads_back else "on")

@@ -55,7 +55,7 @@ class Saved:
     arrays: Arrays
 
 
-class Sidecar:
+class CacheFile:
     """The cache files of one namespace."""
 
     def __init__(self, store: Store, namespace: int) -> None:

@@ -17,7 +17,7 @@ from hardwon.memory.retrieval import search
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.situations.scripts import index_text
 from hardwon.memory.storage import rollups, world_scores, worlds
-from hardwon.memory.storage.cache_files import Sidecar
+from hardwon.memory.storage.cache_files import CacheFile
 from hardwon.memory.storage.checksums import Damage, find_damaged_rows, seal, seal_missing
 from hardwon.memory.storage.counted import (
     COUNTED_EPISODES,
@@ -363,7 +363,7 @@ def _drop_file(name: str) -> "Rebuilder":
     """Return a rebuilder that deletes a cache file. It is written again when it is large enough to be useful."""
 
     def drop(connection: Connection, store: Store, namespace: int) -> None:
-        Sidecar(store, namespace).drop(name)
+        CacheFile(store, namespace).drop(name)
 
     return drop
 
@@ -401,7 +401,7 @@ def _renew_worlds(connection: Connection, store: Store, namespace: int) -> None:
     """Place all episodes again, and delete the cached values, which refer to the old world ids."""
     worlds.renew(connection, namespace)
     for name in ("world-values", "outlooks-*"):
-        Sidecar(store, namespace).drop(name)
+        CacheFile(store, namespace).drop(name)
 
 
 def _seal_missing(connection: Connection, store: Store, namespace: int) -> None:

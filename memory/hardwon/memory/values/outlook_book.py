@@ -8,7 +8,7 @@ from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.familiarity import place
 from hardwon.memory.situations.outlook_keys import OutlookKeys
-from hardwon.memory.storage.cache_files import Arrays, Sidecar
+from hardwon.memory.storage.cache_files import Arrays, CacheFile
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 
@@ -35,10 +35,10 @@ _NEW = (
 class OutlookBook:
     """The outlook tables of one world, updated from new episodes."""
 
-    def __init__(self, store: Store, namespace: int, worlds: Sequence[int], sidecar: Sidecar) -> None:
+    def __init__(self, store: Store, namespace: int, worlds: Sequence[int], cache_file: CacheFile) -> None:
         """Create an unread book."""
         self._store = store
-        self._sidecar = sidecar
+        self._cache_file = cache_file
         self._name = f"outlooks-{min(worlds)}-values"
         self._identity = f"{LAYOUT} worlds {sorted(worlds)}"
         self._packed: Arrays | None = None
@@ -102,16 +102,16 @@ class OutlookBook:
     def save(self) -> None:
         """Write the tables to their cache file if that is behind."""
         is_due = self._read - self._saved >= max(1.0, REFIT * self._read)
-        if self._table is None or self._packed is not None or not is_due or not self._sidecar.writable:
+        if self._table is None or self._packed is not None or not is_due or not self._cache_file.writable:
             return
         progress = Progress(self._read, self._fitted, self._renewed)
         arrays = pack(self._table, self._episodes, progress)
-        if self._sidecar.save(self._name, self._identity, self._last, self._read, arrays):
+        if self._cache_file.save(self._name, self._identity, self._last, self._read, arrays):
             self._saved = self._read
 
     def _load(self) -> None:
         """Take the tables from their cache file, if there is a current one."""
-        saved = self._sidecar.load(self._name, self._identity)
+        saved = self._cache_file.load(self._name, self._identity)
         if saved is None:
             return
         self._table, progress = unpack(saved.arrays)

@@ -23,7 +23,7 @@ from hardwon.memory.situations.evidence import (
 )
 from hardwon.memory.situations.keys import GUARD_MARK
 from hardwon.memory.situations.note_keys import complete_told, is_about_notes
-from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, Sidecar, due
+from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, CacheFile, due
 from hardwon.memory.storage.counted import COUNTED_STEPS, TRUSTED, find_counted_writers
 from hardwon.memory.storage.database import Store
 
@@ -46,7 +46,7 @@ class FiledValues:
         self,
         store: Store,
         namespace: int,
-        sidecar: Sidecar,
+        cache_file: CacheFile,
         worlds: WorldMap | None = None,
         *,
         witness: int | None = None,
@@ -55,7 +55,7 @@ class FiledValues:
         self._witness = witness
         self._store = store
         self._namespace = namespace
-        self._sidecar = sidecar
+        self._cache_file = cache_file
         self._worlds = worlds
         self._name = "values" if worlds is None else "world-values"
         self._of_worlds = "" if worlds is None else f" worlds {sorted(worlds.worlds.aliases.items())}"
@@ -82,7 +82,7 @@ class FiledValues:
             self._heard, self._table = heard, None  # a second writer appeared: the untrusted steps no longer count
             self._last_step = self._filed = self._saved = 0
         if self._table is None:  # first use, or the set of counted writers changed
-            saved = self._sidecar.load(self._name, self._file_identity) if self._witness is None else None
+            saved = self._cache_file.load(self._name, self._file_identity) if self._witness is None else None
             self._table = ValueTable(StoredCells(saved.arrays) if saved else None)
             if saved is not None:
                 self._last_step, self._filed, self._saved = saved.last, saved.count, saved.count
@@ -103,7 +103,7 @@ class FiledValues:
 
     def keys_since(self, step_id: int) -> set[str]:
         """Return the keys of the steps after this one that the table contains."""
-        later = FiledValues(self._store, self._namespace, self._sidecar, self._worlds, witness=self._witness)
+        later = FiledValues(self._store, self._namespace, self._cache_file, self._worlds, witness=self._witness)
         later._heard, later._last_step = self._heard, step_id
         values = ValueTable()
         with self._store.snapshot():
@@ -125,11 +125,11 @@ class FiledValues:
         if (
             self._table is not None
             and self._witness is None
-            and self._sidecar.writable
+            and self._cache_file.writable
             and due(self._filed - self._saved, self._saved)
         ):
             arrays = StoredCells.arrays(self._table.cells)
-            self._sidecar.save(self._name, self._file_identity, self._last_step, self._filed, arrays)
+            self._cache_file.save(self._name, self._file_identity, self._last_step, self._filed, arrays)
             self._saved = self._filed
 
     def read_steps(self, values: ValueTable, newest: int = MAX_ID) -> None:
@@ -235,7 +235,7 @@ def _judge_steps(rows: list[tuple[Any, ...]], facts: list[tuple[str, ...]]) -> I
 
 def rebuild_values(store: Store, namespace: int) -> ValueTable:
     """Return the values of all recorded steps, ignoring the cache file."""
-    truth, values = FiledValues(store, namespace, Sidecar(store, namespace)), ValueTable()
+    truth, values = FiledValues(store, namespace, CacheFile(store, namespace)), ValueTable()
     truth._heard = find_counted_writers(store.rows, namespace)
     truth.read_steps(values)
     return values
@@ -246,16 +246,16 @@ def saved_problem(store: Store, namespace: int, *, per_world: bool = False) -> s
 
     A file from before worlds were merged is not a problem; it is ignored the next time it is opened.
     """
-    sidecar, worlds = Sidecar(store, namespace), None
+    cache_file, worlds = CacheFile(store, namespace), None
     if per_world:
         worlds = WorldMap(store, namespace)
         worlds.read()
-    truth, values = FiledValues(store, namespace, sidecar, worlds), ValueTable()
+    truth, values = FiledValues(store, namespace, cache_file, worlds), ValueTable()
     truth._heard = find_counted_writers(store.rows, namespace)
-    wrong = sidecar.problem(truth._name, truth._file_identity)
+    wrong = cache_file.problem(truth._name, truth._file_identity)
     if per_world and wrong and wrong.startswith(OTHER_MAKE):
         return ""
-    saved = None if wrong else sidecar.load(truth._name, truth._file_identity)
+    saved = None if wrong else cache_file.load(truth._name, truth._file_identity)
     if saved is None:
         return wrong or ""
     truth.read_steps(values, saved.last)

@@ -1,4 +1,4 @@
-"""Surroundings: the words around the arguments of a guardrail's evidence, read from the recorded steps.
+"""Context ranges: the words around the arguments of a guardrail's evidence, read from the recorded steps.
 
 The condition `around` is text in terms of the structural words at the time it was written. The set of structural words
 changes as the library grows, so a comparison of text alone would miss matches or report wrong ones. This module
@@ -32,7 +32,7 @@ PhraseWords = tuple[str, ...]
 """The words of an action, without articles."""
 
 
-class Hull(NamedTuple):
+class ContextRange(NamedTuple):
     """The range of contexts that the evidence of a guardrail spans."""
 
     shared: WordSets
@@ -45,8 +45,8 @@ class Hull(NamedTuple):
     """The words of the action if all steps took the same one; empty if they took several."""
 
     @classmethod
-    def of(cls, contexts: Sequence[Context], phrases: Collection[PhraseWords] = ()) -> "Hull":
-        """Return the hull of several contexts."""
+    def of(cls, contexts: Sequence[Context], phrases: Collection[PhraseWords] = ()) -> "ContextRange":
+        """Return the context range of several contexts."""
         different = set(phrases)
         columns = list(zip(*(context.words for context in contexts), strict=True))
         return cls(
@@ -61,7 +61,7 @@ class Hull(NamedTuple):
         return tuple(words & (structural | _MARKS) for words in self.shared)
 
     def context(self, structural: frozenset[str]) -> str | None:
-        """Return the only context in the hull under these structural words, or None if there are several."""
+        """Return the only context in the context range under these structural words, or None if there are several."""
         needed = self.needed(structural)
         if len(self.rests) > 1 or any(
             seen & (structural | _MARKS) != must for seen, must in zip(self.seen, needed, strict=True)
@@ -71,7 +71,7 @@ class Hull(NamedTuple):
         return "; ".join([*parts, *filter(None, self.rests)])
 
     def has(self, context: Context, structural: frozenset[str]) -> bool:
-        """Return whether the hull contains a context under these structural words."""
+        """Return whether the context range contains a context under these structural words."""
         return (
             len(context.words) == len(self.shared)
             and context.rest in self.rests
@@ -82,31 +82,31 @@ class Hull(NamedTuple):
         )
 
 
-class Surroundings:
-    """The hulls of the items of one namespace, read on first use."""
+class ContextRanges:
+    """The context ranges of the items of one namespace, read on first use."""
 
     def __init__(self, store: Store | None = None, structural: Callable[[], frozenset[str]] = frozenset) -> None:
-        """Create an empty cache of hulls."""
+        """Create an empty cache of context ranges."""
         self._store = store
         self._structural = structural
-        self._hulls: dict[str, tuple[tuple[int, ...], Hull | None]] = {}
+        self._ranges: dict[str, tuple[tuple[int, ...], ContextRange | None]] = {}
 
     @property
     def structural(self) -> frozenset[str]:
         """Return the current structural words."""
         return self._structural()
 
-    def hull(self, item: Item) -> Hull | None:
-        """Return the hull of an item's evidence, or None if it was not made by rules or its steps are gone."""
+    def find_range(self, item: Item) -> ContextRange | None:
+        """Return the range of an item's evidence, or None if it was not made by rules or its steps are gone."""
         self.read((item,))
-        return self._hulls[item.id][1]
+        return self._ranges[item.id][1]
 
     def read(self, items: Iterable[Item]) -> None:
         """Read the evidence of several items with one query."""
-        # a merge adds steps to the provenance, so a hull is valid only for the provenance it was read for
-        wanted = {item.id: item for item in items if self._hulls.get(item.id, (None,))[0] != item.provenance}
+        # a merge adds steps to the provenance, so a range is valid only for the provenance it was read for
+        wanted = {item.id: item for item in items if self._ranges.get(item.id, (None,))[0] != item.provenance}
         for ref, item in wanted.items():
-            self._hulls[ref] = (item.provenance, None)  # also caches the answer for items without a hull
+            self._ranges[ref] = (item.provenance, None)  # also caches the answer for items without one
         rule_made = [item for item in wanted.values() if is_of_steps(item)]
         if self._store is None or not rule_made:
             return
@@ -116,32 +116,36 @@ class Surroundings:
             states = read_states(self._store, {pre for _, pre, _ in rows})
         except HardwonError:  # damaged rows; `hardwon memory verify` reports them
             return
-        # EVERY_WORD keeps all words of a context: the hull is narrowed to structural words at each check.
+        # EVERY_WORD keeps all words of a context: the context range is narrowed to structural words at each check.
         attempts: Mapping[int, Attempt] = {
             ref: Attempt(Situation(states[pre], EVERY_WORD), action) for ref, pre, action in rows
         }
         for item in rule_made:
             steps = [attempts[ref] for ref in item.provenance[-EVIDENCE:] if ref in attempts]
             pattern = parse_action(item.forbids or "")
-            # leave out steps of other calls: `Hull.of` needs contexts with the same number of arguments
+            # leave out steps of other calls: `ContextRange.of` needs contexts with the same number of arguments
             own = [attempt for attempt in steps if is_parsed_of(pattern, attempt.parsed)]
             if own:
-                hull = Hull.of([attempt.surroundings for attempt in own], [attempt.phrase for attempt in own])
-                self._hulls[item.id] = (item.provenance, hull)
+                context_range = ContextRange.of(
+                    [attempt.argument_context for attempt in own], [attempt.phrase for attempt in own]
+                )
+                self._ranges[item.id] = (item.provenance, context_range)
 
     def hold(self, item: Item, attempt: Attempt) -> bool | None:
-        """Return whether the surroundings of an action match those of an item's evidence.
+        """Return whether the context of an action is in the range of an item's evidence.
 
         If only one action failed, such as `open red valve`, nothing follows for others of its kind.
         """
-        hull = self.hull(item) if is_of_steps(item) else None
-        if hull is None:
+        context_range = self.find_range(item) if is_of_steps(item) else None
+        if context_range is None:
             return None
-        return hull.only in ((), attempt.phrase) and hull.has(attempt.surroundings, self.structural)
+        return context_range.only in ((), attempt.phrase) and context_range.has(
+            attempt.argument_context, self.structural
+        )
 
 
 def is_of_steps(item: Item) -> bool:
-    """Return whether an item's surroundings can be read from steps: rules made it, and its condition is `around`."""
+    """Return whether an item's context range can be read from steps: rules made it, and its condition is `around`."""
     return (
         item.writer == "rules"
         and item.source == "experience"

@@ -4,7 +4,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, Guard
-from hardwon.memory.guardrails.surroundings import Hull
+from hardwon.memory.guardrails.context_ranges import ContextRange
 from hardwon.memory.retrieval.cache import STRUCTURAL_AFTER
 from hardwon.memory.situations.keys import Attempt, Situation
 
@@ -100,7 +100,7 @@ def test_a_success_speaks_against_it_whatever_the_words_are(library):
 
 def contexts(*observations, action="put cup in sink"):
     whole = [Situation(State(one), frozenset()).whole for one in observations]
-    return [Attempt(one, action).surroundings for one in whole]
+    return [Attempt(one, action).argument_context for one in whole]
 
 
 @pytest.mark.parametrize(
@@ -118,18 +118,18 @@ def contexts(*observations, action="put cup in sink"):
 def test_the_hull_of_steps(structural, observation, within):
     """What all have is needed, what none has is not there; an argument that is not shown is one that is not shown."""
     words = frozenset(structural)
-    hull = Hull.of(contexts("The full old sink is near. A cup.", "The full sink is near. A cup."))
-    here = Attempt(Situation(State(observation), words), "put cup in sink").surroundings
-    assert hull.has(here, words) is within
+    context_range = ContextRange.of(contexts("The full old sink is near. A cup.", "The full sink is near. A cup."))
+    here = Attempt(Situation(State(observation), words), "put cup in sink").argument_context
+    assert context_range.has(here, words) is within
 
 
 def test_one_context_is_equality():
-    """While the words stay the same the hull is the condition's own text."""
+    """While the words stay the same the context range is the condition's own text."""
     words = frozenset({"full", "near"})
     situation = Situation(State("The full sink is near. A cup.", {"hands": "empty"}), words)
-    hull = Hull.of([Attempt(situation.whole, "put cup in sink").surroundings])
-    assert hull.context(words) == situation.context("put cup in sink")
-    assert hull.context(frozenset({"full"})) == "1: ; 2: full; hands empty"
+    context_range = ContextRange.of([Attempt(situation.whole, "put cup in sink").argument_context])
+    assert context_range.context(words) == situation.context("put cup in sink")
+    assert context_range.context(frozenset({"full"})) == "1: ; 2: full; hands empty"
 
 
 def test_a_condition_without_steps_means_what_it_says():
