@@ -188,6 +188,15 @@ def test_a_run_that_goes_on_in_another_process_begins_its_file_anew(path, folder
     assert list(folder.glob("*")) == []
 
 
+def test_a_run_that_begins_again_in_its_process_begins_its_file_anew(path, episode):
+    whole = replace(episode("open drawer", "look"), id="e-1")
+    with ExperienceLibrary.open(path) as library:
+        library.open_run("e-1", episode).add(whole.steps[0])
+        library.open_run("e-1", episode).add(*whole.steps)
+    with ExperienceLibrary.open(path) as library:
+        assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer", "look"]
+
+
 def test_secrets_are_not_on_the_disk_and_nobody_else_reads_the_files(path, folder, episode):
     secret = "AKIA" + "IOSFODNN7EXAMPLE"
     with ExperienceLibrary.open(path) as library:

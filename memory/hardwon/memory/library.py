@@ -247,24 +247,40 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
                 self._runs.record_abandoned(self._record_again)
 
     def _record_again(self, episode: Trajectory) -> None:
-        """Record an episode as the client did who would have recorded it, in place of its beginning."""
-        is_received = bool(episode.writer) or episode.trust == "untrusted"
-        if self._has_beginning(episode):
-            if is_received:
-                episode = received(episode, self.keys, writer=episode.writer, trust=episode.trust)
-            self.replace_many([(episode, [episode.id])])
-        elif is_received:
-            self.receive([episode], writer=episode.writer, trust=episode.trust)
-        else:
-            self.record(episode)
+        """Record the run of a process that is gone, unless as much of it or more is recorded."""
+        beginning = self._find_beginning(episode)
+        if beginning is None or jsonl.is_later_version(episode, len(beginning.steps), beginning.success):
+            self.record_continued(episode)
 
-    def _has_beginning(self, whole: Trajectory) -> bool:
-        """Return whether an earlier version of an episode is recorded."""
+    def record_continued(self, whole: Trajectory) -> str:
+        """Record an episode, in place of the beginning that was recorded when its run broke off.
+
+        Args:
+            whole: The episode with its id, and with its writer and trust if it was received from a client.
+
+        Returns:
+            The id of the episode.
+        """
+        if self._find_beginning(whole) is None:
+            return self._record_whole(whole)
+        if whole.writer or whole.trust == "untrusted":
+            whole = received(whole, self.keys, writer=whole.writer, trust=whole.trust)
+        self.replace_many([(whole, [whole.id])])
+        return whole.id
+
+    def _record_whole(self, whole: Trajectory) -> str:
+        """Record an episode as the client did who would have recorded it."""
+        if whole.writer or whole.trust == "untrusted":
+            return self.receive([whole], writer=whole.writer, trust=whole.trust)[0]
+        return self.record(whole)
+
+    def _find_beginning(self, whole: Trajectory) -> Trajectory | None:
+        """Return the recorded episode with the id and the task of this one."""
         with suppress(UnknownName):
             beginning = self.trajectory(whole.id)
-            is_same = (beginning.id, beginning.task) == (whole.id, redact(whole.task))
-            return is_same and jsonl.is_later_version(whole, len(beginning.steps), beginning.success)
-        return False
+            if (beginning.id, beginning.task) == (whole.id, redact(whole.task)):
+                return beginning
+        return None
 
     def record(self, trajectory: Trajectory) -> str:
         """Record one episode; it is durable when the call returns.

@@ -169,6 +169,14 @@ class RemoteLibrary(ExperienceLibrary):
             with suppress(LibraryError):
                 self._runs.record_abandoned(self._record_again)
 
+    def record_continued(self, whole: Trajectory) -> str:
+        """Record an episode; see `ExperienceLibrary.record_continued`.
+
+        A server replaces no episode, so the whole one is recorded beside its beginning, under another id.
+        """
+        is_new = self._find_beginning(whole) is None
+        return self._record_whole(whole if is_new else replace(whole, id=f"{whole.id}-whole"))
+
     def record_many(self, trajectories: Iterable[Trajectory]) -> list[str]:
         """Record several episodes in one transaction; see `ExperienceLibrary.record_many`.
 

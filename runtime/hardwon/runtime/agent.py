@@ -336,8 +336,8 @@ class Agent:
         attempt = first
         while True:
             thread = _build_thread_id(thread_id, attempt)
-            with self._open_episode(thread):
-                state = {**self._initial_state(thread, task, seed, attempt), **start}
+            state = cast(EpisodeState, {**self._initial_state(thread, task, seed, attempt), **start})
+            with self._open_episode(state):
                 final = yield _GraphCall("invoke", self._checkpointer is None, (state, _build_config(thread)))
             spent += final["usage"]
             if not final.get("failed") or attempt >= self._retries:
@@ -376,15 +376,15 @@ class Agent:
     ) -> Iterator[tuple[EpisodeState, dict[str, Any]]]:
         """Open an episode and yield its start and the options of the graph's stream."""
         thread = _build_thread_id(thread_id, 0)
-        with self._open_episode(thread):
-            options = {"config": _build_config(thread), "stream_mode": "updates", **self._durability()}
-            yield self._initial_state(thread, task, seed, 0), options
+        state = self._initial_state(thread, task, seed, 0)
+        with self._open_episode(state):
+            yield state, {"config": _build_config(thread), "stream_mode": "updates", **self._durability()}
 
     @contextmanager
     def _restore_episode(self, snapshot: Any) -> Iterator[None]:
         """Open an episode with its working memory and environment as they were at a checkpoint."""
         values = snapshot.values
-        with self._open_episode(values["thread"]) as live:
+        with self._open_episode(values, is_resumed=True) as live:
             # Without `first` the episode was interrupted before its reset, and there is nothing to restore.
             if "first" in values:
                 live.working = rebuild_memory(self.library, values["first"], values["steps"])
@@ -392,17 +392,23 @@ class Agent:
             yield
 
     def _initial_state(self, thread: str, task: str, seed: int, attempt: int) -> EpisodeState:
-        return {"thread": thread, "task": task, "seed": seed, "attempt": attempt, "episode": self.library.episodes}
+        ref = uuid.uuid4().hex  # a thread that is used again has another episode
+        return {
+            "thread": thread, "id": ref, "task": task, "seed": seed, "attempt": attempt,
+            "episode": self.library.episodes,
+        }  # fmt: skip
 
     @contextmanager
-    def _open_episode(self, thread: str) -> Iterator[LiveEpisode]:
+    def _open_episode(self, state: EpisodeState, *, is_resumed: bool = False) -> Iterator[LiveEpisode]:
         """Reserve an environment and a working memory for one episode; discard the environment if it breaks."""
+        thread = state["thread"]
         if thread in self._live:
             raise ConfigError(
                 f"An episode already runs under thread {thread!r}. Give this one another thread_id, or wait for it."
             )
         environment = self._idle.pop() if self._idle else self._clone_environment()
-        live = self._live[thread] = LiveEpisode(environment, WorkingMemory(), is_kept=self._checkpointer is None)
+        ref = state.get("id") or uuid.uuid4().hex  # checkpoints of earlier versions have none
+        live = self._live[thread] = LiveEpisode(environment, WorkingMemory(), ref, is_resumed)
         try:
             yield live
         except BaseException as error:
@@ -416,7 +422,7 @@ class Agent:
                 self._idle.append(environment)
 
     def _store_cut(self, live: LiveEpisode, error: BaseException) -> None:
-        """Store the steps of an episode that an error ends; with a checkpointer, `resume` continues it instead."""
+        """Store the steps of an episode that an error ends; if it is resumed, the whole episode takes their place."""
         if live.reached is not None:
             ending, failed = type(error).__name__, f"{type(error).__name__}: {error}"
             self._nodes.store_cut(cast(EpisodeState, {**live.reached, "ending": ending, "failed": failed}))

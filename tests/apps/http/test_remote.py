@@ -118,6 +118,14 @@ def test_a_run_of_a_client_waits_while_the_server_is_down(tmp_path, monkeypatch,
     assert len(list(tmp_path.glob("hardwon/*.runs/*.jsonl"))) == 1
 
 
+def test_a_whole_run_is_recorded_beside_its_beginning(remote, episode):
+    """A server replaces no episode. Sent again, it is recorded once."""
+    beginning = episode("look", success=None, id="e-1", ending="abandoned")
+    for whole in (beginning, *[episode("look", "open drawer", id="e-1")] * 2):
+        remote.record_continued(whole)
+    assert [(row["id"], row["success"]) for row in remote.trajectories()] == [("e-1-whole", True), ("e-1", None)]
+
+
 # ---- the same library
 
 

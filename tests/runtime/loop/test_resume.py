@@ -90,7 +90,7 @@ def test_a_reading_policy_is_told_the_same(start, script):
 
 KILLED = textwrap.dedent(
     """
-    import os, sys
+    import os, sys, time
     from langgraph.checkpoint.sqlite import SqliteSaver
     from hardwon.memory import ExperienceLibrary, State
     from hardwon.runtime.agent import Agent
@@ -107,6 +107,7 @@ KILLED = textwrap.dedent(
         def step(self, action):
             Tower.runs += 1
             if Tower.runs == fatal:
+                time.sleep(0.3)  # the steps of an agent are on the disk after 0.1 s
                 os._exit(9)
             self.floor = max(0, self.floor + (1 if action == "up" else -1))
             won = self.floor == 5
@@ -127,8 +128,12 @@ KILLED = textwrap.dedent(
 )
 
 
-def test_a_killed_process_is_gone_on_with(tmp_path):
-    """The process dies inside a step; another one finishes the episode, which equals one that was not killed."""
+@pytest.mark.parametrize("is_resumed_at_once", [True, False])
+def test_a_killed_process_is_gone_on_with(tmp_path, is_resumed_at_once):
+    """The process dies inside a step; another one finishes the episode, which equals one that was not killed.
+
+    Its steps are an episode of unknown outcome for whoever opens the library before.
+    """
 
     def run(*arguments):
         command = [sys.executable, "-c", KILLED, str(tmp_path), *arguments]
@@ -137,10 +142,59 @@ def test_a_killed_process_is_gone_on_with(tmp_path):
     whole = run("whole", "0", "run")
     killed = run("killed", "4", "run")
     assert (whole.returncode, killed.returncode, killed.stdout) == (0, 9, "")
+    beginning = () if is_resumed_at_once else read_rows(tmp_path / "killed.db")
+    assert [row[1:] for row in beginning] == ([] if is_resumed_at_once else [(None, "abandoned", 3)])
     resumed = run("killed", "0", "resume")
     assert resumed.stdout == whole.stdout
     assert whole.stdout.startswith("True 1 0 ")
     assert resumed.stderr == ""
+    ((ref, *row),), ((_, *expected),) = (read_rows(tmp_path / f"{name}.db") for name in ("killed", "whole"))
+    assert row == expected
+    assert not beginning or beginning[0][0] == ref
+
+
+def read_rows(path):
+    """The id, the outcome, the ending and the number of steps of each episode of a library."""
+    with ExperienceLibrary.open(path) as library:
+        return [(row["id"], row["success"], row["ending"], row["n_steps"]) for row in library.trajectories()]
+
+
+@pytest.mark.parametrize("ending", [RuntimeError, KeyboardInterrupt, GeneratorExit])
+def test_a_run_that_broke_off_is_an_episode_until_it_is_resumed(start, rooms, script, tmp_path, ending):
+    """The whole run takes the place of its beginning, under the same id."""
+    saver, expected = InMemorySaver(), bare(start(InMemorySaver()).run(seed=3, thread_id="t"))
+    with ExperienceLibrary.open(tmp_path / "a.db") as library:
+        agent = Agent(script(*PATH[:3], ending("no")), library, rooms(), checkpointer=saver)
+        if ending is GeneratorExit:
+            interrupt(agent, 29)
+        else:
+            with pytest.raises(ending):
+                agent.run(seed=3, thread_id="t")
+    ((ref, *row),) = read_rows(tmp_path / "a.db")
+    assert row == [None, ending.__name__, 3]
+    with ExperienceLibrary.open(tmp_path / "a.db") as library:
+        with pytest.raises(ZeroDivisionError):  # before its next step
+            Agent(script(ZeroDivisionError()), library, rooms(), checkpointer=saver).resume("t")
+        assert bare(Agent(script(*PATH), library, rooms(), checkpointer=saver).resume("t")) == expected
+        assert library.verify() == []
+    assert read_rows(tmp_path / "a.db") == [(ref, True, "success", len(expected.steps))]
+
+
+def test_a_resumed_run_without_a_step_of_its_own_takes_the_place_of_its_beginning(start, rooms, script):
+    """The environment breaks at once, so both have the same steps."""
+    saver = InMemorySaver()
+    agent = start(
+        saver,
+        policy=script(*PATH[:3], ZeroDivisionError()),
+        world=rooms(faults={7: EnvironmentCrashed("gone")}),
+        retries=0,
+    )
+    with pytest.raises(ZeroDivisionError):
+        agent.run(seed=3, thread_id="t")
+    agent.policy.actions = PATH
+    result = agent.resume("t")
+    (row,) = agent.library.trajectories()
+    assert (row["id"], row["ending"], row["n_steps"]) == (result.trajectory.id, "environment_crash", 3)
 
 
 def test_a_finished_episode_is_returned_as_it_was(start, rooms):

@@ -192,8 +192,10 @@ class OpenRun:
             if self._is_paused:
                 os.rename(self._paused, file)  # noqa: PTH104
                 return file
-            # A process that continues the run of another one begins anew, with all steps.
-            os.unlink(self._paused)  # noqa: PTH108
+        # Whoever continues the run of another process, or one that could not be recorded, begins anew with all steps.
+        for beginning in (self._paused, file):
+            with suppress(FileNotFoundError):
+                os.unlink(beginning)  # noqa: PTH108
         self._writer.start_over()
         _append(file, self._encode_head(self._describe()))
         return file

@@ -11,13 +11,11 @@ from functools import cache
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Trajectory
-from hardwon.memory.errors import HardwonError, LibraryBusy
+from hardwon.memory.errors import LibraryBusy
 from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.open_runs import ABANDONED
 from hardwon.memory.privacy.deadlines import deadline
-from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.records import Trust
-from hardwon.memory.trust.intake import received
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.loop.advisor import Advisor
@@ -114,10 +112,8 @@ def record_run(
 
 def _write(library: ExperienceLibrary, trajectory: Trajectory, writer: str, trust: Trust, is_continued: bool) -> None:
     """Write an episode in place of its beginning, or as a new one."""
-    if is_continued and _has_beginning(library, trajectory):
-        if writer or trust == "untrusted":
-            trajectory = received(trajectory, library.keys, writer=writer, trust=trust)
-        library.replace_many([(trajectory, [trajectory.id])])
+    if is_continued:
+        library.record_continued(replace(trajectory, writer=writer, trust=trust))
     elif writer or trust == "untrusted":
         library.receive([trajectory], writer=writer, trust=trust)
     else:
@@ -150,10 +146,3 @@ def find_beginning(library: ExperienceLibrary, task: str, calls: Sequence[Call],
 def _say_not_recorded(environment: str) -> None:
     """Log once in a process that runs without a call are not recorded."""
     logger.warning("%s: a run is not recorded, because it has no tool call; later ones are passed over", environment)
-
-
-def _has_beginning(library: ExperienceLibrary, whole: Trajectory) -> bool:
-    """Return whether the beginning of a run was recorded, when it failed or its process was killed."""
-    with suppress(HardwonError):  # usually it was not
-        return library.trajectory(whole.id).task == redact(whole.task)
-    return False

@@ -260,7 +260,7 @@ class Nodes(AdvisingNodes):
         }
         if episode.get("plan") is not None:
             update |= self._advance_plan(episode, planned, update)
-        if self.settings.learn and live.is_kept:
+        if self.settings.learn:
             self._keep(live, cast(EpisodeState, {**episode, **update}))
         return update
 
@@ -388,7 +388,10 @@ class Nodes(AdvisingNodes):
         """Store an episode in place of the steps that were kept."""
         live = self.live[thread]
         live.reached = None
-        self.library.record(trajectory)
+        if live.is_resumed:
+            self.library.record_continued(trajectory)
+        else:
+            self.library.record(trajectory)
         if live.run is not None:
             live.run.close()
 

@@ -23,6 +23,8 @@ class EpisodeState(TypedDict, total=False):
     """The state of an episode, as a checkpoint stores it."""
 
     thread: str
+    id: str
+    """Id of the episode, under which a resumed one is stored, too."""
     task: str
     seed: int
     episode: int
@@ -84,10 +86,10 @@ class LiveEpisode:
 
     environment: Environment
     working: WorkingMemory
-    is_kept: bool = True
-    """Whether the steps are kept here until the episode is stored; a checkpointer keeps them itself."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """Id of the episode."""
+    is_resumed: bool = False
+    """Whether the beginning of the episode may be stored already."""
     reached: "EpisodeState | None" = None
     """The state after the last step, until the episode is stored."""
     run: OpenRun | None = None

@@ -79,9 +79,10 @@ class Replacement:
             for at, step in enumerate(new.steps)
         )
         new = replace(new, id=old.id, steps=steps)
-        stored = write(_with_outcome(new, old))
         target = new if graded is None else _with_outcome(new, graded)
-        if (target.success, target.score) != (stored.success, stored.score):
+        is_changed = (target.success, target.score) != (old.success, old.score)
+        stored = write(_with_outcome(new, old) if is_changed else target)
+        if is_changed:
             ids = zip(target.steps, stored.steps, strict=True)
             target = replace(target, steps=tuple(replace(step, id=other.id, t=other.t) for step, other in ids))
             self._regrading.change(stored, target)
