@@ -187,7 +187,7 @@ def build_plans(
 ) -> Iterator[tuple["ExperimentPlan", Path]]:
     """Yield the experiment plan and the output folder of each test of a case.
 
-    Outlooks are read at every step, so `LookaheadPolicy` has no arm that reads the library once per episode.
+    Lookahead values are read at every step, so `LookaheadPolicy` has no arm that reads the library once per episode.
     """
     from hardwon.apps.experiment import ExperimentPlan
     from hardwon.apps.experiment.seeds import TRAIN_SEEDS, parse_seeds

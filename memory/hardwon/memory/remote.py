@@ -41,11 +41,11 @@ from .records import (
     Trust,
     Verdict,
 )
-from .remote_repertoire import ServedRepertoires
+from .remote_demonstrations import ServedDemonstrations
 from .situations.episode_map import EpisodeMap, Trail
+from .values.demonstration_index import DemonstrationIndex
 from .values.effects import Effect
-from .values.prospects import Prospects
-from .values.repertoire import Repertoire
+from .values.lookahead import Lookahead
 from .wire import PAGE, Wire, make_answer_error, part, plain, read, read_fields
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ class RemoteLibrary(ExperienceLibrary):
         self.namespace = namespace
         self._raw = raw
         self._wire = Wire(url, token, namespace)
-        self._repertoires = ServedRepertoires(
+        self._demonstrations = ServedDemonstrations(
             lambda limit, offset: self.trajectories(limit=limit, offset=offset), self.trajectory
         )
         try:
@@ -388,16 +388,16 @@ class RemoteLibrary(ExperienceLibrary):
         answer = self._wire.ask("offered", query)
         return tuple(read(list[Item], answer["items"]))
 
-    def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Prospects:
-        """Return what each action is expected to bring; see `ExperienceLibrary.foresee`.
+    def look_ahead(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Lookahead:
+        """Return what each action is expected to bring; see `ExperienceLibrary.look_ahead`.
 
         Without `raw`, actions at other locations are those that were possible there, and none are imagined.
         """
         trail = plain(Trail, (episode or EpisodeMap()).trace())
         query = {"state": asdict(state), "actions": list(actions), "trail": trail, "raw": self._raw}
-        return read(Prospects, self._wire.ask("foresee", query))
+        return read(Lookahead, self._wire.ask("foresee", query))
 
-    def repertoire(self, environment: str | None = None, actions: Iterable[str] = ()) -> Repertoire:
+    def index_demonstrations(self, environment: str | None = None, actions: Iterable[str] = ()) -> DemonstrationIndex:
         """Return the demonstrations of one environment, or of all, read as recorded episodes.
 
         Raises:
@@ -408,7 +408,7 @@ class RemoteLibrary(ExperienceLibrary):
                 "Demonstrations are episodes word for word. Open RemoteLibrary(..., raw=True) with a token that has "
                 "the right log, or use another planner than demonstrations."
             )
-        return self._repertoires.read(environment)
+        return self._demonstrations.read(environment)
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """Return the keys under which a step with this action in this state is filed."""

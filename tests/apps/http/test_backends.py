@@ -31,7 +31,7 @@ BACKENDS = ("memory", "postgres", "http")
 """All are compared with a library file."""
 LACKS: dict[str, set[str]] = {
     "http": {
-        "changes", "count_rating", "count_tiers", "deciding_episodes", "digest", "foresee", "forget", "gate",
+        "changes", "count_rating", "count_tiers", "deciding_episodes", "digest", "look_ahead", "forget", "gate",
         "has_episode", "index", "item_figures", "newest_change", "open_values", "repair", "restore", "sample_states",
         "select_steps", "standing", "state_figures",
     },
@@ -99,7 +99,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "check": lambda library: library.check(START, "kick door"),
     "enforce": lambda library: library.enforce(START, "kick door", keep=False),
     "check_plan": lambda library: library.check_plan(START, ["open door", "kick door"]),
-    "foresee": lambda library: library.foresee(START, ["open door"]),
+    "look_ahead": lambda library: library.look_ahead(START, ["open door"]),
     "keys": lambda library: library.keys(START, "open door"),
     "search": lambda library: [hit.what.id for hit in library.search("vegetable number 2")],
     "summaries": lambda library: library.summaries(),
@@ -111,8 +111,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "has_episode": lambda library: library.has_episode(task="find the lamp", seed=1),
     "count_tiers": lambda library: library.count_tiers(),
     "verify": lambda library: library.verify(),
-    "repertoire": lambda library: (
-        sorted(library.repertoire().actions) if hasattr(library.repertoire(), "actions") else 0
+    "index": lambda library: (
+        sorted(library.index_demonstrations().actions) if hasattr(library.index_demonstrations(), "actions") else 0
     ),
     "pin": lambda library: library.pin(first(library)),
     "update": lambda library: library.update(first(library), body="scrub it with a brush"),

@@ -1,4 +1,4 @@
-"""Planning with a served library: the same outlooks and demonstrations as with the file, by the same rights."""
+"""Planning with a served library: the same lookahead values and demonstrations as with the file, by the same rights."""
 
 import random
 
@@ -47,17 +47,17 @@ def walk():
     return episode
 
 
-def test_outlooks_are_those_of_the_file(file):
+def test_lookahead_values_are_those_of_the_file(file):
     with (
         served(file, read_only=True) as url,
         RemoteLibrary(url, raw=True) as far,
         ExperienceLibrary.open(file) as near,
     ):
-        here = far.foresee(ROOM, IN_ROOM, walk())
-        assert here == near.foresee(ROOM, IN_ROOM, walk())
+        here = far.look_ahead(ROOM, IN_ROOM, walk())
+        assert here == near.look_ahead(ROOM, IN_ROOM, walk())
         assert here.by_action["put lamp on desk"].gain > 0.5
         assert here.elsewhere
-        assert far.foresee(HALL, IN_HALL) == near.foresee(HALL, IN_HALL)
+        assert far.look_ahead(HALL, IN_HALL) == near.look_ahead(HALL, IN_HALL)
 
 
 def test_without_raw_no_action_of_others_is_shown(tmp_path):
@@ -85,9 +85,9 @@ def test_without_raw_no_action_of_others_is_shown(tmp_path):
     with served(tmp_path / "library.db", read_only=True) as url:
         for raw in (False, True):
             with RemoteLibrary(url, raw=raw) as far:
-                prospects = far.foresee(here, ("go south", "drop vase"), episode)
-                assert set(prospects.by_action) == {"go south", "drop vase"}
-                shown[raw] = {one.action for one in prospects.elsewhere}
+                lookahead = far.look_ahead(here, ("go south", "drop vase"), episode)
+                assert set(lookahead.by_action) == {"go south", "drop vase"}
+                shown[raw] = {one.action for one in lookahead.elsewhere}
     assert "put vase on shelf" in shown[True]
     assert shown[False] == shown[True] - {"put vase on shelf"} == {"touch shelf"}
 
@@ -110,14 +110,14 @@ def test_a_map_does_not_grow_with_the_length_of_the_episode():
 def test_demonstrations_are_those_of_the_file(file):
     with served(file, trust="trusted") as url, RemoteLibrary(url, raw=True) as far:
         with ExperienceLibrary.open(file) as near:
-            expected = near.repertoire("house", IN_HALL).list_demonstrations(TASK)
-        assert far.repertoire("house").list_demonstrations(TASK) == expected
+            expected = near.index_demonstrations("house", IN_HALL).list_demonstrations(TASK)
+        assert far.index_demonstrations("house").list_demonstrations(TASK) == expected
         assert expected
         far.record(play(99, success=False))
         far.record(play(100))
-        assert len(far.repertoire("house").list_demonstrations(TASK)) == len(expected) + 1
-        assert far.repertoire("another").list_demonstrations(TASK) == []
-        assert len(far.repertoire().list_demonstrations(TASK)) == len(expected) + 1
+        assert len(far.index_demonstrations("house").list_demonstrations(TASK)) == len(expected) + 1
+        assert far.index_demonstrations("another").list_demonstrations(TASK) == []
+        assert len(far.index_demonstrations().list_demonstrations(TASK)) == len(expected) + 1
 
 
 def test_a_planner_that_needs_episodes_word_for_word_says_so(file, rooms):
@@ -132,11 +132,11 @@ def test_a_token_without_the_right_log_reads_neither(file):
     token = Tokens.beside(file).add("agent", record=True, read=True, log=False)
     with served(file) as url, RemoteLibrary(url, token, raw=True) as far:
         with pytest.raises(LibraryForbidden):
-            far.repertoire("house")
+            far.index_demonstrations("house")
         with pytest.raises(LibraryForbidden):
-            far.foresee(ROOM, IN_ROOM)
+            far.look_ahead(ROOM, IN_ROOM)
     with served(file) as url, RemoteLibrary(url, token) as general:
-        assert general.foresee(ROOM, IN_ROOM).by_action
+        assert general.look_ahead(ROOM, IN_ROOM).by_action
 
 
 def test_an_agent_that_looks_ahead_learns_over_http(file, rooms):

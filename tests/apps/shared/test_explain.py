@@ -194,7 +194,7 @@ def test_a_step_of_a_skill_names_its_chain_and_the_skill(tmp_path):
     assert title in " ".join(shown.split())
 
 
-def test_a_step_of_an_outlook_says_in_words_what_it_is_for(own, episode):
+def test_a_step_of_a_lookahead_value_says_in_words_what_it_is_for(own, episode):
     """Its parts are one sentence, a way elsewhere is a chain, and what the step made possible is listed."""
     steps = list(episode("open drawer", "take spoon").steps)
     extra = {"gain": 0.3, "unlock": 0.55, "lost": 0.02, "plan": "go north, then read note"}
@@ -207,7 +207,7 @@ def test_a_step_of_an_outlook_says_in_words_what_it_is_for(own, episode):
         assert second["opened"] == []
         lines = dict(describe_step(first, None))
         assert lines["because"] == (
-            "best outlook, 0.80 times the median reward, from 7 similar steps: brings 0.30 at once, opens or "
+            "best lookahead value, 0.80 times the median reward, from 7 similar steps: brings 0.30 at once, opens or "
             "improves later actions by 0.55, lost the task in 2%"
         )
         assert lines["plan"] == "go north, then read note"

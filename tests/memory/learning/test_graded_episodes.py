@@ -7,7 +7,7 @@ import pytest
 from hardwon.memory import Add, Diagnosis, Item, State, Step, Trajectory
 from hardwon.memory.learning.reading import find_counterpart
 from hardwon.memory.learning.skill_mining import SkillMiner
-from hardwon.memory.remote_repertoire import ServedRepertoires
+from hardwon.memory.remote_demonstrations import ServedDemonstrations
 
 BOX, CUP = ("open box", "take coin"), ("lift cup", "take coin")
 
@@ -124,11 +124,13 @@ def test_demonstrations_are_graded_episodes_from_one_half_and_their_trials_count
     """In the library and in what a client reads from a server; the worse of two ways is seen without any success."""
     for number, (task, score) in enumerate([("find the coin", 0.8), ("find the ring", 0.4)]):
         library.record(played(*BOX, score=score, task=task, id=f"e{number}"))
-    repertoire = library.repertoire()
-    assert [task for _, task, _ in repertoire._episodes] == ["find the coin"]
-    served = ServedRepertoires(lambda limit, after: library.trajectories(limit=limit, offset=after), library.trajectory)
-    assert served.read(None)._episodes == repertoire._episodes
+    index = library.index_demonstrations()
+    assert [task for _, task, _ in index._episodes] == ["find the coin"]
+    served = ServedDemonstrations(
+        lambda limit, after: library.trajectories(limit=limit, offset=after), library.trajectory
+    )
+    assert served.read(None)._episodes == index._episodes
     for number in range(80):
-        repertoire.add("", "find the cup", (), outcome=0.9 if number % 2 else 0.2,
+        index.add("", "find the cup", (), outcome=0.9 if number % 2 else 0.2,
                        trial="withheld" if number % 2 else "followed")  # fmt: skip
-    assert repertoire.are_worse("find the cup")
+    assert index.are_worse("find the cup")

@@ -23,10 +23,10 @@ def learn(trust):
 @pytest.mark.parametrize(("trust", "number"), [("trusted", 4), ("untrusted", 0)])
 def test_only_trusted_successes_are_demonstrations(trust, number):
     with learn(trust) as library:
-        assert len(library.repertoire().list_demonstrations("find the coin")) == number
+        assert len(library.index_demonstrations().list_demonstrations("find the coin")) == number
 
 
 @pytest.mark.parametrize(("trust", "chains"), [("trusted", True), ("untrusted", False)])
 def test_only_trusted_steps_say_what_leads_where(trust, chains):
     with learn(trust) as library:
-        assert (library.foresee(CLOSED, ["open box", "wait"]).by_action["open box"].unlock > 0.1) is chains
+        assert (library.look_ahead(CLOSED, ["open box", "wait"]).by_action["open box"].unlock > 0.1) is chains

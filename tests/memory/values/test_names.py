@@ -1,14 +1,14 @@
-"""Names in choices and outlooks: things of one kind that only attributes or numbers tell apart."""
+"""Names in choices and lookahead values: things of one kind that only attributes or numbers tell apart."""
 
 import numpy as np
 import pytest
 
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.situations.keys import Situation
-from hardwon.memory.situations.outlook_keys import COLUMNS, NAMED, SPECIAL
+from hardwon.memory.situations.lookahead_keys import COLUMNS, NAMED, SPECIAL
 from hardwon.memory.values.cells import DOUBT, Cell, weigh_part
 from hardwon.memory.values.choices import Choices
-from hardwon.memory.values.outlook import Mean, _count_episodes, _Links
+from hardwon.memory.values.lookahead_table import Mean, _count_episodes, _Links
 
 
 def cell(values):
@@ -92,7 +92,7 @@ def test_successes_show_which_of_several_things_was_chosen():
     assert left == right, "a single episode"
 
 
-def test_outlooks_weigh_names_in_the_same_way():
+def test_lookahead_values_weigh_names_in_the_same_way():
     """A key with a name weighs as a key of any other column with the same steps would, times f."""
     own, rest = [0.9, 0.8, 1.0, 0.7], [0.1, 0.3, 0.0, 0.2, 0.1]
     keys = np.zeros((9, COLUMNS), dtype=np.int32)

@@ -7,7 +7,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, Estimate, Recollection, State, Step
 from hardwon.memory.situations.actions import parse_action
-from hardwon.memory.values.repertoire import Demonstration
+from hardwon.memory.values.demonstration_index import Demonstration
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.planning.composition import (
@@ -19,7 +19,7 @@ from hardwon.runtime.planning.composition import (
     choose_action,
 )
 
-REPERTOIRE: Any = SimpleNamespace(
+INDEX: Any = SimpleNamespace(
     is_way=lambda form: form.startswith("walk"),
     reveals=lambda form: {"open": 0.9, "ring": 0.1}.get(form.split()[0], 0.0),
     likelihood=lambda thing, kind: {("lamp", "chest"): 0.6, ("lamp", "drawer"): 0.5}.get((thing, kind), 0.0),
@@ -47,7 +47,7 @@ def be(place, action, then, see="", admissible=()):
 
 
 def choose(at, context, **progress):
-    return choose_action(Binding("episode:1", (GRAB, LAY)), at, BindingProgress(**progress), context, REPERTOIRE)
+    return choose_action(Binding("episode:1", (GRAB, LAY)), at, BindingProgress(**progress), context, INDEX)
 
 
 LAMPS = ("grab lamp 1 from desk 1", "grab lamp 2 from desk 1")
@@ -82,7 +82,7 @@ def test_a_step_about_a_place_alone_leads_there():
     """Nothing has to be found before."""
     clean = Binding("episode:1", (step("clean box 9", ("box 9", "box")),))
     here = now("walk to chest 1", "walk to box 2")
-    assert choose_action(clean, 0, BindingProgress(), here, REPERTOIRE) == "walk to box 2"
+    assert choose_action(clean, 0, BindingProgress(), here, INDEX) == "walk to box 2"
 
 
 def test_a_place_that_was_visited_since_the_last_step_is_not_visited_again():
@@ -107,7 +107,7 @@ def test_a_thing_that_is_missing_is_found_before_the_place_that_a_step_names():
     """Wherever it is: the step says where it was in the demonstration."""
     take = Binding("episode:1", (step("grab lamp 9 from box 9", ("lamp 9", "lamp"), ("box 9", "box")),))
     here = now("walk to box 2", "walk to chest 1")
-    assert choose_action(take, 0, BindingProgress(), here, REPERTOIRE) == "walk to chest 1"
+    assert choose_action(take, 0, BindingProgress(), here, INDEX) == "walk to chest 1"
 
 
 def test_what_is_here_is_opened_once_before_the_search_goes_on():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hardwon.memory import Diagnosis, Reasons, State, Step
-from hardwon.memory.values.repertoire import Demonstration
+from hardwon.memory.values.demonstration_index import Demonstration
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.planning.composer import DemonstrationComposer, continue_with
@@ -17,7 +17,7 @@ WASH = ("bring Cup to Shelf", ("wash cup 1", "lay cup 1 in shelf 1"))
 
 
 def know(*demonstrations, needed=()) -> Any:
-    """A repertoire of these demonstrations, named 1, 2 and so on; names of things are words with a capital."""
+    """an index of these demonstrations, named 1, 2 and so on; names of things are words with a capital."""
     known = [Demonstration(str(n), task, actions, 9) for n, (task, actions) in enumerate(demonstrations, 1)]
     return SimpleNamespace(
         size=len(known),
@@ -42,10 +42,10 @@ def be(place, action, then, why=Reasons()):  # noqa: B008
     return Step(before, action, after, Diagnosis(True), why=why)
 
 
-def follow(context, repertoire, *done, source="1"):
+def follow(context, index, *done, source="1"):
     """The plan after these steps of it are done."""
     plan = Plan(TASK, done, source=source) if done else None
-    return DemonstrationComposer().follow(plan, context, repertoire)
+    return DemonstrationComposer().follow(plan, context, index)
 
 
 def did(number, action, part, source="1"):
@@ -58,13 +58,17 @@ def tell(plan):
 
 def test_a_plan_has_the_action_now_and_the_steps_that_remain():
     """Numbered from the first one on; an action that only prepares a step is none of its parts."""
-    repertoire = know(BRING)
+    index = know(BRING)
     lay = "lay lamp in box"
     grab = now("grab lamp 1 from desk 1")
-    assert tell(follow(grab, repertoire)) == [(1, "grab lamp 1 from desk 1", 1), (2, lay, 2)]
+    assert tell(follow(grab, index)) == [(1, "grab lamp 1 from desk 1", 1), (2, lay, 2)]
     away = now("walk to shelf 1")
-    assert tell(follow(away, repertoire)) == [(1, "walk to shelf 1", 0), (2, "grab lamp from {2}", 1), (3, lay, 2)]
-    held = follow(now("lay lamp 1 in box 3"), repertoire, did(1, "grab lamp 1 from desk 1", 1))
+    assert tell(follow(away, index)) == [
+        (1, "walk to shelf 1", 0),
+        (2, "grab lamp from {2}", 1),
+        (3, lay, 2),
+    ]
+    held = follow(now("lay lamp 1 in box 3"), index, did(1, "grab lamp 1 from desk 1", 1))
     assert tell(held) == [(2, "lay lamp 1 in box 3", 2)]
 
 
@@ -82,8 +86,8 @@ def test_what_the_episode_gave_up_is_passed_over():
     assert (plan.source, plan.abandoned) == ("2", ("1",))
 
 
-def test_a_repertoire_of_the_same_size_is_another_one():
-    """A library that leaves out the task instance of each episode gives each another repertoire."""
+def test_an_index_of_the_same_size_is_another_one():
+    """A library that leaves out the task instance of each episode gives each another index of demonstrations."""
     composer, context = DemonstrationComposer(), now("grab lamp 1 from desk 1", "wash lamp 1")
     plans = [composer.follow(None, context, know(what)) for what in (BRING, WASH)]
     assert [plan and plan.open[0].action for plan in plans] == ["grab lamp 1 from desk 1", "wash lamp 1"]

@@ -6,7 +6,7 @@ from typing import Literal
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step
-from hardwon.memory.values.repertoire import Repertoire
+from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.runtime import Agent, Decision
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
@@ -222,11 +222,11 @@ def test_renaming_the_things_and_places_renames_the_plan(library):
 
 
 def test_binding_follows_the_order_of_names(library):
-    repertoire = library.repertoire()
-    (best, *_) = repertoire.list_demonstrations("bring a vase to table")
+    index = library.index_demonstrations()
+    (best, *_) = index.list_demonstrations("bring a vase to table")
 
     def bound(task):
-        binding = bind_demonstration(best, task, repertoire)
+        binding = bind_demonstration(best, task, index)
         return [step.text for step in binding.steps] if binding else None
 
     assert bound("bring a vase to table") == ["grab vase from {2}", "lay vase in table"]
@@ -239,10 +239,10 @@ def test_a_place_that_the_task_names_by_coincidence_is_free(library):
     actions = ("walk to shelf 1", "grab jar 1 from shelf 1", "walk to basin 1", "wash jar 1 with basin 1",
                "walk to shelf 2", "lay jar 1 in shelf 2")  # fmt: skip
     assert Agent(Script(*actions), library, house, guardrails=False).run("bring clean jar to shelf").success
-    repertoire = library.repertoire()
-    (best, *_) = repertoire.list_demonstrations("bring clean vase to shelf")
+    index = library.index_demonstrations()
+    (best, *_) = index.list_demonstrations("bring clean vase to shelf")
     assert best.task == "bring clean jar to shelf"
-    binding = bind_demonstration(best, "bring clean vase to shelf", repertoire)
+    binding = bind_demonstration(best, "bring clean vase to shelf", index)
     assert binding is not None
     assert [step.text for step in binding.steps] == ["grab vase from {2}", "wash vase with basin", "lay vase in shelf"]
 
@@ -257,23 +257,23 @@ def test_what_was_seen_while_carrying_is_found_again(library):
 
 def test_an_unseen_thing_is_searched_where_things_were_found():
     """The share of a kind of thing by kind of place, drawn towards that of all things."""
-    repertoire = Repertoire()
+    index = DemonstrationIndex()
     now = State("", location="desk 1")
     step = Step(now, "grab pen 1 from desk 1", now, Diagnosis(True), admissible=("grab pen 1 from desk 1",))
-    repertoire.add("e1", "bring pen", [step], outcome=False)
-    assert repertoire.likelihood("pen", "desk") == repertoire.likelihood("ink", "desk") == 1.0
+    index.add("e1", "bring pen", [step], outcome=False)
+    assert index.likelihood("pen", "desk") == index.likelihood("ink", "desk") == 1.0
     there = State("", location="shelf 1")
     other = Step(there, "grab ink 1 from shelf 1", there, Diagnosis(True), admissible=("grab ink 1 from shelf 1",))
-    repertoire.add("e2", "bring ink", [other], outcome=False)
-    assert repertoire.likelihood("pen", "desk") == pytest.approx((1 + 3 / 2) / (1 + 3))
-    assert repertoire.likelihood("cup", "desk") == pytest.approx(1 / 2)
+    index.add("e2", "bring ink", [other], outcome=False)
+    assert index.likelihood("pen", "desk") == pytest.approx((1 + 3 / 2) / (1 + 3))
+    assert index.likelihood("cup", "desk") == pytest.approx(1 / 2)
 
 
 def test_new_successes_are_demonstrations_at_once(library):
-    before = library.repertoire().size
+    before = library.index_demonstrations().size
     task, house, actions = CLEAN
     assert Agent(Script(*actions), library, house, guardrails=False).run(task, seed=1).success
-    assert library.repertoire().size == before + len(actions)
+    assert library.index_demonstrations().size == before + len(actions)
 
 
 class Described(House):
@@ -342,7 +342,7 @@ def test_what_the_policy_did_counts_only_if_it_does_the_step(library, action, fe
     diagnosis = Diagnosis(True) if worked else Diagnosis(False, Failure.TOOL_ERROR)
     history = (Step(before, action, after, diagnosis),)
     context = Context(state=after, actions=tuple(house.admissible(after)), history=history)
-    plan = DemonstrationComposer().follow(None, context, library.repertoire())
+    plan = DemonstrationComposer().follow(None, context, library.index_demonstrations())
     assert plan is not None
     assert [step.action for step in plan.done] == [action] * counts
 
@@ -391,25 +391,25 @@ def test_what_a_demonstration_achieved_is_kept_if_it_leads_up_to_the_next(first,
 
 def test_a_demonstration_about_things_that_no_task_names_is_not_bound(library):
     """Where the task does not say what to act on, the names cannot be exchanged."""
-    repertoire = library.repertoire()
-    (best, *_) = repertoire.list_demonstrations("bring a vase to table")
+    index = library.index_demonstrations()
+    (best, *_) = index.list_demonstrations("bring a vase to table")
     silent = replace(best, task="bring things somewhere")
-    assert bind_demonstration(silent, "bring a vase to table", repertoire) is None
+    assert bind_demonstration(silent, "bring a vase to table", index) is None
 
 
 def test_a_demonstration_is_bound_to_a_task_with_as_many_things(library):
     """With more or fewer, nobody knows which thing takes whose place, and so with none at all."""
-    repertoire = library.repertoire()
-    (best, *_) = repertoire.list_demonstrations("bring a vase to table")
-    assert bind_demonstration(best, "bring a vase to shelf", repertoire)
-    assert bind_demonstration(best, "bring a vase and a bowl to table", repertoire) is None
-    assert bind_demonstration(best, "bring a vase", repertoire) is None
-    assert bind_demonstration(replace(best, task="bring it here"), "bring it here", repertoire) is None
+    index = library.index_demonstrations()
+    (best, *_) = index.list_demonstrations("bring a vase to table")
+    assert bind_demonstration(best, "bring a vase to shelf", index)
+    assert bind_demonstration(best, "bring a vase and a bowl to table", index) is None
+    assert bind_demonstration(best, "bring a vase", index) is None
+    assert bind_demonstration(replace(best, task="bring it here"), "bring it here", index) is None
 
 
-def test_an_empty_repertoire_has_no_demonstrations():
-    assert Repertoire().list_demonstrations("bring a vase to table") == []
-    assert Repertoire().likelihood("vase", "table 1") == 0.0
+def test_an_empty_index_has_no_demonstrations():
+    assert DemonstrationIndex().list_demonstrations("bring a vase to table") == []
+    assert DemonstrationIndex().likelihood("vase", "table 1") == 0.0
 
 
 class Cellar(House):
@@ -422,8 +422,8 @@ def test_a_demonstration_of_another_environment_never_binds(library):
     """The words of the task and the actions are the same; the environment is not."""
     trajectory = play(library, Cellar({"vase 3": "table 1"}), "bring a vase to shelf")
     assert not any(step.why.planned for step in trajectory.steps)
-    assert library.repertoire("cellar", ["walk to table 1"]).size == 0
-    assert library.repertoire("house").size == library.repertoire().size > 0
+    assert library.index_demonstrations("cellar", ["walk to table 1"]).size == 0
+    assert library.index_demonstrations("house").size == library.index_demonstrations().size > 0
 
 
 def test_a_success_without_a_label_serves_the_environments_that_it_is_like():
@@ -433,7 +433,7 @@ def test_a_success_without_a_label_serves_the_environments_that_it_is_like():
         done = Agent(Script(*actions), first, house, guardrails=False).run(task).trajectory
         second.record(replace(done, meta={}))
         assert play(second, House({"vase 3": "table 1"}), "bring a vase to shelf").success
-        assert second.repertoire("puzzle", ["press the red button"]).size == 0
+        assert second.index_demonstrations("puzzle", ["press the red button"]).size == 0
 
 
 def test_episodes_that_were_passed_over_are_counted_once_they_belong():
@@ -442,9 +442,9 @@ def test_episodes_that_were_passed_over_are_counted_once_they_belong():
     with ExperienceLibrary.open(":memory:") as first, ExperienceLibrary.open(":memory:") as second:
         done = Agent(Script(*actions), first, house, guardrails=False).run(task).trajectory
         second.record(replace(done, meta={}))
-        assert second.repertoire("house", ["shout loudly"]).size == 0
+        assert second.index_demonstrations("house", ["shout loudly"]).size == 0
         second.record(replace(done, id=""))
-        assert second.repertoire("house", ["shout loudly"]).size == 2 * len(actions)
+        assert second.index_demonstrations("house", ["shout loudly"]).size == 2 * len(actions)
 
 
 def test_a_success_that_did_more_than_the_task_names_is_not_bound(workshop):
@@ -452,7 +452,7 @@ def test_a_success_that_did_more_than_the_task_names_is_not_bound(workshop):
     actions = ("gather wood", "craft table", "craft pickaxe", "mine stone", "build furnace", "mine ore", "smelt iron")
     with ExperienceLibrary.open(":memory:") as opened:
         assert Agent(Script(*actions), opened, workshop(), guardrails=False).run().success
-        assert opened.repertoire().list_demonstrations("make iron")
+        assert opened.index_demonstrations().list_demonstrations("make iron")
         agent = Agent("episodic", opened, workshop(), planner="demonstrations", learn=False, max_steps=3)
         assert not any("demonstration" in step.why.extra for step in agent.run().trajectory.steps)
 
@@ -476,21 +476,24 @@ def test_a_demonstration_whose_next_step_was_tried_often_is_given_up(library, pl
     state = house.reset(BRING[0])
     if place:
         state, *_ = house.step(f"walk to {place}")
-    context, repertoire = Context(state=state, actions=tuple(house.admissible(state))), library.repertoire()
-    plan = DemonstrationComposer().follow(None, context, repertoire)
+    context, index = (
+        Context(state=state, actions=tuple(house.admissible(state))),
+        library.index_demonstrations(),
+    )
+    plan = DemonstrationComposer().follow(None, context, index)
     assert plan is not None
     steps = tuple(replace(step, tries=tries) if step.part == part else step for step in plan.steps)
     assert steps != plan.steps
-    continued = DemonstrationComposer().follow(replace(plan, steps=steps), context, repertoire)
+    continued = DemonstrationComposer().follow(replace(plan, steps=steps), context, index)
     assert continued is not None
     assert (continued.source == plan.source) == goes_on
     if goes_on:
         assert continued.open[0].tries == (tries if part == 1 else 0)
 
 
-def add_trials(repertoire, outcomes, followed):
+def add_trials(index, outcomes, followed):
     for won in outcomes:
-        repertoire.add("", "bring a lamp to shelf", (), outcome=won, trial="followed" if followed else "withheld")
+        index.add("", "bring a lamp to shelf", (), outcome=won, trial="followed" if followed else "withheld")
 
 
 @pytest.mark.parametrize(
@@ -504,16 +507,16 @@ def add_trials(repertoire, outcomes, followed):
     ],
 )
 def test_demonstrations_yield_where_outcomes_are_better_without(followed, withheld, worse):
-    repertoire = Repertoire()
-    add_trials(repertoire, followed, followed=True)
-    add_trials(repertoire, withheld, followed=False)
-    assert repertoire.are_worse("bring a lamp to shelf") is worse
+    index = DemonstrationIndex()
+    add_trials(index, followed, followed=True)
+    add_trials(index, withheld, followed=False)
+    assert index.are_worse("bring a lamp to shelf") is worse
     # Outcomes of tasks that are worded otherwise do not count.
-    assert not repertoire.are_worse("sing loudly until dawn breaks outside")
+    assert not index.are_worse("sing loudly until dawn breaks outside")
 
 
 def test_the_order_of_trials_does_not_matter():
-    one, other = Repertoire(), Repertoire()
+    one, other = DemonstrationIndex(), DemonstrationIndex()
     add_trials(one, [False] * 8, followed=True)
     add_trials(one, [True] * 5, followed=False)
     add_trials(other, [True] * 5, followed=False)
@@ -530,7 +533,7 @@ def test_an_agent_that_learns_measures_demonstrations_and_yields(library, monkey
     withheld = agent.run(task, 2).trajectory
     assert withheld.meta["demonstrations"] == "withheld"
     assert not any("demonstration" in step.why.extra for step in withheld.steps)
-    monkeypatch.setattr(Repertoire, "are_worse", lambda self, task: True)
+    monkeypatch.setattr(DemonstrationIndex, "are_worse", lambda self, task: True)
     assert not any("demonstration" in step.why.extra for step in play(library, house, task).steps)
 
 

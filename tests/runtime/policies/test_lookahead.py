@@ -1,4 +1,4 @@
-"""The policy that plans over outlooks."""
+"""The policy that plans over lookahead values."""
 
 import random
 from dataclasses import replace
@@ -8,8 +8,8 @@ import pytest
 
 from hardwon.memory import Diagnosis, Estimate, ExperienceLibrary, Recollection, State, Step
 from hardwon.memory.errors import PolicyFailure
-from hardwon.memory.values.outlook import Outlook
-from hardwon.memory.values.prospects import Elsewhere, Prospects
+from hardwon.memory.values.lookahead import Elsewhere, Lookahead
+from hardwon.memory.values.lookahead_table import LookaheadValue
 from hardwon.runtime import Agent, LookaheadPolicy
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
@@ -19,11 +19,11 @@ HALL = State("You are in the hall.", location="hall", task="find the coin")
 
 
 def asked(here, elsewhere=(), **fields):
-    """A context in the hall with these outlooks."""
+    """A context in the hall with these lookahead values."""
     made = Context(
         state=HALL,
         actions=tuple(sorted(here)),
-        prospects=Prospects(dict(here), tuple(elsewhere)),
+        lookahead=Lookahead(dict(here), tuple(elsewhere)),
         working=WorkingMemory(),
         rng=random.Random(0),
     )
@@ -46,37 +46,41 @@ def choose(*args, **fields):
 
 
 def far(value, steps=1, first="move north"):
-    return Elsewhere("take lamp", "attic", Outlook(value), first, steps)
+    return Elsewhere("take lamp", "attic", LookaheadValue(value), first, steps)
 
 
-def test_the_best_outlook_is_chosen():
-    assert choose({"wait": Outlook(0.1), "open box": Outlook(0.9)}) == "open box"
+def test_the_best_lookahead_value_is_chosen():
+    assert choose({"wait": LookaheadValue(0.1), "open box": LookaheadValue(0.9)}) == "open box"
 
 
 def test_the_way_to_a_better_action_elsewhere_is_taken():
     """At two steps, 1.0 is worth 0.81."""
-    here = {"wait": Outlook(0.8), "move north": Outlook(0.0)}
+    here = {"wait": LookaheadValue(0.8), "move north": LookaheadValue(0.0)}
     assert choose(here, [far(1.0, steps=2)]) == "move north"
-    assert choose({**here, "wait": Outlook(0.82)}, [far(1.0, steps=2)]) == "wait"
+    assert choose({**here, "wait": LookaheadValue(0.82)}, [far(1.0, steps=2)]) == "wait"
 
 
 def test_a_step_tells_which_chain_it_is_the_first_link_of():
-    why = LookaheadPolicy().decide(asked({"wait": Outlook(0.1), "move north": Outlook(0.0)}, [far(1.0, steps=2)])).why
+    why = (
+        LookaheadPolicy()
+        .decide(asked({"wait": LookaheadValue(0.1), "move north": LookaheadValue(0.0)}, [far(1.0, steps=2)]))
+        .why
+    )
     assert why.extra["plan"] == "move north, then take lamp at attic, 2 steps away"
 
 
 def test_a_way_that_cannot_be_begun_is_no_way():
-    assert choose({"wait": Outlook(0.1)}, [far(1.0)]) == "wait"
+    assert choose({"wait": LookaheadValue(0.1)}, [far(1.0)]) == "wait"
 
 
 def test_a_risky_action_is_not_taken_although_it_is_best():
-    here = {"wait": Outlook(0.1), "eat": Outlook(2.0, lost=0.3, n=9)}
+    here = {"wait": LookaheadValue(0.1), "eat": LookaheadValue(2.0, lost=0.3, n=9)}
     assert choose(here) == "wait"
 
 
 def test_while_learning_what_was_never_tried_counts_as_safe():
     """Otherwise the agent could never learn which of several devices is right."""
-    untried = {"wait": Outlook(0.1, n=99), "eat": Outlook(0.3 - 2 * 0.6, gain=0.3, lost=0.65, n=0)}
+    untried = {"wait": LookaheadValue(0.1, n=99), "eat": LookaheadValue(0.3 - 2 * 0.6, gain=0.3, lost=0.65, n=0)}
     known = {**untried, "eat": replace(untried["eat"], n=99)}
     quiet = {"learning": True, "practice": 1000}
     drawn = [choose(untried, **quiet, rng=random.Random(seed)) for seed in range(20)]
@@ -86,21 +90,21 @@ def test_while_learning_what_was_never_tried_counts_as_safe():
 
 
 def test_afterwards_what_was_never_tried_counts_as_twice_as_risky():
-    tried = {"wait": Outlook(0.1), "eat": Outlook(2.0, lost=0.15, n=99)}
+    tried = {"wait": LookaheadValue(0.1), "eat": LookaheadValue(2.0, lost=0.15, n=99)}
     assert choose(tried) == "eat"
-    assert choose({**tried, "eat": Outlook(2.0, lost=0.15, n=0)}) == "wait"
+    assert choose({**tried, "eat": LookaheadValue(2.0, lost=0.15, n=0)}) == "wait"
 
 
 def test_an_action_without_effect_is_not_taken():
-    assert choose({"wait": Outlook(0.0), "knock": Outlook(0.5, dead=0.9)}) == "wait"
+    assert choose({"wait": LookaheadValue(0.0), "knock": LookaheadValue(0.5, dead=0.9)}) == "wait"
 
 
 def test_only_risky_actions_are_still_taken():
-    assert choose({"eat": Outlook(0.0, lost=0.9)}) == "eat"
+    assert choose({"eat": LookaheadValue(0.0, lost=0.9)}) == "eat"
 
 
 def test_what_a_try_could_show_counts_while_learning_alone():
-    here = {"wait": Outlook(0.6), "knock": Outlook(0.0, promise=0.9)}
+    here = {"wait": LookaheadValue(0.6), "knock": LookaheadValue(0.0, promise=0.9)}
     assert choose(here) == "wait"
     drawn = [choose(here, learning=True, rng=random.Random(seed)) for seed in range(20)]
     assert drawn.count("knock") > 15
@@ -108,7 +112,7 @@ def test_what_a_try_could_show_counts_while_learning_alone():
 
 def test_what_is_known_to_lead_on_is_rarely_left():
     def count(value):
-        here = {"open box": Outlook(value), **{f"knock {n}": Outlook(0.0) for n in range(9)}}
+        here = {"open box": LookaheadValue(value), **{f"knock {n}": LookaheadValue(0.0) for n in range(9)}}
         drawn = [choose(here, learning=True, practice=0, rng=random.Random(seed)) for seed in range(100)]
         return drawn.count("open box")
 
@@ -121,7 +125,7 @@ def paid_before(*admissible, action="lift stone", reward=1.0):
     return (Step(HALL, action, HALL, Diagnosis(True), reward=reward, admissible=(action, *admissible)),)
 
 
-RISKY = {"wait": Outlook(0.1), "taste": Outlook(-1.0, lost=0.55, n=9, chance=0.1)}
+RISKY = {"wait": LookaheadValue(0.1), "taste": LookaheadValue(-1.0, lost=0.55, n=9, chance=0.1)}
 
 
 def test_a_stuck_agent_tries_what_the_last_paid_step_made_possible():
@@ -130,21 +134,21 @@ def test_a_stuck_agent_tries_what_the_last_paid_step_made_possible():
     assert choose(RISKY, history=paid_before("wait"), **quiet) == "taste"
     assert choose(RISKY, history=paid_before("wait", "taste"), **quiet) == "wait"  # it was possible before
     assert choose(RISKY, history=paid_before("wait", reward=0.0), **quiet) == "wait"
-    assert choose({**RISKY, "wait": Outlook(0.3)}, history=paid_before("wait"), **quiet) == "wait"
+    assert choose({**RISKY, "wait": LookaheadValue(0.3)}, history=paid_before("wait"), **quiet) == "wait"
     assert (
-        choose({**RISKY, "taste": Outlook(-1.0, lost=0.55, chance=0.01)}, history=paid_before("wait"), **quiet)
+        choose({**RISKY, "taste": LookaheadValue(-1.0, lost=0.55, chance=0.01)}, history=paid_before("wait"), **quiet)
         == "wait"
     )
     assert choose(RISKY, history=paid_before("wait")) == "wait"  # frozen
 
 
 def test_a_stuck_frozen_agent_takes_a_risk_that_pays_more_often_than_it_loses():
-    here = {"wait": Outlook(0.1), "cut": Outlook(0.3, gain=0.7, lost=0.3, n=1)}
+    here = {"wait": LookaheadValue(0.1), "cut": LookaheadValue(0.3, gain=0.7, lost=0.3, n=1)}
     assert choose(here) == "cut"
-    assert choose({**here, "wait": Outlook(0.3)}) == "wait"
-    assert choose({**here, "cut": Outlook(0.3, gain=0.4, lost=0.3, n=1)}) == "wait"
-    risk = Elsewhere("cut", "attic", Outlook(0.3, gain=0.7, lost=0.3, n=1), "move north", 1)
-    assert choose({"wait": Outlook(0.1), "move north": Outlook(0.0)}, [risk]) == "move north"
+    assert choose({**here, "wait": LookaheadValue(0.3)}) == "wait"
+    assert choose({**here, "cut": LookaheadValue(0.3, gain=0.4, lost=0.3, n=1)}) == "wait"
+    risk = Elsewhere("cut", "attic", LookaheadValue(0.3, gain=0.7, lost=0.3, n=1), "move north", 1)
+    assert choose({"wait": LookaheadValue(0.1), "move north": LookaheadValue(0.0)}, [risk]) == "move north"
 
 
 def test_what_was_taken_here_since_the_last_reward_is_worth_less():
@@ -153,7 +157,7 @@ def test_what_was_taken_here_since_the_last_reward_is_worth_less():
     other = replace(HALL, observation="You are in the hall. It is dark.")
     for _ in range(2):
         working.add(Step(other, "knock", HALL, Diagnosis(True)))
-    here = {"wait": Outlook(0.35), "knock": Outlook(0.5)}
+    here = {"wait": LookaheadValue(0.35), "knock": LookaheadValue(0.5)}
     assert choose(here) == "knock"
     assert choose(here, working=working) == "wait"
 
@@ -165,44 +169,50 @@ def test_a_way_that_was_taken_in_vain_is_worth_less():
     for _ in range(2):
         working.add(Step(HALL, "move north", there, Diagnosis(True)))
         working.add(Step(there, "move south", HALL, Diagnosis(True)))
-    here = {"wait": Outlook(0.8), "move north": Outlook(0.0)}
+    here = {"wait": LookaheadValue(0.8), "move north": LookaheadValue(0.0)}
     assert choose(here, [far(1.0)]) == "move north"
     assert choose(here, [far(1.0)], working=working) == "wait"
 
 
-def test_estimated_returns_decide_where_no_outlook_is_promising():
+def test_estimated_returns_decide_where_no_lookahead_value_is_promising():
     recalled = Recollection(estimates={"left": Estimate(0.2), "right": Estimate(0.6)})
-    assert choose({"left": Outlook(0.1), "right": Outlook(0.0)}, recollection=recalled) == "right"
-    assert choose({"left": Outlook(0.3), "right": Outlook(0.0)}, recollection=recalled) == "left"
+    assert choose({"left": LookaheadValue(0.1), "right": LookaheadValue(0.0)}, recollection=recalled) == "right"
+    assert choose({"left": LookaheadValue(0.3), "right": LookaheadValue(0.0)}, recollection=recalled) == "left"
 
 
-def test_estimated_returns_decide_between_equal_outlooks():
+def test_estimated_returns_decide_between_equal_lookahead_values():
     recalled = Recollection(estimates={"left": Estimate(0.2), "right": Estimate(0.6)})
-    assert choose({"left": Outlook(0.0), "right": Outlook(0.0)}, recollection=recalled) == "right"
+    assert choose({"left": LookaheadValue(0.0), "right": LookaheadValue(0.0)}, recollection=recalled) == "right"
 
 
-def test_without_any_outlook_a_random_action_is_taken():
-    assert len({choose({"a": Outlook(0.0), "b": Outlook(0.0)}, rng=random.Random(n)) for n in range(20)}) == 2
+def test_without_any_lookahead_value_a_random_action_is_taken():
+    assert (
+        len({choose({"a": LookaheadValue(0.0), "b": LookaheadValue(0.0)}, rng=random.Random(n)) for n in range(20)})
+        == 2
+    )
 
 
 def test_the_value_of_an_estimated_return_is_its_distance_from_the_mean():
     """Worked example: returns 0 and 1 in units of 2 are 0.25 below and above it."""
     recalled = Recollection(estimates={"left": Estimate(0.0), "right": Estimate(1.0)})
-    context = asked({"left": Outlook(0.0), "right": Outlook(0.0)}, recollection=recalled)
-    context = replace(context, prospects=replace(context.prospects, scale=2.0))
+    context = asked({"left": LookaheadValue(0.0), "right": LookaheadValue(0.0)}, recollection=recalled)
+    context = replace(context, lookahead=replace(context.lookahead, scale=2.0))
     assert LookaheadPolicy().decide(context).why.value == 0.25
 
 
 def test_a_stuck_frozen_agent_risks_what_makes_much_possible():
-    here = {"wait": Outlook(0.1), "cut": Outlook(0.0, unlock=0.9, lost=0.4, n=1)}
+    here = {"wait": LookaheadValue(0.1), "cut": LookaheadValue(0.0, unlock=0.9, lost=0.4, n=1)}
     assert choose(here) == "cut"
 
 
 def test_chance_decides_between_equals_alone():
     """The smallest draw does not outweigh a difference, however the draws fall."""
     unlucky = {"rng": Fixed(1e-9, 1.0)}
-    assert choose({"knock": Outlook(0.5), "open box": Outlook(0.6)}, **unlucky) == "open box"
-    fresh = {"drink": Outlook(-1.0, lost=0.9, n=9, chance=0.1), "taste": Outlook(-1.0, lost=0.9, n=9, chance=0.2)}
+    assert choose({"knock": LookaheadValue(0.5), "open box": LookaheadValue(0.6)}, **unlucky) == "open box"
+    fresh = {
+        "drink": LookaheadValue(-1.0, lost=0.9, n=9, chance=0.1),
+        "taste": LookaheadValue(-1.0, lost=0.9, n=9, chance=0.2),
+    }
     assert choose(fresh, history=paid_before("wait"), learning=True, practice=1000, **unlucky) == "taste"
 
 
@@ -220,7 +230,7 @@ def test_exploration_falls_from_its_start_to_its_end_over_the_episodes(best, pra
     """Half way it is in the middle; what is promising is rarely left."""
 
     def explores(draw):
-        context = asked({"wait": Outlook(best), "knock": Outlook(0.3)}, learning=True, practice=practice)
+        context = asked({"wait": LookaheadValue(best), "knock": LookaheadValue(0.3)}, learning=True, practice=practice)
         return bool(LookaheadPolicy().decide(replace(context, rng=Fixed(draw))).why.explored)
 
     assert [explores(rate - 0.005), explores(rate + 0.005)] == [True, False]
@@ -228,18 +238,24 @@ def test_exploration_falls_from_its_start_to_its_end_over_the_episodes(best, pra
 
 def test_a_planned_action_is_taken_and_says_so():
     plan = Plan("find the coin", (PlannedStep(1, "open box"),))
-    decision = LookaheadPolicy().decide(asked({"wait": Outlook(0.9), "open box": Outlook(0.1)}, plan=plan))
+    decision = LookaheadPolicy().decide(
+        asked({"wait": LookaheadValue(0.9), "open box": LookaheadValue(0.1)}, plan=plan)
+    )
     assert (decision.action, decision.why.planned) == ("open box", True)
 
 
 @pytest.mark.parametrize("learning", [False, True])
 def test_the_promise_is_among_the_reasons_while_it_counts(learning):
-    why = LookaheadPolicy().decide(asked({"wait": Outlook(0.6, promise=0.2)}, learning=learning, rng=Fixed(0.9))).why
+    why = (
+        LookaheadPolicy()
+        .decide(asked({"wait": LookaheadValue(0.6, promise=0.2)}, learning=learning, rng=Fixed(0.9)))
+        .why
+    )
     assert why.extra.get("promise") == (0.2 if learning else None)
 
 
 def test_the_order_of_actions_does_not_matter():
-    here = {"wait": Outlook(0.1), "open box": Outlook(0.9), "knock": Outlook(0.5)}
+    here = {"wait": LookaheadValue(0.1), "open box": LookaheadValue(0.9), "knock": LookaheadValue(0.5)}
     assert {choose(dict(sorted(here.items(), reverse=flip))) for flip in (True, False)} == {"open box"}
 
 
@@ -300,7 +316,7 @@ def test_an_action_that_failed_in_the_same_context_is_left_out():
         contexts.append(list(actions))
         return Recollection(estimates={action: Estimate(0.0, context="dark") for action in actions})
 
-    here = {"wait": Outlook(0.4), "open box": Outlook(0.9)}
+    here = {"wait": LookaheadValue(0.4), "open box": LookaheadValue(0.9)}
     assert choose(here, working=working, recall=recall) == "open box"
     working.fail("open box", "light", "no_effect")
     assert choose(here, working=working, recall=recall) == "open box"

@@ -85,11 +85,11 @@ def test_an_awaited_call_that_fails_leaves_the_others():
         asyncio.run(RankedPolicy(Saying("fail"), n=2).adecide(sure))
 
 
-def test_prospects_are_read_if_the_inner_policy_reads_them():
+def test_lookahead_is_read_if_the_inner_policy_reads_them():
     inner = Saying("a")
-    assert not RankedPolicy(inner).foresees
-    inner.foresees = True  # type: ignore[attr-defined]
-    assert RankedPolicy(inner).foresees
+    assert not RankedPolicy(inner).looks_ahead
+    inner.looks_ahead = True  # type: ignore[attr-defined]
+    assert RankedPolicy(inner).looks_ahead
 
 
 def test_awaiting_chooses_the_same():

@@ -204,21 +204,21 @@ def test_demonstrations_and_places_of_the_same_instance_are_left_out(known):
     milk, plate = f"{TASK}#7/put milk in fridge", f"{TASK}#8/put plate on shelf"
 
     def ask():
-        repertoire = OtherWorlds(known).repertoire()
-        return {one.id for one in repertoire.list_demonstrations(TASK)}, repertoire.things
+        index = OtherWorlds(known).index_demonstrations()
+        return {one.id for one in index.list_demonstrations(TASK)}, index.things
 
     assert within(7, ask) == ({plate}, {"plate", "shelf"})
     assert within(8, ask) == ({milk}, {"milk", "fridge"})
     assert within(9, ask)[0] == {milk, plate}
-    assert {one.id for one in OtherWorlds(known).repertoire().list_demonstrations(TASK)} == {milk, plate}
+    assert {one.id for one in OtherWorlds(known).index_demonstrations().list_demonstrations(TASK)} == {milk, plate}
     (soap,) = known.record_many([replace(episode(7, "put soap on shelf"), meta={"split": "dev"})])
     assert within(7, ask)[0] == {plate, soap}
     assert within(7, ask, split="dev")[0] == {plate}
 
 
-def test_the_outlook_is_that_of_an_unknown_world_if_the_library_has_the_instance(known):
+def test_the_lookahead_value_is_that_of_an_unknown_world_if_the_library_has_the_instance(known):
     def ask(library):
-        return library.foresee(KITCHEN, ["put milk in fridge"])
+        return library.look_ahead(KITCHEN, ["put milk in fridge"])
 
     with ExperienceLibrary.open(":memory:") as empty:
         unknown = ask(empty)

@@ -42,7 +42,7 @@ EvalSeeds = Annotated[
 PolicyName = Annotated[
     str,
     typer.Option(
-        help="auto, which chooses between episodic and outlook by its own tests of them; episodic; outlook; a chat "
+        help="auto, which chooses between episodic and lookahead by its own tests of them; episodic; lookahead; a chat "
         "model such as openai:gpt-5; or folder:PATH, a chat model that runs in this process: no key, server or GPU; "
         "see `hardwon model`. ranked:NAME asks it several times and takes the action "
         "that the library's estimates like best; ranked@EXPORT:NAME, the one that a trained ranker likes best."

@@ -160,28 +160,28 @@ def _describe_reasons(step: Mapping[str, Any]) -> Iterator[LabeledLine]:
         yield "because", f"expected a return of {why['value']:.2f}; the best estimate, from {steps} with the same key:"
         yield "", "; ".join(why["key_words"])
     elif why["value"] is not None and "unlock" in why["policy"]:
-        yield "because", _format_outlook(why)
+        yield "because", _format_lookahead(why)
     elif why["value"] is not None:
         yield "because", "no action has been tried in this situation"
     for name, value in why["policy"].items():
-        if value not in (False, None, "") and name not in (*_OUTLOOK, _TOKENS):
+        if value not in (False, None, "") and name not in (*_LOOKAHEAD, _TOKENS):
             yield _LABELS[name] if name in _LABELS else name.replace("_", " "), excerpt(str(value), 600)
 
 
-_OUTLOOK = ("gain", "unlock", "lost", "promise")
-"""Reasons of an outlook, which are one line."""
+_LOOKAHEAD = ("gain", "unlock", "lost", "promise")
+"""Reasons of a lookahead value, which are one line."""
 _TOKENS = "said"
 """Key of the numbers of the tokens of an action, which say nothing to a reader; `--json` has them."""
 _LABELS = {"demonstration": "adapted from", "memory": "hint"}
 
 
-def _format_outlook(why: Mapping[str, Any]) -> str:
-    """Return the parts of an outlook in words; its unit is the median reward."""
-    gain, unlock, lost, promise = (why["policy"].get(name) or 0.0 for name in _OUTLOOK)
+def _format_lookahead(why: Mapping[str, Any]) -> str:
+    """Return the parts of a lookahead value in words; its unit is the median reward."""
+    gain, unlock, lost, promise = (why["policy"].get(name) or 0.0 for name in _LOOKAHEAD)
     rests = f"{why['n']} similar steps" if why["n"] else "steps that are only roughly similar"
     try_shows = f"; a try could show {promise:.2f} more" if promise else ""
     return (
-        f"best outlook, {why['value']:.2f} times the median reward, from {rests}: brings {gain:.2f} at once, "
+        f"best lookahead value, {why['value']:.2f} times the median reward, from {rests}: brings {gain:.2f} at once, "
         f"opens or improves later actions by {unlock:.2f}, lost the task in {lost:.0%}{try_shows}"
     )
 

@@ -25,13 +25,13 @@ from hardwon.memory.storage.worlds import Worlds
 from hardwon.memory.trust import testimony
 from hardwon.memory.trust.support import Support
 from hardwon.memory.values.choices import REREAD, Choices, read_choices, weight_of
+from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.memory.values.effects import Effect, Effects
-from hardwon.memory.values.filed_repertoire import FiledRepertoires
+from hardwon.memory.values.filed_demonstrations import FiledDemonstrations
+from hardwon.memory.values.filed_lookahead import FiledLookahead
+from hardwon.memory.values.lookahead import Lookahead, look_around
+from hardwon.memory.values.lookahead_table import NOTHING
 from hardwon.memory.values.outcomes import ActionOutcomes
-from hardwon.memory.values.outlook import NOTHING
-from hardwon.memory.values.outlook_book import OutlookBook
-from hardwon.memory.values.prospects import Prospects, look_around
-from hardwon.memory.values.repertoire import Repertoire
 from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 from hardwon.memory.values.world_values import WorldMap, estimate_in_world
@@ -75,9 +75,9 @@ class NamespaceCache:
         self._map = WorldMap(store, namespace)
         self._per_world: FiledValues | None = None
         self._choices: dict[int, tuple[int, Choices]] = {}
-        self._repertoires = FiledRepertoires(store, namespace)
+        self._demonstrations = FiledDemonstrations(store, namespace)
         self._outcomes = ActionOutcomes(store, namespace)
-        self._outlooks: dict[int, OutlookBook] = {}
+        self._lookahead: dict[int, FiledLookahead] = {}
         self._homes: dict[str, frozenset[int]] = {}
         self._effects = Effects(store, namespace)
         self._situation: Situation | None = None
@@ -155,10 +155,10 @@ class NamespaceCache:
             self._structural = None
             self._read_worlds()
             self._effects.unread = True
-            self._repertoires.mark_unread()
+            self._demonstrations.mark_unread()
             self._outcomes.unread = True
             self.support.unread = True
-            for book in self._outlooks.values():
+            for book in self._lookahead.values():
                 book.unread = True
             self.reached.clear()
         if "item" in changed:  # a change of scores alone is much cheaper: see `_read_scores`
@@ -210,9 +210,9 @@ class NamespaceCache:
         """Drop everything that was counted over episodes, because episodes of other writers count now."""
         store, namespace = self._store, self._namespace
         self._map, self._per_world = WorldMap(store, namespace), None
-        self._repertoires, self._outcomes = FiledRepertoires(store, namespace), ActionOutcomes(store, namespace)
+        self._demonstrations, self._outcomes = FiledDemonstrations(store, namespace), ActionOutcomes(store, namespace)
         self._effects.renew(worlds=True)
-        for counts in (self._choices, self._outlooks, self._homes, self.bound):
+        for counts in (self._choices, self._lookahead, self._homes, self.bound):
             counts.clear()
 
     @property
@@ -240,7 +240,7 @@ class NamespaceCache:
         self._values.save()
         if self._per_world is not None:
             self._per_world.save()
-        for book in self._outlooks.values():
+        for book in self._lookahead.values():
             book.save()
 
     def _read_worlds(self) -> None:
@@ -249,7 +249,7 @@ class NamespaceCache:
         if united:
             self._effects.renew(worlds=True)
             self._homes.clear()
-            self._outlooks.clear()
+            self._lookahead.clear()
         # Merged worlds change the prefix of keys, so the table per world is built again.
         several = len(self._map.worlds.standing) > 1
         if united and self._per_world is not None and self._cache_file.writable:
@@ -366,21 +366,21 @@ class NamespaceCache:
         """Return the outcomes of the listed actions, and of some that may become possible; see `outcomes`."""
         return self._outcomes.find(state, listed, worlds)
 
-    def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> Prospects:
-        """Return the outlooks of the actions here and at the other locations of an episode."""
+    def look_ahead(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> Lookahead:
+        """Return the lookahead values of the actions here and at the other locations of an episode."""
         world = self.worlds.find(state.task, actions)
         if world is None:
             return look_around(NOTHING, state, actions, episode)
-        if world not in self._outlooks:
-            self._outlooks[world] = OutlookBook(
+        if world not in self._lookahead:
+            self._lookahead[world] = FiledLookahead(
                 self._store, self._namespace, self.worlds.names_of(world), self._cache_file
             )
-        book = self._outlooks[world]
+        book = self._lookahead[world]
         return look_around(book.read(self.structural), state, actions, episode)
 
-    def repertoire(self, environment: str | None, actions: Iterable[str]) -> Repertoire:
-        """Return the repertoire of an environment; None stands for all of them."""
-        return self._repertoires.read(self.worlds, environment, actions)
+    def index_demonstrations(self, environment: str | None, actions: Iterable[str]) -> DemonstrationIndex:
+        """Return the index of demonstrations of an environment; None stands for all of them."""
+        return self._demonstrations.read(self.worlds, environment, actions)
 
     def _with_choices(
         self, estimates: dict[str, Estimate], situation: Situation, actions: Mapping[str, str], number: int

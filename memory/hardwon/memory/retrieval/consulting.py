@@ -14,8 +14,8 @@ from hardwon.memory.situations.keys import Attempt
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.freshness import Freshness
 from hardwon.memory.validation import check_choice, check_count, check_kinds, check_state, check_text, check_texts
-from hardwon.memory.values.prospects import Prospects
-from hardwon.memory.values.repertoire import Repertoire
+from hardwon.memory.values.demonstration_index import DemonstrationIndex
+from hardwon.memory.values.lookahead import Lookahead
 
 from . import recall
 from .cache import NamespaceCache
@@ -215,7 +215,7 @@ class ConsultedLibrary(ABC):
             # the id breaks ties, so that the order does not depend on when items were read
             return tuple(sorted(candidates, key=lambda item: (-item.score * item.confidence, item.id)))
 
-    def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Prospects:
+    def look_ahead(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Lookahead:
         """Return what each action is expected to bring and to make possible, here and at other known locations.
 
         Args:
@@ -224,16 +224,16 @@ class ConsultedLibrary(ABC):
             episode: The map of the episode so far. None stands for its first state.
 
         Returns:
-            An outlook for each action, and the actions at other locations with the way there.
+            A lookahead value for each action, and the actions at other locations with the way there.
 
         Raises:
             WrongType: The state or an action has the wrong type.
         """
         _check_query(state, *actions)
         with self._lock:
-            return self._caught_up().foresee(state, actions, episode or EpisodeMap())
+            return self._caught_up().look_ahead(state, actions, episode or EpisodeMap())
 
-    def repertoire(self, environment: str | None = None, actions: Iterable[str] = ()) -> Repertoire:
+    def index_demonstrations(self, environment: str | None = None, actions: Iterable[str] = ()) -> DemonstrationIndex:
         """Return the demonstrations of the library and where things were found, for a planner. Do not change it.
 
         Args:
@@ -242,7 +242,7 @@ class ConsultedLibrary(ABC):
                 are like those with the label.
         """
         with self._lock:
-            return self._caught_up().repertoire(environment, actions)
+            return self._caught_up().index_demonstrations(environment, actions)
 
     def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
         """Return the keys under which a step with this action in this state is filed.

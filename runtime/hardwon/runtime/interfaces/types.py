@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from hardwon.memory import Estimate, Reasons, Recollection, State, Step
 from hardwon.memory.reasons import NO_REASONS
-from hardwon.memory.values.prospects import Prospects
+from hardwon.memory.values.lookahead import Lookahead
 
 from .plans import Plan
 from .usage import NO_USAGE, ModelUsage
@@ -153,8 +153,8 @@ class Context:
     """Name of the environment; None if it is not known."""
     start: tuple[str, int] | None = None
     """Task and seed that the environment was reset with; None if they are not known. A policy must not act on it."""
-    prospects: Prospects = field(default_factory=Prospects)
-    """What each action is expected to bring and to make possible; empty unless the policy has `foresees = True`."""
+    lookahead: Lookahead = field(default_factory=Lookahead)
+    """What each action is expected to bring and to make possible; empty unless the policy has `looks_ahead = True`."""
     recall: Callable[[Sequence[str]], Recollection] | None = None
     """Recalls the experience with some actions; None if `recollection` has it already. See `read_estimates`."""
 
@@ -182,9 +182,9 @@ class Decision:
 class Policy(Protocol):
     """Chooses actions. A policy raises `PolicyFailure` if it gets no usable action, for example from its model.
 
-    A policy with `foresees = True` gets the prospects of the admissible actions; see `Context.prospects`. A policy that
-    reads values and has `recalls_on_demand = True` gets an empty recollection: estimates cost as much as prospects, and
-    it calls `Context.read_estimates` only in the steps in which it needs them.
+    A policy with `looks_ahead = True` gets the values of the admissible actions; see `Context.lookahead`. A policy that
+    reads values and has `recalls_on_demand = True` gets an empty recollection: estimates cost as much, and it calls
+    `Context.read_estimates` only in the steps in which it needs them.
     """
 
     name: str

@@ -305,7 +305,7 @@ class Nodes(AdvisingNodes):
         diagnosis = diagnose(pre, decision.action, post, reward, info, steps, working)
         keys = self.library.keys(pre, decision.action, working.counts(pre, decision.action))
         # An episode that nobody records need not carry the list, unless the policy needs its map after a resume.
-        is_needed = self.settings.learn or self.settings.tries or self._foresees or self.planner is not None
+        is_needed = self.settings.learn or self.settings.tries or self._looks_ahead or self.planner is not None
         admissible = tuple(episode["actions"]) if is_needed else ()
         step = Step(pre, decision.action, post, diagnosis, reward, len(steps), keys, why, admissible=admissible)
         return step, done, info

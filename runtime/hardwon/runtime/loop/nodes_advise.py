@@ -208,13 +208,13 @@ class AdvisingNodes:
         )
 
     def _prepare_decision(self, episode: EpisodeState) -> Context:
-        """Return the input for the policy's decision, with the prospects if the policy looks ahead."""
+        """Return the input for the policy's decision, with the lookahead if the policy looks ahead."""
         context = self.context(episode)
         if self._recalls_on_demand:
             context = replace(context, recall=lambda actions: self._recall(episode, actions)[0])
-        if not self._foresees:
+        if not self._looks_ahead:
             return context
-        return replace(context, prospects=self.library.foresee(context.state, context.actions, context.working.map))
+        return replace(context, lookahead=self.library.look_ahead(context.state, context.actions, context.working.map))
 
     def _recall(self, episode: EpisodeState, actions: Sequence[str]) -> tuple[Recollection, frozenset[str]]:
         """Return the past experience with some actions in the current state, and the names of stores that are down."""
@@ -244,8 +244,8 @@ class AdvisingNodes:
         return bool(is_asked) and self.planner is None and self.recaller is None
 
     @property
-    def _foresees(self) -> bool:
-        return bool(getattr(self.policy, "foresees", False))
+    def _looks_ahead(self) -> bool:
+        return bool(getattr(self.policy, "looks_ahead", False))
 
     def _read_tools(self, episode: EpisodeState) -> Mapping[str, Mapping[str, Any]]:
         inner = self._get_environment(episode)

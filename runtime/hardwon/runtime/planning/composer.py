@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.situations.actions import parse_action
-from hardwon.memory.values.repertoire import Repertoire
+from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
@@ -25,12 +25,12 @@ class DemonstrationComposer:
     """Binds demonstrations to tasks and continues their plans."""
 
     def __init__(self) -> None:
-        self._bound: tuple[Repertoire, int, str, list[Binding]] | None = None
-        """A repertoire, its size, a task, and the different bindings of both, the best first."""
+        self._bound: tuple[DemonstrationIndex, int, str, list[Binding]] | None = None
+        """An index of demonstrations, its size, a task, and the different bindings of both, the best first."""
 
-    def follow(self, plan: Plan | None, context: Context, repertoire: Repertoire) -> Plan | None:
+    def follow(self, plan: Plan | None, context: Context, index: DemonstrationIndex) -> Plan | None:
         """Return the plan with the action to take now, or None if no demonstration is left."""
-        bindings = self._list_bindings(context.state.task, repertoire)
+        bindings = self._list_bindings(context.state.task, index)
         if plan is None or not plan.source:
             # What this episode gave up is not tried again, although its plan has ended.
             plan = Plan(context.state.task, abandoned=_list_followed(context))
@@ -39,17 +39,22 @@ class DemonstrationComposer:
                 continue
             if plan.source != binding.source:
                 plan = continue_with(plan, binding, bindings)
-            if (continued := _advance(plan, binding, context, repertoire)) is not None:
+            if (continued := _advance(plan, binding, context, index)) is not None:
                 return continued
             plan = replace(plan, abandoned=(*plan.abandoned, binding.source))
         return None
 
-    def _list_bindings(self, task: str, repertoire: Repertoire) -> list[Binding]:
+    def _list_bindings(self, task: str, index: DemonstrationIndex) -> list[Binding]:
         """Return the different bindings of the demonstrations to a task, the best first."""
         bound = self._bound
-        # by identity: repertoires that leave out different task instances may be of one size
-        if bound is None or bound[0] is not repertoire or bound[1:3] != (repertoire.size, task):
-            bound = self._bound = repertoire, repertoire.size, task, list(_bind_all(task, repertoire))
+        # by identity: indexes of demonstrations that leave out different task instances may be of one size
+        if bound is None or bound[0] is not index or bound[1:3] != (index.size, task):
+            bound = self._bound = (
+                index,
+                index.size,
+                task,
+                list(_bind_all(task, index)),
+            )
         return bound[3]
 
 
@@ -72,14 +77,14 @@ class DemonstrationPlanner:
             plan: The plan so far, if there is one.
             context: The current state and the recalled experience.
         """
-        return self._composer.follow(plan, context, self._read_repertoire(context))
+        return self._composer.follow(plan, context, self._read_demonstrations(context))
 
     def yields(self, context: Context) -> bool:
         """Return whether demonstrations made the outcomes of such tasks worse, so that they are tried rarely."""
-        return self._read_repertoire(context).are_worse(context.state.task)
+        return self._read_demonstrations(context).are_worse(context.state.task)
 
-    def _read_repertoire(self, context: Context) -> Repertoire:
-        return self._library.repertoire(context.environment, context.actions)
+    def _read_demonstrations(self, context: Context) -> DemonstrationIndex:
+        return self._library.index_demonstrations(context.environment, context.actions)
 
     def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
         """Return a plan from the first skill that can start, or None."""
@@ -90,10 +95,10 @@ class DemonstrationPlanner:
         return self._skills.repair(plan, reason, context, items)
 
 
-def _bind_all(task: str, repertoire: Repertoire) -> Iterator[Binding]:
-    seen, needed = set(), repertoire.list_needed(task)
-    for demonstration in repertoire.list_demonstrations(task):
-        binding = bind_demonstration(demonstration, task, repertoire)
+def _bind_all(task: str, index: DemonstrationIndex) -> Iterator[Binding]:
+    seen, needed = set(), index.list_needed(task)
+    for demonstration in index.list_demonstrations(task):
+        binding = bind_demonstration(demonstration, task, index)
         if binding is None or not needed.issubset(step.form for step in binding.steps):
             continue
         if binding.shape not in seen:
@@ -135,7 +140,7 @@ def _match_steps(texts: list[str], binding: Binding) -> dict[int, int]:
     return parts if len(texts) - 1 in parts else {}
 
 
-def _advance(plan: Plan, binding: Binding, context: Context, repertoire: Repertoire) -> Plan | None:
+def _advance(plan: Plan, binding: Binding, context: Context, index: DemonstrationIndex) -> Plan | None:
     """Return the plan with the next action of a binding; None if it has ended or nothing is left to try."""
     own = [step for step in plan.done if step.source == binding.source and step.part]
     at = len(own)
@@ -152,11 +157,11 @@ def _advance(plan: Plan, binding: Binding, context: Context, repertoire: Reperto
     if last and took_effect(last) and fits_step(binding, at, last.action, progress):
         # the policy did it with another thing, or at another place, than was planned
         done = PlannedStep(plan.following, last.action, done=True, source=binding.source, part=at + 1)
-        return _advance(replace(plan, steps=(*plan.done, done)), binding, context, repertoire)
-    action = choose_action(binding, at, progress, context, repertoire)
+        return _advance(replace(plan, steps=(*plan.done, done)), binding, context, index)
+    action = choose_action(binding, at, progress, context, index)
     if not action and progress.used:  # there is no other thing of this kind
         progress = replace(progress, used=frozenset())
-        action = choose_action(binding, at, progress, context, repertoire)
+        action = choose_action(binding, at, progress, context, index)
     if not action:
         return None
     first, source = plan.following, binding.source

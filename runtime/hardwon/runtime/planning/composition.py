@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from hardwon.memory import State, Step
 from hardwon.memory.situations.actions import ParsedAction, parse_action
 from hardwon.memory.situations.phrases import head_noun
-from hardwon.memory.values.repertoire import ALIKE, Demonstration, Repertoire
+from hardwon.memory.values.demonstration_index import ALIKE, Demonstration, DemonstrationIndex
 from hardwon.runtime.interfaces.types import Context
 
 REVEALING = 0.2
@@ -82,10 +82,10 @@ class Binding:
         )
 
 
-def bind_demonstration(demonstration: Demonstration, task: str, repertoire: Repertoire) -> Binding | None:
+def bind_demonstration(demonstration: Demonstration, task: str, index: DemonstrationIndex) -> Binding | None:
     """Return a demonstration bound to a task, or None if the task does not explain what it acted on."""
-    names_before, wanted = repertoire.list_names(demonstration.task), repertoire.list_names(task)
-    frames = repertoire.list_frame(demonstration.task), repertoire.list_frame(task)
+    names_before, wanted = index.list_names(demonstration.task), index.list_names(task)
+    frames = index.list_frame(demonstration.task), index.list_frame(task)
     if len(names_before) != len(wanted) or not names_before:
         return None
     if len(frames[0] & frames[1]) < ALIKE * len(frames[0] | frames[1]):
@@ -94,7 +94,7 @@ def bind_demonstration(demonstration: Demonstration, task: str, repertoire: Repe
     steps = []
     for action in demonstration.actions:
         parsed = parse_action(action)
-        arguments = tuple(_bind_argument(parsed, number, names, repertoire) for number in range(len(parsed.slots)))
+        arguments = tuple(_bind_argument(parsed, number, names, index) for number in range(len(parsed.slots)))
         if not any(head in names for head in parsed.heads):
             continue
         if arguments[0].is_free:
@@ -103,12 +103,12 @@ def bind_demonstration(demonstration: Demonstration, task: str, repertoire: Repe
     return Binding(demonstration.id, tuple(steps)) if steps else None
 
 
-def _bind_argument(parsed: ParsedAction, number: int, names: Mapping[str, str], repertoire: Repertoire) -> Argument:
+def _bind_argument(parsed: ParsedAction, number: int, names: Mapping[str, str], index: DemonstrationIndex) -> Argument:
     """Return an argument with the kind of thing that it stands for."""
     slot, head = parsed.slots[number], parsed.heads[number]
-    if head in names and repertoire.is_named(parsed.template, number):
+    if head in names and index.is_named(parsed.template, number):
         return Argument(slot, names[head])
-    return Argument(slot, head if repertoire.is_fixed(parsed.template, number) else "")
+    return Argument(slot, head if index.is_fixed(parsed.template, number) else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class BindingProgress:
 
 
 def choose_action(
-    binding: Binding, at: int, progress: BindingProgress, context: Context, repertoire: Repertoire
+    binding: Binding, at: int, progress: BindingProgress, context: Context, index: DemonstrationIndex
 ) -> str:
     """Return the next action towards a step of a binding, or "" if nothing is left to try."""
     step = binding.steps[at]
@@ -133,7 +133,7 @@ def choose_action(
     fitting = [action for action in possible if _fits(step, action, things, progress.used)]
     if fitting:
         return max(fitting, key=lambda action: (_estimate(context, action), action))
-    search = _Search(step, things, progress, context, repertoire, possible)
+    search = _Search(step, things, progress, context, index, possible)
     return next(search.list_actions(), "")
 
 
@@ -193,7 +193,7 @@ class _Search:
     things: Mapping[str, str]
     progress: BindingProgress
     context: Context
-    repertoire: Repertoire
+    index: DemonstrationIndex
     possible: Sequence[str]
 
     def list_actions(self) -> Iterator[str]:
@@ -234,7 +234,7 @@ class _Search:
         moves = {}
         for action in self.possible:
             parsed = parse_action(action)
-            if parsed.slots and self.repertoire.is_way(parsed.template):
+            if parsed.slots and self.index.is_way(parsed.template):
                 moves[parsed.slots[-1]] = action
         return moves
 
@@ -245,7 +245,7 @@ class _Search:
             step.action for step in self.context.history if step.pre.location == self.context.state.location
         }
         forms = [
-            (-self.repertoire.reveals(parse_action(action).template), action)
+            (-self.index.reveals(parse_action(action).template), action)
             for action in self.possible
             if action not in past_actions and parse_action(action).slots == (place,)
         ]
@@ -294,7 +294,7 @@ class _Search:
         instances = Counter(map(head_noun, (*moves, place)))
         # Its share is spread over the places of this kind, so a kind of many places is not searched to its end first.
         likelihood = {
-            name: self.repertoire.likelihood(thing, head_noun(name)) / instances[head_noun(name)] for name in moves
+            name: self.index.likelihood(thing, head_noun(name)) / instances[head_noun(name)] for name in moves
         }
         unseen = [name for name in moves if name not in visited]
         yield from (moves[name] for name in sorted(unseen, key=lambda name: (-likelihood[name], _number_of(name))))

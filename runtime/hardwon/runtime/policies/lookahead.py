@@ -1,7 +1,8 @@
 """A policy without a language model that plans: it chooses by what actions bring and make possible.
 
-The library estimates both for every action from its steps (see `hardwon.memory.values.outlook`). An action at another
-location competes with the actions here, discounted by the way; if it is best, the first action of the way is taken.
+The library estimates both for every action from its steps (see `hardwon.memory.values.lookahead_table`). An action at
+another location competes with the actions here, discounted by the way; if it is best, the first action of the way is
+taken.
 
 While learning, the promise of an action counts, too: what a try could show. The agent repeats what is known to lead on,
 and explores where nothing does. If nothing leads on after a paid step, it tries what that step made possible, although
@@ -17,8 +18,8 @@ from typing import Any, Literal
 
 from hardwon.memory import Reasons, State
 from hardwon.memory.errors import PolicyFailure
-from hardwon.memory.values.outlook import DISCOUNT, RISK, TOLERATED, Outlook
-from hardwon.memory.values.prospects import Elsewhere
+from hardwon.memory.values.lookahead import Elsewhere
+from hardwon.memory.values.lookahead_table import DISCOUNT, RISK, TOLERATED, LookaheadValue
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.planning.plans import find_planned_action
 
@@ -53,17 +54,17 @@ class _ScoredAction:
     """An action with its score; the first action of a way if it is for an action at another location."""
 
     action: str
-    outlook: Outlook
+    estimate: LookaheadValue
     score: float
     far: Elsewhere | None = None
 
 
 class LookaheadPolicy:
-    """Chooses the action with the best outlook, here or at another known location."""
+    """Chooses the action with the best lookahead value, here or at another known location."""
 
     name = "lookahead"
     reads: Literal["values", "text"] = "values"
-    foresees = True
+    looks_ahead = True
     recalls_on_demand = True
 
     def decide(self, context: Context) -> Decision:
@@ -96,7 +97,7 @@ class LookaheadPolicy:
         return self.decide(context)
 
 
-NO_OUTLOOK = Outlook(0.0)
+NO_ESTIMATE = LookaheadValue(0.0)
 
 
 def _get_score(choice: _ScoredAction) -> float:
@@ -106,31 +107,33 @@ def _get_score(choice: _ScoredAction) -> float:
 def _list_choices(context: Context, candidates: list[str]) -> Iterator[_ScoredAction]:
     """Yield the candidates with their scores, and the ways to actions at other locations."""
 
-    def score(outlook: Outlook) -> float:
-        assumed = max(0.0, _assume_lost(outlook, context.learning) - TOLERATED)
-        value = outlook.value + RISK * (max(0.0, outlook.lost - TOLERATED) - assumed)
-        return value + (HOPE * outlook.promise if context.learning else 0.0)
+    def score(estimate: LookaheadValue) -> float:
+        assumed = max(0.0, _assume_lost(estimate, context.learning) - TOLERATED)
+        value = estimate.value + RISK * (max(0.0, estimate.lost - TOLERATED) - assumed)
+        return value + (HOPE * estimate.promise if context.learning else 0.0)
 
     yield from _score_here(context, candidates, score)
-    safe = (far for far in context.prospects.elsewhere if _is_safe(far.outlook, context.learning))
+    safe = (far for far in context.lookahead.elsewhere if _is_safe(far.outlook, context.learning))
     yield from _score_elsewhere(context, candidates, safe, score)
 
 
-def _score_here(context: Context, candidates: list[str], score: Callable[[Outlook], float]) -> Iterator[_ScoredAction]:
+def _score_here(
+    context: Context, candidates: list[str], score: Callable[[LookaheadValue], float]
+) -> Iterator[_ScoredAction]:
     """Yield the candidates with their scores, less the penalties for repetition."""
-    outlooks, working, state = context.prospects.by_action, context.working, context.state
+    by_action, working, state = context.lookahead.by_action, context.working, context.state
     for action in candidates:
-        outlook = outlooks.get(action, NO_OUTLOOK)
+        estimate = by_action.get(action, NO_ESTIMATE)
         worn = WEAR * working.tries(state, action) + REPEAT * working.tries_since_gain(state, action)
         # The random part breaks ties.
-        yield _ScoredAction(action, outlook, score(outlook) - worn + 1e-6 * context.rng.random())
+        yield _ScoredAction(action, estimate, score(estimate) - worn + 1e-6 * context.rng.random())
 
 
 def _score_elsewhere(
     context: Context,
     candidates: list[str],
     elsewhere: Iterator[Elsewhere],
-    score: Callable[[Outlook], float],
+    score: Callable[[LookaheadValue], float],
 ) -> Iterator[_ScoredAction]:
     """Yield the ways that can be begun, with the discounted scores of the actions they are for.
 
@@ -156,11 +159,11 @@ def _find_fresh(context: Context, allowed: list[str]) -> _ScoredAction | None:
         return None
     earlier = {action for step in context.history[: paid + 1] for action in step.admissible}
     earlier.update(step.action for step in context.history[paid + 1 :])
-    outlooks = context.prospects.by_action
+    by_action = context.lookahead.by_action
     fresh = [
-        _ScoredAction(action, outlooks[action], outlooks[action].chance + 1e-6 * context.rng.random())
+        _ScoredAction(action, by_action[action], by_action[action].chance + 1e-6 * context.rng.random())
         for action in allowed
-        if action not in earlier and action in outlooks and outlooks[action].chance >= SLIGHT
+        if action not in earlier and action in by_action and by_action[action].chance >= SLIGHT
     ]
     return max(fresh, key=_get_score, default=None)
 
@@ -172,12 +175,12 @@ def _find_bold(context: Context, allowed: list[str], candidates: list[str]) -> _
     doubted.
     """
 
-    def score(outlook: Outlook) -> float:
-        return outlook.gain + DISCOUNT * outlook.unlock - outlook.lost
+    def score(estimate: LookaheadValue) -> float:
+        return estimate.gain + DISCOUNT * estimate.unlock - estimate.lost
 
-    outlooks = context.prospects.by_action
-    risks = [action for action in allowed if outlooks.get(action, NO_OUTLOOK).lost <= MOST_LOST[True]]
-    bearable = (far for far in context.prospects.elsewhere if far.outlook.lost <= MOST_LOST[True])
+    by_action = context.lookahead.by_action
+    risks = [action for action in allowed if by_action.get(action, NO_ESTIMATE).lost <= MOST_LOST[True]]
+    bearable = (far for far in context.lookahead.elsewhere if far.outlook.lost <= MOST_LOST[True])
     choices = [*_score_here(context, risks, score), *_score_elsewhere(context, allowed, bearable, score)]
     best = max(choices, key=_get_score, default=None)
     return best if best is not None and best.score >= STUCK else _find_best_return(context, candidates)
@@ -186,17 +189,17 @@ def _find_bold(context: Context, allowed: list[str], candidates: list[str]) -> _
 def _find_best_return(context: Context, candidates: list[str]) -> _ScoredAction | None:
     """Return the candidate whose estimated return exceeds the mean most, if the library has estimates."""
     estimates = context.read_estimates(context.actions)
-    unit, outlooks = context.prospects.scale, context.prospects.by_action
+    unit, by_action = context.lookahead.scale, context.lookahead.by_action
     if not estimates:
         return None
     values = {action: estimates[action].value if action in estimates else 0.0 for action in candidates}
     mean = sum(values.values()) / len(values)
-    choices = _score_here(context, candidates, lambda outlook: outlook.value)
+    choices = _score_here(context, candidates, lambda estimate: estimate.value)
     return max(
         (
             _ScoredAction(
                 choice.action,
-                outlooks.get(choice.action, NO_OUTLOOK),
+                by_action.get(choice.action, NO_ESTIMATE),
                 choice.score + RETURNS * (values[choice.action] - mean) / unit,
             )
             for choice in choices
@@ -205,25 +208,25 @@ def _find_best_return(context: Context, candidates: list[str]) -> _ScoredAction 
     )
 
 
-def _assume_lost(outlook: Outlook, learning: bool) -> float:
+def _assume_lost(estimate: LookaheadValue, learning: bool) -> float:
     """Return the share of lost tasks to reckon with.
 
     Of what was rarely tried, only similar actions tell. While learning, it counts as safe, because losing teaches the
     rules; afterwards it counts as twice as risky.
     """
-    doubt = 1.0 / math.sqrt(1 + outlook.n)
-    return outlook.lost * (1.0 - doubt if learning else 1.0 + doubt)
+    doubt = 1.0 / math.sqrt(1 + estimate.n)
+    return estimate.lost * (1.0 - doubt if learning else 1.0 + doubt)
 
 
-def _is_safe(outlook: Outlook, learning: bool) -> bool:
-    return _assume_lost(outlook, learning) <= MOST_LOST[learning]
+def _is_safe(estimate: LookaheadValue, learning: bool) -> bool:
+    return _assume_lost(estimate, learning) <= MOST_LOST[learning]
 
 
 def _list_open(context: Context, allowed: list[str]) -> list[str]:
     """Return the actions that are worth a try: the strictest of four lists that is not empty."""
-    outlooks = context.prospects.by_action
-    safe = [action for action in allowed if _is_safe(outlooks.get(action, NO_OUTLOOK), context.learning)]
-    live = [action for action in safe if outlooks.get(action, NO_OUTLOOK).dead <= MOST_DEAD]
+    by_action = context.lookahead.by_action
+    safe = [action for action in allowed if _is_safe(by_action.get(action, NO_ESTIMATE), context.learning)]
+    live = [action for action in safe if by_action.get(action, NO_ESTIMATE).dead <= MOST_DEAD]
     return live or safe or allowed
 
 
@@ -235,10 +238,10 @@ def _compute_exploration(best: float, practice: int) -> float:
 
 def _build_reasons(choice: _ScoredAction, learning: bool) -> Reasons:
     """Return the value with its parts, and the plan if the action is the first of a way."""
-    outlook, far = choice.outlook, choice.far
-    parts = {"gain": outlook.gain, "unlock": outlook.unlock, "lost": outlook.lost}
-    parts |= {"promise": outlook.promise} if learning else {}
+    estimate, far = choice.estimate, choice.far
+    parts = {"gain": estimate.gain, "unlock": estimate.unlock, "lost": estimate.lost}
+    parts |= {"promise": estimate.promise} if learning else {}
     extra: dict[str, Any] = {name: round(share, 3) for name, share in parts.items()}
     if far is not None:
         extra["plan"] = f"{far.first}, then {far.action} at {far.location}, {far.steps} steps away"
-    return Reasons(value=round(choice.score, 4), count=outlook.n, extra=extra)
+    return Reasons(value=round(choice.score, 4), count=estimate.n, extra=extra)

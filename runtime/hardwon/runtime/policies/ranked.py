@@ -94,9 +94,9 @@ class RankedPolicy:
     reads: Literal["values", "text"]
 
     @property
-    def foresees(self) -> bool:
-        """Whether the inner policy reads the prospects."""
-        return bool(getattr(self._inner, "foresees", False))
+    def looks_ahead(self) -> bool:
+        """Whether the inner policy reads the lookahead."""
+        return bool(getattr(self._inner, "looks_ahead", False))
 
     def decide(self, context: Context) -> Decision:
         """Return the best of several choices; one choice where no estimate can tell them apart."""

@@ -35,7 +35,7 @@ class Strategy:
 
     name: str
     policy: str = ""
-    """Name of a policy: episodic, outlook, PROVIDER:MODEL; empty for the agent's own."""
+    """Name of a policy: episodic, lookahead, PROVIDER:MODEL; empty for the agent's own."""
     planner: str | None = None
     """Name of a planner: skills, demonstrations, search, recorded, drafts:PROVIDER:MODEL; None for the agent's own."""
     level: Literal["step", "task"] | None = None

@@ -216,7 +216,7 @@ def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library):
 
 
 @pytest.mark.parametrize(
-    ("learn", "withhold", "foresees", "planned", "kept"),
+    ("learn", "withhold", "looks_ahead", "planned", "kept"),
     [
         (True, False, False, False, True),
         (False, True, False, False, True),
@@ -226,9 +226,9 @@ def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library):
     ],
 )
 def test_a_step_keeps_the_admissible_actions_if_anything_reads_them(
-    nodes, library, learn, withhold, foresees, planned, kept
+    nodes, library, learn, withhold, looks_ahead, planned, kept
 ):
-    nodes.policy.foresees = foresees
+    nodes.policy.looks_ahead = looks_ahead
     ready = replace(settings(nodes, learn=learn, withhold=withhold), planner=SkillPlanner(library) if planned else None)
     outcome: Any = (State("You are in the blue room.", task=RED.task), 0.0, False, {})
     (step,) = ready.diagnose(episode(decision=Decision("go east"), outcome=outcome))["steps"]

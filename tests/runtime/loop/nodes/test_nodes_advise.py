@@ -64,13 +64,13 @@ def test_without_a_planner_nothing_is_planned(nodes, now):
     assert asyncio.run(nodes.aplan(now)) == {}
 
 
-@pytest.mark.parametrize("foresees", [False, True])
-def test_only_a_policy_that_looks_ahead_gets_prospects(nodes, library, now, monkeypatch, foresees):
-    monkeypatch.setattr(library, "foresee", lambda *_: "prospects")
-    if foresees:
-        nodes.policy.foresees = True
+@pytest.mark.parametrize("looks_ahead", [False, True])
+def test_only_a_policy_that_looks_ahead_gets_values(nodes, library, now, monkeypatch, looks_ahead):
+    monkeypatch.setattr(library, "look_ahead", lambda *_: "lookahead")
+    if looks_ahead:
+        nodes.policy.looks_ahead = True
     nodes.decide(now)
-    assert (nodes.policy.seen[0].prospects == "prospects") is foresees
+    assert (nodes.policy.seen[0].lookahead == "lookahead") is looks_ahead
 
 
 @pytest.mark.parametrize(("reads", "manual"), [("text", "Open a door before you go through it."), ("values", "")])

@@ -15,9 +15,9 @@ from typing import Any
 from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step, Verdict
 from hardwon.memory.retrieval.recall import within_budget
 from hardwon.memory.situations.episode_map import EpisodeMap
-from hardwon.memory.values.outlook import NOTHING
-from hardwon.memory.values.prospects import Prospects, look_around
-from hardwon.memory.values.repertoire import Repertoire
+from hardwon.memory.values.demonstration_index import DemonstrationIndex
+from hardwon.memory.values.lookahead import Lookahead, look_around
+from hardwon.memory.values.lookahead_table import NOTHING
 from hardwon.trainers.rollouts.rollout import current_instance
 
 from .tuning import TUNING
@@ -103,17 +103,17 @@ class OtherWorlds:
         verdicts = (self._lift(self._library.check_plan(state, [action]), state.task) for action in actions)
         return next((verdict for verdict in verdicts if not verdict.allowed), Verdict(True))
 
-    def repertoire(self, environment: str | None = None, actions: Iterable[str] = ()) -> Repertoire:
+    def index_demonstrations(self, environment: str | None = None, actions: Iterable[str] = ()) -> DemonstrationIndex:
         """Return the demonstrations of other task instances; by split and seed, because no task is given."""
-        instance, repertoire = self._find_instance(), self._library.repertoire(environment, actions)
-        return repertoire if instance is None else repertoire.leave_out(*instance)
+        instance, index = self._find_instance(), self._library.index_demonstrations(environment, actions)
+        return index if instance is None else index.leave_out(*instance)
 
-    def foresee(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Prospects:
-        """Return the outlook of each action; that of an unknown world if the library has episodes of the instance."""
+    def look_ahead(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Lookahead:
+        """Return the lookahead values; those of an unknown world if the library has episodes of the instance."""
         instance = self._find_instance()
         if instance is not None and self._is_recorded(state.task, instance):
             return look_around(NOTHING, state, actions, episode or EpisodeMap())
-        return self._library.foresee(state, actions, episode)
+        return self._library.look_ahead(state, actions, episode)
 
     def _without(self, recalled: Recollection, task: str, instance: Instance) -> Recollection:
         """Return a recollection without the steps of a task instance and the items that rest on it alone."""

@@ -9,7 +9,7 @@ from hardwon.apps.http.access.auth import RIGHTS, Caller
 from hardwon.apps.shared.general_search import recall_general
 from hardwon.memory import EvolutionReport, ExperienceLibrary, Recollection, State, Verdict
 from hardwon.memory.situations.episode_map import EpisodeMap
-from hardwon.memory.values.prospects import Prospects
+from hardwon.memory.values.lookahead import Lookahead
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_recollection, abstract_verdict
 from hardwon.runtime.guidance.base import Guidance, lines_of
 from hardwon.runtime.guidance.rendering import Visible
@@ -24,10 +24,10 @@ from .models import (
     Around,
     CheckAsked,
     EpisodesTold,
-    ForeseeAsked,
     IdList,
     KeyList,
     KeysAsked,
+    LookaheadAsked,
     NamespaceList,
     NamespaceTold,
     Offered,
@@ -165,19 +165,19 @@ def check_plan(body: PlanAsked, at: At) -> Response:
         return checked(abstract_verdict(library, verdict, body.state, *body.actions))
 
 
-@router.post("/foresee", response_model=Prospects)
+@router.post("/foresee", response_model=Lookahead)
 @in_turn
-def foresee(body: ForeseeAsked, at: At) -> Response:
+def look_ahead(body: LookaheadAsked, at: At) -> Response:
     """Return what each action is expected to bring and to make possible, here and at the other known locations."""
     if body.raw:
         at.must_read_raw()
     with at.reading() as library:
-        prospects = library.foresee(body.state, body.actions, EpisodeMap.of(body.trail))
+        lookahead = library.look_ahead(body.state, body.actions, EpisodeMap.of(body.trail))
     if not body.raw:
         possible = {(visit.state.location, action) for visit in body.trail.visits for action in visit.actions}
-        elsewhere = tuple(far for far in prospects.elsewhere if (far.location, far.action) in possible)
-        prospects = replace(prospects, elsewhere=elsewhere)
-    return to_response(Prospects, prospects)
+        elsewhere = tuple(far for far in lookahead.elsewhere if (far.location, far.action) in possible)
+        lookahead = replace(lookahead, elsewhere=elsewhere)
+    return to_response(Lookahead, lookahead)
 
 
 @router.post("/offered", response_model=Offered)

@@ -124,7 +124,7 @@ class PlanAsked(Asked):
     actions: list[str]
 
 
-class ForeseeAsked(Asked):
+class LookaheadAsked(Asked):
     """A state with its admissible actions, and the map of the episode so far."""
 
     state: QueryState

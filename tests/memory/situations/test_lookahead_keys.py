@@ -1,13 +1,13 @@
-"""The keys of outlooks: what was computed for one state never shows in the keys of another one."""
+"""The keys of lookahead values: what was computed for one state never shows in the keys of another one."""
 
 import random
 from dataclasses import replace
 
 from hardwon.memory import Diagnosis, State, Step
-from hardwon.memory.situations import outlook_keys
+from hardwon.memory.situations import lookahead_keys
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.familiarity import Familiarity
-from hardwon.memory.situations.outlook_keys import AGAIN, NAMED, SPECIAL, OutlookKeys
+from hardwon.memory.situations.lookahead_keys import AGAIN, NAMED, SPECIAL, LookaheadKeys
 from hardwon.memory.situations.refinements import FULL_NAME
 
 HALL = State(
@@ -32,7 +32,7 @@ def went_north(state=HALL):
 
 def test_keys_do_not_depend_on_the_states_before(monkeypatch):
     """Each state differs from the hall in one field; kept keys equal those of a fresh computation."""
-    monkeypatch.setattr(outlook_keys, "STATES", 3)
+    monkeypatch.setattr(lookahead_keys, "STATES", 3)
     states = [
         HALL,
         replace(HALL, notes=()),
@@ -44,9 +44,9 @@ def test_keys_do_not_depend_on_the_states_before(monkeypatch):
         ATTIC,
     ]
     cases = [(state, episode) for state in states for episode in (EpisodeMap(), went_north())]
-    fresh = [OutlookKeys(WORDS).list(state, ACTIONS, episode) for state, episode in cases]
+    fresh = [LookaheadKeys(WORDS).list(state, ACTIONS, episode) for state, episode in cases]
     assert len({tuple(keys) for keys in fresh}) == len(cases)
-    used = OutlookKeys(WORDS)
+    used = LookaheadKeys(WORDS)
     for seed in range(20):
         for number in random.Random(seed).sample(range(len(cases)), len(cases)):
             state, episode = cases[number]
@@ -54,14 +54,14 @@ def test_keys_do_not_depend_on_the_states_before(monkeypatch):
 
 
 def test_a_state_without_notes_facts_and_location_has_keys():
-    keys = OutlookKeys().list(State("Hello."), ("wait", "greet bob"), EpisodeMap())
+    keys = LookaheadKeys().list(State("Hello."), ("wait", "greet bob"), EpisodeMap())
     assert [columns[AGAIN] for columns in keys] == ["wait | first on", "greet {1} | first on"]
-    assert OutlookKeys().list(State("Hello."), (), EpisodeMap()) == []
+    assert LookaheadKeys().list(State("Hello."), (), EpisodeMap()) == []
 
 
 def test_a_way_leads_back_from_the_step_on_in_which_it_is_known():
     """The state is the same; the map of the episode has grown."""
-    computed = OutlookKeys()
+    computed = LookaheadKeys()
 
     def read(episode):
         (keys,) = computed.list(HALL, ("move north",), episode)
@@ -95,7 +95,7 @@ def test_tries_are_those_of_the_state_that_is_given():
 
 def test_the_last_two_keys_have_the_full_names_of_the_two_before_them():
     """`red lamp` beside `lamp`; an action without attributes or numbers has none."""
-    taken, still = OutlookKeys(WORDS).list(HALL, ("take red lamp", "wait"), EpisodeMap())
+    taken, still = LookaheadKeys(WORDS).list(HALL, ("take red lamp", "wait"), EpisodeMap())
     assert taken[NAMED:] == tuple(FULL_NAME + key.replace("take lamp", "take red lamp") for key in taken[SPECIAL:NAMED])
     assert all(taken[SPECIAL:])
     assert still[NAMED:] == ("", "")

@@ -1,30 +1,30 @@
-"""The repertoires of a served library, read as recorded episodes by a client with the right `log`."""
+"""The indexes of demonstrations of a served library, read as recorded episodes by a client with the right `log`."""
 
 from collections.abc import Callable
 from typing import Any
 
 from .records import Trajectory
 from .records.episodes import read_outcome
-from .values.filed_repertoire import READ
-from .values.repertoire import Repertoire
+from .values.demonstration_index import DemonstrationIndex
+from .values.filed_demonstrations import READ
 
 PAGE = 50
 """Rows about episodes per request."""
 
 
-class ServedRepertoires:
-    """The repertoires of one namespace, updated with the episodes that the server has got since."""
+class ServedDemonstrations:
+    """The indexes of demonstrations of one namespace, updated with the episodes that the server has got since."""
 
     def __init__(
         self, list_rows: Callable[[int, int], list[dict[str, Any]]], get_episode: Callable[[str], Trajectory]
     ) -> None:
-        """Create empty repertoires."""
+        """Create empty indexes of demonstrations."""
         self._list_rows, self._get_episode = list_rows, get_episode
-        self._read: dict[str | None, tuple[Repertoire, set[str]]] = {}
+        self._read: dict[str | None, tuple[DemonstrationIndex, set[str]]] = {}
 
-    def read(self, environment: str | None) -> Repertoire:
-        """Return the repertoire of an environment, by its label; None stands for all episodes."""
-        repertoire, seen_ids = self._read.setdefault(environment, (Repertoire(), set()))
+    def read(self, environment: str | None) -> DemonstrationIndex:
+        """Return the index of demonstrations of an environment, by its label; None stands for all episodes."""
+        index, seen_ids = self._read.setdefault(environment, (DemonstrationIndex(), set()))
         for row in reversed(self._list_new(seen_ids)):
             seen_ids.add(row["id"])
             outcome = read_outcome(row)
@@ -34,10 +34,8 @@ class ServedRepertoires:
                 continue
             steps = self._get_episode(row["id"]).steps
             trial, split = row["meta"].get("demonstrations"), str(row["meta"].get("split") or "")
-            repertoire.add(
-                row["id"], row["task"], steps, outcome=outcome, trial=trial, seed=row.get("seed"), split=split
-            )
-        return repertoire
+            index.add(row["id"], row["task"], steps, outcome=outcome, trial=trial, seed=row.get("seed"), split=split)
+        return index
 
     def _list_new(self, seen_ids: set[str]) -> list[dict[str, Any]]:
         """Return the rows of the newest episodes until the first known one, newest first."""

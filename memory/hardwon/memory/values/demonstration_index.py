@@ -1,9 +1,9 @@
-"""The repertoire of a library: what its successes did, and where things were found.
+"""The index of demonstrations of a library: what its successes did, and where things were found.
 
 A planner without a model binds a success to a new task and searches for what is not in view. For that it needs the
 demonstrations (the newest successes), which words are names of things, which forms of actions move, prepare or reveal,
 and how often each kind of thing was seen at each kind of location. All of it is counted from steps, for each
-environment on its own: see `filed_repertoire`.
+environment on its own: see `filed_demonstrations`.
 
 Whether demonstrations help is measured: agents that learn withhold them in some episodes, and outcomes are compared.
 """
@@ -34,7 +34,7 @@ PRIOR = 3.0
 KEPT = 500
 """Number of episodes, the newest ones, that are counted anew to leave out those of one task instance."""
 INSTANCES = 64
-"""Number of task instances whose repertoires without them are kept; more are counted anew when they are asked for."""
+"""Number of task instances whose indexes without them are kept; more are counted anew when they are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class CountedEpisode:
-    """What one episode adds to a repertoire."""
+    """What one episode adds to an index of demonstrations."""
 
     id: str
     task: str
@@ -70,7 +70,7 @@ class CountedEpisode:
     """Pairs of a kind of location and a kind of thing that was seen there."""
 
 
-class Repertoire:
+class DemonstrationIndex:
     """Demonstrations, names, forms of actions and places of things, counted episode by episode."""
 
     def __init__(self) -> None:
@@ -102,8 +102,8 @@ class Repertoire:
         self._counted: deque[CountedEpisode] = deque(maxlen=KEPT)
         self._instances: set[tuple[str, int | None]] = set()
         """Split and seed of all episodes, also of those that were counted too long ago to be counted anew."""
-        self._without: dict[tuple[str, int], Repertoire] = {}
-        """By task instance, the repertoire without its episodes."""
+        self._without: dict[tuple[str, int], DemonstrationIndex] = {}
+        """By task instance, the index of demonstrations without its episodes."""
 
     @property
     def size(self) -> int:
@@ -128,13 +128,13 @@ class Repertoire:
         self._without.clear()
         self._merge(counted)
 
-    def leave_out(self, split: str, seed: int) -> "Repertoire":
-        """Return the repertoire of the newest episodes without those of a task instance. Do not change it."""
+    def leave_out(self, split: str, seed: int) -> "DemonstrationIndex":
+        """Return the index of the newest episodes without those of a task instance. Do not change it."""
         own = {(split, seed), ("", seed)}
         if own.isdisjoint(self._instances):
             return self
         if (split, seed) not in self._without:
-            rest = Repertoire()
+            rest = DemonstrationIndex()
             for episode in [*self._counted]:
                 if (episode.split, episode.seed) not in own:
                     rest._merge(episode)
@@ -264,7 +264,7 @@ class Repertoire:
 def _count_episode(
     episode: str, task: str, steps: Sequence[Step], *, outcome: float, trial: Any, seed: int | None, split: str
 ) -> CountedEpisode:
-    """Return what one episode adds to a repertoire."""
+    """Return what one episode adds to an index of demonstrations."""
     counts, arrived, local, revealed = (Counter[str]() for _ in range(4))
     things: set[str] = set()
     seen = _list_things(steps[0].admissible) if steps else set()

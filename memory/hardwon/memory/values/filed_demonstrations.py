@@ -1,4 +1,4 @@
-"""The repertoires of a namespace, one for each environment, updated from new episodes.
+"""The indexes of demonstrations of a namespace, one for each environment, updated from new episodes.
 
 A success in one environment says nothing about another one, however alike their tasks are worded. Episodes belong to
 the environment that their label names. Those without a label, such as imports, belong to each environment that they are
@@ -15,7 +15,7 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 from hardwon.memory.storage.worlds import World, Worlds, are_kin
 
-from .repertoire import Repertoire
+from .demonstration_index import DemonstrationIndex
 
 READ = 500
 """Number of episodes that are read, the newest ones."""
@@ -28,8 +28,8 @@ _NEW = (
 )
 
 
-class FiledRepertoires:
-    """The repertoires of a namespace."""
+class FiledDemonstrations:
+    """The indexes of demonstrations of a namespace."""
 
     def __init__(self, store: Store, namespace: int) -> None:
         self._store = store
@@ -41,14 +41,14 @@ class FiledRepertoires:
         for filed in self._filed.values():
             filed.unread = True
 
-    def read(self, worlds: Worlds, environment: str | None, actions: Iterable[str]) -> Repertoire:
-        """Return the repertoire of an environment with all new episodes."""
+    def read(self, worlds: Worlds, environment: str | None, actions: Iterable[str]) -> DemonstrationIndex:
+        """Return the index of demonstrations of an environment with all new episodes."""
         filed = self._filed.get(environment)
         if filed is None:
             filed = self._filed[environment] = _Filed()
         if filed.unread:
             self._update(filed, worlds, environment, actions)
-        return filed.repertoire
+        return filed.index
 
     def _update(self, filed: "_Filed", worlds: Worlds, environment: str | None, actions: Iterable[str]) -> None:
         among, ids = "", frozenset[int]()
@@ -67,12 +67,12 @@ class FiledRepertoires:
                 (self._namespace, episode),
             )
             trial, split = _read_meta(meta)
-            filed.repertoire.add(episode, task, steps, outcome=outcome, trial=trial, seed=seed, split=split)
+            filed.index.add(episode, task, steps, outcome=outcome, trial=trial, seed=seed, split=split)
             filed.last = rowid
 
 
 class _Filed:
-    """One repertoire, and what it was counted from."""
+    """One index of demonstrations, and what it was counted from."""
 
     def __init__(self) -> None:
         self.all_ids: frozenset[int] = frozenset()
@@ -81,7 +81,7 @@ class _Filed:
 
     def clear(self) -> None:
         """Start again without episodes."""
-        self.repertoire = Repertoire()
+        self.index = DemonstrationIndex()
         self.ids: frozenset[int] = frozenset()
         """The worlds that belong to it."""
         self.last = 0

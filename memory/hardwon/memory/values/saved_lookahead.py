@@ -1,4 +1,4 @@
-"""The cache file of outlooks: the fitted tables of a world, and the rows of its episodes from which they are fitted.
+"""The cache file of lookahead values: the fitted tables of a world, and the rows of episodes that they are fitted to.
 
 Reading the newest episodes of a large library takes seconds, because the keys of all admissible actions are computed.
 The file saves that at the next start. It holds nothing that cannot be computed from the steps; see
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hardwon.memory.situations.outlook_keys import COLUMNS, OutlookKeys
+from hardwon.memory.situations.lookahead_keys import COLUMNS, LookaheadKeys
 from hardwon.memory.storage.cache_files import Arrays
 
 from .cells import MADE
-from .outlook import FIGURES, EpisodeRows, Forms, Mean, OutlookTable, Rows
+from .lookahead_table import FIGURES, EpisodeRows, Forms, LookaheadTable, Mean, Rows
 
 LAYOUT = f"{MADE} outlooks 2"
 """Version of the keys and of the layout of the arrays."""
@@ -37,7 +37,7 @@ class Progress:
     """Number of episodes when the structural words were last renewed."""
 
 
-def pack(table: OutlookTable, episodes: Sequence[EpisodeRows], progress: Progress) -> Arrays:
+def pack(table: LookaheadTable, episodes: Sequence[EpisodeRows], progress: Progress) -> Arrays:
     """Return tables and episodes as one-dimensional arrays by name."""
     arrays: dict[str, NDArray[Any]] = {
         "meta": _pack_json(
@@ -65,15 +65,15 @@ def pack(table: OutlookTable, episodes: Sequence[EpisodeRows], progress: Progres
     return arrays
 
 
-def unpack(arrays: Arrays) -> tuple[OutlookTable, Progress]:
+def unpack(arrays: Arrays) -> tuple[LookaheadTable, Progress]:
     """Return the tables; the episodes are unpacked only when new ones come, see `unpack_episodes`."""
     meta = json.loads(arrays["meta"].tobytes())
     rows = Rows(json.loads(arrays["keys"].tobytes()), arrays["rows"].reshape(-1, COLUMNS))
     means = Mean.stack([Mean(arrays[f"mean {name}"], arrays[f"weight {name}"]) for name in FIGURES])
-    table = OutlookTable(
+    table = LookaheadTable(
         rows,
         _unpack_forms(meta["forms"]),
-        OutlookKeys(frozenset(meta["structural"])),
+        LookaheadKeys(frozenset(meta["structural"])),
         means,
         chances=arrays["chances"],
         counts=arrays["counts"],

@@ -1,4 +1,4 @@
-"""Keys of an action for outlooks, from general to specific: the same form, the same marks, the same words.
+"""Keys of an action for lookahead values, from general to specific: the same form, the same marks, the same words.
 
 In contrast to the keys of a value, they do not contain what the episode already tried in detail. One of them leaves the
 verb out: it says only how the notes speak of the arguments, so an agent can do what it was told with an action that it
@@ -33,7 +33,7 @@ _Which = tuple[str, str, str, tuple[str, ...], str]
 """Identity of a state for its keys: task, location, observation, notes and facts."""
 
 
-class OutlookKeys:
+class LookaheadKeys:
     """Computes the keys of actions and keeps those of the last states.
 
     A step changes little: mostly the notes are those of the step before, and all locations of an episode are judged
@@ -71,7 +71,7 @@ class OutlookKeys:
             keys = kept.get(which)
             if keys is None:
                 parsed = parse_action(action)
-                keys = compute_outlook_keys(scene, action, parsed, done=which[1], leads_back=which[2])
+                keys = compute_lookahead_keys(scene, action, parsed, done=which[1], leads_back=which[2])
                 kept[which] = keys
             keys_of_actions.append(keys)
         return keys_of_actions
@@ -128,7 +128,7 @@ class Scene:
         return destinations
 
 
-def compute_outlook_keys(
+def compute_lookahead_keys(
     scene: Scene, action: str, parsed: ParsedAction, *, done: bool, leads_back: bool
 ) -> tuple[str, ...]:
     """Return the keys of an action, one for each column."""

@@ -1,4 +1,4 @@
-"""Prospects: the outlook of every action here, and of what could be done at other locations of the episode.
+"""Lookahead: the value of every action here, and of what could be done at other locations of the episode.
 
 At a known location, its actions are judged as if the agent stood there with what it has and knows now. To them come the
 forms of two arguments with what the agent has got since and what stands there, such as `put lamp in box`.
@@ -11,7 +11,7 @@ from hardwon.memory.records import State
 from hardwon.memory.situations.actions import ParsedAction, fill, parse_action
 from hardwon.memory.situations.episode_map import EpisodeMap, Visit
 
-from .outlook import Outlook, OutlookTable
+from .lookahead_table import LookaheadTable, LookaheadValue
 
 OFTEN = 20
 """States in which a form must have been admissible before it is imagined with other arguments."""
@@ -25,7 +25,7 @@ class Elsewhere:
 
     action: str
     location: str
-    outlook: Outlook
+    outlook: LookaheadValue
     first: str
     """The first action of the way."""
     steps: int
@@ -33,23 +33,23 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True)
-class Prospects:
-    """The outlooks of the actions here and elsewhere."""
+class Lookahead:
+    """The lookahead values of the actions here and elsewhere."""
 
-    by_action: dict[str, Outlook] = field(default_factory=dict)
+    by_action: dict[str, LookaheadValue] = field(default_factory=dict)
     elsewhere: tuple[Elsewhere, ...] = ()
     scale: float = 1.0
-    """The median positive reward, the unit of all outlooks."""
+    """The median positive reward, the unit of all lookahead values."""
 
 
-def look_around(table: OutlookTable, state: State, actions: Sequence[str], episode: EpisodeMap) -> Prospects:
-    """Return the prospects of a state."""
+def look_around(table: LookaheadTable, state: State, actions: Sequence[str], episode: EpisodeMap) -> Lookahead:
+    """Return the lookahead of a state."""
     by_action = dict(zip(actions, table.judge(table.keys.list(state, actions, episode)), strict=True))
-    return Prospects(by_action, tuple(_look_elsewhere(table, state, actions, episode)), table.scale)
+    return Lookahead(by_action, tuple(_look_elsewhere(table, state, actions, episode)), table.scale)
 
 
 def _look_elsewhere(
-    table: OutlookTable, state: State, actions: Sequence[str], episode: EpisodeMap
+    table: LookaheadTable, state: State, actions: Sequence[str], episode: EpisodeMap
 ) -> Iterator[Elsewhere]:
     """Yield the actions at the other known locations that have not been tried there."""
     visits = {**episode.visits, state.location: Visit(state, tuple(actions))}
@@ -65,12 +65,12 @@ def _look_elsewhere(
         tried = episode.list_tried(visit.state)
         open_actions = [action for action in visit.actions if action not in tried]
         open_actions += _imagine(table, state, actions, visit, visits)
-        outlooks = table.judge(table.keys.list(there, open_actions, episode))
-        for action, outlook in zip(open_actions, outlooks, strict=True):
-            yield Elsewhere(action, name, outlook, route.first, route.steps)
+        estimates = table.judge(table.keys.list(there, open_actions, episode))
+        for action, estimate in zip(open_actions, estimates, strict=True):
+            yield Elsewhere(action, name, estimate, route.first, route.steps)
 
 
-def _list_moves(table: OutlookTable, visit: Visit, episode: EpisodeMap) -> dict[str, str]:
+def _list_moves(table: LookaheadTable, visit: Visit, episode: EpisodeMap) -> dict[str, str]:
     """Return the destination of each action that moves and whose destination is known."""
     moving = [action for action in visit.actions if table.forms.is_move(parse_action(action).template)]
     destinations = table.keys.situate(visit.state).find_destinations(moving, episode)
@@ -91,7 +91,7 @@ def _list_elements(state: State) -> list[str]:
 
 
 def _imagine(
-    table: OutlookTable, state: State, actions: Sequence[str], visit: Visit, visits: dict[str, Visit]
+    table: LookaheadTable, state: State, actions: Sequence[str], visit: Visit, visits: dict[str, Visit]
 ) -> list[str]:
     """Return actions with something that the agent has got since a visit and something that stands there."""
     got = set(_list_elements(state)) - set(_list_elements(visit.state))

@@ -1,4 +1,4 @@
-"""Outlook tables that follow the episodes of one world of a library, read as rows of key ids."""
+"""Lookahead tables that follow the episodes of one world of a library, read as rows of key ids."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from hardwon.memory.records import Failure, State, Step
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.familiarity import place
-from hardwon.memory.situations.outlook_keys import OutlookKeys
+from hardwon.memory.situations.lookahead_keys import LookaheadKeys
 from hardwon.memory.storage.cache_files import Arrays, CacheFile
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 
-from .outlook import EpisodeRows, Forms, OutlookTable, Rows, fit
-from .saved_outlooks import LAYOUT, Progress, pack, unpack, unpack_episodes
+from .lookahead_table import EpisodeRows, Forms, LookaheadTable, Rows, fit
+from .saved_lookahead import LAYOUT, Progress, pack, unpack, unpack_episodes
 
 EPISODES = 300
 """Number of episodes that count, the newest ones."""
@@ -32,8 +32,8 @@ _NEW = (
 )
 
 
-class OutlookBook:
-    """The outlook tables of one world, updated from new episodes."""
+class FiledLookahead:
+    """The lookahead tables of one world, updated from new episodes."""
 
     def __init__(self, store: Store, namespace: int, worlds: Sequence[int], cache_file: CacheFile) -> None:
         """Create an unread book."""
@@ -49,7 +49,7 @@ class OutlookBook:
         self._worlds = tuple(worlds)
         self._last = 0
         self._begin(frozenset())
-        self._table: OutlookTable | None = None
+        self._table: LookaheadTable | None = None
         self._fitted = 0
         self._renewed = 0
         self._read = 0
@@ -58,11 +58,11 @@ class OutlookBook:
 
     def _begin(self, structural: frozenset[str]) -> None:
         """Start without episodes, with these structural words."""
-        self._keys = OutlookKeys(structural)
+        self._keys = LookaheadKeys(structural)
         self._rows, self._forms = Rows(), Forms()
         self._episodes: deque[EpisodeRows] = deque(maxlen=EPISODES)
 
-    def read(self, structural: frozenset[str]) -> OutlookTable:
+    def read(self, structural: frozenset[str]) -> LookaheadTable:
         """Return the tables, fitted to all episodes so far or almost all."""
         if not self.unread and self._table is not None:
             return self._table
@@ -143,7 +143,7 @@ ARRIVAL = 3.0
 class EpisodeReader:
     """Turns the steps of one episode into rows."""
 
-    def __init__(self, rows: Rows, forms: Forms, keys: OutlookKeys) -> None:
+    def __init__(self, rows: Rows, forms: Forms, keys: LookaheadKeys) -> None:
         self._rows = rows
         self._forms = forms
         self._keys = keys

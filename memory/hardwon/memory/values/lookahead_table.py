@@ -1,6 +1,6 @@
-"""Outlooks: what an action brings, and what it makes worth doing next, estimated from past steps.
+"""Lookahead values: what an action brings, and what it makes worth doing next, estimated from past steps.
 
-For every key of an action (see `situations.outlook_keys`) there are four means over the past steps with this key:
+For every key of an action (see `situations.lookahead_keys`) there are four means over the past steps with this key:
 
     gain    reward in units of the median reward, clipped to [-1, 1.5], plus the novelty of the step
     lost    share of steps that lost the task
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardwon.memory.situations.actions import ParsedAction
-from hardwon.memory.situations.outlook_keys import (
+from hardwon.memory.situations.lookahead_keys import (
     AGAIN,
     COLUMNS,
     FORM,
@@ -40,7 +40,7 @@ from hardwon.memory.situations.outlook_keys import (
     NAMED,
     SPECIAL,
     TOLD,
-    OutlookKeys,
+    LookaheadKeys,
 )
 
 from .cells import DOUBT, LEAST
@@ -61,7 +61,7 @@ SPREAD = 0.1
 """Prior variance of a key, worth one step."""
 HIGHEST_GAIN, LOWEST_GAIN = 1.5, -1.0
 RECENT = 8192
-"""Number of actions whose rows or outlooks are kept by their keys."""
+"""Number of actions whose rows or lookahead values are kept by their keys."""
 
 FIGURES = ("gain", "unlock", "lost", "dead", "promise")
 """The figures of a table; the promise is as `unlock`, with the chances of untried actions in the values."""
@@ -72,7 +72,7 @@ _NO_ROWS = np.zeros((1, COLUMNS), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class LookaheadValue:
     """What past steps say about one action."""
 
     value: float
@@ -249,12 +249,12 @@ def _weigh_names(n: Floats, total: Floats, squares: Floats, episodes: Floats, na
 
 
 @dataclass(frozen=True, slots=True)
-class OutlookTable:
+class LookaheadTable:
     """The means by key, fitted to the steps of some episodes."""
 
     rows: Rows
     forms: Forms
-    keys: OutlookKeys
+    keys: LookaheadKeys
     means: Mean
     """The means of each of `FIGURES`, (figures, keys)."""
     chances: Floats
@@ -262,11 +262,11 @@ class OutlookTable:
     counts: Floats
     scale: float
     """The median positive reward, the unit of gains."""
-    _judged: dict[tuple[str, ...], Outlook] = field(default_factory=dict, compare=False, repr=False)
-    """Outlooks by keys: most actions of a step could be taken in the step before, too."""
+    _judged: dict[tuple[str, ...], LookaheadValue] = field(default_factory=dict, compare=False, repr=False)
+    """Lookahead values by keys: most actions of a step could be taken in the step before, too."""
 
-    def judge(self, keys: Sequence[Sequence[str]]) -> list[Outlook]:
-        """Return the outlook of each action with these keys."""
+    def judge(self, keys: Sequence[Sequence[str]]) -> list[LookaheadValue]:
+        """Return the lookahead value of each action with these keys."""
         wanted = [tuple(columns) for columns in keys]
         kept = self._judged
         missing = [columns for columns in dict.fromkeys(wanted) if columns not in kept]
@@ -274,10 +274,10 @@ class OutlookTable:
             if len(kept) + len(missing) > RECENT:
                 kept.clear()
                 missing = list(dict.fromkeys(wanted))
-            kept.update(zip(missing, self._compute_outlooks(missing), strict=True))
+            kept.update(zip(missing, self._compute_values(missing), strict=True))
         return [kept[columns] for columns in wanted]
 
-    def _compute_outlooks(self, keys: Sequence[tuple[str, ...]]) -> list[Outlook]:
+    def _compute_values(self, keys: Sequence[tuple[str, ...]]) -> list[LookaheadValue]:
         ids = np.array([self.rows.find(columns) for columns in keys], dtype=np.int32)
         ids[ids >= len(self.counts)] = 0  # keys of episodes that were read after the fit
         gain, unlock, lost, dead, expected = self.means.estimate(ids)
@@ -289,7 +289,7 @@ class OutlookTable:
         n = _count_tried(present, self.counts[ids])
         columns = (column.tolist() for column in (value, gain, unlock, lost, dead, n, promise, chance))
         return [
-            Outlook(q, g, u, at_risk, idle, int(least), hope, own)
+            LookaheadValue(q, g, u, at_risk, idle, int(least), hope, own)
             for q, g, u, at_risk, idle, least, hope, own in zip(*columns, strict=True)
         ]
 
@@ -327,7 +327,7 @@ def count_chances(keys: Ints, paid: NDArray[np.bool_], size: int) -> Floats:
     return chances
 
 
-def fit(rows: Rows, forms: Forms, keys_of: OutlookKeys, episodes: Sequence[EpisodeRows]) -> OutlookTable:
+def fit(rows: Rows, forms: Forms, keys_of: LookaheadKeys, episodes: Sequence[EpisodeRows]) -> LookaheadTable:
     """Fit the tables to episodes."""
     ids, size = rows.build(), rows.keys
     steps = _concatenate([episode.steps for episode in episodes], np.int32)
@@ -353,7 +353,7 @@ def fit(rows: Rows, forms: Forms, keys_of: OutlookKeys, episodes: Sequence[Episo
     chance, untried = compute_chance(ids[:, FORM], tried, chances), 1.0 / np.sqrt(1.0 + tried)
     promise = links.fit(lambda unlocked: compute_value(gains_of, unlocked, lost_of * (1.0 - untried)) + chance, size)
     means = Mean.stack([gain, unlock, lost, dead, promise])
-    return OutlookTable(rows, forms, keys_of, means, chances, counts, scale)
+    return LookaheadTable(rows, forms, keys_of, means, chances, counts, scale)
 
 
 def _count_words(ids: Ints, has_words: NDArray[np.bool_], counts: Floats) -> Floats:
@@ -405,5 +405,5 @@ def _join_opened(episodes: Sequence[EpisodeRows]) -> NDArray[np.int64]:
     return np.concatenate(parts)
 
 
-NOTHING = fit(Rows(), Forms(), OutlookKeys(), ())
+NOTHING = fit(Rows(), Forms(), LookaheadKeys(), ())
 """The table of a world without episodes."""

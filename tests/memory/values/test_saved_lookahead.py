@@ -1,4 +1,4 @@
-"""The cache file of outlooks: opening a library is fast, and a stale or damaged file is never believed."""
+"""The cache file of lookahead values: opening a library is fast, and a stale or damaged file is never believed."""
 
 import shutil
 from pathlib import Path
@@ -7,10 +7,10 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.situations.episode_map import EpisodeMap
-from hardwon.memory.situations.outlook_keys import COLUMNS, OutlookKeys
-from hardwon.memory.values.outlook import EpisodeRows, Forms, Rows, fit
-from hardwon.memory.values.outlook_book import EpisodeReader
-from hardwon.memory.values.saved_outlooks import Progress, pack, unpack, unpack_episodes
+from hardwon.memory.situations.lookahead_keys import COLUMNS, LookaheadKeys
+from hardwon.memory.values.filed_lookahead import EpisodeReader
+from hardwon.memory.values.lookahead_table import EpisodeRows, Forms, Rows, fit
+from hardwon.memory.values.saved_lookahead import Progress, pack, unpack, unpack_episodes
 
 TASK = "find the coin"
 CLOSED = State("A box is closed.", task=TASK, location="hall")
@@ -31,12 +31,12 @@ def record(path, seeds, reward=1.0):
     with ExperienceLibrary.open(path) as library:
         for seed in seeds:
             library.record(play(seed, reward))
-        return foresee(library)
+        return look_ahead(library)
 
 
-def foresee(library):
-    prospects = library.foresee(CLOSED, ACTIONS, EpisodeMap())
-    return prospects.by_action, prospects.scale
+def look_ahead(library):
+    lookahead = library.look_ahead(CLOSED, ACTIONS, EpisodeMap())
+    return lookahead.by_action, lookahead.scale
 
 
 def list_files(path) -> list[Path]:
@@ -68,23 +68,23 @@ def test_a_library_that_is_opened_again_reads_no_episode(path, reads):
     assert len(reads) == 30
     reads.clear()
     with ExperienceLibrary.open(path) as library:
-        assert foresee(library) == before
+        assert look_ahead(library) == before
     assert reads == []
 
 
 def test_new_episodes_are_added_to_what_the_file_holds(path, tmp_path, reads):
-    """The outlooks are those of a library that has read all episodes itself."""
+    """The lookahead values are those of a library that has read all episodes itself."""
     record(path, range(30))
     reads.clear()
     with ExperienceLibrary.open(path) as library:
         for seed in range(30, 35):
             library.record(play(seed, 0.5))
-        again = foresee(library)
+        again = look_ahead(library)
     assert len(reads) == 5
     shutil.copy(path, tmp_path / "alone.db")
     reads.clear()
     with ExperienceLibrary.open(tmp_path / "alone.db") as library:
-        alone = foresee(library)
+        alone = look_ahead(library)
     assert len(reads) == 35
     assert again == alone
 
@@ -114,7 +114,7 @@ def test_a_damaged_file_is_rebuilt(path, reads, damage, caplog):
     assert reads == []
 
 
-def test_what_was_forgotten_is_not_in_the_outlooks(path, reads):
+def test_what_was_forgotten_is_not_in_the_lookahead_values(path, reads):
     record(path, range(30))
     with ExperienceLibrary.open(path) as library:
         library.forget(episode=library.trajectories()[0]["id"])
@@ -157,7 +157,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(path, read
         library = ExperienceLibrary.open(path)
         for seed in range(30, 40):
             library.record(play(seed))
-        after = foresee(library)
+        after = look_ahead(library)
         with pytest.raises(KeyboardInterrupt):
             library.close()
     assert find_file(path).read_bytes() == old
@@ -181,7 +181,7 @@ def test_a_read_only_library_writes_no_file(path, reads):
         for seed in range(30):
             library.record(play(seed))
     with ExperienceLibrary.open(path, read_only=True) as library:
-        foresee(library)
+        look_ahead(library)
     assert len(reads) == 30
     assert not list_files(path)
 
@@ -194,7 +194,7 @@ def test_packing_keeps_every_array():
     forms = Forms()
     forms.first["put {1} in {2}"] = {"pot"}
     for chosen in (episodes, []):
-        table = fit(rows, forms, OutlookKeys(frozenset({"you"})), chosen)
+        table = fit(rows, forms, LookaheadKeys(frozenset({"you"})), chosen)
         arrays = pack(table, chosen, Progress(2, 1, 1))
         again, progress = unpack(arrays)
         assert progress == Progress(2, 1, 1)

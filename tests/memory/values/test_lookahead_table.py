@@ -1,4 +1,4 @@
-"""Outlooks: gains, risks and what actions make possible, fitted to steps."""
+"""Lookahead values: gains, risks and what actions make possible, fitted to steps."""
 
 import random
 from dataclasses import replace
@@ -8,11 +8,11 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.situations.episode_map import EpisodeMap
-from hardwon.memory.situations.outlook_keys import COLUMNS, SPECIAL, OutlookKeys
-from hardwon.memory.values import outlook
-from hardwon.memory.values.outlook import NOTHING, EpisodeRows, Forms, Mean, Rows, fit
-from hardwon.memory.values.outlook_book import EpisodeReader
-from hardwon.memory.values.prospects import look_around
+from hardwon.memory.situations.lookahead_keys import COLUMNS, SPECIAL, LookaheadKeys
+from hardwon.memory.values import lookahead_table
+from hardwon.memory.values.filed_lookahead import EpisodeReader
+from hardwon.memory.values.lookahead import look_around
+from hardwon.memory.values.lookahead_table import NOTHING, EpisodeRows, Forms, Mean, Rows, fit
 
 KNOWS = Diagnosis(True)
 
@@ -23,7 +23,7 @@ def keys(name):
 
 
 def fitted(*episodes, rows):
-    return fit(rows, Forms(), OutlookKeys(), episodes)
+    return fit(rows, Forms(), LookaheadKeys(), episodes)
 
 
 def opens_box(rows, opened):
@@ -150,14 +150,14 @@ def test_a_new_action_counts_as_never_tried():
     assert new.n == 0
 
 
-def test_outlooks_do_not_depend_on_what_was_judged_before(monkeypatch):
+def test_lookahead_values_do_not_depend_on_what_was_judged_before(monkeypatch):
     """Whether actions are judged together, one by one, again, or after others took their place."""
     rows = Rows()
     episodes = [opens_box(rows, True), *tries(rows, "lift", [1.0, 0.0]), reads_note(rows, 0.2, 1.0)]
     names = [keys("open box"), keys("take coin"), keys("read"), with_form("lift", "lift 1"), keys("sing"), keys("read")]
     together = fitted(*episodes, rows=rows).judge(names)
     assert len(set(together)) == 5
-    monkeypatch.setattr(outlook, "RECENT", 2)
+    monkeypatch.setattr(lookahead_table, "RECENT", 2)
     table = fitted(*episodes, rows=rows)
     for _ in range(2):
         assert [table.judge([columns])[0] for columns in names] == together
@@ -181,7 +181,7 @@ def test_an_action_is_computed_once(monkeypatch):
 
 
 def test_equal_actions_share_a_row_however_many_were_filed_between_them(monkeypatch):
-    monkeypatch.setattr(outlook, "RECENT", 1)
+    monkeypatch.setattr(lookahead_table, "RECENT", 1)
     rows = Rows()
     filed = [rows.file(keys(name)) for name in ("read", "sing", "read", "sing", "wait")]
     assert filed == [1, 2, 1, 2, 3]
@@ -200,8 +200,8 @@ def test_tables_that_are_stacked_are_estimated_one_by_one():
     assert stacked.tolist() == [gain.estimate(ids).tolist(), lost.estimate(ids).tolist()]
 
 
-def test_without_episodes_every_outlook_is_zero():
-    assert [outlook.value for outlook in NOTHING.judge([keys("open box")])] == [0.0]
+def test_without_episodes_every_lookahead_value_is_zero():
+    assert [value.value for value in NOTHING.judge([keys("open box")])] == [0.0]
     assert NOTHING.judge([]) == []
 
 
@@ -229,27 +229,27 @@ def walk(box="box", coin="coin"):
 
 
 def learn(episodes):
-    rows, forms, computed = Rows(), Forms(), OutlookKeys()
+    rows, forms, computed = Rows(), Forms(), LookaheadKeys()
     read = [EpisodeReader(rows, forms, computed).read(episode.steps) for episode in episodes]
     return fit(rows, forms, computed, read)
 
 
-def test_a_library_foresees_what_its_steps_showed():
+def test_a_library_looks_ahead_to_what_its_steps_showed():
     with ExperienceLibrary.open(":memory:") as library:
         now = walk().steps[0].pre
-        assert not any(outlook.value for outlook in library.foresee(now, ("open box", "wait")).by_action.values())
+        assert not any(one.value for one in library.look_ahead(now, ("open box", "wait")).by_action.values())
         library.record_many([replace(walk(), id=f"e{n}") for n in range(4)])
-        here = library.foresee(now, ("open box", "wait")).by_action
+        here = library.look_ahead(now, ("open box", "wait")).by_action
         assert here["open box"].unlock > 0.3
         assert here["open box"].unlock > here["wait"].unlock
 
 
-def test_outlooks_follow_new_episodes():
+def test_lookahead_values_follow_new_episodes():
     with ExperienceLibrary.open(":memory:") as library:
         now = walk().steps[0].pre
         for first in (0, 4):
             library.record_many([replace(walk(), id=f"e{first + n}") for n in range(4)])
-            assert library.foresee(now, ("open box", "wait")).by_action["open box"].n == first + 4
+            assert library.look_ahead(now, ("open box", "wait")).by_action["open box"].n == first + 4
 
 
 def test_other_names_change_nothing_but_the_narrow_keys():
@@ -273,7 +273,7 @@ def test_the_order_of_episodes_does_not_matter():
         assert [one.value for one in some] == pytest.approx([other.value for other in others])
 
 
-def test_a_state_without_location_and_notes_has_an_outlook_and_no_elsewhere():
+def test_a_state_without_location_and_notes_has_a_lookahead_value_and_no_elsewhere():
     table = learn([walk()] * 4)
     found = look_around(table, State("A box is closed.", task="find the coin"), ("open box",), EpisodeMap())
     assert found.by_action["open box"].value > 0

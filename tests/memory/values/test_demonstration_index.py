@@ -1,7 +1,7 @@
-"""Repertoires: what the successes of a library did, and what their actions were about."""
+"""Indexes of demonstrations: what the successes of a library did, and what their actions were about."""
 
 from hardwon.memory import Diagnosis, State, Step
-from hardwon.memory.values.repertoire import Repertoire, list_kept
+from hardwon.memory.values.demonstration_index import DemonstrationIndex, list_kept
 
 TASK = "put a watch in shelf"
 
@@ -49,12 +49,12 @@ def test_moves_and_failures_are_no_part_of_a_success():
 
 def test_detours_do_not_hide_what_a_task_names():
     """Each watch was put back twice, so most places that a thing was moved to are not named by the task."""
-    repertoire = Repertoire()
+    index = DemonstrationIndex()
     for number in range(4):
-        repertoire.add(f"e{number}", TASK, make_steps(*PATH[:2], *PATH), outcome=1.0)
-    assert repertoire.is_named("move {1} to {2}", 1)
-    assert not repertoire.is_named("take {1} from {2}", 1)
-    (demonstration, *_) = repertoire.list_demonstrations(TASK)
+        index.add(f"e{number}", TASK, make_steps(*PATH[:2], *PATH), outcome=1.0)
+    assert index.is_named("move {1} to {2}", 1)
+    assert not index.is_named("take {1} from {2}", 1)
+    (demonstration, *_) = index.list_demonstrations(TASK)
     assert demonstration.actions == ("take watch from table", "move watch to shelf")
 
 
@@ -69,7 +69,7 @@ def test_an_action_reveals_if_it_opens_a_place_for_other_things():
         ("close drawer", "drawer", ajar),
         ("wait", "drawer", shut),
     )
-    repertoire = Repertoire()
-    repertoire.add("e", "put soap in drawer", steps, outcome=1.0)
-    assert repertoire.reveals("open {1}") == 1.0
-    assert repertoire.reveals("close {1}") == repertoire.reveals("look at {1}") == 0.0
+    index = DemonstrationIndex()
+    index.add("e", "put soap in drawer", steps, outcome=1.0)
+    assert index.reveals("open {1}") == 1.0
+    assert index.reveals("close {1}") == index.reveals("look at {1}") == 0.0
