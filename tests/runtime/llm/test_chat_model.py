@@ -1,4 +1,5 @@
 import asyncio
+import gzip
 import json
 import os
 import random
@@ -10,12 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from tests.clients.misbehaving import misbehaving
 
 from hardwon.memory import Recollection, State
 from hardwon.memory.errors import ConfigError, MissingExtra, PolicyFailure, UnknownName
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
+from hardwon.runtime.llm import chat_model
 from hardwon.runtime.policies.chat import ChatPolicy
 
 pytest.importorskip("langchain_core", reason="needs the chat extra")
@@ -95,6 +98,38 @@ def test_a_wrong_key_is_told_at_once(provider):
     provider.errors = [(401, {})]
     with pytest.raises(PolicyFailure, match=r"in 1 of at most 3 requests: 1 × .*Authentication"):
         policy(provider).decide(context())
+
+
+HEAD = b"HTTP/1.1 %s X\r\nContent-Type: application/json\r\n%sConnection: close\r\n\r\n"
+ENDLESS: dict[str, tuple[list[bytes], str]] = {
+    "huge": ([HEAD % (b"200", b""), *[b"x" * 4_000] * 1_000], "more than 10,000 bytes"),
+    "huge error": ([HEAD % (b"500", b""), *[b"x" * 4_000] * 1_000], "more than 10,000 bytes"),
+    "huge by its own word": ([HEAD % (b"200", b"Content-Length: 10000000\r\n"), *[b"x" * 4_000] * 1_000], "more than"),
+    "slow": ([HEAD % (b"200", b""), *[b" "] * 1_000], "not whole|no answer within"),
+    "compressed": (
+        [HEAD % (b"200", b"Content-Encoding: gzip\r\n") + gzip.compress(b" " * 10**6)],
+        "compressed, which was not requested",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("how", ["decide", "adecide"])
+def test_an_answer_without_an_end_is_a_failure_in_time(name, how, monkeypatch):
+    """The thread of a call that timed out ends, too, instead of collecting the rest of the answer."""
+    pytest.importorskip("langchain_openai")
+    monkeypatch.setattr(chat_model, "MOST_BYTES", 10_000)
+    parts, message = ENDLESS[name]
+    with misbehaving(parts) as url:
+        chat = ChatPolicy(
+            "openai:tiny", base_url=f"{url}/v1", api_key="none", max_retries=0, timeout_s=0.5 if name == "slow" else 9
+        )
+        with pytest.raises(PolicyFailure, match=message):
+            asyncio.run(chat.adecide(context())) if how == "adecide" else chat.decide(context())
+        for thread in threading.enumerate():
+            if thread.name == "hardwon-chat":
+                thread.join(5)
+                assert not thread.is_alive()
 
 
 def test_importing_it_imports_no_model_library():

@@ -9,12 +9,14 @@ import os
 import random
 import re
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from hardwon.memory.errors import ConfigError, MissingExtra, UnknownName
-from hardwon.memory.wire import parse_wait
+from hardwon.memory.errors import ConfigError, EngineFailure, MissingExtra, UnknownName
+from hardwon.memory.wire import PLAIN_ANSWERS, parse_wait
 from hardwon.runtime.interfaces.usage import ModelUsage
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_PAUSE_S = 30.0
 """Maximum pause after an error in seconds, whatever the provider requests."""
+MOST_BYTES = 2**24
+"""Largest answer of a provider in bytes."""
 PERMANENT = frozenset({400, 401, 402, 403, 404, 405, 413, 422, 501})
 """HTTP status codes that a repeated request would get again."""
 
@@ -57,6 +61,8 @@ def _open_by_name(name: str, defaults: dict[str, Any], timeout_s: float, setting
     if provider in ("openai", "azure_openai", "anthropic"):  # their clients would retry and wait on their own
         defaults = {"timeout": timeout_s, "max_retries": 0, **defaults}
     try:
+        if provider in ("openai", "azure_openai") and find_spec("openai") and not _has_client(settings):
+            defaults |= _open_clients(timeout_s)
         return init_chat_model(name, **{**defaults, **settings})
     except ImportError as error:
         package = re.search(r"pip install ([\w-]+)", str(error))
@@ -64,6 +70,56 @@ def _open_by_name(name: str, defaults: dict[str, Any], timeout_s: float, setting
         raise MissingExtra(f"{name} needs {needed}. Install it with: pip install {needed}") from error
     except Exception as error:
         raise _explain_error(name, provider, error) from error
+
+
+def _has_client(settings: Mapping[str, Any]) -> bool:
+    """Return whether the user chose how requests are sent, which excludes a client of ours."""
+    names = ("http_client", "http_async_client", "openai_proxy")
+    return any(settings.get(name) for name in names) or bool(os.environ.get("OPENAI_PROXY"))
+
+
+def _open_clients(timeout_s: float) -> dict[str, Any]:
+    """Return HTTP clients that read no more than `MOST_BYTES` of an answer, and no longer than `timeout_s`.
+
+    A call that timed out is abandoned, but its thread would read an endless answer for ever.
+    """
+    from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
+
+    def bound(response: Any) -> None:
+        parts, check = response.iter_bytes, _Bound(response, timeout_s).check
+        response.iter_bytes = lambda *size: map(check, parts(*size))
+
+    async def abound(response: Any) -> None:
+        parts, check = response.aiter_bytes, _Bound(response, timeout_s).check
+        response.aiter_bytes = lambda *size: _check_each(check, parts(*size))
+
+    return {
+        "http_client": DefaultHttpxClient(headers=PLAIN_ANSWERS, event_hooks={"response": [bound]}),
+        "http_async_client": DefaultAsyncHttpxClient(headers=PLAIN_ANSWERS, event_hooks={"response": [abound]}),
+    }
+
+
+async def _check_each(check: Callable[[bytes], bytes], parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async for part in parts:
+        yield check(part)
+
+
+class _Bound:
+    """The size and the time that an answer may take."""
+
+    def __init__(self, response: Any, timeout_s: float) -> None:
+        self._timeout_s, self._end, self._left = timeout_s, time.monotonic() + timeout_s, MOST_BYTES
+        if response.headers.get("content-encoding", "identity") != "identity":
+            raise EngineFailure("the answer is compressed, which was not requested")
+
+    def check(self, part: bytes) -> bytes:
+        """Return a part of the answer, unless it goes beyond a bound."""
+        self._left -= len(part)
+        if self._left < 0:
+            raise EngineFailure(f"the answer has more than {MOST_BYTES:,} bytes")
+        if time.monotonic() > self._end:
+            raise EngineFailure(f"the answer was not whole after {self._timeout_s:g} s")
+        return part
 
 
 def _explain_error(name: str, provider: str, error: Exception) -> Exception:
