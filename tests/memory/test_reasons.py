@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Reasons, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Reasons, State, Step, Trajectory, reasons
 from hardwon.memory.errors import HardwonError, WrongType
 from hardwon.memory.reasons import ITEM_KEYS, NO_REASONS
 from hardwon.memory.wire import plain, read
@@ -144,3 +144,20 @@ def test_the_episode_is_last_and_not_stored():
     why = Reasons.of({"value": 0.1, "trajectory": "e-1", "untrusted": False})
     assert list(why.to_dict()) == ["untrusted", "value", "trajectory"]
     assert list(why.to_dict(with_trajectory=False)) == ["untrusted", "value"]
+
+
+def test_another_thread_may_read_a_shared_record_meanwhile(monkeypatch):
+    """The failure: `record` ended with "dictionary changed size during iteration", as the empty record is shared."""
+
+    class ReadByOthers(dict[str, str]):
+        def __contains__(self, name):
+            assert shared.to_dict() == {"answer": "north"}  # computes its cached values
+            return super().__contains__(name)
+
+        def __getitem__(self, name):
+            assert name in self
+            return super().__getitem__(name)
+
+    shared = Reasons(extra={"answer": "north"})
+    monkeypatch.setattr(reasons, "_KEY_OF", ReadByOthers(reasons._KEY_OF))
+    assert repr(shared) == "Reasons(extra={'answer': 'north'})"

@@ -207,7 +207,7 @@ class Reasons:
     def _values(self) -> dict[str, Any]:
         """The JSON object without the episode's id. Computed once, because recording reads it in several places."""
         values = dict[str, Any]()
-        for name, value in vars(self).items():
+        for name, value in vars(self).copy().items():
             if value is None or name == "trajectory" or name == "extra":
                 continue
             if type(value) is tuple:
@@ -264,7 +264,8 @@ def _parse(name: str, value: object) -> Any:
 
 def _collect_fields(record: Reasons) -> dict[str, Any]:
     """Return the fields that are set, by name, without `extra`."""
-    return {name: value for name, value in vars(record).items() if value is not None and name in _KEY_OF}
+    # a copy, because another thread may compute the cached property of a record that they share
+    return {name: value for name, value in vars(record).copy().items() if value is not None and name in _KEY_OF}
 
 
 def _drop_keys(extra: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
