@@ -8,7 +8,6 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 from hardwon.memory.retrieval.embedders import HashingEmbedder
 from hardwon.memory.situations.phrases import head_noun, words
-from hardwon.memory.upkeep import rekeying
 from hardwon.runtime.guidance.rendering import Visible
 
 SENTENCES = {
@@ -183,15 +182,3 @@ def test_an_older_library_that_is_read_only_is_not_searched_by_its_old_vectors(t
         assert index.search(embed([part])[0], 1)[0][1] > 0.3
         assert index.search(embed([other])[0], 1)[0][1] < 0.25
     assert "is read-only: some of its experience is not found" in caplog.text
-
-
-def test_an_older_library_of_ascii_texts_stays_as_it_is(tmp_path, monkeypatch):
-    path = tmp_path / "old.db"
-    with ExperienceLibrary.open(path, "hashing") as library:
-        library.add(Item("insight", "keys open doors"))
-    with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '7' WHERE name = 'keys'")
-    connection.close()
-    monkeypatch.setattr(rekeying, "_rekey_namespace", lambda *_: pytest.fail("computed keys"))
-    with ExperienceLibrary.open(path) as library:
-        assert library.search("doors", how="dense")

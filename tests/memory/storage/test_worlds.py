@@ -107,7 +107,7 @@ def grow(library, episode, kind, count=20):
         "cook": (lambda n: COOK, "go north", "eat apple"),
     }[kind]
     for number in range(count):
-        paid = float(number % 2 == 0) if kind == "fetch" else 0.0
+        paid = float(random.Random(number).random() < 0.5) if kind == "fetch" else 0.0  # whatever the task is
         library.record(
             episode(first, second, task=task(number), reward=paid, success=bool(paid), library=library, seed=number)
         )
