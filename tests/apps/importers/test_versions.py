@@ -271,6 +271,27 @@ def test_requests_that_get_one_outcome_become_one_episode(load, library):
     assert [row["n_steps"] for row in library.trajectories()] == [5]
 
 
+@pytest.mark.parametrize("is_recorded_before", [False, True])
+def test_the_requests_of_a_graded_conversation_are_known(load, library, is_recorded_before):
+    """They come again without an outcome, alone or with requests that are new."""
+
+    def ask(text, n):
+        (line,) = openai(n)
+        return [{**line["messages"][0], "content": text}, *line["messages"][1:]]
+
+    graded = [*ask("Fix the tests.", 2), *ask("Now the lint.", 3), *ask("Now the docs.", 1)]
+    if is_recorded_before:
+        load({"messages": graded[: len(ask("", 2))]})
+    load({"messages": graded, "reward": 0.5})
+    assert load({"messages": graded}) == (0, 0)
+    grown = [*graded, *ask("Now the build.", 4)]
+    assert load({"messages": grown}) == (1, 0)
+    assert load({"messages": grown}) == (0, 0)
+    other = [*ask("Fix the tests.", 2), *ask("Now the types.", 3)]
+    assert load({"messages": other}) == (1, 0)
+    assert sorted((row["n_steps"], row["score"]) for row in library.trajectories()) == [(3, 1.0), (4, 1.0), (6, 0.5)]
+
+
 def test_an_import_embeds_what_it_writes(tmp_path):
     """Closing and the first recall would have to do it, without a word."""
     path = tmp_path / "log.jsonl"

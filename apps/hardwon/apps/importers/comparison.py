@@ -8,8 +8,11 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
+from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Trajectory
+from hardwon.memory.privacy.redaction import redact_trajectory
 from hardwon.memory.records import Trust
 from hardwon.runtime.integrations.tool_episode import REFUSED, extract_text
 
@@ -43,7 +46,9 @@ def compare(
 ) -> tuple[list[LoggedEpisode], list[tuple[LoggedEpisode, list[str]]]]:
     """Return the episodes that a library lacks, and the later versions of those that it has."""
     names = {entry.ref: list(_list_ids(entry, source)) for entry in entries}
-    rows = library.find_episodes({extract_text(name) for choices in names.values() for name in choices})
+    wholes = {entry.ref: [episode_id(ref, source) for ref in entry.wholes] for entry in entries}
+    wanted = chain.from_iterable((*names.values(), *wholes.values()))
+    rows = library.find_episodes({extract_text(name) for name in wanted})
     new: list[LoggedEpisode] = []
     updated: list[tuple[LoggedEpisode, list[str]]] = []
     replaced_ids: set[str] = set()
@@ -56,6 +61,9 @@ def compare(
             matches = [row for row in matches if _continues(library, row, entry, convert, source)]
         elif source in TRACES and len(matches) == 1:
             entry = join_parts(library, matches[0], entry, convert)
+        graded = [rows[name] for name in wholes[entry.ref] if name in rows and "discount" in rows[name]["meta"]]
+        if not matches and any(_has_calls(library, row, entry, convert) for row in graded):
+            continue
         if not matches:
             if source in CONVERSATIONS:
                 entry = _choose_ref(entry, source, used_ids)
@@ -96,7 +104,23 @@ def _continues(library: ExperienceLibrary, row: StoredRow, entry: LoggedEpisode,
     if end and entry.ending == "completed" and ("discount" not in row["meta"] or entry.success is not None):
         return False
     sides = list_calls([library.trajectory(row["id"])]), list_calls(convert(entry))
-    short, long = sorted(sides, key=len)
+    return _contains(*sorted(sides, key=len))
+
+
+def _has_calls(library: ExperienceLibrary, row: StoredRow, entry: LoggedEpisode, convert: Convert) -> bool:
+    """Return whether an episode of the library has a request with its calls."""
+    short, long = (
+        [
+            (step.pre.task, step.action, step.post.feedback)
+            for episode in side
+            for step in redact_trajectory(episode).steps
+        ]
+        for side in (convert(entry), [library.trajectory(row["id"])])
+    )
+    return _contains(short, long)
+
+
+def _contains(short: Sequence[Any], long: Sequence[Any]) -> bool:
     return any(long[at : at + len(short)] == short for at in range(len(long) - len(short) + 1))
 
 

@@ -128,10 +128,12 @@ class ConversationReader:
         requests = [replace(request, meta={END: request.ref, **start}) for request in split_requests(messages)]
         self.unanswered += total - sum(len(request.calls) for request in requests)
         if outcome is None:
-            yield from requests
+            # A graded conversation has the id of the first of its beginnings that was free.
+            wholes = tuple(ref for request in requests[:4] for ref in (*request.aliases[:1], request.ref))
+            yield from (replace(request, wholes=wholes) for request in requests)
         elif requests:
             # The requests may have been recorded one by one, before there was an outcome.
-            aliases = tuple(ref for request in reversed(requests) for ref in (*request.aliases, request.ref))
+            aliases = tuple(ref for request in requests for ref in (*request.aliases, request.ref))
             whole = tuple(part for request in requests for part in request.requests)
             last = requests[-1]
             aliases = tuple(ref for ref in aliases if ref != last.ref)

@@ -48,6 +48,8 @@ class LoggedEpisode:
     """What identified the episode in an earlier version of hardwon, or when the file was shorter."""
     ending: Ending = "completed"
     """How the run ended, which decides if the file has no outcome."""
+    wholes: tuple[str, ...] = ()
+    """What may identify the whole conversation of a request, if that was graded and is one episode."""
 
     @property
     def task(self) -> str:
@@ -112,15 +114,17 @@ class Spool:
     def keep(self, episode: LoggedEpisode) -> None:
         """Store an episode; it replaces one with the same reference, and those whose references are its aliases."""
         calls = [[task, [[c.name, c.arguments, c.result, c.error] for c in calls]] for task, calls in episode.requests]
-        data = json.dumps([calls, episode.success, episode.score, dict(episode.meta), episode.aliases, episode.ending])
+        fields = [episode.success, episode.score, dict(episode.meta), episode.aliases, episode.ending, episode.wholes]
+        data = json.dumps([calls, *fields])
         self._db.executemany("INSERT OR IGNORE INTO aliases VALUES (?)", ((extract_text(a),) for a in episode.aliases))
         # REPLACE deletes the old row and assigns a new `seq`: a replaced episode moves to the end.
         self._db.execute("INSERT OR REPLACE INTO logged(id, data) VALUES (?, ?)", (extract_text(episode.ref), data))
 
     def __iter__(self) -> Iterator[LoggedEpisode]:
         for ref, data in self._db.execute(f"SELECT id, data {_KEPT} ORDER BY seq"):
-            requests, success, score, meta, aliases, ending = json.loads(data)
-            yield LoggedEpisode(ref, _parse_requests(requests), success, score, meta, tuple(aliases), ending)
+            requests, success, score, meta, aliases, ending, wholes = json.loads(data)
+            names = tuple(aliases), ending, tuple(wholes)
+            yield LoggedEpisode(ref, _parse_requests(requests), success, score, meta, *names)
 
     def __len__(self) -> int:
         return int(self._db.execute(f"SELECT count(*) {_KEPT}").fetchone()[0])
