@@ -77,14 +77,14 @@ def test_a_gain_is_the_squared_error_that_a_refinement_saves():
     """Worked example: after a return of 1 for a rash and 0 for a cough, the third step is for a rash and brings 1.
 
     The action alone predicts 1/2, an error of 1/4. With k = 1/4, the task predicts (1 + 1/8) / (1 + 1/4) = 9/10, an
-    error of 1/100. With k = 16 it predicts (1 + 8) / 17 = 9/17, an error of (8/17)^2.
+    error of 1/100. With k = 4 it predicts (1 + 2) / 5 = 3/5, an error of (2/5)^2.
     """
     values = treat(("rash", 1.0), ("cough", 0.0))
     assert values.cell(f"~=goal {GIVE} 0.25") is None, "no step was predicted by its task yet"
     treat_again = give("rash")
     values.add(treat_again, 1.0, 3, episode=3)
     assert values.cell(f"~=goal {GIVE} 0.25").mean == pytest.approx(0.24)
-    assert values.cell(f"~=goal {GIVE} 16").mean == pytest.approx(1 / 4 - (8 / 17) ** 2)
+    assert values.cell(f"~=goal {GIVE} 4").mean == pytest.approx(1 / 4 - (2 / 5) ** 2)
 
 
 def test_the_task_decides_once_it_has_predicted_better():

@@ -8,7 +8,7 @@ nothing is specific to one environment.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -85,6 +85,11 @@ class _Text:
                 self._index[word].append(place)
         self._spans: dict[str, Places] = {}
 
+    @property
+    def vocabulary(self) -> Collection[str]:
+        """Return the distinct words."""
+        return self._index.keys()
+
     def find(self, slot: str) -> "Places":
         """Return the places of an argument, or those of its head noun if its words do not occur in a row."""
         span = self._spans.get(slot)
@@ -146,6 +151,8 @@ class Situation:
         self._in_notes: dict[Words, str] = {}
         self._flags: dict[str, list[str]] = {}
         """By argument: see `flags`, without the notes."""
+        self._sight: str | None = None
+        """See `_select_sight`; None until it is needed."""
         self._keys: dict[tuple[str, str], tuple[str, ...]] = {}
         """By action and counts: see `keys`. The action that is taken was estimated before."""
         self._lists = {
@@ -160,7 +167,7 @@ class Situation:
         situation = copy(self)
         situation._structural = EVERY_WORD
         situation._contexts, situation._in_notes, situation._keys = {}, {}, {}  # as they depend on the words
-        situation.__dict__.pop("_sight", None)
+        situation._sight = None
         return situation
 
     @cached_property
@@ -220,27 +227,21 @@ class Situation:
         return tuple(dict.fromkeys(keys))  # without distinguishing words, a pattern equals the form
 
     def _refine(self, named: str, context: str) -> Iterator[str]:
-        """Yield the keys of an action with the task, and with all structural words that the text shows."""
-        if self._goal:
-            yield f"=goal {named} | {self._goal}"
-            yield f"=near {named} | {self._goal} | {context}"
-        if self._sight:
-            yield f"=sight {named} | {self._sight}"
-            yield f"=both {named} | {self._goal} | {self._sight}"
+        """Yield the keys of an action with the task alone, and with what the text shows near it or as a whole."""
+        goal = _select_goal(self.state.task)
+        if goal:
+            yield f"=goal {named} | {goal}"
+            yield f"=near {named} | {goal} | {context}"
+        if sight := self._select_sight():
+            yield f"=sight {named} | {goal} | {sight}"
 
-    @cached_property
-    def _goal(self) -> str:
-        """Return the words of the task without numbers that may be ids; "" for a task of many words."""
-        task = sorted(word for word in self._task if not _MAY_BE_ID.search(word))
-        return " ".join(task) if len(task) <= MAX_REFINED else ""
-
-    @cached_property
-    def _sight(self) -> str:
+    def _select_sight(self) -> str:
         """Return the words of the observation that belong to a context; "" if they are many, as they hardly recur."""
-        words_of_text = {word for sentence in self._observation.sentences for word in sentence if self._keeps(word)}
-        if len(words_of_text) > MAX_REFINED:
-            return ""
-        return " ".join(sorted("[T]" if word in self._task else word for word in words_of_text))
+        if self._sight is None:
+            task = self._task
+            kept = {"[T]" if word in task else word for word in self._observation.vocabulary if self._keeps(word)}
+            self._sight = " ".join(sorted(kept)) if len(kept) <= MAX_REFINED else ""
+        return self._sight
 
     def flags(self, parsed: ParsedAction) -> str:
         """Return flags for each argument: named by the task (T), in a list of the facts, mentioned in the notes.
@@ -418,6 +419,13 @@ class Attempt:
     def all_note_words(self) -> Words:
         """Return all words around each argument in the notes, not only structural ones."""
         return self.situation.whole.read_note_words(self.parsed.slots)
+
+
+@lru_cache(maxsize=1024)
+def _select_goal(task: str) -> str:
+    """Return the words of a task without numbers that may be ids; "" for a task of many words."""
+    goal = sorted(word for word in content_words(task) if not _MAY_BE_ID.search(word))
+    return " ".join(goal) if len(goal) <= MAX_REFINED else ""
 
 
 def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:

@@ -75,18 +75,11 @@ class Cell:
         self, value: float, step_id: int, action: str = "", *, bad: bool = False, lost: bool = False, episode: int = 0
     ) -> None:
         """Add one step."""
-        self.n += 1
         is_new = not self.episodes or episode != self.last_in
         self.episodes += is_new
         self.last_in = episode
-        if self._has_changed(value):
-            self.remembered, self.mean, self.variance, self.above, self.below = 0, 0.0, 0.0, 0.0, 0.0
-        # Welford's update, exponential once MEMORY steps are reached
-        remembered = self.remembered = min(self.remembered + 1, MEMORY)
-        error = value - self.mean
-        self.mean += error / remembered
-        self.variance += (error * (value - self.mean) - self.variance) / remembered
-        self.precision = compute_precision(remembered, self.variance)
+        self.update(value)
+        self.precision = compute_precision(self.remembered, self.variance)
         self.total += value
         self.squares += value * value
         self.steps.append(step_id)
@@ -98,6 +91,17 @@ class Cell:
             self.bad_action = action
         self._count_episode(step_id, bad, is_new)
 
+    def update(self, value: float) -> None:
+        """Add a value to the moving mean alone."""
+        self.n += 1
+        if self.remembered >= SAMPLES and self._has_changed(value):
+            self.remembered, self.mean, self.variance, self.above, self.below = 0, 0.0, 0.0, 0.0, 0.0
+        # Welford's update, exponential once MEMORY steps are reached
+        remembered = self.remembered = self.remembered + (self.remembered < MEMORY)
+        error = value - self.mean
+        self.mean += error / remembered
+        self.variance += (error * (value - self.mean) - self.variance) / remembered
+
     def _has_changed(self, value: float) -> bool:
         """Return whether the returns left their mean for good, by the two-sided CUSUM test of Page (1954).
 
@@ -106,12 +110,11 @@ class Cell:
         with the mean m and the standard deviation s of the remembered steps, which are at least SAMPLES. A return far
         from a steady mean adds much: after a long row of equal successes, four failures suffice.
         """
-        if self.remembered < SAMPLES:
-            return False
         deviation = (value - self.mean) / sqrt(self.variance + SPREAD)
-        self.above = max(0.0, self.above + deviation - SLACK)
-        self.below = max(0.0, self.below - deviation - SLACK)
-        return max(self.above, self.below) > CHANGE
+        above, below = self.above + deviation - SLACK, self.below - deviation - SLACK
+        self.above = above if above > 0.0 else 0.0  # `max` would take half of the time
+        self.below = below if below > 0.0 else 0.0
+        return above > CHANGE or below > CHANGE
 
     def _count_episode(self, step_id: int, bad: bool, is_new: bool) -> None:
         """Count the episode of a step as failed for as long as each of its steps is bad."""

@@ -24,7 +24,7 @@ from hardwon.memory.situations.refinements import split_refinement
 
 from .cells import MEMORY, Cell
 
-PRIORS = (0.25, 1.0, 4.0, 16.0)
+PRIORS = (0.25, 4.0)
 """Numbers of episodes that the prediction before a refinement counts as."""
 DOUBTS = 2.0
 """Standard errors that the mean gain of a refinement must exceed."""
@@ -47,6 +47,7 @@ class Gains:
         self._find = find
         self._create = create
         self._priors: dict[str, float | None] = {}
+        self._names: dict[str, list[tuple[str, float]]] = {}
 
     def find_prior(self, key: str, prefix: str = "") -> float | None:
         """Return the prior with which a refinement counts; None if it does not."""
@@ -57,8 +58,8 @@ class Gains:
 
     def _select_prior(self, group: str) -> float | None:
         most, chosen = 0.0, None
-        for prior in PRIORS:
-            cell = self._find(f"~{group} {prior:g}")
+        for name, prior in self._name_cells(group):
+            cell = self._find(name)
             if cell is None or cell.n < LEAST_PREDICTIONS or cell.mean <= most:
                 continue
             if cell.mean > DOUBTS * sqrt(cell.variance / min(cell.n, MEMORY)):
@@ -70,15 +71,20 @@ class Gains:
         prior = self.find_prior(key, prefix)
         return expected if prior is None else shrink(cell, expected, prior)
 
-    def add(self, key: str, cell: Cell, expected: float, value: float, step_id: int, episode: int, prefix: str) -> None:
+    def add(self, key: str, cell: Cell, expected: float, value: float, prefix: str = "") -> None:
         """Add the gains of predicting a return, given the cell of the refinement before the step is filed."""
         group = prefix + _name_group(key)
         before = (value - expected) ** 2
-        for prior in PRIORS:
-            name = f"~{group} {prior:g}"
+        for name, prior in self._name_cells(group):
             gains = self._find(name) or self._create(name)
-            gains.add(before - (value - shrink(cell, expected, prior)) ** 2, step_id, episode=episode)
+            gains.update(before - (value - shrink(cell, expected, prior)) ** 2)
         self._priors.pop(group, None)
+
+    def _name_cells(self, group: str) -> list[tuple[str, float]]:
+        """Return the keys of the cells with the gains of a group, each with its prior."""
+        if group not in self._names:
+            self._names[group] = [(f"~{group} {prior:g}", prior) for prior in PRIORS]
+        return self._names[group]
 
 
 def shrink(cell: Cell, expected: float, prior: float) -> float:

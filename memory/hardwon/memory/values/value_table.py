@@ -91,7 +91,7 @@ class ValueTable:
             elif not key.startswith(REFINED):
                 expected = cell.mean
             elif expected is not None and cell.last_in != episode:  # an episode must not predict itself
-                self._gains.add(key, cell, expected, value, step_id, episode, prefix)
+                self._gains.add(key, cell, expected, value, prefix)
                 expected = self._gains.predict(key, cell, expected, prefix)
             cell.add(value, step_id, action, bad=bad, lost=lost, episode=episode)
             if self._touched is not None:
