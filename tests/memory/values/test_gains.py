@@ -62,39 +62,39 @@ GIVE, COUNTS = "give {1}", "tried 0 to unknown"
 
 
 def give(task):
-    return [GIVE, f"=goal give azure potion | {task}"]
+    return [GIVE, f"=goal give blue tonic | {task}"]
 
 
 def treat(*returns, values=None):
     """A table of episodes with one step each, of a task that the action is right for, and one that it is wrong for."""
     values = ValueTable() if values is None else values
     for number, (task, value) in enumerate(returns, 1):
-        values.add(give(task), value, number, action="give azure potion", episode=number)
+        values.add(give(task), value, number, action="give blue tonic", episode=number)
     return values
 
 
 def test_a_gain_is_the_squared_error_that_a_refinement_saves():
-    """Worked example: after a return of 1 for a rash and 0 for a cough, the third step is for a rash and brings 1.
+    """Worked example: after a return of 1 for an itch and 0 for a flu, the third step is for an itch and brings 1.
 
     The action alone predicts 1/2, an error of 1/4. With k = 1/4, the task predicts (1 + 1/8) / (1 + 1/4) = 9/10, an
     error of 1/100. With k = 4 it predicts (1 + 2) / 5 = 3/5, an error of (2/5)^2.
     """
-    values = treat(("rash", 1.0), ("cough", 0.0))
+    values = treat(("itch", 1.0), ("flu", 0.0))
     assert values.cell(f"~=goal {GIVE} 0.25") is None, "no step was predicted by its task yet"
-    treat_again = give("rash")
+    treat_again = give("itch")
     values.add(treat_again, 1.0, 3, episode=3)
     assert values.cell(f"~=goal {GIVE} 0.25").mean == pytest.approx(0.24)
     assert values.cell(f"~=goal {GIVE} 4").mean == pytest.approx(1 / 4 - (2 / 5) ** 2)
 
 
 def test_the_task_decides_once_it_has_predicted_better():
-    few = treat(*[("rash", 1.0), ("cough", 0.0)] * 3)
-    assert few.estimate(give("rash")).value == few.estimate(give("cough")).value, "4 predictions are too few"
-    values = treat(*[("rash", 1.0), ("cough", 0.0)] * 6)
-    rash, cough = (values.estimate(give(task)) for task in ("rash", "cough"))
-    assert rash.value > 0.95
-    assert cough.value < 0.05
-    assert (rash.key, rash.n) == (give("rash")[1], 6)
+    few = treat(*[("itch", 1.0), ("flu", 0.0)] * 3)
+    assert few.estimate(give("itch")).value == few.estimate(give("flu")).value, "4 predictions are too few"
+    values = treat(*[("itch", 1.0), ("flu", 0.0)] * 6)
+    itch, flu = (values.estimate(give(task)) for task in ("itch", "flu"))
+    assert itch.value > 0.95
+    assert flu.value < 0.05
+    assert (itch.key, itch.n) == (give("itch")[1], 6)
     # one step with a new task suffices then: half of what it was before
     values.add(give("cramp"), 0.0, 13, episode=13)
     assert values.estimate(give("cramp")).value == pytest.approx(0.2 * values.estimate([GIVE]).value)
@@ -113,30 +113,30 @@ def test_steps_of_one_episode_do_not_predict_each_other():
 def test_which_refinements_count_does_not_depend_on_the_scale_or_level_of_returns(scale, shift):
     """Invariance: all gains grow with the square of the scale, and only their differences to 0 count."""
     rng = random.Random(5)
-    returns = [(task, base + rng.gauss(0, 0.2)) for _ in range(20) for task, base in (("rash", 0.8), ("cough", 0.2))]
+    returns = [(task, base + rng.gauss(0, 0.2)) for _ in range(20) for task, base in (("itch", 0.8), ("flu", 0.2))]
     moved = [(task, scale * value + shift) for task, value in returns]
-    prior, of_moved = (treat(*pairs)._gains.find_prior(give("rash")[1]) for pairs in (returns, moved))
+    prior, of_moved = (treat(*pairs)._gains.find_prior(give("itch")[1]) for pairs in (returns, moved))
     assert prior == of_moved
     assert prior is not None
 
 
 def test_gains_are_kept_with_the_table():
-    values = treat(*[("rash", 1.0), ("cough", 0.0)] * 6)
+    values = treat(*[("itch", 1.0), ("flu", 0.0)] * 6)
     stored = ValueTable(StoredCells(StoredCells.arrays(values.cells)))
-    assert stored.estimate(give("rash")) == values.estimate(give("rash"))
+    assert stored.estimate(give("itch")) == values.estimate(give("itch"))
     for number in range(13, 60):  # the world changed: the task no longer tells anything
-        stored.add(give("rash"), float(number % 2), number, episode=number)
-        stored.add(give("cough"), float(number % 2), 100 + number, episode=100 + number)
-    assert stored.estimate(give("rash")).value == pytest.approx(0.5, abs=0.2)
+        stored.add(give("itch"), float(number % 2), number, episode=number)
+        stored.add(give("flu"), float(number % 2), 100 + number, episode=100 + number)
+    assert stored.estimate(give("itch")).value == pytest.approx(0.5, abs=0.2)
 
 
 @pytest.mark.parametrize("prefix", ["", "3\x1f"])
 def test_each_world_has_gains_of_its_own(prefix):
     values = ValueTable()
-    for number, (task, value) in enumerate([("rash", 1.0), ("cough", 0.0)] * 6, 1):
+    for number, (task, value) in enumerate([("itch", 1.0), ("flu", 0.0)] * 6, 1):
         values.add(give(task), value, number, episode=number, prefix=prefix)
-    assert values.estimate(give("rash"), prefix=prefix).value > 0.95
-    assert values.estimate(give("rash"), prefix="4\x1f").n == 0
+    assert values.estimate(give("itch"), prefix=prefix).value > 0.95
+    assert values.estimate(give("itch"), prefix="4\x1f").n == 0
 
 
 def play(library, is_right, tasks, actions, text="A shelf."):
@@ -150,14 +150,14 @@ def play(library, is_right, tasks, actions, text="A shelf."):
 @pytest.mark.parametrize(
     ("tasks", "actions"),
     [
-        (("cure the patient of rash", "cure the patient of cough"), ("give azure potion", "give coral potion")),
+        (("treat the child for itch", "treat the child for flu"), ("give blue tonic", "give white tonic")),
         (("heile den Mann von Husten", "heile den Mann von Ausschlag"), ("gib rote Arznei", "gib blaue Arznei")),
-        (("bring the red jar from there", "bring the blue jar from there"), ("take red jar", "take blue jar")),
+        (("bring the tall lamp from there", "bring the small lamp from there"), ("take tall lamp", "take small lamp")),
         (("治疗 病人 现在 咳嗽", "治疗 病人 现在 皮疹"), ("给 红药", "给 蓝药")),
     ],
 )
 def test_what_an_action_is_worth_depends_on_the_task(tasks, actions):
-    """The failure: counts pooled over tasks, so the right action for a rash and that for a cough looked the same."""
+    """The failure: counts pooled over tasks, so the right action for an itch and that for a flu looked the same."""
     right = dict(zip(tasks, actions, strict=True))
     with ExperienceLibrary.open(":memory:") as library:
         play(library, lambda task, action: right[task] == action, tasks, actions)
