@@ -167,7 +167,7 @@ def order_by_votes(
     ranked = [
         (kinds[at][0], -support_here, -shares[at], -weights[at], -step.value, at)
         for at, step in enumerate(done)
-        if (support_here := support[kinds[at]]) >= least or own is None
+        if (support_here := support.get(kinds[at], 0.0)) >= least or own is None
     ]
     ranked.sort()
     return [at for *_, at in ranked]
