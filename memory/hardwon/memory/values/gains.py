@@ -26,7 +26,7 @@ from .cells import MEMORY, Cell
 
 PRIORS = (0.25, 4.0)
 """Numbers of episodes that the prediction before a refinement counts as."""
-DOUBTS = 2.0
+DOUBTS = 1.5
 """Standard errors that the mean gain of a refinement must exceed."""
 LEAST_PREDICTIONS = 6
 """Predictions without which a refinement does not count."""
