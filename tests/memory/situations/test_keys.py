@@ -92,10 +92,11 @@ def test_the_last_keys_add_the_task_and_the_text():
     """They are the last ones, so that each can be compared with what all others predict."""
     state = State("The oven is hot. A potato lies here.", task="cook 1 potato for order 48213")
     keys = Situation(state, frozenset(["hot", "lies"])).keys("cook raw potato in oven")
-    assert keys[-3:] == (
+    assert keys[-4:] == (
         "=goal cook raw potato in oven | 1 cook order potato",  # a long number may be an id
         "=near cook raw potato in oven | 1 cook order potato | 1: lies; 2: hot | nothing told",
-        "=sight cook raw potato in oven | 1 cook order potato | [T] hot lies",
+        "=sight cook raw potato in oven | [T] hot lies",
+        "=both cook raw potato in oven | 1 cook order potato | [T] hot lies",
     )
     many = State(" ".join(f"word{n}" for n in range(MAX_REFINED + 1)), task="")
     every = frozenset(many.observation.split())

@@ -1,4 +1,4 @@
-"""Refinements count as far as they predict returns better, and returns from before a change do not count."""
+"""Refinements: closer descriptions of a step count as far as they predict returns better."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.situations.refinements import FULL_NAME
-from hardwon.memory.values.cells import CHANGE, MEMORY, SAMPLES, SLACK, SPREAD, Cell, StoredCells
+from hardwon.memory.values.cells import StoredCells
 from hardwon.memory.values.value_table import ValueTable
 
 KIND = "take door | here"
@@ -166,45 +166,3 @@ def test_what_an_action_is_worth_depends_on_the_task(tasks, actions):
             assert max(actions, key=lambda action: estimates[action].value) == right[task]
             assert estimates[right[task]].value > 0.8
             assert all(estimates[action].value < 0.2 for action in actions if action != right[task])
-
-
-def learn(returns):
-    cell = Cell()
-    for number, value in enumerate(returns, 1):
-        cell.add(value, number, episode=number)
-    return cell
-
-
-def test_returns_from_before_a_change_are_forgotten():
-    """Worked example: after 50 returns of 1, s is the square root of SPREAD, and a return of 0 is 7.07 s away.
-
-    Each failure adds to the variance, so b is 6.57, 11.0 and 14.5 after the first three. With the fourth it is more
-    than CHANGE, and a new mean starts from there.
-    """
-    assert (SPREAD, SLACK, CHANGE) == (0.02, 0.5, 16.0)
-    before = learn([1.0] * 50 + [0.0])
-    assert before.below == pytest.approx(1 / 0.02**0.5 - 0.5)
-    assert learn([1.0] * 50 + [0.0] * 3).below == pytest.approx(14.5, abs=0.1)
-    assert learn([1.0] * 50 + [0.0] * 3).mean == pytest.approx(0.98**3)
-    after = learn([1.0] * 50 + [0.0] * 4)
-    assert (after.mean, after.variance, after.remembered, after.n) == (0.0, 0.0, 1, 54)
-    assert learn([0.0] * 50 + [1.0] * 4).mean == 1.0, "a call may also start to work"
-
-
-def test_chance_is_no_change():
-    """Degenerate: few steps, and returns that vary as they always did."""
-    assert learn([1.0] * (SAMPLES - 1) + [0.0]).remembered == SAMPLES
-    rng = random.Random(1)
-    for chance in (0.05, 0.3, 0.5, 0.9):
-        cells = [learn(float(rng.random() < chance) for _ in range(300)) for _ in range(20)]
-        assert sum(cell.remembered < MEMORY for cell in cells) <= 4
-        assert sum(cell.mean for cell in cells) / len(cells) == pytest.approx(chance, abs=0.05)
-
-
-def test_a_change_is_found_in_either_direction():
-    """Invariance: mirrored returns have mirrored statistics."""
-    rng = random.Random(2)
-    returns = [rng.gauss(0.8, 0.1) for _ in range(60)] + [rng.gauss(0.2, 0.1) for _ in range(20)]
-    cell, mirrored = learn(returns), learn([-value for value in returns])
-    assert (mirrored.mean, mirrored.remembered) == (pytest.approx(-cell.mean), cell.remembered)
-    assert cell.mean == pytest.approx(0.2, abs=0.06)

@@ -196,7 +196,8 @@ def _describe_sight(part: str, _: Sequence[str]) -> list[str]:
 _REFINED = {
     "=goal": (_describe_goal,),
     "=near": (_describe_goal, _describe_around, _describe_notes),
-    "=sight": (_describe_goal, _describe_sight),
+    "=sight": (_describe_sight,),
+    "=both": (_describe_goal, _describe_sight),
 }
 """By kind of refinement, the functions for the parts after its pattern."""
 

@@ -233,7 +233,8 @@ class Situation:
             yield f"=goal {named} | {goal}"
             yield f"=near {named} | {goal} | {context}"
         if sight := self._select_sight():
-            yield f"=sight {named} | {goal} | {sight}"
+            yield f"=sight {named} | {sight}"
+            yield f"=both {named} | {goal} | {sight}"
 
     def _select_sight(self) -> str:
         """Return the words of the observation that belong to a context; "" if they are many, as they hardly recur."""

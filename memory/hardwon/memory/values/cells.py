@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,9 @@ MEMORY = 50
 """Number of steps in the moving mean; older steps fade, so returns of a weaker policy do not linger."""
 SPREAD = 0.02
 """Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
-SLACK = 0.5
-"""Standard deviations from the mean that are no sign of a change."""
-CHANGE = 16.0
-"""Sum of deviations beyond SLACK, in one direction, after which the steps before them are forgotten."""
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
-MADE = f"cells 12 {MEMORY} {CHANGE} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+MADE = f"cells 13 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """Identifies the parameters that cells depend on; cache files with another value are stale."""
 LEAST = 3
 """Least number of episodes with a thing's full name, and with others of its kind, before the name counts."""
@@ -62,10 +57,6 @@ class Cell:
     steps: list[int] = field(default_factory=list)
     bad_steps: list[int] = field(default_factory=list)
     """The last step of each of the newest failed episodes."""
-    remembered: int = 0
-    """Number of steps in the moving mean: at most MEMORY, and none from before a change; see `_has_changed`."""
-    above: float = 0.0
-    below: float = 0.0
     total: float = 0.0
     """Sum of the returns of all steps, also of those that the moving mean has left behind."""
     squares: float = 0.0
@@ -79,7 +70,7 @@ class Cell:
         self.episodes += is_new
         self.last_in = episode
         self.update(value)
-        self.precision = compute_precision(self.remembered, self.variance)
+        self.precision = compute_precision(min(self.n, MEMORY), self.variance)
         self.total += value
         self.squares += value * value
         self.steps.append(step_id)
@@ -94,27 +85,10 @@ class Cell:
     def update(self, value: float) -> None:
         """Add a value to the moving mean alone."""
         self.n += 1
-        if self.remembered >= SAMPLES and self._has_changed(value):
-            self.remembered, self.mean, self.variance, self.above, self.below = 0, 0.0, 0.0, 0.0, 0.0
-        # Welford's update, exponential once MEMORY steps are reached
-        remembered = self.remembered = self.remembered + (self.remembered < MEMORY)
+        remembered = min(self.n, MEMORY)  # Welford's update, exponential once MEMORY steps are reached
         error = value - self.mean
         self.mean += error / remembered
         self.variance += (error * (value - self.mean) - self.variance) / remembered
-
-    def _has_changed(self, value: float) -> bool:
-        """Return whether the returns left their mean for good, by the two-sided CUSUM test of Page (1954).
-
-            a = max(0, a + (v - m) / s - SLACK),  b = max(0, b - (v - m) / s - SLACK),  max(a, b) > CHANGE
-
-        with the mean m and the standard deviation s of the remembered steps, which are at least SAMPLES. A return far
-        from a steady mean adds much: after a long row of equal successes, four failures suffice.
-        """
-        deviation = (value - self.mean) / sqrt(self.variance + SPREAD)
-        above, below = self.above + deviation - SLACK, self.below - deviation - SLACK
-        self.above = above if above > 0.0 else 0.0  # `max` would take half of the time
-        self.below = below if below > 0.0 else 0.0
-        return above > CHANGE or below > CHANGE
 
     def _count_episode(self, step_id: int, bad: bool, is_new: bool) -> None:
         """Count the episode of a step as failed for as long as each of its steps is bad."""
@@ -171,9 +145,6 @@ _NUMBERS: Mapping[str, type] = {
     "episodes": np.int64,
     "failed": np.int64,
     "streak": np.int64,
-    "remembered": np.int64,
-    "above": np.float64,
-    "below": np.float64,
     "total": np.float64,
     "squares": np.float64,
 }

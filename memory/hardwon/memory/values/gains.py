@@ -24,9 +24,9 @@ from hardwon.memory.situations.refinements import split_refinement
 
 from .cells import MEMORY, Cell
 
-PRIORS = (0.25, 4.0)
+PRIORS = (0.25, 1.0, 4.0, 16.0)
 """Numbers of episodes that the prediction before a refinement counts as."""
-DOUBTS = 1.5
+DOUBTS = 2.0
 """Standard errors that the mean gain of a refinement must exceed."""
 LEAST_PREDICTIONS = 6
 """Predictions without which a refinement does not count."""
