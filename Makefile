@@ -19,10 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Fail instead of downloading a model: the models that the tests need are installed as packages.
 export HF_HUB_OFFLINE := 1
 
-# Run all three agents at once, even on two cores: with two jobs, the third agent would leave a core idle.
 DEMO_OUT := runs/demo
-DEMO := run textworld --game peckingorder \
-	--episodes 100 --eval-every 10,25,50,100 --seed 0 1 2 --jobs 3 --out $(DEMO_OUT)
 TRAIN_OUT := runs/train_coin
 
 # uv resolves them together; pip tries for a long time.
@@ -48,10 +45,9 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
 	@echo "Each target installs its dependencies into $(VENV). Choose the interpreter with PYTHON=python3.12."
 
-demo: venv ## Watch an agent learn a text game from its own experience (1 minute after installation)
+demo: venv ## Watch an agent stop repeating a mistake, and another one learn a game (2 minutes after installation)
 	@$(call has,dev) || { $(call add,demo,the demo's dependencies); }
-	@$(BIN)/hardwon $(DEMO)
-	@echo; echo "\`hardwon\` is in $(BIN): run \`. $(BIN)/activate\` first. To restart the demo: rm -r $(DEMO_OUT)"
+	@$(BIN)/python -m examples.demo $(DEMO_OUT)
 
 train-demo: venv ## Train a tiny policy to use recalled experience (minutes on one core; resumes if interrupted)
 	@$(call has,dev) || { { $(call add,demo,the demo's dependencies); } && { $(call add,train,the training dependencies); }; }

@@ -1,6 +1,8 @@
 """What the documentation says is so: its Python runs, its commands and options exist, its links lead somewhere."""
 
+import os
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any
 
 import pytest
 import typer
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
 
 import hardwon.memory
 import hardwon.runtime
@@ -58,19 +62,63 @@ def leaves(command: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, command
 
 
+class Scripted(GenericFakeChatModel):
+    def bind_tools(self, tools, **settings):
+        return self
+
+
+def refund(order: str) -> str:
+    """Refund an order."""
+    return f"{order} was refunded"
+
+
+def run_code(code: str) -> dict[str, Any]:
+    """Run the code of a page, where `model` and `tools` are those that a reader has."""
+    call = {"name": "refund", "args": {"order": "A-1042"}, "id": "1"}
+    model = Scripted(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("Done.")]))
+    names: dict[str, Any] = {"__name__": "page", "model": model, "tools": [refund]}
+    exec(compile(code, "page", "exec"), names)
+    return names
+
+
 @pytest.mark.parametrize("code", named(blocks("python")))
 def test_python_in_a_page_runs(code, tmp_path, monkeypatch):
     """Offline, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "page", "exec"), {"__name__": "page"})
+    library = run_code(code).get("library")
+    if library is not None:
+        library.close()
 
 
-def test_the_agent_of_the_readme_is_recorded_and_prints_what_is_recalled(tmp_path, monkeypatch, capsys):
-    """A newcomer's first program shows that something was learned."""
+def test_the_agent_of_the_readme_is_recorded_and_recalled(tmp_path, monkeypatch):
+    """A reader's own model and tools learn something with the lines of the README."""
     monkeypatch.chdir(tmp_path)
-    (code,) = [code for page, code in blocks("python") if page == ROOT / "README.md" and "create_agent" in code]
-    exec(compile(code, "page", "exec"), {"__name__": "page"})
-    assert capsys.readouterr().out == '1\nrefund(order="A-1042")\n'
+    (code,) = [code for page, code in blocks("python") if page == ROOT / "README.md"]
+    names = run_code(code)
+    with names["library"] as library:
+        names["agent"].invoke({"messages": [("user", "Refund order A-1042.")]})
+        assert library.stats()["episodes"] == 1
+        assert library.recall("Refund order A-1042.").steps[0].what.action == 'refund(order="A-1042")'
+
+
+def test_the_readme_shows_what_the_support_agent_prints(tmp_path, monkeypatch, capsys):
+    """To show what it prints now: HARDWON_FREEZE=1 python -m pytest tests/test_docs.py -k support."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HARDWON_MODEL", raising=False)
+    runpy.run_path(str(ROOT / "examples" / "support_agent.py"), run_name="__main__")
+    block = f"```console\n$ python examples/support_agent.py\n{capsys.readouterr().out}```"
+    page = ROOT / "README.md"
+    before, begin, rest = page.read_text(encoding="utf-8").partition("<!-- support agent: begin -->\n")
+    text, end, after = rest.partition("\n<!-- support agent: end -->")
+    if os.environ.get("HARDWON_FREEZE"):
+        page.write_text(before + begin + block + end + after, encoding="utf-8")
+    else:
+        assert text == block
+
+
+def test_the_readme_is_short():
+    """A stranger reads one screen or two."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
 @pytest.mark.parametrize("line", told("hardwon"))
@@ -113,7 +161,7 @@ def test_make_target_in_a_page_exists(line):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     """To a file that is here; addresses of the web are not asked."""
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    for target in re.findall(r"(?:\]\(|src=\")([^)\"\s]+)[)\"]", page.read_text(encoding="utf-8")):
         path, _, heading = target.partition("#")
         if not path.startswith(("http:", "https:")):
             there = page.parent / path if path else page

@@ -9,8 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from hardwon.apps.cli.app import app
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TESTED = {
@@ -19,6 +23,7 @@ TESTED = {
     "chat_scripted.py",
     "middleware_agent.py",
     "support_agent.py",
+    "demo.py",
     "langgraph_store.py",
     "coding_agent_mcp.py",
     "studio.py",
@@ -26,7 +31,7 @@ TESTED = {
 }
 
 
-WITHOUT_A_CHAT_MODEL = {"quickstart.py", "inspect_library.py"}
+WITHOUT_A_CHAT_MODEL = {"quickstart.py", "inspect_library.py", "demo.py"}
 
 
 def run_script(name: str, folder: Path, *arguments: str) -> str:
@@ -137,9 +142,45 @@ def test_an_agent_that_exists_stops_making_a_mistake(run):
 def test_a_support_agent_stops_repeating_a_mistake_and_only_with_a_library(run):
     """The guardrail is made after the fourth failure."""
     told = run("support_agent.py")
-    assert "without a library: 1 1 1 1 1 1 1 1" in told
-    assert "with one:          1 1 1 1 0 0 0 0" in told
-    assert 'guardrail: Do not `choose_method(method="cash")`' in told
+    served = re.findall(
+        r"^(\w+) +cash failed, voucher worked +cash (failed|not tried), voucher worked$", told, re.MULTILINE
+    )
+    assert [after for _, after in served] == ["failed"] * 4 + ["not tried"] * 4
+    assert re.search(r"^failed +8 +4$", told, re.MULTILINE)
+    assert 'Do not `choose_method(method="cash")`' in told
+    assert "voucher" in told.partition("would have been told")[2]
+
+
+@pytest.fixture
+def demo(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The names of `examples/demo.py`, whose first agent uses no model even if the environment names one."""
+    monkeypatch.setenv("HARDWON_MODEL", "nobody:has-this")
+    return runpy.run_path(str(EXAMPLES / "demo.py"))
+
+
+def test_the_demo_shows_both_agents_and_says_what_to_do_next(demo, monkeypatch, tmp_path, capsys):
+    """Also the second time. Each command that it names exists; the game itself is played by `make demo` alone."""
+    arms = {"random": 0.0, "empty": 0.0, "task": 0.1, "step": 0.96}
+    result = json.dumps({"arms": {arm: {"success_rate": rate} for arm, rate in arms.items()}})
+    monkeypatch.setattr(subprocess, "run", lambda *a, **kw: subprocess.CompletedProcess(a, 0, stdout=result))
+    monkeypatch.setattr(sys, "argv", ["demo.py", str(tmp_path / "demo")])
+    for _ in range(2):
+        demo["main"]()
+        told = capsys.readouterr().out
+        assert "failed  8 " in told
+        assert "with its library, asked before every action     48 of 50 games won" in told
+        names = re.findall(r" hardwon ([\w ]+?) \S*demo", told.partition("WHAT NEXT")[2])
+        assert len(names) == 3
+        for name in names:
+            assert CliRunner().invoke(app, [*name.split(), "--help"]).exit_code == 0
+        assert (tmp_path / "demo" / "agent.png").stat().st_size > 10_000
+
+
+def test_an_error_of_the_game_ends_the_demo(demo, monkeypatch, tmp_path):
+    """Such as a folder of an older version: the command has said what to do."""
+    monkeypatch.setattr(subprocess, "run", lambda *a, **kw: subprocess.CompletedProcess(a, 2, stdout=b""))
+    with pytest.raises(SystemExit, match="2"):
+        demo["learn_game"](tmp_path)
 
 
 def test_a_langgraph_app_remembers_each_user(run):
