@@ -562,9 +562,9 @@ def test_what_the_users_agent_did_in_several_runs_is_advised_exactly(library):
     *_, recalled = asked(build(library, trust="own"), *[DEPLOY] * 6, ("recall", {"task": "Deploy the billing service"}))
     first, *others = told(recalled)["advice"].splitlines()[2:-1]
     assert first.startswith(
-        "- remedy: If `deploy --env prod` fails (tool error), first `run migrations`, then try it again."
+        "- remedy: First `run migrations`, then `deploy --env prod`. Without that, it failed (tool error) in 4 of 4"
     )
-    assert any("`deploy --env prod` failed (tool_error)" in line for line in others)
+    assert not any("deploy" in line for line in others)
     episode = library.trajectory(library.trajectories()[0]["id"])
     assert (episode.trust, "zanzibar" in repr(episode)) == ("trusted", False)
 

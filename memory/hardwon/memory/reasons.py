@@ -116,7 +116,7 @@ class Reasons:
     episodes: int | None = _reason("episodes", _parse_count)
     """Number of untrusted episodes that the step stands for."""
     failed: int | None = _reason("failed", _parse_count)
-    """Number of these episodes in which the action failed."""
+    """Number of these episodes in which the action failed. Of steps in one line, those of failed tasks."""
     writers: int | None = _reason("writers", _parse_count)
     """Number of the writers of these episodes."""
     supported: tuple[str, ...] | None = _reason("supported", _parse_texts)

@@ -2,14 +2,16 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
 from hardwon import memory
-from hardwon.memory import ExperienceLibrary, Item, State
+from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, State, Step
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.retrieval import recall
 from hardwon.memory.retrieval.candidates import find, match
 from hardwon.memory.retrieval.request import KEPT, make_key
 
@@ -195,3 +197,12 @@ def test_a_match_by_words_counts_by_its_share_of_them(house):
     hybrid = {ref: (near, why) for ref, near, why in find(house._search, "items", "oak", 3, count_episodes=Counter)}
     assert hybrid[first[0]][0] >= first[1] == 1.0
     assert "words" in hybrid[first[0]][1]
+
+
+@pytest.mark.parametrize(
+    ("action", "n"), [("pay(n=1, to=card)", 1), ("pay(n=1, to=gift)", 1), ("pay(n=1, to=cash)", 0), ("send(n=1)", 0)]
+)
+def test_a_remedy_is_about_the_call_that_failed_and_the_one_that_worked(action, n):
+    item = Item("remedy", "pay by gift", forbids="pay(n={1}, to=card)", steps=("pay(n={1}, to=gift)",))
+    steps = [Hit(Step(State("a"), action, State("b"), Diagnosis(True)), 1.0, "")]
+    assert len(list(recall._find_remedies(cast(Any, SimpleNamespace(remedies=[item])), steps, ()))) == n

@@ -5,7 +5,15 @@ import pytest
 from hardwon.memory import State
 from hardwon.memory.learning.rule_mining import strategy_id
 from hardwon.memory.situations.keys import GUARD_MARK, Situation, guard_keys
-from hardwon.memory.situations.titles import guardrail_title, remedy_title, skill_title, strategy_title, warning_title
+from hardwon.memory.situations.titles import (
+    guardrail_title,
+    name_arguments,
+    name_holes,
+    remedy_title,
+    skill_title,
+    strategy_title,
+    warning_title,
+)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +116,27 @@ def test_without_a_condition_nothing_follows():
 
 def test_skills_and_remedies_are_sentences():
     assert skill_title(["open {1}", "take {2} from {1}"]) == "To earn a reward, `open X`, then `take Y from X`"
-    assert (
-        remedy_title(["take key", "open {4}"], "no_effect")
-        == "If `open X4` fails (no effect), first `take key`, then try it again"
+    assert remedy_title("open {4}", ["take key", "open {4}"], "no effect", is_usual=True) == (
+        "First `take key`, then `open X4`"
     )
+    assert remedy_title("open {4}", ["take key", "open {4}"], "no effect", is_usual=False) == (
+        "If `open X4` fails (no effect), first `take key`, then `open X4`"
+    )
+
+
+def test_placeholders_of_calls_are_named_by_their_parameters():
+    """Across all steps: the same value has the same name."""
+    assert skill_title(["find(name={1})", "book(customer={1}, room={2}, other={3})"]) == (
+        "To earn a reward, `find(name={name})`, then `book(customer={name}, room={room}, other={other})`"
+    )
+    assert name_holes(["move(id={1})", "move(id={2})"]) == ["move(id={id})", "move(id=Y)"]
+    assert guardrail_title("refund(order={1}, to=card)", {"around": "1: [T]"}) == (
+        "Do not `refund(order={order}, to=card)` when the text around {order} says a word of the task"
+    )
+    assert strategy_title("pay(to={1}) | tried 0 to unknown | 1:T | inventory -") == (
+        "Prefer `pay(to={to})` when you have not tried it here yet and the task names {to}"
+    )
+    assert name_arguments("refund(order={1}, to='Card', n=3)", ["to", "n"]) == "`refund(to='Card', n=3)`"
 
 
 def test_no_form_of_key_shows_in_a_title():

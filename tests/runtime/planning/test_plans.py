@@ -202,6 +202,15 @@ def test_what_one_action_s_failures_taught_repairs_that_action(planner, half_don
     ]
 
 
+def test_another_action_takes_the_place_of_the_one_that_failed(planner, half_done):
+    """With the values of the failed one where the remedy leaves them open."""
+    grab = remedy("grab", "grab {1}", forbids="take {1}", source="experience")
+    context = asked(history=failed("take pie"), actions=(*ACTIONS, "grab pie"))
+    repaired = planner.repair(half_done, "", context, [grab])
+    assert actions(repaired) == ["open oven", "grab pie", "serve pie"]
+    assert planner.repair(half_done, "", asked(history=failed("open oven")), [grab]).open == ()
+
+
 def test_a_remedy_is_tried_once_in_a_situation(planner, half_done):
     """In another situation of the episode it may be tried again."""
     elsewhere = State("You are on the roof.")

@@ -6,7 +6,7 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.records import Add, Diagnosis, Failure
-from hardwon.runtime.guidance.rendering import render_lesson
+from hardwon.runtime.guidance.lessons import render_lesson
 from hardwon.trainers.roles.note_generators import item_of, lessons, offer
 from hardwon.trainers.roles.tuning import TUNING
 

@@ -1,9 +1,9 @@
 """Skill mining: skills and remedies that recorded episodes justify (Steve-Evolving, arXiv:2603.13131).
 
-A skill is a run of successful steps that ends with a gain. A remedy is a sequence of steps between the failure of an
-action and its success. Runs of the same shape form one candidate: common arguments stay, different ones become holes
-(least general generalization, Plotkin 1970). Preconditions and success checks are the facts that all runs have in
-common before and after. A skill has no step that others did without: what is left out at no loss may be a detour, or
+A skill is a run of successful steps that ends with a gain. A remedy is what made an action work after it failed: the
+steps in between, or other arguments of the call. Runs of the same shape form one candidate: common arguments stay, and
+different ones become holes. Preconditions and success checks are the facts that all runs have in common before and
+after. A skill has no step that others did without: what is left out at no loss may be a detour, or
 what an attacker had the agent do besides its task. It has no tool that only results named either: the agent reads them
 anyway, and anybody may have written them. No model is involved.
 """
@@ -17,10 +17,12 @@ from itertools import combinations
 from typing import Any
 
 from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Failure, Item, State, Step, Trajectory
-from hardwon.memory.situations.actions import bind, fill, parse_action, put_values
-from hardwon.memory.situations.titles import fill_holes, remedy_title, skill_title
+from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.situations.titles import fill_holes, name_arguments, remedy_title, skill_title
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.trust.testimony import REQUESTS
+
+from .generalization import common, generalise
 
 MAX_LENGTH = 8
 """Largest number of steps of a skill; of a longer run, the last ones are used."""
@@ -34,8 +36,12 @@ PRIOR = 2
 """Prior runs without a gain, which shrink the score of a skill with few runs towards 0.5."""
 MAX_RUNS = 16
 """Largest number of runs of one shape that are compared, the newest ones."""
+MOST_REMEDIES = 4096
+"""Largest number of candidates of remedies; beyond it, those of a single episode are forgotten."""
 REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
 SkillShape = tuple[str, ...]
+ArgumentChange = tuple[str, str, str]
+"""An argument that two calls differ in: its name, and its two values."""
 _HOLE = re.compile(r"\{(\d+)\}")
 
 
@@ -48,6 +54,10 @@ class StepRun:
     after: State
     ids: tuple[int, ...]
     gain: float
+    failed: str = ""
+    """The action that failed before, if the run made it work."""
+    changes: tuple[ArgumentChange, ...] = ()
+    """The arguments that made it work; the last action has them."""
 
 
 @dataclass(slots=True)
@@ -58,6 +68,8 @@ class SkillCandidate:
     """Number of their episodes, which `episodes` limits."""
     tried: int = 0
     """Number of episodes in which the steps were taken, whether they reached what they are for or not."""
+    direct: int = 0
+    """Number of episodes, since there is support, in which the action worked although nothing repaired it."""
     runs: list[StepRun] = field(default_factory=list)
     proposed: int = 0
     last: str = ""
@@ -83,9 +95,15 @@ class SkillCandidate:
 
     @property
     def due(self) -> bool:
-        """Return whether the support doubled since the last proposal, and most attempts worked."""
-        is_new = self.n >= max(SUPPORT, 2 * self.proposed) and len(self.episodes) >= SUPPORT
+        """Return whether the support passed a power of two since the last proposal, and most attempts worked."""
+        total = self.n + self.direct
+        is_new = total.bit_length() > self.proposed.bit_length() and len(self.episodes) >= SUPPORT
         return is_new and 2 * self.n > self.tried
+
+    @property
+    def is_firm(self) -> bool:
+        """Return whether nearly all attempts worked; a flaky tool works with other arguments by chance, too."""
+        return self.n >= REQUESTS and 5 * self.n >= 4 * self.tried
 
     @property
     def gain(self) -> float:
@@ -101,11 +119,13 @@ class SkillCandidate:
 
 
 class SkillMiner:
-    """Collects runs from episodes, and proposes an item whenever the support of a shape has doubled."""
+    """Collects runs from episodes, and proposes an item whenever the support of a shape passed a power of two."""
 
     def __init__(self) -> None:
         self._skills: dict[SkillShape, SkillCandidate] = {}
-        self._remedies: dict[tuple[str, SkillShape], SkillCandidate] = {}
+        self._remedies: dict[tuple[str, SkillShape, tuple[ArgumentChange, ...]], SkillCandidate] = {}
+        self._supported: dict[str, list[tuple[SkillShape, tuple[ArgumentChange, ...], SkillCandidate]]] = {}
+        """By the shape of the failed action, the remedies with support: repairing shapes, changes and candidate."""
         self._outcomes: dict[str, tuple[float, int]] = {}
         """By task: the sum of the outcomes of its episodes, and their number."""
         self._chosen: Counter[str] = Counter()
@@ -124,11 +144,31 @@ class SkillMiner:
                 if doubtful.isdisjoint(parse_action(action).verb for action in run.actions):
                     self._skills.setdefault(shape_of(run.actions), SkillCandidate()).add(run, trajectory.id)
         for failure, run, has_worked in repairs(trajectory.steps):
-            candidate = self._remedies.setdefault((failure, shape_of(run.actions)), SkillCandidate())
-            if has_worked:
-                candidate.add(run, trajectory.id)
-            else:
+            failed, *repairing = shape_of((run.failed, *run.actions))
+            candidate = self._remedies.setdefault((failure, (failed, *repairing), run.changes), SkillCandidate())
+            if not has_worked:
                 candidate.add_attempt(trajectory.id)
+                continue
+            n = candidate.n
+            candidate.add(run, trajectory.id)
+            if n < SUPPORT <= candidate.n:
+                self._supported.setdefault(failed, []).append((tuple(repairing[:-1]), run.changes, candidate))
+        self._count_direct(trajectory)
+        if len(self._remedies) > MOST_REMEDIES:
+            self._remedies = {key: each for key, each in self._remedies.items() if each.n >= SUPPORT}
+
+    def _count_direct(self, trajectory: Trajectory) -> None:
+        """Count for each supported remedy whether its action worked at the first attempt, without the repair."""
+        tries: dict[str, list[tuple[int, str]]] = {}
+        for at, step in enumerate(trajectory.steps):
+            tries.setdefault(parse_action(step.action).template, []).append((at, step.action))
+        for failed in tries.keys() & self._supported.keys():
+            for repairing, changes, candidate in self._supported[failed]:
+                first = next((at for at, action in tries[failed] if _has_old_values(action, changes)), None)
+                if first is None or not trajectory.steps[first].diagnosis.success:
+                    continue
+                is_repaired = repairing and all(tries.get(step, [(first, "")])[0][0] < first for step in repairing)
+                candidate.direct += not is_repaired
 
     def _find_doubtful(self, steps: Sequence[Step]) -> set[str]:
         """Return the tools that results named first, and that few requests used before; count the other ones."""
@@ -158,7 +198,7 @@ class SkillMiner:
             for shape, c in self._skills.items()
             if c.due and len(shape) >= MIN_SKILL_STEPS and not self._find_shorter(shape)
         ]
-        due += [(c, _build_remedy(*key, c)) for key, c in self._remedies.items() if c.due]
+        due += [(c, _build_remedy(*key, c)) for key, c in self._remedies.items() if c.due and (not key[2] or c.is_firm)]
         yield from sorted(due, key=lambda pair: (-pair[0].n, pair[1].id))
 
     def find_padded(self, items: Iterable[Item]) -> Iterator[tuple[Item, str]]:
@@ -177,7 +217,7 @@ class SkillMiner:
     @staticmethod
     def mark_submitted(candidate: SkillCandidate, admission: Admission) -> None:
         """Record that a candidate was submitted to the curator, whatever the decision."""
-        candidate.proposed = candidate.n
+        candidate.proposed = candidate.n + candidate.direct
 
 
 def shape_of(actions: Sequence[str]) -> SkillShape:
@@ -202,22 +242,49 @@ def gains(steps: Sequence[Step]) -> Iterator[StepRun]:
 def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
     """Yield (failure, run, has_worked) for each attempt to make an action work after it failed.
 
-    A run has the successful steps after the failure and ends with the repeated action. The attempts of a failure end
-    with the first that worked.
+    A run has the successful steps after the failure and ends with the repeated action, or with the same tool and other
+    arguments. The attempts of a failure end with the first that worked.
     """
     for t, failed in enumerate(steps):
         if failed.diagnosis.failure not in REPAIRABLE or not failed.action:
             continue
         between: list[Step] = []
         for step in steps[t + 1 : t + 2 + REPAIR_WITHIN]:
-            if step.action != failed.action:
+            changes = find_changes(failed.action, step.action)
+            if step.action != failed.action and not changes:
                 between += [step] if step.diagnosis.success else []
                 continue
             has_worked = step.diagnosis.success
-            if between:
-                yield failed.diagnosis.failure.value, _run([*between, step], gain=step.reward), has_worked
+            if between or changes:
+                run = _run([*between, step], gain=step.reward)
+                run.failed, run.changes = failed.action, changes
+                yield failed.diagnosis.failure.value, run, has_worked
             if has_worked:
                 break
+
+
+def find_changes(failed: str, fixed: str) -> tuple[ArgumentChange, ...]:
+    """Return the arguments that two calls of one tool differ in; empty if they are no such calls, or are equal.
+
+    Of an argument that only one of them has, the value is left out, because it may be free text. Shell commands are no
+    calls of one tool: each is a program of its own.
+    """
+    old, new = parse_action(failed), parse_action(fixed)
+    if old.verb != new.verb or any(part.frame != "{}" or not part.name for part in (*old.parts, *new.parts)):
+        return ()
+    before, after = ({part.name: part.value for part in call.parts} for call in (old, new))
+    return tuple(
+        (name, before.get(name, ""), after.get(name, "")) if name in before and name in after
+        else (name, "{}" if name in before else "", "{}" if name in after else "")
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    )  # fmt: skip
+
+
+def _has_old_values(action: str, changes: Sequence[ArgumentChange]) -> bool:
+    """Return whether a call has the arguments with which it failed."""
+    values = {part.name: part.value for part in parse_action(action).parts}
+    return all(values.get(name, "") == old or (old == "{}" and name in values) for name, old, _ in changes)
 
 
 def without_circles(run: Sequence[Step]) -> list[Step]:
@@ -262,59 +329,6 @@ def _run(steps: Sequence[Step], gain: float) -> StepRun:
     return StepRun(tuple(step.action for step in steps), steps[0].pre, steps[-1].post, ids, gain)
 
 
-def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return the least general patterns that match all runs of one shape.
-
-    Equal arguments stay and others become holes. Arguments that vary together share a hole.
-
-        generalise([["open oven", "take pie"], ["open fridge", "take pie"]]) == ("open {1}", "take pie")
-    """
-    holes: dict[tuple[str, ...], str] = {}
-    patterns = []
-    for column in zip(*runs, strict=True):
-        parsed = [parse_action(action) for action in column]
-        arguments, changed = [], {}
-        for values in zip(*(action.slots for action in parsed), strict=True):
-            # The same tuple of values gets the same hole, which keeps arguments linked across steps.
-            same = all(value == values[0] for value in values)
-            arguments.append(values[0] if same else holes.setdefault(values, f"{{{len(holes) + 1}}}"))
-            if not same:
-                changed[values[-1]] = arguments[-1]
-        # In the words of an action, because its template has lost the order of its flags and its quotes.
-        pattern = put_values(column[-1], changed)
-        is_one = pattern and all(bind(pattern, action) is not None for action in column)
-        patterns.append(pattern if is_one else fill(parsed[0].template, arguments))
-    return tuple(patterns)
-
-
-def common(states: Sequence[State], before: Sequence[State] | None = None) -> dict[str, Any]:
-    """Return a condition that holds in all of the states: their common facts or, without any, their clusters."""
-    shared = _shared_facts(states)
-    if before is not None:  # facts that already held are no sign of success
-        shared -= _shared_facts(before)
-    if shared:
-        parts: list[dict[str, Any]] = [{"fact": {name: value}} for name, value in sorted(shared, key=repr)]
-        return parts[0] if len(parts) == 1 else {"all": parts}
-    clusters = [{"signature": signature} for signature in dict.fromkeys(state.signature for state in states)]
-    return clusters[0] if len(clusters) == 1 else {"any": clusters}
-
-
-def _shared_facts(states: Sequence[State]) -> set[tuple[str, Any]]:
-    """Return the facts that all states have in common."""
-    shared = _facts(states[0])
-    for state in states[1:]:
-        shared &= _facts(state)
-    return shared
-
-
-def _facts(state: State) -> set[tuple[str, Any]]:
-    """Return the facts of a state as (name, value) pairs; a listing yields one pair per entry."""
-    facts: set[tuple[str, Any]] = set()
-    for name, value in state.facts.items():
-        facts |= {(name, part) for part in value} if isinstance(value, list | tuple) else {(name, value)}
-    return facts
-
-
 def _build_skill(shape: SkillShape, candidate: SkillCandidate) -> Item:
     """Build the skill that a candidate's runs justify."""
     runs = candidate.runs
@@ -324,7 +338,7 @@ def _build_skill(shape: SkillShape, candidate: SkillCandidate) -> Item:
     return Item(
         "skill",
         skill_title(steps),
-        f"Worked in {candidate.n} episodes, gaining {gain:.2f} on average",
+        f"Worked in {candidate.n} episodes{'' if gain == 1.0 else f', gaining {gain:.2f} on average'}",
         condition=common(before),
         steps=steps,
         verify=common(after, before),
@@ -333,19 +347,29 @@ def _build_skill(shape: SkillShape, candidate: SkillCandidate) -> Item:
     )
 
 
-def _build_remedy(failure: str, shape: SkillShape, candidate: SkillCandidate) -> Item:
+def _build_remedy(
+    failure: str, shape: SkillShape, changes: tuple[ArgumentChange, ...], candidate: SkillCandidate
+) -> Item:
     """Build the remedy that a candidate's runs justify."""
     runs = candidate.runs
-    steps = generalise([run.actions for run in runs])
+    failed, *steps = generalise([(run.failed, *run.actions) for run in runs])
+    name, n, tried = failure.replace("_", " "), candidate.n, candidate.tried
+    old, new = "without that, it", "after that, it"
+    if changes:
+        names = [name for name, *_ in changes]
+        old, new = name_arguments(failed, names), name_arguments(steps[-1], names)
     return Item(
         "remedy",
-        remedy_title(steps, failure),
-        f"It then worked in {candidate.n} of {candidate.tried} episodes",
-        when_to_use=f"after `{fill_holes(shape[-1])}` failed: {failure.replace('_', ' ')}",
-        steps=steps,
+        remedy_title(failed, steps, name, is_usual=candidate.direct < tried),
+        f"{old[0].upper()}{old[1:]} failed ({name}) in {tried} of {tried + candidate.direct} episodes; "
+        f"{new} worked in {n} of {tried}",
+        when_to_use=f"after `{fill_holes(failed)}` failed: {name}",
+        forbids=failed if changes else None,
+        steps=tuple(steps),
         repairs=failure,
         scope="step",
-        **_common_fields(runs, candidate.n, "remedy", (failure, *shape)),
+        # the ids of remedies without changes are those of earlier versions
+        **_common_fields(runs, n, "remedy", (failure, *shape[1:], *(part for change in changes for part in change))),
     )
 
 

@@ -36,7 +36,8 @@ class Item:
     """Executable predicate on a state: the condition of a guardrail, the preconditions of a skill, or the trigger of a
     remedy; see `guardrails.conditions`."""
     forbids: str | None = None
-    """Action pattern of a guardrail: `eat {1}`, `cook {1} in stove`."""
+    """Action pattern of a guardrail: `eat {1}`, `cook {1} in stove`. Of a remedy, the call that fails, if another call
+    replaces it."""
     granularity: Literal["step", "task"] = "step"
     """Guardrails only: refuse an action before it runs ("step"), or a whole plan that contains it ("task")."""
     steps: tuple[str, ...] = ()

@@ -91,15 +91,16 @@ def _rank_items(
 
 
 def _find_remedies(derived: NamespaceCache, steps: Iterable[Hit], masked: Sequence[str]) -> Iterator[Hit]:
-    """Yield the remedies of calls that failed in similar situations, so that the agent need not fail first.
+    """Yield the remedies of calls that were made in similar situations, so that the agent need not fail first.
 
     With admissible actions, the planner repairs a plan when a step of it fails.
     """
-    failed = [hit.what for hit in steps if isinstance(hit.what, Step) and not hit.what.diagnosis.success]
-    for item in derived.remedies if failed else ():
+    actions = {hit.what.action for hit in steps if isinstance(hit.what, Step)}
+    for item in derived.remedies:
         is_good = item.score >= RECALL_FLOOR or item.pinned
-        if is_good and item.id not in masked and any(is_of(item.steps[-1], step.action) for step in failed):
-            yield Hit(item, 1.0, "repairs a call that failed in a similar situation")
+        about = {item.forbids or item.steps[-1], item.steps[-1]}
+        if is_good and item.id not in masked and any(is_of(call, action) for call in about for action in actions):
+            yield Hit(item, 1.0, "repairs a call that was made in a similar situation")
 
 
 def _rank_steps(query: Candidates, derived: NamespaceCache, store: Store) -> tuple[tuple[Hit, ...], int]:

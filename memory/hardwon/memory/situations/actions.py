@@ -7,7 +7,7 @@ words. `bind` tests whether an action matches a pattern, and returns the values 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -277,6 +277,14 @@ def put_values(action: str, values: Mapping[str, str]) -> str:
     lost = {*_WORDS.findall(" ".join(values).lower())} - {*_WORDS.findall(kept.lower())}
     is_whole = all(new in text for new in values.values())
     return start + text if is_whole and not lost & {*_WORDS.findall(text.lower())} else ""
+
+
+def keep_arguments(call: str, names: Collection[str]) -> str:
+    """Return a call with these arguments alone; the whole call if it has none of them."""
+    match, roots = _CALL.fullmatch(call), {name.partition(".")[0] for name in names}
+    texts = _split(match[2]) if match else ()
+    kept = [text.strip() for text in texts if (name := _NAME.match(text)) and name[1] in roots]
+    return f"{match[1]}({', '.join(kept)})" if match and kept else call
 
 
 def _put_in_argument(text: str, values: Mapping[str, str], tool: str) -> str:

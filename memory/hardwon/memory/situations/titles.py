@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from .actions import put_values
+from .actions import keep_arguments, put_values
 from .describe import PARTS, condition_words
 from .keys import SAID, parse_action
 
@@ -44,16 +44,22 @@ WITH_FAILED_VALUES = "with the values that failed before; other values may work"
 def strategy_title(key: str, common: Collection[str] = (), examples: Collection[str] = ()) -> str:
     """Return the title of a strategy that was found under a key of the value table."""
     pattern, *parts = key.split(" | ")
+    # the words of a command name a thing already, so a letter is clearer there
+    names = _name_arguments(pattern) if parse_action(pattern).parts else ()
     clauses: list[str] = []
     # not strict: a key of an unknown form has a title without clauses
     for kind, part in zip(PARTS.get(len(parts) + 1, ()), parts, strict=False):
         match kind:
             case "flags":
-                clauses += _read_flags(part, _find_verb(pattern))
+                clauses += _read_flags(part, _find_verb(pattern), names)
             case "shown":
-                clauses += _read_around(_drop_words(part, common))
+                clauses += _read_around(_drop_words(part, common), names)
+            case "listed":
+                clauses += _read_lists(part)
+            case "told":
+                clauses += _read_notes(part, names)
             case _:
-                clauses += _CLAUSES[kind](part)
+                clauses += _read_counts(part, names)
     action = fill_holes(name_pattern(pattern, examples))
     return f"Prefer `{action}` when {_join(_drop_repeats(clauses, _find_verb(pattern))) or 'you can'}"
 
@@ -113,14 +119,21 @@ def warning_title(pattern: str, condition: Mapping[str, Any], examples: Collecti
 
 
 def skill_title(steps: Sequence[str]) -> str:
-    """Return the title of a skill: its steps, with letters for arguments that vary."""
+    """Return the title of a skill: its steps, with names for arguments that vary."""
     return f"To earn a reward, {list_steps(steps)}"
 
 
-def remedy_title(steps: Sequence[str], failure: str) -> str:
-    """Return the title of a remedy. Its last step is the action that had failed."""
-    *first, action = name_holes(steps)
-    return f"If `{action}` fails ({failure.replace('_', ' ')}), first {_quote(first)}, then try it again"
+def remedy_title(failed: str, steps: Sequence[str], failure: str, *, is_usual: bool) -> str:
+    """Return the title of a remedy: what to do first if the action usually fails, else what to do when it did."""
+    failed, *steps = name_holes([failed, *steps])
+    if is_usual:
+        return f"First {_quote(steps)}"
+    return f"If `{failed}` fails ({failure}), {'first' if len(steps) > 1 else 'then'} {_quote(steps)}"
+
+
+def name_arguments(call: str, names: Collection[str]) -> str:
+    """Return a call with these arguments alone: `refund(to="card")`."""
+    return f"`{fill_holes(keep_arguments(call, names))}`"
 
 
 def list_steps(steps: Sequence[str]) -> str:
@@ -129,18 +142,30 @@ def list_steps(steps: Sequence[str]) -> str:
 
 
 def name_holes(steps: Sequence[str]) -> list[str]:
-    """Return steps with letters for their placeholders.
+    """Return steps with names for their placeholders: those of the parameters of calls, else letters.
 
     In a shape, each step numbers its placeholders from 1 (`open {1}`, `take {1}`). In a generalized skill, they are
     numbered across all steps (`open {1}`, `take {2}`). Pass the generalized steps, so that a letter always means the
     same thing.
     """
-    return [fill_holes(step) for step in steps]
+    names = _name_numbers(steps)
+    return [_HOLE.sub(lambda hole: names.get(hole[1]) or _letter(hole[1]), step) for step in steps]
+
+
+def _name_numbers(steps: Sequence[str]) -> dict[str, str]:
+    """Return the names of placeholders that are whole arguments of calls, by number: `{order}`."""
+    names: dict[str, str] = {}
+    for part in (part for step in steps for part in parse_action(step).parts):
+        if part.name and (hole := _HOLE.fullmatch(part.value)):
+            name = f"{{{part.name.rpartition('.')[2]}}}"
+            # two arguments with the same name differ by their letters
+            names.setdefault(hole[1], _letter(hole[1]) if name in names.values() else name)
+    return names
 
 
 def fill_holes(pattern: str) -> str:
-    """Return a pattern with letters for its placeholders: `put {1} in {2}` becomes `put X in Y`."""
-    return _HOLE.sub(lambda hole: _letter(hole[1]), pattern)
+    """Return a pattern with names for its placeholders: `put {1} in {2}` becomes `put X in Y`."""
+    return name_holes([pattern])[0]
 
 
 def _quote(steps: Iterable[str]) -> str:
@@ -176,10 +201,12 @@ def _when(condition: Mapping[str, Any], pattern: str) -> str:
 
 
 def _name_arguments(pattern: str) -> list[str]:
-    """Return the names of a pattern's arguments: their words, or a letter if one is empty or has a placeholder."""
+    """Return the names of a pattern's arguments: their words, their parameter, or a letter."""
     # an empty argument of a command is marked while the pattern is parsed: otherwise, the next one takes its number
     slots = [slot.replace(_PLACEHOLDER, "").strip() for slot in parse_action(_EMPTY.sub(_PLACEHOLDER, pattern)).slots]
-    return [_letter(str(number)) if not slot or _HOLE.search(slot) else slot for number, slot in enumerate(slots, 1)]
+    named = _name_numbers([pattern])
+    letters = [named.get(slot.strip("{}"), _letter(str(number))) for number, slot in enumerate(slots, 1)]
+    return [name if not slot or _HOLE.search(slot) else slot for slot, name in zip(slots, letters, strict=True)]
 
 
 def _name(number: str, names: Sequence[str]) -> str:
@@ -188,27 +215,27 @@ def _name(number: str, names: Sequence[str]) -> str:
     return names[at] if 0 <= at < len(names) else _letter(number)
 
 
-def _read_counts(part: str) -> list[str]:
+def _read_counts(part: str, names: Sequence[str]) -> list[str]:
     """Return clauses about the tries in this state, or a word of the notes in a key with two parts."""
     tries = _COUNTS.fullmatch(part)
     if tries is None:
-        return _read_notes(part)
+        return _read_notes(part, names)
     return [_TRIES.get(tries[1], part) + _FOLLOWS.get(tries[2], "")]
 
 
-def _read_flags(part: str, verb: str) -> list[str]:
+def _read_flags(part: str, verb: str, names: Sequence[str]) -> list[str]:
     """Return clauses about the flags of the arguments."""
     clauses = []
     for flag in part.split():
         number, _, marks = flag.partition(":")
         if marks:
-            clauses += [_read_mark(mark, number, verb) for mark in marks.split(",")]
+            clauses += [_read_mark(mark, number, verb, names) for mark in marks.split(",")]
         elif flag == SAID:
             clauses.append("the text names this very action")
     return clauses
 
 
-def _read_mark(mark: str, number: str, verb: str, names: Sequence[str] = ()) -> str:
+def _read_mark(mark: str, number: str, verb: str, names: Sequence[str]) -> str:
     """Return the clause about one flag of an argument."""
     name = _name(number, names)
     return _MARKS[mark].format(name=name, verb=verb) if mark in _MARKS else f"{name} is in the {mark}"
@@ -266,10 +293,3 @@ def _words(text: str) -> str:
 def _join(parts: Sequence[str]) -> str:
     """Return the parts joined by commas and a final "and"."""
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
-
-
-_CLAUSES = {
-    "counts": _read_counts,
-    "listed": _read_lists,
-    "told": _read_notes,
-}

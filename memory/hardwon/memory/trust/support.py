@@ -231,7 +231,7 @@ class Support:
 
     def has_doubtful_names(self, item: Item) -> bool:
         """Return whether an action of a rule-made item has a name that may not be shown."""
-        actions = (item.forbids,) if item.forbids else item.steps
+        actions = (*filter(None, [item.forbids]), *item.steps)
         return any(self._find_doubtful_names(action, self._find_tool(action)) for action in actions)
 
     def _find_doubtful_names(self, action: str, tool: _Tool) -> frozenset[str]:
@@ -253,7 +253,7 @@ class Support:
             if len({_party_of(writer) for (writer,) in writers}) < PARTIES:
                 return False
         task = evidence[-1][1] if evidence else ""
-        for action in (item.forbids,) if item.forbids else item.steps:
+        for action in (*filter(None, [item.forbids]), *item.steps):
             chosen = find_chosen_words(action)
             named = chosen.union(slot for slot in parse_action(action).slots if not HOLE.fullmatch(slot))
             if named:

@@ -18,7 +18,8 @@ from hardwon.memory.guardrails.conditions import matches
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
 
-from .rendering import Visible, render_estimates, render_item, render_steps, render_unlisted
+from .coverage import Coverage, find_done
+from .rendering import Visible, list_actions, render_estimates, render_item, render_steps, render_unlisted
 
 Occasion = Literal["start", "situation", "trouble"]
 """Why guidance runs: the episode begins, its situation is new, or the last step was diagnosed as trouble."""
@@ -128,16 +129,27 @@ class HintLine:
 
 
 def lines_of(
-    recollection: Recollection, state: State | None = None, actions: Sequence[str] = (), *, everything: bool = False
+    recollection: Recollection,
+    state: State | None = None,
+    actions: Sequence[str] = (),
+    *,
+    history: Sequence[Step] = (),
+    everything: bool = False,
 ) -> list[HintLine]:
     """Return lines for items, guardrails and the outcomes of similar steps, without forbidden actions.
 
+    What the run has done is left out, and so is what a remedy says better; `history` has the steps of the run.
     Actions that were rewarded come before the return of others: a reader with little time takes the first.
     """
     visible = Visible(state, actions, everything=everything)
     items = [hit.what for hit in recollection.items if isinstance(hit.what, Item)]
     steps = [hit.what for hit in recollection.steps if isinstance(hit.what, Step)]
-    usable = [item for item in items if not (item.steps and _is_forbidden(item.steps[0], recollection))]
+    coverage = Coverage(items, find_done(state, history))
+    usable = [
+        item for item in items
+        if not (item.steps and _is_forbidden(item.steps[0], recollection))
+        and coverage.needs_item(item, list_actions(item))
+    ]  # fmt: skip
     estimates = {a: e for a, e in recollection.estimates.items() if not _is_forbidden(a, recollection)}
     outcomes = {a: o for a, o in recollection.outcomes.items() if not _is_forbidden(a, recollection)}
     unlisted = {action: outcome for action, outcome in outcomes.items() if action not in recollection.estimates}
@@ -157,7 +169,9 @@ def lines_of(
         *(HintLine(text, step_ids=ids) for _, text, ids in compared),
         *(
             HintLine(line, step_ids=ids)
-            for line, ids in render_steps((s for s in similar if not _is_forbidden(s.action, recollection)), visible)
+            for line, ids in render_steps(
+                (s for s in similar if not _is_forbidden(s.action, recollection)), visible, coverage.needs_step
+            )
         ),
     ]
     return [line for line in lines if line.text]
@@ -177,7 +191,7 @@ class RetrievalGuidance:
 
     def propose(self, context: Context) -> Hint | None:
         """Return everything that was recalled as a hint, or None if nothing was."""
-        lines = lines_of(context.recollection, context.state, context.actions)
+        lines = lines_of(context.recollection, context.state, context.actions, history=context.history)
         return hint_of(lines) if lines else None
 
 

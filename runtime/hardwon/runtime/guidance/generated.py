@@ -69,7 +69,7 @@ class PromptedGuidance:
 
     def propose(self, context: Context) -> Hint | None:
         """Return the model's hint; without recalled experience and trouble, return None without calling the model."""
-        lines = lines_of(context.recollection, context.state, context.actions)
+        lines = lines_of(context.recollection, context.state, context.actions, history=context.history)
         if not lines and not context.replan:
             return None
         answer = self._model.ask(

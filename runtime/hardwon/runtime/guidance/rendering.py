@@ -7,31 +7,27 @@ replaces it, as in `refund(order={order})`. An action without holes is shown exa
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
 from operator import itemgetter
 
 from hardwon.memory import Estimate, Item, Outcome, State, Step
-from hardwon.memory.situations.actions import ParsedAction, fill, parse_action, put_values
+from hardwon.memory.situations.actions import ParsedAction, parse_action, put_values
 from hardwon.memory.situations.commands import looks_like_shell
 from hardwon.memory.situations.refinements import names_all_things
 from hardwon.memory.situations.scripts import split_words
-from hardwon.memory.situations.titles import WITH_FAILED_VALUES
+from hardwon.memory.situations.titles import WITH_FAILED_VALUES, name_holes
 from hardwon.memory.trust.instructions import instruction_in
 from hardwon.memory.trust.testimony import REQUESTS, find_chosen_words, find_names, form_of
+from hardwon.memory.upkeep.write_buffer import DISCOUNT
 
 BEST, WORST = 3, 2
 """Admissible actions of which the past return is shown: the most with the highest and with the lowest."""
-LONGEST_VALUE = 3
-"""Number of words of a call's value that a lesson keeps; a longer text is a message of its request."""
-_TOKEN = re.compile(r"[^\s\"'(),=]+")
 _HOLE = re.compile(r"\{(\d+)\}")
 _NAMED_HOLE = re.compile(r"\{[^{}\s]+\}")
 """A hole with a number or with the name of a parameter."""
 _QUOTED = re.compile(r"`([^`]*)`")
-_NUMBERED = re.compile(r"([^\W\d_]+(?: [^\W\d_]+)*) \d+")
-"""A thing with a number, such as `apple 2`."""
-_COUNT = re.compile(r"(?<=[^\W\d_]) \d+")
 
 
 class Visible:
@@ -123,6 +119,8 @@ class StepGroup:
     n: int = 0
     returns: float = 0.0
     """Sum of the returns."""
+    won: int | None = 0
+    """Number of the steps whose task succeeded; None if outcomes were graded."""
     ids: list[int] = field(default_factory=list)
 
     @property
@@ -133,7 +131,10 @@ class StepGroup:
     def describe(self, among: int) -> str:
         """Return the line of the group."""
         count = _count(self.n) if self.n == among else f"{self.n} of {among} similar situations"
-        return f"- in {count}, `{self.action}` {self.outcome or _describe_return(self.mean, self.n)}"
+        if self.outcome or self.won is None or not parse_action(self.action).template.endswith(")"):
+            return f"- in {count}, `{self.action}` {self.outcome or _describe_return(self.mean, self.n)}"
+        rest = "" if self.won == self.n else f"; the task succeeded in {self.won} of {self.n}"
+        return f"- `{self.action}` worked in {self.n} of {among} similar situations{rest}"
 
 
 def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
@@ -151,13 +152,29 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
         ids = list(step.why.similar or ()) if step.id is None else [step.id]
         group.n += max(1, len(ids))
         group.returns += max(1, len(ids)) * (step.return_to_go or 0.0)
+        won = _count_won(step)
+        group.won = None if won is None or group.won is None else group.won + won
         group.ids += ids
     return list(groups.values())
 
 
-def render_steps(steps: Iterable[Step], visible: Visible) -> list[tuple[str, tuple[int, ...]]]:
+def _count_won(step: Step) -> int | None:
+    """Return how many of the steps that a step stands for were part of a success; None if outcomes were graded."""
+    if step.id is None and step.why.similar:
+        return None if step.why.failed is None else len(step.why.similar) - step.why.failed
+    value = step.return_to_go or 0.0
+    steps_to_go = log(value, DISCOUNT) if value > 0 else 0.0  # a success is worth 1, discounted by the steps to it
+    return None if value < 0 or abs(steps_to_go - round(steps_to_go)) > 1e-6 else int(value > 0)
+
+
+def render_steps(
+    steps: Iterable[Step],
+    visible: Visible,
+    needs_step: Callable[[str, str | None], bool] = lambda action, message: True,
+) -> list[tuple[str, tuple[int, ...]]]:
     """Return one line, with the step ids, for all steps with the same action and outcome, in order of appearance.
 
+    An action, with its message if it failed, has a line if `needs_step` says so.
     A success of which only the verb would remain is left out. The successes of an action that also failed are part of
     the count of its failures: a return beside a failure would recommend the action as it is. Steps from untrusted
     sources get lines of their own without ids, at the end.
@@ -168,7 +185,11 @@ def render_steps(steps: Iterable[Step], visible: Visible) -> list[tuple[str, tup
     failed, among = {group.action for group in groups if group.outcome}, Counter[str]()
     for group in groups:
         among[group.action] += group.n
-    lines = (g for g in groups if g.outcome or (g.action not in failed and _says_something(g.action)))
+    lines = (
+        group for group in groups
+        if (group.outcome or (group.action not in failed and _says_something(group.action)))
+        and needs_step(group.action, group.message if group.outcome else None)
+    )  # fmt: skip
     return [*((group.describe(among[group.action]), tuple(group.ids)) for group in lines), *untrusted]
 
 
@@ -254,63 +275,6 @@ def _describe_failure(step: Step) -> tuple[str, str]:
     return f"failed ({step.diagnosis.failure.value}): {message}".rstrip(": "), message
 
 
-def render_lesson(step: Step, preparation: Sequence[Step] = ()) -> str:
-    """Return what a step teaches as a line for other tasks, such as `put milk in fridge: rewarded`; empty if nothing.
-
-    Words are kept, because knowledge about kinds of things is what carries over: `put apple 2 in fridge 1` is about an
-    apple and a fridge. Values with digits or signs, such as numbers of orders and addresses, and the longer texts of
-    calls become named holes.
-    """
-    action = _render_kinds(step.action)
-    # The message is left out: a single episode does not show which of its words are everybody's.
-    outcome = "" if step.diagnosis.success else f"failed ({step.diagnosis.failure.value})"
-    result = outcome or (("rewarded" if step.reward > 0 else "punished") if step.reward else "")
-    if not action or not result:
-        return ""
-    before = dict.fromkeys(text for each in preparation if (text := _render_form(each.action)) and text != action)
-    return f"{', then '.join((*before, action))}: {result}"
-
-
-def _render_kinds(action: str) -> str:
-    """Return an action with kinds of things instead of numbered ones, and holes for ids; empty if it gives orders."""
-    text = " ".join(action.split())
-    parsed = parse_action(text)
-    if not parsed.parts and any(map(_NUMBERED.fullmatch, parsed.slots)):
-        text = fill(parsed.template, [_COUNT.sub("", slot) for slot in parsed.slots])
-    return _drop_orders(generalize_action(text, _show_words(text)))
-
-
-def _render_form(action: str) -> str:
-    """Return an action with kinds of things, or a call with holes for all its values; empty if it gives orders."""
-    text = " ".join(action.split())
-    return _drop_orders(generalize_action(text, Visible(None))) if _is_call(text) else _render_kinds(text)
-
-
-def _drop_orders(action: str) -> str:
-    """Return an action on one line, or nothing if it gives orders: names in JSON may be any text."""
-    return "" if instruction_in(action) else " ".join(action.split())
-
-
-def _is_call(action: str) -> bool:
-    """Return whether an action is a call or a shell command, whose values are those of its request."""
-    return bool(parse_action(action).parts) or looks_like_shell(action)
-
-
-def _show_words(action: str) -> Visible:
-    """Return a view of the words of an action without values that have digits or signs or are the text of a call."""
-    parsed, is_call = parse_action(action), _is_call(action)
-    short = [slot for slot in parsed.slots if not is_call or len(slot.split()) <= LONGEST_VALUE]
-    tokens = _TOKEN.findall(" ".join((parsed.template, *short)))
-    return Visible(State(" ".join(token for token in tokens if not re.search(r"[\d@_]", token))))
-
-
-def _collect_request_text(step: Step) -> str:
-    """Return all text of a step's request, its state and action, in lower case."""
-    pre = step.pre
-    texts = (pre.task, pre.observation, pre.feedback, pre.location, *pre.notes, str(dict(pre.facts)), step.action)
-    return "\n".join(texts).lower()
-
-
 def _render_untrusted(step: Step) -> str:
     """Return the line for an untrusted step: the form of its action, with counts."""
     episodes, failed = step.why.episodes or 1, step.why.failed or 0
@@ -328,7 +292,7 @@ def render_item(item: Item, visible: Visible) -> str:
     would hold for everything.
     """
     general = describe_item(item, visible)
-    if general and not any(_says_something(generalize_action(a, visible)) for a in _list_actions(item)):
+    if general and not any(_says_something(generalize_action(a, visible)) for a in list_actions(item)):
         return ""
     text = general or f"{item.title}. {item.body}".rstrip()
     unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
@@ -343,9 +307,9 @@ def describe_item(item: Item, visible: Visible) -> str:
     return _generalize_item(item, visible) if item.source == "experience" and item.episodes < REQUESTS else ""
 
 
-def _list_actions(item: Item) -> list[str]:
+def list_actions(item: Item) -> list[str]:
     """Return the actions that an item is about."""
-    return [item.forbids] if item.forbids else list(item.steps) or _QUOTED.findall(item.title)[:1]
+    return [*filter(None, [item.forbids]), *item.steps] or _QUOTED.findall(item.title)[:1]
 
 
 def _says_something(action: str) -> bool:
@@ -359,14 +323,23 @@ def _lost_value(action: str, general: str) -> bool:
     return len(_NAMED_HOLE.findall(general)) > len(_NAMED_HOLE.findall(action))
 
 
+def _join_actions(actions: Sequence[str]) -> str:
+    """Return actions in backquotes, in order."""
+    return ", then ".join(f"`{action}`" for action in actions)
+
+
 def _generalize_item(item: Item, visible: Visible) -> str:
-    actions = _list_actions(item)
+    actions = list_actions(item)
     general = [generalize_action(action, visible) for action in actions]
-    rendered = ", then ".join(f"`{action}`" for action in general)
+    rendered = _join_actions(general)
     # A sentence about the bare form would read as a ban of the whole tool.
     failing = WITH_FAILED_VALUES if any(map(_lost_value, actions, general)) else "in such a situation"
     if item.kind == "guardrail":
         return f"Do not {rendered} {failing}."
     if item.kind == "warning":
         return f"{rendered} mostly fails {failing}."
+    if item.kind == "remedy":
+        failed, *repair = name_holes(general if item.forbids else [general[-1], *general])
+        worked = "other values" if item.forbids and repair == [failed] else _join_actions(repair)
+        return f"After `{failed}` failed, {worked} worked."
     return f"{rendered} paid in such a situation."

@@ -110,19 +110,25 @@ def _suggest_remedies(plan: Plan, context: Context, items: Sequence[Item]) -> It
         and item.repairs == failed.diagnosis.failure
         and item.steps
         and item.id not in tried
-        and (item.source != "experience" or item.condition is not None or matches(item.steps[-1], failed.action))
+        and (item.source != "experience" or item.condition is not None or _is_about(item, failed.action))
     ]
-    for item in sorted(fitting, key=lambda item: not matches(item.steps[-1], failed.action)):
-        repair = build_steps(item, plan.following)
-        if matches(item.steps[-1], failed.action):
-            repair = tuple(fill_holes(step, bind_holes(item.steps[-1], failed.action)) for step in repair)
-        yield (*repair, *(_drop_repaired(plan, repair) if item.scope == "step" else ()))
+    for item in sorted(fitting, key=lambda item: not _is_about(item, failed.action)):
+        repair, repaired = build_steps(item, plan.following), item.forbids or item.steps[-1]
+        if _is_about(item, failed.action):
+            repair = tuple(fill_holes(step, bind_holes(repaired, failed.action)) for step in repair)
+        last = failed.action if item.forbids else repair[-1].action
+        yield (*repair, *(_drop_repaired(plan, last) if item.scope == "step" else ()))
 
 
-def _drop_repaired(plan: Plan, repair: Sequence[PlannedStep]) -> tuple[PlannedStep, ...]:
-    """Return the pending steps after a repair, without the failed step if the repair ends with it."""
+def _is_about(item: Item, action: str) -> bool:
+    """Return whether a remedy makes this action work."""
+    return matches(item.forbids or item.steps[-1], action)
+
+
+def _drop_repaired(plan: Plan, repaired: str) -> tuple[PlannedStep, ...]:
+    """Return the pending steps after a repair, without the failed step if the repair replaces it or ends with it."""
     pending = plan.open
-    return pending[1:] if pending and matches(pending[0].action, repair[-1].action) else pending
+    return pending[1:] if pending and matches(pending[0].action, repaired) else pending
 
 
 def _suggest_skills(plan: Plan, items: Sequence[Item]) -> Iterator[tuple[PlannedStep, ...]]:

@@ -34,7 +34,7 @@ def test_the_hint_of_functions_names_what_made_a_call_work(library):
     hints = [FunctionEpisode(library, "Refund order A-77.").hint for _ in range(12)]
     hint = max(hints, key=len)
     assert "`refund(order={order})` failed (tool_error)" in hint
-    assert 'If `refund(order=X)` fails (tool error), first `verify(customer="Ada")`' in hint
+    assert 'First `verify(customer="Ada")`, then `refund(order={order})`. Without that, it failed' in hint
     assert not [
         line for line in hint.splitlines() if line.startswith("- in") and "`refund" in line and "return" in line
     ]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from hardwon.memory import Step, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
-from hardwon.runtime.guidance.rendering import render_lesson
+from hardwon.runtime.guidance.lessons import render_lesson
 from hardwon.runtime.teams.sharing import build_key, shorten
 from hardwon.runtime.teams.sharing_policy import SharingInput as SharedStep
 from hardwon.trainers.algorithms.samples import Ids

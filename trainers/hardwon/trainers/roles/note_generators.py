@@ -19,7 +19,7 @@ from hardwon.memory import Item, State, Step, Trajectory
 from hardwon.memory.learning.extraction import MAX_OPERATIONS
 from hardwon.memory.learning.skill_mining import find_preparation, without_circles
 from hardwon.memory.records import Add, Kind, Operation, Return, Update
-from hardwon.runtime.guidance.rendering import render_lesson
+from hardwon.runtime.guidance.lessons import render_lesson
 from hardwon.trainers.algorithms.outcomes import name_outcome
 from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
 from hardwon.trainers.engines.base import Completion, Engine, Request

@@ -154,7 +154,7 @@ class Speaker:
 
 def query_of(context: Context) -> tuple[GuideQuery, tuple[HintLine, ...]] | None:
     """Return what a guide is asked about a recollection, with its lines; None if nothing was recalled."""
-    lines = tuple(lines_of(context.recollection, context.state, context.actions))
+    lines = tuple(lines_of(context.recollection, context.state, context.actions, history=context.history))
     texts = tuple(dict.fromkeys(line.text for line in lines))
     return (GuideQuery(context.state, texts, texts), lines) if lines else None
 
