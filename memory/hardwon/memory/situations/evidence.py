@@ -11,8 +11,9 @@ something else is done, and a guardrail can state this for new calls, too. With 
 waiting it is not true, and the counts show it.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 
 from hardwon.memory.records import Failure
 
@@ -27,8 +28,7 @@ _NEVER_RAN = frozenset({Failure.BLOCKED, Failure.UNAVAILABLE, Failure.POLICY_ERR
 """Failures that do not show whether the same call would fail again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Evidence of one step about its call."""
 
     bad: bool
@@ -95,10 +95,11 @@ def call_key(pattern: str) -> str:
     return pattern if pattern == parse_action(pattern).template else f"{GUARD_MARK}{pattern}"
 
 
-def call_keys(action: str) -> list[str]:
+@lru_cache(maxsize=8192)
+def call_keys(action: str) -> tuple[str, ...]:
     """Return the keys that count this call: with its arguments, and with a placeholder for the first one."""
     patterns = (pattern_of(action, keep_first=True), pattern_of(action))
-    return [key for key in map(call_key, dict.fromkeys(patterns)) if key.startswith(GUARD_MARK)]
+    return tuple(key for key in map(call_key, dict.fromkeys(patterns)) if key.startswith(GUARD_MARK))
 
 
 def facts_of(keys: Iterable[str], action: str) -> tuple[str, ...]:
@@ -122,8 +123,10 @@ def fact_key(pattern: str, fact: str) -> str:
     return f"{GUARD_MARK}{pattern} @ given {fact}"
 
 
-def fact_keys(action: str, facts: Iterable[str]) -> list[str]:
+def fact_keys(action: str, facts: Collection[str]) -> list[str]:
     """Return the keys that count this call in the states that share one of these facts."""
+    if not facts:
+        return []
     patterns = dict.fromkeys((parse_action(action).template, pattern_of(action)))
     return [fact_key(pattern, fact) for pattern in patterns for fact in facts]
 

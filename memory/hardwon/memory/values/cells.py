@@ -16,6 +16,7 @@ MEMORY = 50
 """Number of steps in the moving mean; older steps fade, so returns of a weaker policy do not linger."""
 SPREAD = 0.02
 """Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
+_PRIOR = 2 * SPREAD
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
 MADE = f"cells 13 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
@@ -66,29 +67,31 @@ class Cell:
         self, value: float, step_id: int, action: str = "", *, bad: bool = False, lost: bool = False, episode: int = 0
     ) -> None:
         """Add one step."""
-        is_new = not self.episodes or episode != self.last_in
-        self.episodes += is_new
-        self.last_in = episode
-        self.update(value)
-        self.precision = compute_precision(min(self.n, MEMORY), self.variance)
+        is_new = episode != self.last_in or not self.episodes
+        if is_new:
+            self.episodes += 1
+            self.last_in = episode
+        # every key of every step comes here, so a mean and its spread have no function of their own
+        n = self.n = self.n + 1
+        n = n if n < MEMORY else MEMORY  # Welford's update, exponential once MEMORY steps are reached
+        error = value - self.mean
+        mean = self.mean = self.mean + error / n
+        variance = self.variance + (error * (value - mean) - self.variance) / n
+        self.variance = variance
+        self.precision = n * (n + 2) / (variance * n + _PRIOR)
         self.total += value
         self.squares += value * value
-        self.steps.append(step_id)
-        del self.steps[:-SAMPLES]
+        steps = self.steps
+        steps.append(step_id)
+        if len(steps) > SAMPLES:
+            del steps[0]
         if bad:
             self.bad += 1
             self.lost += lost
             self.several_bad |= self.bad_action not in ("", action)
             self.bad_action = action
-        self._count_episode(step_id, bad, is_new)
-
-    def update(self, value: float) -> None:
-        """Add a value to the moving mean alone."""
-        self.n += 1
-        remembered = min(self.n, MEMORY)  # Welford's update, exponential once MEMORY steps are reached
-        error = value - self.mean
-        self.mean += error / remembered
-        self.variance += (error * (value - self.mean) - self.variance) / remembered
+        if bad or self.streak:
+            self._count_episode(step_id, bad, is_new)
 
     def _count_episode(self, step_id: int, bad: bool, is_new: bool) -> None:
         """Count the episode of a step as failed for as long as each of its steps is bad."""
@@ -109,7 +112,7 @@ class Cell:
 
 def compute_precision(n: int, variance: float) -> float:
     """Return the number of steps over their variance, which includes two prior steps of SPREAD and so is never 0."""
-    return n * (n + 2) / (variance * n + 2 * SPREAD)
+    return n * (n + 2) / (variance * n + _PRIOR)
 
 
 def leave_out(of_action: Cell, word: Cell) -> Cell | None:

@@ -47,7 +47,8 @@ class Gains:
         self._find = find
         self._create = create
         self._priors: dict[str, float | None] = {}
-        self._names: dict[str, list[tuple[str, float]]] = {}
+        self._cells: dict[str, list[tuple[float, Cell]]] = {}
+        """By group, the cells of all priors, once a step was filed."""
 
     def find_prior(self, key: str, prefix: str = "") -> float | None:
         """Return the prior with which a refinement counts; None if it does not."""
@@ -58,35 +59,41 @@ class Gains:
 
     def _select_prior(self, group: str) -> float | None:
         most, chosen = 0.0, None
-        for name, prior in self._name_cells(group):
-            cell = self._find(name)
-            if cell is None or cell.n < LEAST_PREDICTIONS or cell.mean <= most:
+        for prior in PRIORS:
+            gains = self._find(_name_cell(group, prior))
+            if gains is None or gains.n < LEAST_PREDICTIONS or gains.mean <= most:
                 continue
-            if cell.mean > DOUBTS * sqrt(cell.variance / min(cell.n, MEMORY)):
-                most, chosen = cell.mean, prior
+            if gains.mean > DOUBTS * sqrt(gains.variance / min(gains.n, MEMORY)):
+                most, chosen = gains.mean, prior
         return chosen
 
-    def predict(self, key: str, cell: Cell, expected: float, prefix: str = "") -> float:
-        """Return the prediction of a refinement, given the one before it, as far as it counts."""
-        prior = self.find_prior(key, prefix)
-        return expected if prior is None else shrink(cell, expected, prior)
+    def learn(self, key: str, cell: Cell, expected: float, value: float, prefix: str = "") -> float:
+        """Add the gains of predicting a return, and return the prediction of the refinement.
 
-    def add(self, key: str, cell: Cell, expected: float, value: float, prefix: str = "") -> None:
-        """Add the gains of predicting a return, given the cell of the refinement before the step is filed."""
+        `cell` is that of the refinement before the step is filed, and `expected` the prediction before it.
+        """
         group = prefix + _name_group(key)
-        before = (value - expected) ** 2
-        for name, prior in self._name_cells(group):
-            gains = self._find(name) or self._create(name)
-            gains.update(before - (value - shrink(cell, expected, prior)) ** 2)
-        self._priors.pop(group, None)
+        if (cells := self._cells.get(group)) is None:
+            names = {prior: _name_cell(group, prior) for prior in PRIORS}
+            cells = [(prior, self._find(name) or self._create(name)) for prior, name in names.items()]
+            self._cells[group] = cells
+        episodes, error = cell.episodes, (value - expected) ** 2
+        total = episodes * cell.mean
+        most, chosen, predicted = 0.0, None, expected
+        for prior, gains in cells:
+            shrunk = (total + prior * expected) / (episodes + prior)
+            gain = error - (value - shrunk) ** 2
+            n = gains.n = gains.n + 1
+            n = n if n < MEMORY else MEMORY  # as in `Cell.add`, of which a gain needs only the mean and the variance
+            away = gain - gains.mean
+            mean = gains.mean = gains.mean + away / n
+            variance = gains.variance = gains.variance + (away * (gain - mean) - gains.variance) / n
+            if mean > most and n >= LEAST_PREDICTIONS and mean > DOUBTS * sqrt(variance / n):
+                most, chosen, predicted = mean, prior, shrunk
+        self._priors[group] = chosen
+        return predicted
 
-    def _name_cells(self, group: str) -> list[tuple[str, float]]:
-        """Return the keys of the cells with the gains of a group, each with its prior."""
-        if group not in self._names:
-            self._names[group] = [(f"~{group} {prior:g}", prior) for prior in PRIORS]
-        return self._names[group]
 
-
-def shrink(cell: Cell, expected: float, prior: float) -> float:
-    """Return the mean of a cell, moved towards an expectation that counts as a number of episodes."""
-    return (cell.episodes * cell.mean + prior * expected) / (cell.episodes + prior)
+def _name_cell(group: str, prior: float) -> str:
+    """Return the key of the cell with the gains of a prior."""
+    return f"~{group} {prior:g}"

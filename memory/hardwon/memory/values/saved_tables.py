@@ -7,7 +7,7 @@ import json
 import logging
 import zlib
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 from hardwon.memory.records import bounded
@@ -22,7 +22,7 @@ from hardwon.memory.situations.evidence import (
     facts_of,
 )
 from hardwon.memory.situations.keys import GUARD_MARK
-from hardwon.memory.situations.note_keys import complete_told, is_about_notes
+from hardwon.memory.situations.note_keys import complete_told, find_told_action, is_about_notes
 from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, CacheFile, due
 from hardwon.memory.storage.counted import COUNTED_STEPS, TRUSTED, find_counted_writers
 from hardwon.memory.storage.database import Store
@@ -143,19 +143,22 @@ class FiledValues:
             f"WHERE {plus}namespace = ? AND id > ? AND id <= ? {self._counted}ORDER BY id LIMIT ?"
         )
         texts: dict[int, str] = {}
+        note_words: set[str] = set()
         while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
             # Evidence of a step depends on other steps of its episode, so a batch must not split one.
             rows = _whole_episodes(rows)
             ids_of_steps = _parse_key_ids(rows)
-            unknown = sorted({number for numbers in ids_of_steps for number in numbers if number not in texts})
-            texts.update(self._store.rows(_KEYS, (json.dumps(unknown),)))
-            filed = [[texts[number] for number in numbers if number in texts] for numbers in ids_of_steps]
+            unknown = sorted(set(chain.from_iterable(ids_of_steps)).difference(texts))
+            texts.update(new := dict(self._store.rows(_KEYS, (json.dumps(unknown),))))
+            note_words.update(filter(find_told_action, new.values()))
+            filed = [[text for text in map(texts.get, numbers) if text is not None] for numbers in ids_of_steps]
             facts = [facts_of(keys, row[4]) for keys, row in zip(filed, rows, strict=True)]
             for step_keys, step_facts, (step_id, _, value, _, action, episode), evidence in zip(
                 filed, facts, rows, _judge_steps(rows, facts), strict=True
             ):
                 world = self._worlds.of(episode) if self._worlds is not None else None
-                keys = self._select_keys(step_keys, action, world, evidence, step_facts)
+                keys = step_keys if note_words.isdisjoint(step_keys) else complete_told(step_keys)
+                keys = self._select_keys(keys, action, world, evidence, step_facts)
                 value = bounded(value)  # older files may hold unbounded returns
                 values.add(
                     keys,
@@ -186,9 +189,7 @@ class FiledValues:
 
         An outage has no keys that count failures or what notes told: it says nothing of what was right.
         """
-        if evidence.counts:
-            keys = complete_told(keys)
-        else:
+        if not evidence.counts:
             keys = [key for key in keys if not key.startswith(GUARD_MARK) and not is_about_notes(key)]
         if self._worlds is None:
             return [*keys, *call_keys(action), *fact_keys(action, facts)] if keys and evidence.counts else keys

@@ -83,19 +83,18 @@ class ValueTable:
     ) -> None:
         """File one step under all its keys, each with the prefix."""
         expected: float | None = None
+        find, touched = self._cells.get, self._touched
         for key in keys:
             name = prefix + key
-            cell = self.cell(name)
-            if cell is None:
+            if (cell := find(name)) is None and (self._stored is None or (cell := self.cell(name)) is None):
                 cell = self._create(name)
             elif not key.startswith(REFINED):
                 expected = cell.mean
             elif expected is not None and cell.last_in != episode:  # an episode must not predict itself
-                self._gains.add(key, cell, expected, value, prefix)
-                expected = self._gains.predict(key, cell, expected, prefix)
+                expected = self._gains.learn(key, cell, expected, value, prefix)
             cell.add(value, step_id, action, bad=bad, lost=lost, episode=episode)
-            if self._touched is not None:
-                self._touched[name] = None
+            if touched is not None:
+                touched[name] = None
 
     def _create(self, key: str) -> Cell:
         """Add an empty cell."""
