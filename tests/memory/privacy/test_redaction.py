@@ -337,7 +337,7 @@ def test_a_match_that_is_no_secret_does_not_hide_a_later_one():
     def judge(match):
         return (match.start(), match.end(), "_") if match.start() else None
 
-    assert _replaced("XaXbX", re.compile("X"), judge) == "Xa_b_"
+    assert _replaced("XaXbX", re.compile("X"), judge, "XaXbX") == "Xa_b_"
 
 
 NAMED = f"ghp_{BODY}9a"

@@ -16,8 +16,8 @@ object.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
-from operator import is_
+from functools import lru_cache, partial
+from operator import is_, ne
 from typing import Any, TypeVar
 
 from hardwon.memory.reasons import Reasons
@@ -28,12 +28,17 @@ from .secret_fields import PINS, is_pin, is_typed, kind_of, may_hold_fields, red
 from .secret_forms import NAMES, VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
 from .secret_phrases import is_mixed, may_hold_phrases, redact_phrases, unmix
 from .secret_places import may_hold_places, redact_beside_ids, redact_places
+from .secret_tables import redact_tables
 from .secret_values import find_named, find_neighbors
 
 SHORTEST = 6
 """Length of the shortest secret that a form matches: `a@b.de`."""
 RUN = 16
 """Minimum run of letters, digits, `_` and `-` in every token that is recognized by its prefix."""
+RANDOM = 30
+"""Minimum number of random letters and digits after the name of a vendor. Ids have fewer."""
+CHANGES = 0.42
+"""Share of the characters after which a random text changes between small letters, capitals and digits."""
 CARD = 13
 """Number of digits of the shortest card number."""
 MORE_TIMES = 8
@@ -73,18 +78,22 @@ _KEY = re.compile(
     + r"|[0-9]{8,10}:AA[\w-]{33}(?![\w-]))",
     re.A,
 )
+_PREFIXED = re.compile(
+    rf"{_START}(?!sha\d)[a-z][a-z0-9]{{1,11}}(?:[_-][a-z0-9]{{1,8}}){{0,2}}[_-](?P<random>[A-Za-z0-9]{{{RANDOM},}}+)(?![\w-])",
+    re.A,
+)
+"""Tokens of any vendor that names itself at their beginning, as GitHub began to."""
 _JWT = re.compile(rf"{_START}eyJ[\w-]{{10,}}+\.[\w-]{{10,}}+(?:\.[\w-]*+){{0,3}}", re.A)
 _DOTTED = re.compile(rf"{_START}(?:SG\.[\w-]{{16,}}+\.[\w-]{{16,}}+|ya29\.[\w-]{{20,}}+|hv[sb]\.[\w-]{{20,}}+)", re.A)
 _WEBHOOK = re.compile(r"(?<=hooks\.slack\.com/services/)[\w/]{20,}+", re.A)
+_KEY_BLOCK = r"(?:[A-Za-z0-9]++ )*(?:PRIVATE KEY(?: BLOCK)?|Static key V1)"
 _PRIVATE_KEY = re.compile(
-    r"-----BEGIN (?:[A-Z0-9]++ )*PRIVATE KEY(?: BLOCK)?-----"
-    r"(?:[^-]*+(?:-(?!----(?:BEGIN|END))[^-]*+)*+-----END (?:[A-Z0-9]++ )*PRIVATE KEY(?: BLOCK)?-----"
+    rf"----[- ]BEGIN {_KEY_BLOCK} ?-----?"
+    rf"(?:[^-]*+(?:-(?!---[- ](?:BEGIN|END))[^-]*+)*+----[- ]END {_KEY_BLOCK} ?-----?"
     r"|(?:[\s\\]*+[\w+/=]{16,}+)*+)"
 )
 _URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@\"'<>\[]*+:)(?!\[redacted:)[^\s/@\"'<>]++(?=@)")
-_EMAIL = re.compile(
-    r"(?:(?<![\w.%+'\\-])|(?<=\\[nrt]))(?!git@)[\w%+'-][\w.%+'-]*+@(?:[\w-]++\.)+[^\W\d_]{2,24}(?![\w-])"
-)
+_EMAIL = re.compile(r"(?:(?<![\w.%+\\-])|(?<=\\[nrt]))(?!git@)[\w%+-][\w.%+'-]*+@(?:[\w-]++\.)+[^\W\d_]{2,24}(?![\w-])")
 _CARD = re.compile(
     r"(?:(?<![\w.])|(?<=\\[nrt]))(?=("
     r"[0-9]{13,19}|[0-9]{4}([ .-])(?:[0-9]{4}\2[0-9]{4}\2[0-9]{4}(?:\2[0-9]{3})?|[0-9]{6}\2[0-9]{4,5})"
@@ -93,8 +102,9 @@ _CARD = re.compile(
 )
 
 _HEADER = re.compile(
-    r"(?:authorization[\\\"'`]*+[ \t]*+[:=][ \t]*+[\\\"'`]*+(?P<scheme>(?:basic|bearer|digest|token|apikey)[ \t]++)?"
-    r"|\bbearer[ \t]++)(?P<value>[\w.~+/=-]{8,}+(?::[\w.~+/=-]++)*+)",
+    r"(?:authorization[\\\"'`]*+[ \t]*+[:=][ \t]*+[\\\"'`]*+"
+    r"(?:(?P<scheme>basic|bearer|digest|token|apikey)[ \t]++|[\w-]{2,20}+[ \t]++)?"
+    r"|authorization[ \t]++[\"'](?:basic|bearer)[ \t]++|\bbearer[ \t]++)(?P<value>[\w.~+/=-]{8,}+(?::[\w.~+/=-]++)*+)",
     re.I | re.A,
 )
 _NAMES = (
@@ -112,14 +122,15 @@ _ASSIGNED, _ASSIGNED_LONG = (
         rf"(?:[bn]?(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`]){{1,{longest}}})"
         rf"|(?P<escaped>\\++[\"'])(?P<within>(?:[^\\\n]|(?!(?P=escaped))\\){{1,{longest}}})"
         rf"|(?P<bare>[^\s\"'`,;&<>(){{}}\[\]\\](?:[^\s\"'`,;&<>\\\[]|\[(?!redacted:)){{0,{longest}}}))",
-        re.I | re.A,
+        re.A,
     )
     for longest in (JUDGED, "")
 )
-"""A name with its value: as much of it as is judged, and all of it. If every name of a text that consists of names had
-all the rest as its value, the time would be quadratic."""
+"""A name in lower case with its value: as much of it as is judged, and all of it. If every name of a text that consists
+of names had all the rest as its value, the time would be quadratic."""
 _NO_VALUE = re.compile(
-    r"(?:\[redacted:|\{|<|!!|\*{3}|\$[{(]|\$\Z|\$[A-Za-z_]\w*\Z|%\(|(?:self|os|process|config|settings|env|args)[.\[]|[\w.]+\("
+    r"(?:\[redacted:|\{|<|!!|!(?:vault|secret|env|ref|sub)\b|\*{3}|\$[{(]|\$\Z|\$[A-Za-z_]\w*\Z|%\(|(?:self|os|process|config|settings|env|args|var|local|module|data)[.\[]|[\w.]+\("
+    r"|your[_-]\w*+\Z"
     r"|(?:a|an|any|are|at|bool|bytes|empty|enter|expired|false|for|in|incorrect|int|invalid|is|it|missing|must|my|no|none"
     r"|not|null|of|optional|or|please|required|secretstr|should|str|string|the|then|this|to|token|true|undefined"
     r"|unknown|valid|with|wrong|yes|you|your|api_?key|passw(?:or)?d|pwd|secret)[.!?]?\Z"
@@ -200,7 +211,7 @@ def may_hold_secrets(text: str) -> bool:
         or any([name in lowered for name in NAMES])  # noqa: C419 - as in `_once_plain`
         or _begins_a_token(raw)
         or b"-us" in raw
-        or "-----BEGIN " in text
+        or "BEGIN " in text
         or "\\u00" in text
         or _may_hold_cards(raw)
         or may_hold_forms(lowered, raw)
@@ -224,12 +235,12 @@ def _once(text: str) -> str:
 def _once_plain(text: str) -> str:
     """Return the text after one pass of all patterns whose cheap test succeeds."""
     redacted = text
-    if "-----BEGIN " in text:
+    if "BEGIN " in text:
         redacted = _PRIVATE_KEY.sub("[redacted:private_key]", redacted)
     lowered = text.lower()
     is_named = any([name in lowered for name in NAMES])  # noqa: C419 - a generator costs more than it saves here
     if is_named:
-        redacted = _assigned(_HEADER.sub(_header, redacted))
+        redacted = redact_tables(_assigned(_HEADER.sub(_header, redacted)), lowered)
         if may_hold_fields(lowered):
             redacted = redact_fields(redacted, _is_secret)
     if "@" in text:
@@ -237,11 +248,11 @@ def _once_plain(text: str) -> str:
     raw = text.encode("ascii", "replace")
     if _begins_a_token(raw) or b"-us" in raw:
         redacted = _KEY.sub("[redacted:api_key]", _JWT.sub("[redacted:jwt]", redacted))
-        redacted = redact_beside_ids(redacted)
+        redacted = redact_beside_ids(_PREFIXED.sub(_prefixed, redacted))
         redacted = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", redacted)))
     digits = raw.translate(_DIGITS).count(b"0")
     if digits >= CARD and _may_hold_cards(raw):
-        redacted = _replaced(redacted, _CARD, _card)
+        redacted = _replaced(redacted, _CARD, _card, redacted)
     redacted = redact_forms(redacted, lowered, raw)
     redacted = redact_places(redacted, lowered, is_named=is_named)
     # every value in a phrase has a digit
@@ -259,10 +270,26 @@ def _begins_a_token(raw: bytes) -> bool:
         if raw.startswith(_BEGINNINGS, start) or raw.endswith(_BEFORE, 0, start):
             return True
         end = runs.find(b" ", at)
+        if _is_prefixed(raw[start : end if end >= 0 else None]):
+            return True
         if raw.startswith(b".", end) and raw.startswith((b"M", b"N", b"O"), start):  # token of a Discord bot
             return True
         at = runs.find(_RUN, end) if end >= 0 else -1
     return False
+
+
+def _is_prefixed(run: bytes) -> bool:
+    """Return whether a run may be random letters and digits after the name of their vendor, such as `nfp_`."""
+    return len(run) > RANDOM and run[0] >= 97 and not run.islower() and max(run.find(b"_"), run.find(b"-")) > 0
+
+
+def _prefixed(match: re.Match[str]) -> str:
+    """Return the replacement of a vendor's token; names of functions, digests and ids are kept."""
+    text = match["random"]
+    kinds = [2 if char.isdigit() else char.isupper() for char in text]
+    changes = sum(map(ne, kinds, kinds[1:]))
+    is_random = len(set(kinds)) == 3 and kinds.count(2) >= 3 and changes > CHANGES * len(kinds)
+    return "[redacted:api_key]" if is_random else match[0]
 
 
 def _may_hold_cards(raw: bytes) -> bool:
@@ -277,11 +304,16 @@ def _header(match: re.Match[str]) -> str:
     return match[0].removesuffix(value) + "[redacted:token]" if certain else match[0]
 
 
-def _replaced(text: str, pattern: re.Pattern[str], judge: Callable[[re.Match[str]], SecretSpan | None]) -> str:
-    """Replace the spans that `judge` returns. If it rejects a match, continue one character after its start."""
+def _replaced(
+    text: str, pattern: re.Pattern[str], judge: Callable[[re.Match[str]], SecretSpan | None], searched: str
+) -> str:
+    """Replace the spans that `judge` returns for matches in `searched`, which is the text in another case.
+
+    If it rejects a match, continue one character after its start.
+    """
     parts: list[str] = []
     done = at = 0
-    while match := pattern.search(text, at):
+    while match := pattern.search(searched, at):
         span = judge(match)
         if span is None:
             at = match.start() + 1
@@ -294,13 +326,17 @@ def _replaced(text: str, pattern: re.Pattern[str], judge: Callable[[re.Match[str
 
 def _assigned(text: str) -> str:
     """Return the text without values that are secret by their name."""
-    return _replaced(text, _ASSIGNED, _value)
+    lowered = text.lower()  # a pattern that ignores the case takes twice the time
+    if len(lowered) != len(text):
+        lowered = "".join([sign.lower() if sign.isascii() else sign for sign in text])
+    return _replaced(text, _ASSIGNED, partial(_value, text), lowered)
 
 
-def _value(match: re.Match[str]) -> SecretSpan | None:
+def _value(text: str, match: re.Match[str]) -> SecretSpan | None:
     """Return the span of a value that is secret by its name, or None."""
     group = next(group for group in ("quoted", "within", "bare") if match[group] is not None)
-    value, start = match[group], match.start(group)
+    start = match.start(group)
+    value = text[start : match.end(group)]
     if group == "bare":
         value = value.rstrip(")]}.!?:") or value
     prose = match["sign"] is None or (group == "bare" and match["sign"] == ":")

@@ -27,13 +27,21 @@ NAMES = ("passw", "passphrase", "passcode", "pwd", "secret", "token", "credentia
 """Names of secrets in lower case. Testing them one by one is five times as fast as one pattern with all of them."""
 VALUE = r"(?P<q>[\"'`]?)(?P<value>[^\s\"'`<>\[\]]{3,400})(?P=q)"
 _NAME = (
-    r"(?:passw(?:or)?ds?|passphrase|requirepass|userpass|dbpass|smtppass|pass(?<![a-z]pass)|passwort|kennwort"
-    r"|contrase(?:ñ|n)a|mot de passe|pwd|secrets?(?:[_-]?access)?(?:[_-]?key)?|token|auth(?<=_auth)"
+    r"(?:passw(?:or)?ds?|pass[_-]?phrase|requirepass|userpass|dbpass|smtppass|pass(?<![a-z]pass)|passwort|kennwort"
+    r"|contrase(?:ñ|n)a|mot de passe|pwd|secrets?(?:[ _-]?access)?(?:[ _-]?key)?|token|auth(?<=_auth)"
     r"|(?:api|access|auth|private|account|encryption)[_-]?key)"
 )
-_NAME_PARTS = "passw,passp,pass=,pass:,pass\",pass',pass ,pass\\,de passe,pwd,kennw,contrase"
+_NAME_PARTS = "passw,passp,pass_p,pass-p,pass=,pass:,pass\",pass',pass ,pass\\,de passe,pwd,kennw,contrase"
 """Hints of names such as those ending in `pass`, chosen so that `passenger` has none of them."""
+_LISTS = ",".join(
+    ("passw", *(f"{name}s{sign}" for name in ("secret", "token", "key") for sign in ('"', "'", ":", "=", " =")))
+)
 _PROGRAM = r"[^\n|;&]{0,200}?"
+_READERS = (
+    r"\bsudo\s(?:[^\n|;&]{0,80}?\s)?-S|-stdin\b|\bpasswd\b|\bcryptsetup\b|\bkinit\b|-passphrase-fd|--with-token"
+    r"|\bsecret\s(?:put|set)\b|\brunas\b"
+)
+"""Commands that read a secret from the standard input."""
 
 
 class Form(NamedTuple):
@@ -71,14 +79,19 @@ _OF_COMMANDS = (
     make_form("sqlcmd", rf"\bsqlcmd\s{_PROGRAM}\s-P\s{{0,3}}{VALUE}"),
     make_form("redis-cli", rf"\bredis-cli\s(?:{_PROGRAM}\s)?-a\s{{1,3}}{VALUE}"),
     make_form(
-        " -u, --user,proxy-user, --auth, -a ",
-        rf"\s(?:-u|--user|--proxy-user|-a|--auth)[ =]\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:(?!\w{{0,20}}:?//){VALUE}",
+        " -u, --user,proxy-user, --auth, -a ,creds, login=",
+        r"\s(?:-u|--user|--proxy-user|-a|--auth|--?(?:[a-z]{1,9}-)?cred(?:ential)?s|login)"
+        rf"[ =]\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:(?!\w{{0,20}}:?//){VALUE}",
     ),
+    make_form("-hashes ", r"\s-hashes\s[0-9a-f]{0,32}:(?P<value>[0-9a-f]{32})\b", "hash", certain=True),
     make_form("pass:", rf"\bpass:{VALUE}"),
     make_form("/p:,/pass:,/password:", rf"\s/p(?:ass(?:word)?)?:{VALUE}"),
-    make_form("sudo", rf"\bsudo\s(?:{_PROGRAM}\s)?-S\s{_PROGRAM}<<<\s?{VALUE}", certain=True),
+    make_form("<<<", rf"(?:{_READERS}){_PROGRAM}<<<\s?{VALUE}", certain=True),
     make_form(
-        "sudo -", r"\becho\s(?:-n\s)?(?P<q>[\"']?)(?P<value>[^\s\"'|]{3,200})(?P=q)\s?\|\s?sudo\s-S", certain=True
+        "echo,printf",
+        r"\b(?:echo|printf)\s{1,3}(?:-\w{1,3}\s{1,3})?(?P<q>[\"']?)(?P<value>[^\s\"'|]{3,200})(?P=q)\s?"
+        rf"\|\s?[^|\n]{{0,80}}?(?:{_READERS})",
+        certain=True,
     ),
     make_form("file=<(", r"password-file=<\(echo\s(?P<q>[\"']?)(?P<value>[^\s\"'()]{3,200})(?P=q)\)", certain=True),
     make_form(
@@ -97,8 +110,9 @@ _OF_COMMANDS = (
         rf"\bsecurity\s(?:add|set|create|unlock)-[\w-]{{1,40}}\s{_PROGRAM}(?<=\s)-[wp]\s{{1,3}}{VALUE}",
     ),
     make_form(
-        "psexec,beeline,ipmitool,mongo,xfreerdp,cqlsh,influx",
-        rf"\b(?:psexec|beeline|ipmitool|mongo[a-z]{{0,8}}|xfreerdp|cqlsh|influx)\s{_PROGRAM}(?<=\s)-p\s{{1,3}}{VALUE}",
+        "psexec,beeline,ipmitool,mongo,xfreerdp,cqlsh,cypher,doveadm,crackmap,nxc,evil-winrm,smbmap,influx,nuget",
+        r"\b(?:(?:psexec|beeline|ipmitool|mongo[a-z]{0,8}|xfreerdp|cqlsh|cypher-shell|doveadm|crackmapexec|nxc|evil-winrm"
+        rf"|smbmap)\s{_PROGRAM}(?<=\s)-p|(?:influx|nuget)\s{_PROGRAM}(?<=\s)-[ptk])\s{{1,3}}{VALUE}",
         certain=True,
     ),
     make_form(
@@ -130,23 +144,59 @@ _OF_NAMES = (
         "word(,word\",word',pass\",pass',pass(,pwd\",pwd',pwd(,secret(,secret\",secret',token(,token\",token'",
         rf"{_NAME}[\"']?\s?[(,]\s?[\"'](?P<value>[^\"'\n]{{3,200}})[\"']",
     ),
-    make_form("passw,secrets,tokens,keys", rf"{_NAME}[\"']?\s?[:=]\s?\[\s?[\"'](?P<value>[^\"'\n]{{3,200}})[\"']"),
+    make_form(_LISTS, rf"{_NAME}[\"']?\s?[:=]\s?\[\s?[\"'](?P<value>[^\"'\n]{{3,200}})[\"']"),
     make_form(
-        "getconnection",
-        r"getconnection\([^,\n]{1,200},\s?\"[^\"\n]{0,80}\",\s?\"(?P<value>[^\"\n]{3,200})\"",
+        "login(,auth(,auth=(,enticate(,credential(,credentials(,mysqli(,mysqli_connect(,basic_auth",
+        r"\b(?:mysqli(?:_connect)?|\w{0,20}login|(?:set_?)?\w{0,20}auth(?:enticate|=)?|\w{0,30}credentials?)(?:\s?\(|\s)"
+        r"(?:[^,()\n]{1,200},\s?){1,3}?(?P<q>[\"'])(?P<value>[^\"'\s]{6,200})(?P=q)",
+    ),
+    # the source of data, a user and a password
+    make_form(
+        "dbi:,mysql:,jdbc:,pgsql:,sqlsrv:,odbc:,oci:",
+        r"[\"'](?:jdbc:)?\w{2,12}:[^\"'\n]{1,200}[\"'],\s?[\"'][^\"'\n]{0,80}[\"'],\s?[\"'](?P<value>[^\"'\n]{3,200})[\"']",
         certain=True,
     ),
     make_form(
-        "identified", r"identified\s(?:with\s\w{1,40}\s)?by\s{1,3}[\"'](?P<value>[^\"'\n]{3,200})[\"']", certain=True
+        "identified",
+        r"identified\s(?:with\s\w{1,40}\s)?(?:by|as)\s{1,3}(?:password\s)?[\"'](?P<value>[^\"'\n]{3,200})[\"']",
+        certain=True,
     ),
+    # a question with a default in brackets, and lines that a tool prints about a key
+    make_form("]:", rf"{_NAME} ?\[[^\]\n]{{0,40}}\]:\s{{0,3}}{VALUE}"),
+    make_form(
+        "seal key,very key,key content,secretid,secret_id",
+        r"\b(?:(?:unseal|recovery) key(?: \d)?|key content|secret_?id)[\"']?\s{0,20}[:=]\s{0,20}[\"']?"
+        r"(?P<value>[\w+/=-]{8,400})(?![\w./-])",
+        "secret",
+    ),
+    make_form(
+        '"username"',
+        r"\"username\"\s?:\s?\"[^\"\n]{1,80}\",\s{0,9}\"key\"\s?:\s?\"(?P<value>[^\"\n]{16,400})\"",
+        "api_key",
+    ),
+    make_form('"kty"', r"\"kty\"[^{}]{1,4000}?\"[dk]\"\s?:\s?\"(?P<value>[\w-]{20,1000})\"", "private_key"),
     make_form("password '", r"password\s{1,3}'(?P<value>[^'\n]{3,200})'"),
     make_form("securestring", rf"securestring\s(?:-string\s)?{VALUE}"),
+    make_form("securestring", r"securestring\s(?:-string\s)?[\"'](?P<value>[^\"'\n]{3,200})[\"']", certain=True),
     make_form("password", rf"\blogin\s{{1,20}}\S{{1,80}}\s{{1,20}}password\s{{1,20}}{VALUE}"),
-    make_form("password", r"\bpassword(?: [\w']{1,20}){0,6} (?:is|was|=) (?P<value>[^\s\"'`]{5,200})"),
+    make_form(
+        "password,pass for",
+        r"\b(?:password|pass for)(?: [\w']{1,20}){0,6} (?:is|was|=) (?P<value>[^\s\"'`]{5,200})",
+    ),
     make_form("%3d", rf"{_NAME}%3d(?P<value>(?:(?!%26)[^\s&\"']){{3,200}})"),
 )
 _OF_HEADERS = (
-    make_form("/api/webhooks/", r"/api/webhooks/(?P<value>[0-9]{15,21}/[\w-]{40,120})", "token"),
+    make_form(
+        "hook",
+        r"://[^\s/]{1,80}/[^\s?#]{0,200}?(?<=/)(?P<value>(?:[0-9]{15,21}/)?(?=[\w-]{0,60}?\d)(?=[0-9a-f]{24}|[\w-]{0,60}?(?-i:[A-Z]))[\w-]{24,120})(?=[/?\s\"'`)]|\Z)",
+        "token",
+    ),
+    make_form(
+        "code=,?key=,&key=",
+        r"[?&](?:code|key)=(?=[^\s&]{0,60}?\d)(?=[^\s&]{0,60}?(?-i:[A-Z]))(?=[^\s&]{0,60}?(?-i:[a-z]))"
+        r"(?P<value>[\w%+/=-]{24,400})",
+        "token",
+    ),
     make_form("cookie", r"(?<=[=])(?P<value>[\w%.+/~:-]{16,400})(?=[;\s\"']|\Z)", "token"),
     make_form("csrf,xsrf", r"\b[xc]srf[\w-]{0,20}[\"']?\s?[:=]\s?[\"']?(?P<value>[\w+/=-]{16,200})", "token"),
     make_form("sig=,signature=", r"[?&](?:[\w-]{0,20}-)?sig(?:nature)?=(?P<value>[\w%+/=-]{16,400})", "token"),
@@ -201,6 +251,8 @@ _VENDORS = re.compile(
     r"(?<![\w-])(?:sq0[a-z]{3}-[\w-]{20,60}|sl\.[A-Z][\w-]{40,200}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|EAA[A-Za-z0-9]{60,300}"
     r"|[0-9a-f]{32}-us[0-9]{1,2}|[MNO][\w-]{22,27}\.[\w-]{6,7}\.[\w-]{27,45}|bot[0-9]{8,10}:AA[\w-]{32,35}|LTAI[A-Za-z0-9]{20}"
     r"|dckr_[a-z]{2,4}_[\w-]{20,60}|figd_[\w-]{30,60}|rubygems_[0-9a-f]{40,60}|xkeysib-[\w-]{40,120}|CFPAT-[\w-]{40,60}"
+    r"|xprv[1-9A-HJ-NP-Za-km-z]{100,112}|(?:5[HJK]|K[w-z]|L[1-5])[1-9A-HJ-NP-Za-km-z]{49,50}|S[UAONCX][A-Z2-7]{56}"
+    r"|(?:sdk|mob)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|npg_\w{10,40}"
     r"|tgp_v1_[\w-]{24,60}|pul-[0-9a-f]{40}|\w{14}\.atlasv1\.[\w-]{60,80}|AKCp[A-Za-z0-9]{60,80}"
     r"|AT[AC]TT3[\w=-]{50,300}|dp\.(?:pt|st|ct)\.[\w.]{40,60}|dt0c01\.\w{24}\.\w{64}|ph[cx]_\w{40,60}|secret_[A-Za-z0-9]{43})"
     r"(?![\w-])",
@@ -208,7 +260,11 @@ _VENDORS = re.compile(
 )
 VENDOR_BEGINNINGS = (
     *("sq0", "pat", "EAA", "LTAI", "dckr_", "figd_", "rubygems_", "xkeysib-", "CFPAT-", "ATATT3", "ATCTT3"),
-    *("phc_", "phx_", "secret_", "bot", "tgp_v1_", "pul-", "AKCp"),
+    *("phc_", "phx_", "secret_", "bot", "tgp_v1_", "pul-", "AKCp", "xprv", "sdk-", "mob-", "npg_"),
+    *(f"5{sign}" for sign in "HJK"),
+    *(f"K{sign}" for sign in "wxyz"),
+    *(f"L{sign}" for sign in "12345"),
+    *(f"S{sign}" for sign in "UAONCX"),
 )
 """Prefixes of these tokens, except for those with a dot near their beginning."""
 _SSN = re.compile(r"(?<![\w.-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![\w-])", re.A)
@@ -271,7 +327,7 @@ def redact_forms(text: str, lowered: str, raw: bytes) -> str:
     return redacted
 
 
-_COMMAND_HINTS = (" -", "pass:", " /p", "chpasswd", "net user", "user-secrets", "nmcli", "wpa_pass", "wifi:")
+_COMMAND_HINTS = (" -", "echo ", "pass:", " /p", "chpasswd", "net user", "user-secrets", "nmcli", "wpa_pass", "wifi:")
 """Hints of which every command has one."""
 _SIGNS = re.compile(r"[=:<(%'\"：]")
 """Signs of which every form of names and headers has one, unless it is a password in prose."""
@@ -286,8 +342,16 @@ _NAME_HINTS = (
     "value",
     "</",
     "identified",
-    "getconn",
+    "jdbc:",
+    "dbi:",
+    "mysql",
     "securestr",
+    "login(",
+    "seal key",
+    "very key",
+    "key content",
+    '"kty"',
+    '"username"',
 )
 _HEADER_HINTS = tuple(dict.fromkeys(hint for form in _OF_HEADERS for hint in form.hints))
 _UNNAMED_HINTS = shortest_hints(

@@ -33,29 +33,34 @@ _OF_WORDS = (
         r"(?P<q>[\"'])(?P<value>[^\s\"']{8,200})(?P=q) (?:into|in|as|for) (?:the )?[\w #]{0,20}password",
     ),
     make_form("passw", rf"[\[(] ?[\"']?#?[\w.-]{{0,20}}password[\"']?\s?,\s?(?!\w{{1,40}}=){VALUE}"),
-    make_form("pw:,pw=,pw is,pw :", rf"\bpw(?: is|\s?[:=])\s{{1,3}}{VALUE}"),
+    make_form("pw:,pw=,pw is,pw :", rf"\bpw(?: is|\s?[:=])\s{{1,3}}(?=[^\s\"']{{0,80}}\d){VALUE}", certain=True),
     make_form(
         "login,credential,creds",
         rf"\b(?:login|credentials?|creds)\b[:=]?\s?[^\s/|,]{{1,80}}\s?[/|,]\s{{0,3}}{VALUE}",
     ),
     make_form("password |,passwd |,secret |", rf"\b(?:password|passwd|secret)\s?\|\s?{VALUE}\s?\|"),
-    # the last column of a table: of a file of comma-separated values, or of an INSERT
-    make_form(
-        "password\n,secret\n,token\n",
-        rf"[,;\t](?:password|secret|token)\r?\n[^\n]{{0,300}}[,;\t]{VALUE}(?=\r?\n|\Z)",
-    ),
     make_form("values", rf"[,(]\s?[\"'`]?password[\"'`]?\s?\)\s{{0,9}}values\s?\([^()\n]{{0,300}}[,(]\s?{VALUE}\s?\)"),
     make_form("form-data", rf"name=\"[\w.-]{{0,20}}(?:password|secret|token)\"(?:\r?\n){{2}}{VALUE}"),
     make_form("credential", rf"credentials?\(\s?[\"'][^\"'\n]{{1,80}}[\"'],\s?{VALUE}"),
     make_form("passwords:,secrets:", rf"\b(?:passwords|secrets):\s{{0,3}}\n\s{{0,40}}-\s{{1,3}}{VALUE}"),
     make_form("password: !,password: &", rf"password: (?:!!\w{{1,20}}|&\w{{1,20}}) {VALUE}"),
     make_form(
+        "pass",
+        rf"\bpass(?:word|phrase|code)\b[^\n]{{0,80}}:\s?\n\s{{0,40}}{VALUE}\s?(?=\n|\Z)",
+    ),
+    make_form(
         "key:,key is", rf"\b(?:api|access|secret|private)[ _-]key(?: is)?:?\s{{0,3}}\n\s{{0,40}}{VALUE}(?=\s|\Z)"
+    ),
+    make_form(
+        "_key ,_token ,_secret ,_pass",
+        r"(?:\b(?:ENV|SetEnv|setx|setenv|set -g?x)|#define)"
+        rf"\s{{1,3}}{_KEYED}[ \t]{{1,4}}(?=[^\s\"']{{0,80}}\d){VALUE}(?=\s|\Z)",
+        certain=True,
     ),
     make_form("_key ,_token ,_secret ,_pass", rf"(?<![\w-]){_KEYED}[ \t]{{1,4}}{VALUE}(?=\s|\Z)"),
     make_form(
-        "_key=,_key:,_key =",
-        r"(?<![\w-])(?:[a-z0-9]{1,20}_){1,4}key\s?[=:]\s?[\"']?(?P<value>[\w+/=-]{20,400})",
+        "_key=,_key:,_key =,_session=",
+        r"(?<![\w-])(?:[a-z0-9]{1,20}_){1,4}(?:key|session)\s?[=:]\s?[\"']?(?P<value>[\w+/=-]{20,400})",
     ),
     make_form("type=", rf"type=[\"']?password[\"']?\s[^<>]{{0,200}}?value={VALUE}"),
     make_form("tion-key,tions-key", rf"\b[a-z-]{{0,30}}(?:subscription|functions)-key: {VALUE}"),
@@ -86,7 +91,9 @@ _OF_WORDS = (
     make_form("sshpass=", rf"\bsshpass={VALUE}"),
 )
 _OF_LANGUAGES = (
-    make_form("", rf"(?:{_FOREIGN})[\"']?(?:\s?[:=：]| ?{_IS}:?)\s{{0,20}}{VALUE}", ascii_only=False),
+    make_form(
+        "", rf"(?:{_FOREIGN})[\"']?(?:\s?[:=：]| ?{_IS}:?)\s{{0,20}}{VALUE}(?=[\s,;.!。)\"']|\Z)", ascii_only=False
+    ),
     make_form("", rf"\bpassword {_IS} {VALUE}", ascii_only=False),
 )
 _OF_MARKUP = (
@@ -99,15 +106,10 @@ _OF_MARKUP = (
 )
 _PROGRAM = r"[^\n|;&]{0,200}?"
 _OF_COMMANDS = (
-    make_form("-p", rf"\b(?:mongo[a-z]{{0,8}}|evil-winrm|smbmap|nxc|crackmapexec){_PROGRAM}\s-p[ =]?{VALUE}"),
-    make_form(" -p", rf"\s-[uU][ =]?[^\s-]\S{{0,80}}\s{_PROGRAM}-p\s{{1,3}}{VALUE}"),
-    make_form("openssl", rf"\bopenssl\s{_PROGRAM}\s-k\s{{1,3}}{VALUE}"),
-    make_form("htpasswd", rf"\bhtpasswd\s+-\w{{0,5}}b\w{{0,5}}\s+(?:-\w+\s+)?\S{{1,200}}\s+\S{{1,80}}\s+{VALUE}"),
     make_form(" -u", rf"\s-U\s{{0,3}}[\"']?[^\s%\"']{{1,80}}%{VALUE}"),
     make_form("ftp", rf"\bl?ftp{_PROGRAM}\s-u\s{{0,3}}[^\s,]{{1,80}},{VALUE}"),
     make_form(" -u", rf"\s-u[\"']?[^\s:\"'-][^\s:\"']{{0,80}}:(?!\w{{0,20}}:?//){VALUE}"),
     make_form("-auth ", rf"\s-auth\s{{1,3}}[^\s:]{{1,80}}:{VALUE}"),
-    make_form("sudo -s,password-stdin", rf"\becho\s+{VALUE}\s?\|\s?[^|\n]{{0,80}}(?:sudo\s-S|--password-stdin)"),
     make_form("net user", rf"\bnet\s+user\s+\S{{1,80}}\s+{VALUE}"),
     make_form(
         "-b ,--cookie",
@@ -115,6 +117,15 @@ _OF_COMMANDS = (
     ),
 )
 _OF_TOOLS = (
+    make_form(
+        " -p",
+        rf"\s(?:-[uld]|--?user(?:name)?|--login)[ =]\s{{0,3}}[^\s-]\S{{0,80}}\s{_PROGRAM}(?-i:-P\s{{0,3}}|-p\s{{1,3}})"
+        rf"(?!\d{{1,5}}[:/]|\d{{1,3}}\.\d){VALUE}",
+    ),
+    make_form(
+        " -u ",
+        rf"\s-p\s{{1,3}}(?!\d{{1,5}}[:/]|\d{{1,3}}\.\d){VALUE}(?=\s(?:[^\n|;&]{{0,200}}?\s)?-u\s)",
+    ),
     make_form("zip", rf"\b(?:un)?zip\s{_PROGRAM}-P\s{{0,3}}{VALUE}"),
     make_form("7z,rar", rf"\b(?:7z[az]?|rar|unrar)\s{_PROGRAM}\s-h?p{VALUE}"),
     make_form("ldap", rf"\bldap[a-z]{{3,10}}\s{_PROGRAM}-w\s{{0,3}}{VALUE}"),
@@ -130,7 +141,7 @@ _HOMOGLYPHS = str.maketrans("аеорсухіѕԁјһԛԝкмтвнАЕОРСТ�
 _MIXED = re.compile("[a-zA-Z][\u0370-\u052f]|[\u0370-\u052f][a-zA-Z]")
 _LETTERS = re.compile("[a-zA-Z\u0370-\u052f]+")
 
-_ROOTS = ("pass", "secret", "login", "cred", "pw", "key", "psk", "token", "@", "values", "form-data")
+_ROOTS = ("pass", "session", "secret", "login", "cred", "pw", "key", "psk", "token", "@", "values", "form-data")
 """Parts of words of which every form of words has one. Most texts have few, and are tested for their hints alone."""
 
 
@@ -182,7 +193,7 @@ def redact_phrases(text: str, lowered: str) -> str:
     if _has_markup(lowered):
         text = _apply(text, lowered, _OF_MARKUP)
     if _is_foreign(lowered):
-        text = _apply(text, lowered, _OF_LANGUAGES)
+        text = replace_forms(text, lowered, _OF_LANGUAGES, is_value)
     if _names_a_person(lowered):
         text = _OF_PEOPLE.sub(lambda match: match[0].removesuffix(match[1]) + "[redacted:ssn]", text)
     return text
@@ -207,7 +218,7 @@ def _apply(text: str, lowered: str, forms: Sequence[Form]) -> str:
 
 
 _INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]|[A-Z]\d.{0,400}[a-z]")
-_CODE = re.compile(r"[(){}<]|==|::|->")
+_CODE = re.compile(r"[(){}<]|==(?!\Z)|::|->")
 _SIGN = re.compile(r"[!@#$%^&*+=?~]")
 
 

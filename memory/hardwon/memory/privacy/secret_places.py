@@ -9,6 +9,7 @@ import re
 from .secret_forms import VALUE, Form, has_hint, is_value, make_form, replace_forms
 
 _HASH = re.compile(
+    r"\$krb5\w{1,12}\$[^\s\"']{20,4000}|SCRAM-SHA-\d{1,3}\$\d{1,9}:[\w+/=$:]{40,300}|"
     # $6$rounds=5000$salt$hash and its relatives, with the names that crypt, PHP and Python's passlib use
     r"\$(?:[1567]|2[abxy]?|y|gy|apr1|sha1|md5|P|H|scrypt|bcrypt(?:-sha256)?|argon2(?:id|i|d)|pbkdf2[\w-]{0,12})"
     r"\$(?:[\w./+=,-]{1,60}\$){0,4}[\w./+=-]{20,120}(?![\w./+])"
@@ -21,6 +22,8 @@ _ENCODED_KEY = re.compile(r"LS0tLS1CRUdJTiB(?!Q0VSV|UFVC)[\w+/]{24,}={0,2}", re.
 _BESIDE_ID = re.compile(r"(\[redacted:api_key\][\s\"',;:/|=]{1,8})(?:[A-Za-z0-9+/]{40}|[0-9a-f]{32})(?![\w+/=])", re.A)
 """What follows the id of a key in a table, a call or an address."""
 _PROGRAM = r"[^\n|;&]{0,200}?"
+_TOOL = r"[\w./-]{2,40} (?:[\w-]{2,30} )?"
+_LONG = r"(?=[\w+/=-]{0,60}?\d)[\w+=-]{20,400}"
 _NAMED: dict[str, tuple[Form, ...]] = {
     "base64:": (
         make_form("key", r"key[\"']?\s?[:=]\s?[\"']?(?P<value>base64:[\w+/=]{20,400})", "api_key", certain=True),
@@ -28,18 +31,12 @@ _NAMED: dict[str, tuple[Form, ...]] = {
     "variable": (
         make_form(
             "default",
-            r"\bvariable\s\"[\w-]{0,60}(?:password|secret|token|key)\"\s?\{[^}]{0,300}?\bdefault\s{1,20}=\s?"
+            r"\bvariable\s\"[\w-]{0,60}(?:pass|password|secret|token|key)\"\s?\{[^}]{0,300}?\bdefault\s{1,20}=\s?"
             r"\"(?P<value>[^\"\n]{6,200})\"",
         ),
     ),
     "secret ": (make_form("", rf"\bsecret\s[0578]\s{VALUE}"),),
-    "password": (
-        make_form("password ", rf"\bpassword\s[0578]\s{VALUE}"),
-        make_form(
-            "<",
-            rf"password(?:</[\w:]{{1,40}})?>\s{{0,40}}<[\w:]{{1,40}}>{VALUE}(?=</)",
-        ),
-    ),
+    "password": (make_form("password ", rf"\bpassword\s[0578]\s{VALUE}"),),
 }
 """Forms with one of the names that are looked for first, by a further text that each of them contains."""
 _FORMS: dict[str, tuple[Form, ...]] = {
@@ -47,6 +44,14 @@ _FORMS: dict[str, tuple[Form, ...]] = {
         make_form('"auth","auth\\', r"\"auth\"\s?:\s?\"(?P<value>[\w+/=]{16,400})\"", "token", certain=True),
         make_form("auth sha,auth md5", rf"\bauth\s(?:sha|md5)\s(?:\d{{3}}\s)?{VALUE}"),
         make_form("masterauth", rf"\bmasterauth\s{{1,3}}{VALUE}"),
+        make_form("334 ugfzc3dvcmq6", r"334 UGFzc3dvcmQ6\s{1,9}(?P<value>[\w+/=]{4,200})", certain=True),
+        make_form("auth-pass ", rf"\bauth-pass\s\S{{1,80}}\s{VALUE}"),
+        make_form("auth ", rf"(?m)(?:^|[>:] ?)(?-i:AUTH) (?:[\w-]{{1,40}} )?{VALUE}\s?$"),
+        make_form(
+            "auth ,authtoken ",
+            rf"(?m)^(?:[$#>%] ?)?{_TOOL}(?:add-)?auth(?:token|orize)? (?P<value>{_LONG})\s?$",
+            "token",
+        ),
         make_form("authtok", rf"authtok\s?[:=]\s?{VALUE}"),
         make_form("auth-user-pass>", rf"<auth-user-pass>\s{{1,9}}\S{{1,100}}\s{{1,9}}{VALUE}"),
     ),
@@ -62,6 +67,7 @@ _FORMS: dict[str, tuple[Form, ...]] = {
         ),
     ),
     "pass": (
+        make_form("passwd ,password ", rf"(?m)(?:^|[\s-])passw(?:or)?d (?:ENC )?{VALUE}\s?$"),
         make_form("requirepass", rf"\brequirepass\s{{1,3}}{VALUE}"),
         make_form(
             'pass=,pass =,pass:,pass"',
@@ -77,6 +83,16 @@ _FORMS: dict[str, tuple[Form, ...]] = {
         make_form(" -u ", rf"\bl?ftp\s-u\s{{1,3}}[^\s,]{{1,80}},{VALUE}", certain=True),
         make_form("\nuser ,\\nuser ", rf"\nuser \S{{1,80}} {VALUE}\s?(?=\n|\Z)"),
     ),
+    "login ": (
+        make_form("", rf"(?m)(?:^|[>:] ?)\w{{1,10}} (?-i:LOGIN) \S{{1,80}} {VALUE}\s?$"),
+        make_form("", rf"(?m)^(?:[$#>%] ?)?{_TOOL}login (?P<value>{_LONG})\s?$", "token"),
+    ),
+    "md5": (make_form("", r"\b(?P<value>md5[0-9a-f]{32})\b", "hash", certain=True),),
+    "::": (
+        make_form("add-mask::", rf"::add-mask::{VALUE}", certain=True),
+        make_form(":::", r":[0-9a-f]{32}:(?P<value>[0-9a-f]{32}):::", "hash", certain=True),
+        make_form("", r"::[\w.-]{1,40}:[0-9a-f]{16}:(?P<value>[0-9a-f]{32}:[0-9a-f]{1,800})", "hash", certain=True),
+    ),
     "community": (make_form("", rf"\b(?:ro|rw|snmp-server )community6?\s{{1,3}}{VALUE}"),),
     "assword": (
         make_form(
@@ -86,6 +102,11 @@ _FORMS: dict[str, tuple[Form, ...]] = {
         ),
     ),
     "@": (
+        make_form("", r"\[redacted:email\]:(?P<value>[^\s\"'<>\[\]]{6,100})(?=[\s,;\"']|\Z)"),
+        make_form(
+            ",".join(f"@{digit}" for digit in "123456789"),
+            r"(?<![\w/:])[\w.\\/-]{1,80}:(?P<value>[^\s:/@\"'<>]{6,100})(?=@\d{1,3}\.\d{1,3}\.)",
+        ),
         make_form(
             "sqlplus,rman,expdp,impdp,sqlldr",
             rf"\b(?:sqlplus|rman|expdp|impdp|sqlldr)\s(?:{_PROGRAM}[\s\"'])?[\w$#]{{1,40}}/"
@@ -99,6 +120,11 @@ _FORMS: dict[str, tuple[Form, ...]] = {
         ),
     ),
     ">": (
+        make_form(
+            "</",
+            rf"(?:password|secret|token|(?:api|access)_?key)(?:[\"']>|(?:</[\w:]{{1,40}})?>\s{{0,40}}<[\w:]{{1,40}}>)"
+            rf"{VALUE}(?=</)",
+        ),
         # what Maven and Jenkins encrypt with a key that lies beside it
         make_form("}<", r">\{(?=AQAA|[\w+/]{0,400}[=+])(?P<value>[\w+/=]{20,400})(?=\}<)", "token", certain=True),
         make_form(

@@ -1,0 +1,80 @@
+"""Secrets in the columns of tables: the name stands once, in the header, and the values in the lines below it.
+
+    user,password,role          | user | password |
+    bob,hunter2,admin           |------|----------|
+                                | bob  | hunter2  |
+
+Separators are tabs, bars, semicolons, commas and two spaces.
+"""
+
+import re
+from typing import NamedTuple
+
+from .secret_fields import kind_of
+from .secret_forms import is_value
+from .secret_phrases import is_strong
+
+_CELL = re.compile(
+    r"[\s\"']*+(?:[a-z0-9]{1,20}[_ -]){0,3}(?P<name>passw(?:or)?d|passphrase|passcode|pass|pwd"
+    r"|secret(?:[_ ]?key)?|token|(?:api|access|auth|private)[_ ]?key)[\s\"']*+",
+    re.I | re.A,
+)
+_ENDS = ("word", "swd", "pwd", "phrase", "pass", "secret", "token", "_key", " key")
+_SIGNS = (*",;\t|\n", '"', "'", " |", "  ")
+"""Ends of names, and what follows them in a table."""
+_NAME = re.compile(r"(?:passw|phrase|passcode|pass|pwd|secret|token|key)", re.I | re.A)
+_HEADING = re.compile(r"[\w\s.\"'-]{0,40}", re.A)
+_RULE = re.compile(r"[-+=|:\s]*+")
+_SEPARATORS = tuple(re.compile(sign) for sign in (r"\t", r"\|", ";", ",", r"\s{2,}"))
+_SHORTEST = 6
+_WEAK = ("secret", "token")
+
+
+class _Columns(NamedTuple):
+    """The columns with secrets of a table."""
+
+    separator: re.Pattern[str]
+    width: int
+    names: dict[int, str]
+
+
+def redact_tables(text: str, lowered: str) -> str:
+    """Return the text without the secrets that stand below their names."""
+    ends = [end for end in _ENDS if end in lowered] if "\n" in text else ()
+    if not any(end + sign in lowered for end in ends for sign in _SIGNS):
+        return text
+    lines, columns = text.split("\n"), None
+    for at, line in enumerate(lines):
+        if _NAME.search(line) and (heading := _columns_of(line)):
+            columns = heading
+        elif columns and not _RULE.fullmatch(line):
+            row = _redact_row(line, columns)
+            columns = None if row is None else columns
+            lines[at] = line if row is None else row
+    return "\n".join(lines)
+
+
+def _columns_of(line: str) -> _Columns | None:
+    """Return the columns that a header names, or None if the line is none."""
+    for separator in _SEPARATORS:
+        cells = separator.split(line)
+        if len(cells) > 1:
+            names = {at: match["name"] for at, cell in enumerate(cells) if (match := _CELL.fullmatch(cell))}
+            if names and all(map(_HEADING.fullmatch, cells)):
+                return _Columns(separator, len(cells), names)
+    return None
+
+
+def _redact_row(line: str, columns: _Columns) -> str | None:
+    """Return a line of a table without its secrets, or None if it has other columns."""
+    ends = [0, *(match.end() for match in columns.separator.finditer(line)), len(line)]
+    cells = columns.separator.split(line)
+    if len(cells) != columns.width:
+        return None
+    for at, name in sorted(columns.names.items(), reverse=True):
+        value = cells[at].strip(" \t\r\"'")
+        is_secret = is_strong if name.lower() in _WEAK else is_value
+        if len(value) >= _SHORTEST and "[redacted:" not in value and is_secret(value):
+            start = line.index(value, ends[at])
+            line = f"{line[:start]}[redacted:{kind_of(name)}]{line[start + len(value) :]}"
+    return line
