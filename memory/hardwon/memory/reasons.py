@@ -217,7 +217,7 @@ class Reasons:
         return {key: values[key] for key in sorted(values)}
 
     def __bool__(self) -> bool:
-        return bool(self.extra) or bool(_collect_fields(self))
+        return self is not NO_REASONS and (bool(self.extra) or bool(_collect_fields(self)))
 
     def __repr__(self) -> str:
         values = {**_collect_fields(self), **({"extra": self.extra} if self.extra else {})}

@@ -343,6 +343,8 @@ class Guard:
         The outcome of the action is counted under these keys. If the structural words have changed since a guardrail
         was created, no other key of the step leads to it.
         """
+        if parse_action(action).verb not in self._operators:
+            return ()
         items = [item for item in self.forbidding(Attempt(situation, action)) if item.writer == "rules"]
         return tuple(key for key in map(guard_key, items) if key)
 

@@ -472,6 +472,10 @@ def has_secret(name: str) -> bool:
     return text is not name and not _PERSONAL.issuperset(re.findall(r"\[redacted:(\w+)\]", text))
 
 
+_clean: set[str] = set()
+"""Texts of lists without secrets, such as keys and actions: about 13 MB at most."""
+
+
 def redact_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return nested plain values without secrets, or the same object if there are none."""
     redacted: Mapping[str, Any] = _value_of(values)
@@ -480,21 +484,22 @@ def redact_values(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def redact_all(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the texts without secrets, or the same object if there are none."""
+    if _clean.issuperset(texts):  # most steps have keys and actions that earlier ones had
+        return texts
     redacted = tuple(map(redact, texts))
-    return texts if all(map(is_, redacted, texts)) else redacted
+    if not all(map(is_, redacted, texts)):
+        return redacted
+    if len(_clean) >= 8 * REMEMBERED:
+        _clean.clear()
+    _clean.update(text for text in texts if len(text) <= 4 * SHORT)
+    return texts
 
 
 def redact_names(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the mapping with secrets in its keys redacted, or the same object if there are none."""
-    redacted = _names(tuple(values))
-    return values if redacted is None else dict(zip(redacted, values.values(), strict=True))
-
-
-@lru_cache(maxsize=REMEMBERED)  # the same actions are redacted at every step
-def _names(names: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the names without secrets, or None if there are none."""
+    names = tuple(values)
     redacted = redact_all(names)
-    return None if redacted is names else redacted
+    return values if redacted is names else dict(zip(redacted, values.values(), strict=True))
 
 
 def _step(step: Step, states: dict[int, State]) -> Step:

@@ -8,7 +8,7 @@ nothing is specific to one environment.
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from copy import copy
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -86,7 +86,7 @@ class _Text:
         self._spans: dict[str, Places] = {}
 
     @property
-    def vocabulary(self) -> Collection[str]:
+    def vocabulary(self) -> AbstractSet[str]:
         """Return the distinct words."""
         return self._index.keys()
 
@@ -125,6 +125,12 @@ def _drop_articles(phrase: Words) -> Words:
     return tuple(word for word in phrase if word not in ARTICLES)
 
 
+@lru_cache(maxsize=8192)
+def _phrase_of(action: str) -> Words:
+    """Return the words of an action without articles."""
+    return _drop_articles(words(action))
+
+
 class Places(NamedTuple):
     """Start positions of a phrase by sentence, and its length in words."""
 
@@ -146,6 +152,8 @@ class Situation:
         self.state = state
         self._structural = structural
         self._task = content_words(state.task)
+        self._observation = _text(state.observation)
+        self._notes = _text("\n".join(state.notes))
         self._contexts: dict[Words, str] = {}
         """By the arguments of an action: see `read_context`; for `_in_notes`, see `read_notes`."""
         self._in_notes: dict[Words, str] = {}
@@ -160,6 +168,10 @@ class Situation:
             for name, value in state.facts.items()
             if isinstance(value, list | tuple)
         }
+        self.listed = "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
+        """All lists of the facts, reduced to the words that the task names."""
+        self._scalars: str | None = None
+        """See `_read_scalars`; None until they are needed."""
 
     @cached_property
     def whole(self) -> "Situation":
@@ -170,26 +182,12 @@ class Situation:
         situation._sight = None
         return situation
 
-    @cached_property
-    def _observation(self) -> _Text:
-        """Return the index of the observation."""
-        return _text(self.state.observation)
-
-    @cached_property
-    def _notes(self) -> _Text:
-        """Return the index of the notes."""
-        return _text("\n".join(self.state.notes))
-
-    @cached_property
-    def _scalars(self) -> str:
+    def _read_scalars(self) -> str:
         """Return the facts that are not lists, and the lists that the observation does not show."""
-        scalars = [f"{name} {value}" for name, value in sorted(self.state.facts.items()) if name not in self._lists]
-        return "; ".join([*scalars, *self._hidden_lists()])
-
-    @cached_property
-    def listed(self) -> str:
-        """Return all lists of the facts, reduced to the words that the task names."""
-        return "; ".join(self._listed_fact(name, self._lists[name]) for name in sorted(self._lists))
+        if self._scalars is None:
+            scalars = [f"{name} {value}" for name, value in sorted(self.state.facts.items()) if name not in self._lists]
+            self._scalars = "; ".join([*scalars, *self._hidden_lists()])
+        return self._scalars
 
     def keys(self, action: str, counts: str = "") -> tuple[str, ...]:
         """Return the keys of an action in this state, most general first."""
@@ -204,11 +202,11 @@ class Situation:
         flags = f"{self.flags(parsed)} {SAID}".lstrip() if is_named else self.flags(parsed)
         facts = f"{counts} | {flags} | {self.listed}"
         special = f"{facts} | {around} | {notes}"
-        form, half = parsed.template, pattern_of(action, keep_first=True)
+        form, half, whole = parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
         # the order is from general to specific: estimates back off from the end (see CONTEXT_KEY)
         keys = [ANY_SAID if is_named else "*", form, f"{form} | {counts}", f"{form} | {facts}", f"{form} | {special}"]
         name = name_in_full(action)
-        thing = [f"{pattern_of(action)} | {facts}"] if parsed.slots else []
+        thing = [f"{whole} | {facts}"] if parsed.slots else []
         thing += [f"{FULL_NAME}{name} | {facts}"] if name else []
         # what was told of a thing says more than what kind of thing it is
         has_notes = bool(self._notes.sentences)
@@ -221,26 +219,21 @@ class Situation:
         if half != form:
             keys.append(f"{half} | {special}")
         if parsed.slots:
-            keys.append(f"{pattern_of(action)} | {special}")
+            keys.append(f"{whole} | {special}")
         keys += [f"{FULL_NAME}{name} | {special}"] if name else []
-        keys += self._refine(name or pattern_of(action), f"{around} | {notes}")
+        keys += self._refine(name or whole, f"{around} | {notes}")
         return tuple(dict.fromkeys(keys))  # without distinguishing words, a pattern equals the form
 
-    def _refine(self, named: str, context: str) -> Iterator[str]:
-        """Yield the keys of an action with the task alone, and with what the text shows near it or as a whole."""
-        goal = _select_goal(self.state.task)
-        if goal:
-            yield f"=goal {named} | {goal}"
-            yield f"=near {named} | {goal} | {context}"
-        if sight := self._select_sight():
-            yield f"=sight {named} | {sight}"
-            yield f"=both {named} | {goal} | {sight}"
+    def _refine(self, named: str, context: str) -> list[str]:
+        """Return the keys of an action with the task alone, and with what the text shows near it or as a whole."""
+        goal, sight = _select_goal(self.state.task), self._select_sight()
+        keys = [f"=goal {named} | {goal}", f"=near {named} | {goal} | {context}"] if goal else []
+        return [*keys, f"=sight {named} | {sight}", f"=both {named} | {goal} | {sight}"] if sight else keys
 
     def _select_sight(self) -> str:
         """Return the words of the observation that belong to a context; "" if they are many, as they hardly recur."""
         if self._sight is None:
-            task = self._task
-            kept = {"[T]" if word in task else word for word in self._observation.vocabulary if self._keeps(word)}
+            kept = self._select_words(self._observation.vocabulary)
             self._sight = " ".join(sorted(kept)) if len(kept) <= MAX_REFINED else ""
         return self._sight
 
@@ -262,7 +255,7 @@ class Situation:
 
     def says(self, action: str) -> bool:
         """Return whether the text or the notes contain the words of the action in a row, such as `touch your nose`."""
-        phrase = _drop_articles(words(action))
+        phrase = _phrase_of(action)
         return len(phrase) > 1 and (self._observation.says(phrase) or self._notes.says(phrase))
 
     def _mark(self, verb: str, slot: str) -> str:
@@ -305,8 +298,8 @@ class Situation:
             texts = [
                 f"{number}: {self._around(slot, slots, self._observation)}" for number, slot in enumerate(slots, 1)
             ]
-            context = "; ".join([*texts, self._scalars] if self._scalars else texts)
-            self._contexts[slots] = context
+            scalars = self._read_scalars()
+            context = self._contexts[slots] = "; ".join([*texts, scalars] if scalars else texts)
         return context
 
     def read_notes(self, slots: Words) -> str:
@@ -337,12 +330,16 @@ class Situation:
                 after = at + length
                 window.update(sentence[max(0, at - WINDOW) : at])
                 window.update(sentence[after : after + WINDOW])
-        # words of the task become [T], so that keys agree between tasks that differ only in their objects
-        return " ".join(sorted({"[T]" if word in self._task else word for word in window if self._keeps(word)}))
+        return " ".join(sorted(self._select_words(window)))
 
-    def _keeps(self, word: str) -> bool:
-        """Return whether a word belongs to a context: a word of the task, or a structural word."""
-        return word in self._task or (word in self._structural and word not in FUNCTION_WORDS)
+    def _select_words(self, candidates: AbstractSet[str]) -> AbstractSet[str]:
+        """Return the words that belong to a context: structural ones, and [T] in place of the words of the task.
+
+        Keys then agree between tasks that differ only in their objects.
+        """
+        structural = candidates if self._structural is EVERY_WORD else candidates & self._structural
+        kept = structural - FUNCTION_WORDS - self._task
+        return kept if self._task.isdisjoint(candidates) else kept | {"[T]"}
 
     def _hidden_lists(self) -> Iterator[str]:
         """Yield the lists that the observation does not show, such as `has stone wood`.
@@ -399,7 +396,7 @@ class Attempt:
     @cached_property
     def phrase(self) -> Words:
         """Return the words of the action without articles."""
-        return _drop_articles(words(self.action))
+        return _phrase_of(self.action)
 
     @cached_property
     def argument_context(self) -> Context:
@@ -436,11 +433,11 @@ def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:
     Each is combined with one condition: the words around the arguments, one word about an argument in the notes, or
     the flag of an argument for the notes.
     """
-    attempt = Attempt(situation, action)
-    wide, half, narrow = attempt.parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
-    around = f"around {attempt.context}"
-    notes = [f"told {word}" for word in attempt.note_words]
-    notes += [f"mark {mark}" for mark in attempt.marks]
+    parsed = parse_action(action)
+    wide, half, narrow = parsed.template, pattern_of(action, keep_first=True), pattern_of(action)
+    around = f"around {situation.read_context(parsed.slots)}"
+    notes = [f"told {word}" for word in situation.read_note_words(parsed.slots)]
+    notes += [f"mark {mark}" for mark in situation.mark(parsed)]
     pairs = [(wide, around), (narrow, around), *((pattern, note) for note in notes for pattern in (wide, half))]
     return tuple(dict.fromkeys(f"{GUARD_MARK}{pattern} @ {condition}" for pattern, condition in pairs))
 

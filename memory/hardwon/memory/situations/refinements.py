@@ -8,6 +8,8 @@ the task, or all that the text shows. It counts as far as it has predicted later
     =goal take left door | leave house  the task as well
 """
 
+from functools import lru_cache
+
 from .actions import fill, parse_action, pattern_of
 from .phrases import HOLE, full_name
 
@@ -17,6 +19,7 @@ FULL_NAME = "=name "
 """Prefix of a key with full names. It follows the key of all things of the kind."""
 
 
+@lru_cache(maxsize=8192)
 def name_in_full(action: str) -> str:
     """Return the action with each argument's full name, `take left door`; "" if that is no more than its pattern."""
     parsed = parse_action(action)

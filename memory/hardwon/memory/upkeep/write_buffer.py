@@ -32,7 +32,7 @@ from hardwon.memory.storage.clock import fix_time, now
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import EpisodeBatch, KeyIds, dumps, is_recorded, refuse_other_episode
-from hardwon.memory.validation import LARGEST, check_episode, check_episodes, check_size
+from hardwon.memory.validation import LARGEST, check_episode, check_size
 
 DISCOUNT = 0.95
 """Discount per step for the returns of recorded steps."""
@@ -84,14 +84,14 @@ class WriteBuffer:
         return self._namespace
 
     def put(self, episodes: Iterable[Trajectory]) -> list[str]:
-        """Write episodes in one transaction that is durable on return.
+        """Write checked episodes in one transaction that is durable on return.
 
         Episodes that already exist are not written again. Episodes that use items bypass the buffer, because item
         scores change with them. So do episodes inside another transaction.
         """
         self.on_file()
         # Before the transaction: redacting and packing take long, and other writers would have to wait.
-        redacted, ids = list(map(redact_and_pack, check_episodes(episodes))), []
+        redacted, ids = list(map(redact_and_pack, episodes)), []
         new: dict[str, Trajectory] = {}
         rows: list[tuple[int, int, str, int, str, str]] = []
         with self._store.transaction() as connection:

@@ -53,9 +53,11 @@ class Gains:
     def find_prior(self, key: str, prefix: str = "") -> float | None:
         """Return the prior with which a refinement counts; None if it does not."""
         group = prefix + _name_group(key)
-        if group not in self._priors:
-            self._priors[group] = self._select_prior(group)
-        return self._priors[group]
+        try:
+            return self._priors[group]
+        except KeyError:
+            prior = self._priors[group] = self._select_prior(group)
+            return prior
 
     def _select_prior(self, group: str) -> float | None:
         most, chosen = 0.0, None

@@ -163,10 +163,10 @@ class ValueTable:
         read, find = self._cells.get, self.cell if self._stored is not None else None
         left_out: Collection[str] = ()
         for at, key in enumerate(keys):
-            cell = read(prefix + key)
-            if cell is None and (find is None or (cell := find(prefix + key)) is None):
+            cell = read(name := prefix + key)
+            if cell is None and (find is None or (cell := find(name)) is None):
                 continue
-            if key in left_out:
+            if left_out and key in left_out:
                 continue
             if key.startswith(REFINED):
                 if (prior := self._gains.find_prior(key, prefix)) is not None:
