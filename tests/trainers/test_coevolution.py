@@ -1,8 +1,6 @@
 """Policy, extractor and library in one run: who waits for whom, what is written, shown, paid and logged."""
 
 import asyncio
-import json
-import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import yaml
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import CannotLearn
-from hardwon.trainers import learning, metrics, train
+from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.engines.local import LocalEngine
@@ -20,15 +18,13 @@ from hardwon.trainers.player import Player
 from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.note_generators import KeepOrSkip
 from hardwon.trainers.roles.trials import Trials
-from hardwon.trainers.session import Session
 
-WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0, "merge_every": 2}, "warmstart": None}
+WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0}, "warmstart": None}
 
 
 def library_run(corridor: Any, iterations: int = 5, **settings: Any) -> dict[str, Any]:
     """Settings in which the extractor writes into the library."""
-    extractor = {"reads": "rollouts", "trials": 0, "ready": 4, **settings}
-    extractor |= {"episodes": 6} if extractor["reads"] == "rollouts" else {}
+    extractor = {"trials": 1, "ready": 4, "episodes": 6, **settings}
     run = {"iterations": iterations, "rerolls": 0}
     made: dict[str, Any] = corridor(**WRITES, roles={"extractor": {"settings": extractor}}, run=run)
     return made
@@ -98,12 +94,10 @@ def seconds_of(settings: dict[str, Any], out: Path, delay_s: float, monkeypatch:
     return spent[-1][1] - spent[0][0]
 
 
-@pytest.mark.parametrize("reads", ["rollouts", "explored"])
-def test_rollouts_never_wait_for_extraction(corridor, tmp_path, monkeypatch, reads):
+def test_rollouts_never_wait_for_extraction(corridor, tmp_path, monkeypatch):
     """systems.md §5: non-blocking: rollout throughput with a 5-s extractor delay within 5% of no delay."""
-    shown = "library" if reads == "rollouts" else "role"
-    settings = library_run(corridor, 3, reads=reads, waits=False)
-    settings.update(arms={"control": 2, "advice": 2}, guidance={"advice": shown})
+    monkeypatch.setattr(ExtractorRole, "waits", False)
+    settings = library_run(corridor, 3)
     without, delayed = (seconds_of(settings, tmp_path / f"{d}", d, monkeypatch) for d in (0.0, 5.0))
     assert 0.5 < without < 5.0
     assert delayed == pytest.approx(without, rel=0.05)
@@ -111,43 +105,9 @@ def test_rollouts_never_wait_for_extraction(corridor, tmp_path, monkeypatch, rea
 
 def test_to_be_repeatable_a_run_waits_at_the_end_of_an_iteration_alone(corridor, tmp_path, monkeypatch):
     """A reading that is shorter than an iteration's rollouts still costs them nothing."""
-    settings = library_run(corridor, 3, waits=True)
+    settings = library_run(corridor, 3)
     without, delayed = (seconds_of(settings, tmp_path / f"{d}", d, monkeypatch) for d in (0.0, 0.2))
     assert delayed == pytest.approx(without, rel=0.05)
-
-
-def test_what_is_read_beside_an_iteration_is_shown_from_the_next_one_on(corridor, monkeypatch):
-    """Episodes of 1 are read beside 2, and what was written of them is recalled in 3."""
-    shown: list[set[str]] = []
-    learned = learning.distribute
-
-    def watched(session: Session, rollouts: list[Rollout]) -> None:
-        steps = [step for rollout in rollouts for step in rollout.trajectory.steps]
-        shown.append({item for step in steps for item in (step.why.recalled or ())})
-        learned(session, rollouts)
-
-    monkeypatch.setattr(learning, "distribute", watched)
-    report = train(library_run(corridor, 3))
-    read = [line["extractor/read"] for line in metrics.read(Path(report.out))]
-    assert (read[0], read[1] > 0) == (0, True)
-    assert shown[:2] == [set(), set()]
-    assert shown[2]
-
-
-def test_what_it_writes_is_recalled_paid_and_learnt_from(corridor):
-    """Its updates are made of items that it wrote into the library, and the log says what became of them."""
-    settings = library_run(corridor, 6, cost=0.0)
-    report = train(settings)
-    lines = metrics.read(Path(report.out))
-    total = {name: sum(line.get(f"extractor/{name}", 0) for line in lines) for name in ("read", "added", "returned")}
-    assert total["read"] == 5 * 6
-    assert total["added"] > 0
-    assert any("extractor/reward" in line for line in lines)
-    assert {"library/merged"} <= {name for line in lines for name in line}
-    with ExperienceLibrary.open(Path(report.out) / "library.db", read_only=True) as library:
-        written = [item for item in library.items(limit=None) if item.writer.startswith("extractor/")]
-    assert written
-    assert all(item.provenance for item in written)
 
 
 def test_candidates_are_tried_in_other_worlds_before_they_are_stored(corridor, tmp_path, monkeypatch):
@@ -169,7 +129,7 @@ def test_candidates_are_tried_in_other_worlds_before_they_are_stored(corridor, t
     monkeypatch.setattr(Trials, "collect", watch)
     monkeypatch.setattr(Trials, "take_judged", keep)
     settings = library_run(corridor, 6, cost=0.0)
-    del settings["roles"]["extractor"]["settings"]["trials"], settings["roles"]["extractor"]["settings"]["reads"]
+    del settings["roles"]["extractor"]["settings"]["trials"]
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
     report = train(tmp_path / "run.yaml")
     assert played
@@ -196,77 +156,10 @@ def test_an_extractor_that_fails_costs_its_reading_alone(corridor, monkeypatch):
     assert [line["extractor/problems"] for line in metrics.read(Path(report.out))] == [0, 6, 6]
 
 
-def test_an_update_passes_the_credit_on_to_who_wrote_the_new_words(corridor, tmp_path):
-    """systems.md §5: the reward of an item reaches the generation that produced it."""
-    from hardwon.trainers.roles.item_reward import Buffer, Use
-
-    from .roles.test_extractor import row
-
-    buffer = Buffer(ready=1, cost=0.0)
-    buffer.wrote(row("old"), {"item": 4})
-    buffer.wrote(row("new"), {"item": 5}, rewritten=["item"])
-    buffer.used("item", Use((1.0,), (0.0,)))
-    ((sample, reward, _),) = buffer.take()
-    assert (sample.row.trace, reward > 0, len(buffer)) == ("new", True, 1)
-
-
-def test_the_gate_is_asked_of_every_item_and_logged(corridor, tmp_path, monkeypatch):
-    """systems.md §5: gate accept/refine/reject logged; reject: the run counts as control, not consumer."""
-    (tmp_path / "never.py").write_text(
-        "from hardwon.trainers.gating.gate import Judgement\n"
-        "class Never:\n"
-        "    def judge(self, task, text, record):\n"
-        "        return Judgement('reject', why='no')\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    report = train({**library_run(corridor, 4), "gate": {"kind": "never:Never"}}, ["library.withhold=false"])
-    lines = metrics.read(Path(report.out))
-    assert sum(line["gate/reject"] for line in lines) > 0
-    assert sum(line["gate/accept"] for line in lines) == 0
-    answers = [json.loads(line) for line in (Path(report.out) / "gate.jsonl").read_text().splitlines()]
-    assert {(answer["answer"], answer["why"], answer["shown"]) for answer in answers} == {("reject", "no", None)}
-    with ExperienceLibrary.open(Path(report.out) / "library.db", read_only=True) as library:
-        assert not any(library.usages(item.id) for item in library.items(limit=None))
-
-
-def test_a_gate_by_record_is_told_what_items_were_worth(corridor):
-    report = train({**library_run(corridor, 4), "gate": {"kind": "record", "least": 1}})
-    saved = json.loads((Path(report.checkpoint) / "shown.json").read_text())
-    assert saved["gate"]["records"]
-    assert sum(saved["diversity"]["shown"].values()) > 0
-
-
-def test_an_evaluation_recalls_without_diversity(corridor, monkeypatch):
-    """What is reported is what would be shown in use; and it changes nothing of what is shown next."""
-    from hardwon.trainers.gating import diversity
-
-    asked: list[bool] = []
-    ranked = diversity.Diversity.ranked
-    playing = threading.local()
-    play = Player.play
-
-    async def watched(self: Player, *worlds: Any, learning: bool = False, **how: Any) -> Any:
-        playing.learning = learning
-        return await play(self, *worlds, learning=learning, **how)
-
-    def counted(self: Any, *items: Any, **how: Any) -> Any:
-        asked.append(playing.learning)
-        return ranked(self, *items, **how)
-
-    monkeypatch.setattr(Player, "play", watched)
-    monkeypatch.setattr(diversity.Diversity, "ranked", counted)
-    settings = library_run(corridor, 4)
-    train({**settings, "eval": {"every": 4, "copies": 1}})
-    assert asked
-    assert all(asked)
-
-
 def test_what_an_extractor_writes_must_be_shown_somewhere(corridor):
     settings = library_run(corridor)
     with pytest.raises(CannotLearn, match=r"no arm shows its items; add an arm whose guidance is library"):
         of({**settings, "arms": {"control": 2, "experience": 2}})
-    with pytest.raises(CannotLearn, match=r"guidance is role"):
-        of({**settings, "roles": {"policy": {}, "extractor": {"settings": {"reads": "explored"}}}})
 
 
 @pytest.mark.parametrize("credit", ["grpo", "slea"])

@@ -22,9 +22,8 @@ from hardwon.trainers.rollouts.renaming import Names
 from hardwon.trainers.rollouts.rollout import Spec
 
 EXTRACTOR = {
-    "arms": {"control": 2, "advice": 2},
-    "guidance": {"advice": "role"},
-    "roles": {"policy": {"learner": {"lr": 0.01}}, "extractor": {"settings": {"reads": "explored", "ready": 2}}},
+    "arms": {"control": 2, "library": 2},
+    "roles": {"policy": {"learner": {"lr": 0.01}}, "extractor": {"settings": {"trials": 1, "ready": 2}}},
 }
 STAGE_1 = {"distil": 4, "distil_batch": 2}
 ALL_ROLES: dict[str, Any] = {
@@ -38,7 +37,7 @@ ALL_ROLES: dict[str, Any] = {
         "policy": {"phase": 1, "credit": {"name": "grpo"}, "learner": {"lr": 0.01}, "loss": {"entropy": 0.1}},
         "extractor": {
             "learner": {"lr": 0.01},
-            "settings": {"reads": "rollouts", "trials": 1, "episodes": 6, "ready": 1, **STAGE_1},
+            "settings": {"trials": 1, "episodes": 6, "ready": 1, **STAGE_1},
         },
         "guide": {
             "learner": {"lr": 0.01},

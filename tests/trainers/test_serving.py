@@ -36,7 +36,7 @@ from hardwon.trainers.trainer import train
 ROLES = {
     "policy": {},
     "guide": {"settings": {"distil": 0, "length": 7}},
-    "extractor": {"settings": {"reads": "rollouts"}},
+    "extractor": {},
     "admission": {},
 }
 CONTROL = Arm("control")

@@ -1,30 +1,19 @@
 """All four roles in one run: turns, names on rows, kill and resume, and what one role's answer does to another."""
 
-import asyncio
 import random
 import signal
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from hardwon.memory import Item
-from hardwon.memory.records import Add
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.loading import load
-from hardwon.trainers.config.schema import RoleConfig
-from hardwon.trainers.engines.local import LocalEngine
-from hardwon.trainers.models.tiny import build_model
-from hardwon.trainers.roles.base import Parts
-from hardwon.trainers.roles.extractor import ExtractorRole
-from hardwon.trainers.roles.note_generators import Written
 
-from .roles.test_extractor import SHAPE, TOKENIZER, TRANSCRIPT, row
 from .test_trainer import assert_same, lines, start, wait_for
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_together.yaml"
@@ -32,10 +21,10 @@ ROLES = ("policy", "extractor", "guide", "admission")
 TOGETHER: dict[str, Any] = {
     "arms": {"control": 2, "retrieved": 2, "guided": 2},
     "guidance": {"retrieved": "library", "guided": "role"},
-    "library": {"recall": 1, "merge_every": 2},
+    "library": {"recall": 1},
     "roles": {
         "policy": {"phase": 2},
-        "extractor": {"settings": {"reads": "rollouts", "ready": 4, "episodes": 4}},
+        "extractor": {"settings": {"trials": 1, "ready": 4, "episodes": 4}},
         "guide": {"loss": {"kl": 0.1}, "settings": {"ready": 2, "distil": 3}},
         "admission": {"settings": {"teams": 2, "runs": 2, "worlds": 1, "ready": 4, "steps": 5}},
     },
@@ -127,45 +116,9 @@ def test_four_roles_that_were_killed_go_on_bit_for_bit(settings, straight, monke
     assert lines(straight[0]) == lines(folder / "run")
 
 
-class Says:
-    """A writer that asks for these items of every episode, on its evidence."""
-
-    def __init__(self, *items):
-        self.items = items
-
-    async def read(self, trajectory, seen_items=(), *, salt="", greedy=False):
-        evidence = tuple(step.id for step in trajectory.steps)
-        asked = tuple(Add(replace(item, provenance=evidence)) for item in self.items)
-        return [Written(row(trajectory.id), asked)]
-
-
-WRONG, RIGHT = Item("insight", "spoons are in the oven"), Item("insight", "look into drawers first")
-
-
-@pytest.mark.parametrize(
-    ("said", "statuses"), [((WRONG,), ["rejected"]), ((WRONG, RIGHT), ["rejected", "added"])], ids=["alone", "beside"]
-)
-def test_an_item_refused_by_admission_does_not_train_the_extractor_as_a_failure(library, episode, said, statuses):
-    """systems.md §7.8: an item rejected by admission must not train the extractor as a failure.
-
-    Nothing of it waits to be rewarded, where it was all that was said; else what was admitted alone.
-    """
-    library.retire(str(library.add(WRONG).item_id), "they are not")
-    model = build_model(len(TOKENIZER), SHAPE)
-    engine = LocalEngine(model, TOKENIZER, roles=("extractor",))
-    parts = Parts(RoleConfig(settings={"ready": 1}), model, TRANSCRIPT, engine, library)
-    role = ExtractorRole(parts, writer=Says(*said))
-    answers = asyncio.run(role.extract(library.trajectory(library.record(episode()))))
-    assert [one.status for one in answers] == statuses
-    assert "retired" in answers[0].reason
-    assert not role.ready()
-    waiting = [list(sample.items) for sample in role.buffer._samples.values()]
-    assert waiting == [[one.item_id] for one in answers if one.status == "added"]
-
-
 def test_what_a_team_keeps_to_itself_is_no_failure_of_the_extractor(straight):
     """systems.md §7.8: the episodes of teams, and what the admission says there, reach no other role."""
     _, seen = straight
-    saved = torch.load(find(straight[0]) / "extractor.pt", weights_only=True)["state"]["buffer"]["samples"]
+    saved = torch.load(find(straight[0]) / "extractor.pt", weights_only=True)["state"]["buffer"]
     assert {sample["row"]["role"] for sample in saved} <= {"extractor"}
     assert set(seen) == {*ROLES}

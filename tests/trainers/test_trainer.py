@@ -288,29 +288,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "reference": {"roles": {"policy": POLICY}},
     "adapter": {"model": {"adapter": 2}},
     "library": {"arms": {"control": 2, "library": 2}, "warmstart": None},
-    "extractor": {
-        "arms": {"control": 2, "advice": 2},
-        "guidance": {"advice": "role"},
-        "gate": {"kind": "record", "least": 2},
-        "roles": {"extractor": {"settings": {"reads": "explored", "ready": 4}}},
-        "warmstart": None,
-    },
     "extractor into the library": {
         "arms": {"control": 2, "library": 2},
-        "library": {"merge_every": 2},
-        "gate": {"kind": "record", "least": 2},
-        "roles": {"extractor": {"settings": {"reads": "rollouts", "ready": 4}}},
-        "warmstart": None,
-    },
-    "policy as the gate": {
-        "arms": {"control": 2, "library": 2},
-        "gate": {"kind": "policy"},
-        "roles": {"extractor": {"settings": {"reads": "rollouts", "ready": 4}}},
-        "warmstart": None,
-    },
-    "extractor that writes": {
-        "arms": {"control": 2, "library": 2},
-        "roles": {"extractor": {"settings": {"reads": "rollouts", "writes": "text", "ready": 4, "max_tokens": 8}}},
+        "roles": {"extractor": {"settings": {"trials": 1, "ready": 4}}},
         "warmstart": None,
     },
 }
@@ -346,7 +326,7 @@ def wait_for(path, number, process):
 def test_a_run_that_was_killed_goes_on_bit_for_bit(corridor, tmp_path):
     """kill -9 at a random step, in a process of its own: the same weights, and no line twice.
 
-    With an extractor whose items are recalled, merged and judged by a gate on the way.
+    With an extractor whose items are recalled on the way.
     """
     settings = corridor(**VARIANTS["extractor into the library"], run={"iterations": 12, "save_every": 3, "threads": 1})
     train(settings, [f"run.out={tmp_path / 'straight'}"])

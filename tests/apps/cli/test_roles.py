@@ -54,7 +54,7 @@ def settings(tmp_path_factory):
         "roles": {
             "policy": {},
             "guide": {"settings": {"distil": 0}},
-            "extractor": {"settings": {"reads": "rollouts"}},
+            "extractor": {},
             "admission": {},
         },
         "eval": {"every": 0, "temperature": 0},

@@ -15,8 +15,7 @@ from hardwon.trainers.config.loading import of
 from hardwon.trainers.models.tiny import build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.guides.lessons import build_lessons, build_query
-from hardwon.trainers.roles.item_reward import unaided, uses_of
-from hardwon.trainers.roles.note_generators import GRADES, OUTCOMES, WORDS, Candidate, KeepOrSkip, Writes, item_of
+from hardwon.trainers.roles.note_generators import GRADES, OUTCOMES, Candidate, KeepOrSkip, item_of
 from hardwon.trainers.rollouts.explore import way
 from hardwon.trainers.session import _open_base
 
@@ -50,15 +49,6 @@ def test_a_group_without_any_success_has_advantages_by_its_scores():
     group = [rollout(played(f"{n}", score)) for n, score in enumerate((0.2, 0.8))]
     advantages = PARTS.get("estimator", "dr-grpo")([to_trace(one) for one in group])
     assert advantages == {"0": [pytest.approx(-0.3)], "1": [pytest.approx(0.3)]}
-
-
-def test_items_are_credited_with_the_scores():
-    shown = rollout(played("with", 0.9, recalled=["item"]))
-    without = rollout(played("without", 0.4))
-    ((group, item, use),) = uses_of([shown, without])
-    assert (group, item, use.shown, use.control) == ("tidy up#0", "item", (0.9,), (0.4,))
-    assert use.differences == [pytest.approx(0.5)]
-    assert unaided([shown, without]) == [without]
 
 
 def test_the_best_of_several_tries_has_the_highest_outcome_above_zero():
@@ -115,15 +105,15 @@ def test_a_text_about_a_well_graded_episode_is_an_insight(score, kind):
 
 def test_words_of_graded_outcomes_are_read_and_those_of_others_stay():
     """The tokens of a success or failure are those of before; of a figure, no piece is unknown to a new tokenizer."""
-    texts = ["find the coin hall wait tidy up . you are in the", WORDS, OUTCOMES]
+    texts = ["find the coin hall wait tidy up . you are in the", OUTCOMES]
     plain, graded = (CompactFormat(build_tokenizer([*texts, *more])) for more in ([], [GRADES]))
     for success, word in ((True, "success"), (False, "failure"), (None, "failure")):
-        tokens = Writes(None, plain).prompt(played("a", 0.75, success=success))  # type: ignore[arg-type]
-        assert plain.tokenizer.decode(tokens).startswith(f"<see> {word} . <task> tidy")
+        tokens = KeepOrSkip(None, plain).ask(Candidate("wait", HALL), played("a", 0.75, success=success))  # type: ignore[arg-type]
+        assert f"<see> {word} ." in plain.tokenizer.decode(tokens)
     for number in range(-100, 101):
         episode = mark_outcome(played("a", number / 100), "score")
-        assert "<unk>" not in graded.tokenizer.decode(Writes(None, graded).prompt(episode))  # type: ignore[arg-type]
-    asked = KeepOrSkip(None, graded, outcome=True).ask(Candidate("wait", HALL), episode)  # type: ignore[arg-type]
+        asked = KeepOrSkip(None, graded).ask(Candidate("wait", HALL), episode)  # type: ignore[arg-type]
+        assert "<unk>" not in graded.tokenizer.decode(asked)
     assert "score 1 . 00" in graded.tokenizer.decode(asked)
 
 

@@ -246,7 +246,7 @@ class TestSamplers:
         for outcomes, level in (((1.0, 0.0), 0), ((1.0, 0.0), 1)):
             metrics = sampler.observe({WORLDS[0]: played(WORLDS[0], *outcomes)})
             assert metrics["sampler/level"] == level
-        assert all(world != WORLDS[2] for world in sampler.ahead(4))
+        assert all(world != WORLDS[2] for world in sampler.draw(4))
 
     def test_a_level_opens_after_its_patience_and_the_last_one_stays(self):
         sampler = build("staged", patience=2, old=0.5)

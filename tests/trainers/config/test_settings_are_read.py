@@ -45,8 +45,6 @@ SETTINGS: dict[str, Any] = {
     "model": {"adapter": 2, "tiny": {"hidden": 16, "layers": 1, "heads": 2, "kv_heads": 1, "intermediate": 16}},
     "arms": {"control": 2, "library": 2, "guided": 2},
     "guidance": {"guided": "role"},
-    "library": {"merge_every": 1},
-    "gate": {"kind": "record"},
     "warmstart": {"examples": {"copies": 1}, "learning": {"updates": 1}},
     "roles": {
         "policy": {
@@ -54,7 +52,7 @@ SETTINGS: dict[str, Any] = {
             "loss": {"kl": 0.1, "max_kl": 1.0, "old": "trainer"},
         },
         "guide": {"settings": {"distil": 1, "ready": 1}},
-        "extractor": {"settings": {"reads": "rollouts", "writes": "text", "ready": 1}},
+        "extractor": {"settings": {"trials": 1, "ready": 1}},
         "admission": {"settings": {"ready": 1, "teams": 2, "runs": 2, "worlds": 1, "steps": 3}},
     },
     "eval": {"every": 4, "copies": 1},

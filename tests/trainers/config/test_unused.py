@@ -40,10 +40,6 @@ def guide(**section):
         ({"engine": {"key": "KEY"}}, "engine.key is 'KEY', and nothing reads it without engine.kind=server; set that"),
         ({"engine": {"folder": "/shared"}}, "engine.folder.*engine.kind=server or vllm"),
         (
-            {"gate": {"kind": "policy", "least": 9}, **LIBRARY},
-            "gate.least is 9, and nothing reads it without gate.kind=record",
-        ),
-        (
             {"warmstart": {"examples": {"renamed": 0.5}}},
             "examples.renamed is 0.5.*a base that reads messages",
         ),
@@ -59,9 +55,6 @@ def guide(**section):
             {**CHAT, **policy(settings={"speech_tokens": 9})},
             "speech_tokens.*a kind of roles.policy.settings.speech, such as free",
         ),
-        (extractor(max_tokens=9), "max_tokens is 9, and nothing reads it without roles.extractor.settings.writes=text"),
-        (extractor(explores=0.5, trials=0), "explores.*trials above 0"),
-        ({**extractor(reads="explored", episodes=3), **GUIDED}, "episodes.*reads=rollouts"),
         ({**CHAT, **guide(distil=9)}, "distil is 9,.*model.base=tiny"),
         ({**CHAT, **guide(distil_lr=0.1)}, "distil_lr"),
         (guide(distil=0, distil_lr=0.1), "distil_lr.*distil above 0"),
@@ -75,12 +68,9 @@ def test_what_nothing_reads_is_refused(sections, message):
 @pytest.mark.parametrize(
     "sections",
     [
-        {"gate": {"kind": "record", "least": 9}, **LIBRARY},
         {"tasks": {"demonstrations": ["gold"], "compose": {"prefixed": {}}}},
         policy(loss={"dual": 3.0, "old": "trainer", "cap": 5.0}),
         policy(learner={"constant": 64, "denominator": "constant"}),
-        extractor(explores=0.5, trials=1, episodes=3),
-        extractor(writes="text", max_tokens=9),
         {**CHAT, **guide(distil=0)},
         guide(distil=9, distil_lr=0.1),
         {"library": {"learn": False, "explored": {"dev": {"seeds": "0-9"}}, "warmup_iterations": 3}, **LIBRARY},

@@ -85,7 +85,7 @@ def trained(tmp_path_factory):
     """One iteration of four roles, exported: (report, export, run)."""
     folder = tmp_path_factory.mktemp("smollm2")
     fed = {"distil": 0, "ready": 1}
-    roles = {"policy": POLICY, "guide": {"settings": fed}, "extractor": {"settings": {"reads": "rollouts", "ready": 1}}}
+    roles = {"policy": POLICY, "guide": {"settings": fed}, "extractor": {"settings": {"ready": 1}}}
     settings = settings_of(
         folder / "run",
         arms={"control": 2, "library": 2, "guided": 2},

@@ -201,12 +201,6 @@ def test_a_question_shows_instruction_and_data():
     assert text.endswith("<|im_start|>assistant\n")
 
 
-def test_a_question_can_show_an_episode():
-    context = make_context()
-    episode = Trajectory("Find the coin.", (make_step(context, "go east"),), True)
-    assert "1. go east ->" in TOKENIZER.decode(PROMPTS.query(Query("write", {"outcome": "success"}, episode)))
-
-
 @pytest.mark.parametrize("purpose", ["guide", "keep", "share"])
 def test_verdicts_are_ordinary_words(purpose):
     verdicts = PROMPTS.verdicts(purpose)

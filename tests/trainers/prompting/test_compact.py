@@ -57,23 +57,13 @@ def test_questions_of_the_roles():
         "guide": {"task": "find the prize", "observation": "You find red.", "location": "Red", "recalled": ["a", "b"]},
         "keep": {"task": "find prize", "lesson": "red : east", "outcome": "success", "observation": "", "location": ""},
         "share": {"task": "find prize", "keys": ["red", "blue"], "observation": ["green", "east"]},
-        "write": {"recalled": ["east is best"], "steps": "<see> red"},
     }
     said = {purpose: words(PROMPTS.query(Query(purpose, sections))) for purpose, sections in asked.items()}
     assert said == {
         "guide": "<task> find prize . <see> find red . <at> red <memory> <unk> <memory> <unk> <item>",
         "keep": "<task> find prize . <memory> red : east <see> success . <see> <at> <item>",
         "share": "<task> find prize . <memory> red . blue . <see> green . east . <item>",
-        "write": "<memory> east is best <see> red <act>",
     }
-
-
-def test_a_writer_reads_the_episode_after_the_sections():
-    episode = make_episode()
-    ids = PROMPTS.query(Query("write", {"recalled": ["east is best"], "outcome": "failure"}, episode))
-    last = episode.steps[-1].post
-    shown = PROMPTS.tokenizer("<memory> east is best <see> failure .", add_special_tokens=False).input_ids
-    assert ids == (*shown, *PROMPTS.prompt(episode.steps, last, None))
 
 
 def test_a_guide_goes_on_after_its_verdict():
@@ -83,5 +73,4 @@ def test_a_guide_goes_on_after_its_verdict():
 
 
 def test_marks_of_an_answer_are_read():
-    """A writer's operations begin with marks."""
     assert PROMPTS.read(PROMPTS.text("<item> go east")) == "<item> go east"

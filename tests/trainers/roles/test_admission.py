@@ -23,8 +23,6 @@ from hardwon.trainers.roles.admission_learning import Decided, Episode
 from hardwon.trainers.roles.base import Parts, Reader
 from hardwon.trainers.roles.registry import ROLES
 
-from .test_extractor import recorded, role as extractor
-
 TEXTS = ["find the prize . red blue green white golden room : go east west . wait . you are in the"]
 TOKENIZER = build_tokenizer(TEXTS)
 TRANSCRIPT = CompactFormat(TOKENIZER)
@@ -169,23 +167,3 @@ def test_without_a_world_it_says_so():
     role = made()[0]
     with pytest.raises(ConfigError, match="no environment"):
         AdmissionRole(replace(role._parts, environment=None)).begin()
-
-
-class Refuses:
-    """A judge of candidates to whom nothing is good enough."""
-
-    def decide(self, candidate, similar):
-        return False, 0.0, "no"
-
-
-def test_what_admission_refuses_trains_the_extractor_as_no_failure():
-    """systems.md §7.8: an item rejected by admission must not train the extractor as a failure."""
-    learner = extractor(ready=1)
-    library = learner._parts.library
-    library.gate = Refuses()
-    answers = [one for _ in range(4) for one in asyncio.run(learner.extract(recorded(library)))]
-    assert {answer.status for answer in answers} == {"rejected"}
-    learnt_from = learner.buffer.take()
-    assert all(not sample.items and reward == 0.0 for sample, reward, _ in learnt_from)
-    keep = TOKENIZER("<keep>", add_special_tokens=False).input_ids[0]
-    assert all(sample.row.completion[0] != keep for sample, _, _ in learnt_from)

@@ -7,15 +7,15 @@ import pytest
 import torch
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
 
-from hardwon.memory import Item, State, Step, Trajectory
-from hardwon.memory.records import Add, Diagnosis, Return, Update
+from hardwon.memory import State, Step, Trajectory
+from hardwon.memory.records import Diagnosis
 from hardwon.runtime.teams.sharing_policy import SharingInput as Shared
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.prompting.instructions import INSTRUCTIONS
 from hardwon.trainers.roles.admission import EngineAdmission
 from hardwon.trainers.roles.guides.speech import GuideQuery, Speaker
-from hardwon.trainers.roles.note_generators import Candidate, KeepOrSkip, Writes, parse_lines
+from hardwon.trainers.roles.note_generators import Candidate, KeepOrSkip
 
 TOKENIZER = build_chat_tokenizer()
 PROMPTS = ChatFormat(TOKENIZER)
@@ -81,14 +81,6 @@ def test_an_extractor_keeps_or_skips_each_lesson_without_any_place(engine):
     assert "<lesson>\nput fork in drawer: rewarded\n</lesson>" in text_of(written.row.prompt)
 
 
-def test_an_extractor_reads_the_steps_and_the_numbered_lessons(engine):
-    shown = [Item("insight", "forks are metal"), Item("insight", "drawers open")]
-    text = text_of(Writes(engine, PROMPTS).prompt(EPISODE, shown))
-    assert "1. forks are metal\n2. drawers open" in text
-    assert "put fork in drawer" in text.partition("<steps>")[2]
-    assert "<outcome>\nsuccess" in text
-
-
 def test_admission_reads_the_keys_and_the_step(engine):
     candidate = Shared("find it", ("a: 1", "b: 2"), "open", "open box", "the box is empty")
     admission = EngineAdmission(engine, PROMPTS)
@@ -107,34 +99,6 @@ def test_text_of_an_episode_never_becomes_a_control_token(engine):
     speaker = Speaker(engine, PROMPTS)
     marked = speaker.prompt(GuideQuery(HERE, (*LINES, "say <|im_end|>")))
     assert marked.count(ends) == speaker.prompt(plain).count(ends)
-
-
-@pytest.mark.parametrize(
-    ("answer", "operations"),
-    [
-        ("lesson: forks go into the drawer", ["add"]),
-        ("Lesson: one\nreplace 2: two\nnothing", ["add", (1,), ""]),
-        ("- replace 1, 3: both", [(0, 2)]),
-        ("<think>lesson: no</think>\nlesson: yes", ["add"]),
-        ("I think that it went well", ["not in the form"]),
-        ("replace: what?", ["not in the form"]),
-        ("lesson 2: what?", ["not in the form"]),
-        ("", ["empty"]),
-        ("lesson: a\nlesson: b\nlesson: c\nlesson: d", ["add"] * 3),
-    ],
-)
-def test_lines_are_read_as_operations(answer, operations):
-    found = parse_lines(answer, EPISODE)
-    assert len(found) == len(operations)
-    for one, expected in zip(found, operations, strict=True):
-        if expected == "add":
-            assert isinstance(one, Add)
-        elif isinstance(expected, tuple):
-            assert isinstance(one, Update)
-            assert one.indices == expected
-        else:
-            assert isinstance(one, Return)
-            assert expected in one.why
 
 
 def test_a_lesson_s_place_is_shown_if_there_is_one(engine):

@@ -1,6 +1,5 @@
 """Who is paid for what: each test fails when one path of the credit is taken away."""
 
-import asyncio
 import math
 from dataclasses import replace
 
@@ -17,10 +16,8 @@ from hardwon.trainers.models.tiny import TinyConfig, build_model
 from hardwon.trainers.roles.guides.credit import Branch, guide_credit
 from hardwon.trainers.roles.guides.role import rows_of, to_streams
 from hardwon.trainers.roles.guides.speech import GuideReply
-from hardwon.trainers.roles.item_reward import Buffer, Use, worth
 
 from .test_admission import made, send
-from .test_extractor import groups, played, role as extractor
 
 HALL = State("You are in the hall.", task="find the prize")
 
@@ -62,15 +59,6 @@ def test_the_entropy_bonus_makes_choices_less_sure():
 def test_a_failed_episode_has_the_outcome_0(success, outcome):
     assert to_trace(Rollout(Trajectory("find", (), success, id="a"), (), "g")).outcome == outcome
     assert Rollout(Trajectory("find", (), success, id="a"), (), "g").outcome == outcome
-
-
-def test_the_difference_of_a_use_is_to_its_control_siblings():
-    use = Use((1.0, 0.0), (0.75, 0.25))
-    assert use.differences == [0.5, -0.5]
-    assert worth([use]) == 0.0
-    assert worth([Use((1.0,), (1.0,))]) == 0.0
-    assert (worth([Use((1.0,), (0.0,))]) or 0.0) > 0.0
-    assert worth([Use((1.0,), ())]) is None
 
 
 # -- the guide
@@ -148,48 +136,3 @@ def test_a_step_counts_as_used_when_another_member_pulled_it(monkeypatch, own):
     metrics = [send(role, seed)["used"] for seed in range(6)]
     assert any(counted[0 if own else 1] for counted in pulled), "no member pulled anything; the test shows nothing"
     assert any(metrics) is not own
-
-
-# -- the extractor
-
-
-def test_an_item_that_a_second_sequence_rewrote_pays_the_second():
-    """Its text is the second one's, so the first writer earns nothing from later uses."""
-    buffer = Buffer(ready=1, cost=0.0)
-    buffer.wrote(sample("first", role="extractor"), {"item": 4, "other": 4})
-    buffer.used("item", Use((0.0,), (1.0,)))
-    buffer.wrote(sample("second", role="extractor"), {"item": 4}, rewritten=["item"])
-    buffer.used("item", Use((1.0,), (0.0,)))
-    buffer.used("other", Use((0.0,), (0.0,)))
-    rewards = {one.row.trace: reward for one, reward, _ in buffer.take()}
-    assert rewards["second"] > 0
-    assert rewards["first"] == 0.0
-
-
-def test_an_item_that_a_second_sequence_only_repeats_pays_the_first():
-    buffer = Buffer(ready=1, cost=0.0)
-    buffer.wrote(sample("first", role="extractor"), {"item": 4})
-    buffer.wrote(sample("second", role="extractor"), {"item": 4})
-    buffer.used("item", Use((1.0,), (0.0,)))
-    assert [one.row.trace for one, _, _ in buffer.take()] == ["first"]
-
-
-def test_a_sequence_with_items_of_both_kinds_owns_the_new_one():
-    buffer = Buffer(ready=1, cost=0.0)
-    buffer.wrote(sample("first", role="extractor"), {"old": 4})
-    buffer.wrote(sample("second", role="extractor"), {"old": 4, "new": 4})
-    buffer.used("old", Use((0.0,), (1.0,)))
-    buffer.used("new", Use((1.0,), (0.0,)))
-    rewards = {one.row.trace: reward for one, reward, _ in buffer.take()}
-    assert rewards["first"] < 0 < rewards["second"]
-
-
-def test_the_extractor_waits_for_its_warm_up():
-    """`warmup: 2`: credit is collected in two iterations before the first update."""
-    role = extractor(ready=1, warmup=2)
-    ready = []
-    for n in range(3):
-        played(role, asyncio.run(role.prepare(groups(str(n)))), "red : go east .")
-        ready.append(role.ready())
-    assert ready == [False, False, True]
-    assert extractor(ready=1, warmup=0).ready() is False

@@ -109,7 +109,7 @@ class ExtractorBench:
     def __init__(self, parts, notes):
         settings = {"ready": notes, "trials": 1, "explores": 1.0, "cost": 0.0}
         self.trained = ExtractorRole(replace(parts, config=replace(parts.config, settings=settings)))
-        self.writer = KeepOrSkip(parts.engine, parts.prompts, outcome=True)
+        self.writer = KeepOrSkip(parts.engine, parts.prompts)
 
     def episode(self, note, name="e"):
         failed = Diagnosis(False, Failure.NO_EFFECT)
@@ -126,7 +126,7 @@ class ExtractorBench:
         for n, note in enumerate(notes):
             recorded = library.trajectory(library.record(self.episode(note, f"{salt}/{n}")))
             written = asyncio.run(self.trained._writer.read(recorded, salt=salt))
-            proposals.offer(Reading(recorded, (), tuple(written), "elsewhere#0"), Counter())
+            proposals.offer(Reading(recorded, tuple(written), "elsewhere#0"), Counter())
         right = {one.item.id: one.item.title.endswith("rewarded") for one in proposals.trials._trials.values()}
         specs = [Spec("", seed, "library", copy, salt=salt) for seed in range(len(notes)) for copy in range(4)]
         # without a candidate, every other episode succeeds

@@ -16,7 +16,6 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.sharing_policy import NAMES, LogisticAdmission
 from hardwon.trainers.algorithms.settings import LossSettings
 from hardwon.trainers.config.schema import RoleConfig
-from hardwon.trainers.engines.base import Completion
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.adapters import add_adapter
 from hardwon.trainers.models.tiny import build_model
@@ -25,11 +24,10 @@ from hardwon.trainers.roles.admission_learning import AdmissionTrainer, Decided,
 from hardwon.trainers.roles.base import Parts, PolicyRole
 from hardwon.trainers.roles.guides.lessons import explored
 from hardwon.trainers.roles.guides.speech import TrainedGuidance, query_of
-from hardwon.trainers.roles.note_generators import KeepOrSkip
 from hardwon.trainers.roles.registry import check_settings
 from hardwon.trainers.rollouts.rollout import Spec
 
-from .test_extractor import SHAPE, TOKENIZER, TRANSCRIPT, episode, role as extractor
+from .test_extractor import SHAPE, TOKENIZER, TRANSCRIPT, episode
 
 
 @pytest.fixture(autouse=True)
@@ -104,54 +102,6 @@ def test_the_reference_is_a_copy_only_where_a_divergence_needs_one(kl, adapter, 
 def test_only_rollouts_that_have_samples_and_did_not_fail_are_learned_from():
     every = [SimpleNamespace(rows=rows, failed=failed) for rows in ((), (1,)) for failed in ("", "environment_crash")]
     assert base._select_finished(cast(Any, every)) == [every[2]]
-
-
-# -- the extractor
-
-
-@pytest.mark.parametrize(("keeps", "expected"), [(True, 0.8), (False, 0.2)])
-def test_the_probability_of_keeping_is_that_of_the_verdict_or_of_its_opposite(keeps, expected):
-    verdicts = TRANSCRIPT.verdicts("keep")
-    tokens = verdicts.yes if keeps else verdicts.no
-    n = len(tokens)
-
-    class Engine:
-        async def generate(self, request):
-            logprobs = (math.log(0.8), *(0.0 for _ in tokens[1:]))
-            return Completion(tokens, logprobs, (True,) * n, (None,) * n, 0)
-
-    written = asyncio.run(KeepOrSkip(cast(Any, Engine()), TRANSCRIPT).read(episode()))
-    assert [one.keeps for one in written] == pytest.approx([expected] * len(written))
-    assert all(bool(one.items) is keeps for one in written)
-    assert written
-
-
-@pytest.mark.parametrize("walk", [None, "empty", "whole"])
-def test_the_gate_is_asked_in_the_first_situation_that_is_known(walk):
-    asked: list[State] = []
-
-    class Gate:
-        async def ask(self, context, text, *, item):
-            asked.append(context.state)
-            return SimpleNamespace(text=text)
-
-    walks: dict[Any, Any] = {None: None, "empty": SimpleNamespace(steps=()), "whole": episode()}
-    learner = extractor(source=lambda task, seed: walks[walk], gate=cast(Any, Gate()))
-    assert asyncio.run(learner._passed(Spec("find", 0), "a text")) == "a text"
-    assert asked == [episode().steps[0].pre if walk == "whole" else State("", task="find")]
-
-
-def test_what_is_read_or_being_read_is_not_read_again():
-    learner, begun = extractor(), list[str]()
-
-    def submit(name, work):
-        begun.append(name)
-        work.close()
-
-    learner._reading = cast(Any, SimpleNamespace(under_way=lambda: ["find#1"], submit=submit))
-    learner._readings["find#1"] = [[]]
-    learner.read([("find", 1)] * 5 + [("find", 2)], "salt")
-    assert begun == ["find#1"] * 3 + ["find#2"]
 
 
 @pytest.mark.parametrize("name", ["policy", "guide", "extractor", "admission"])

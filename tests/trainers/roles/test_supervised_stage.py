@@ -206,7 +206,7 @@ def settings(tmp_path):
         library={"explored": {"": {"seeds": "20-29"}}, "recall": 3},
         roles={
             "policy": {"learner": {"lr": 0.0}},
-            "extractor": {"settings": {"distil": 2, "trials": 0}},
+            "extractor": {"settings": {"distil": 2}},
             "admission": {"settings": {"distil": 2, "teams": 2, "runs": 2, "worlds": 1, "steps": 2}},
         },
     )
@@ -229,8 +229,6 @@ def test_a_role_that_cannot_be_measured_warns_in_quiet_runs_too(settings, capsys
 @pytest.mark.parametrize(
     ("role", "changes", "reason"),
     [
-        ("extractor", {"distil": 5, "writes": "text"}, "writes=choice"),
-        ("extractor", {"distil": 5, "reads": "explored"}, "reads=rollouts"),
         ("extractor", {"distil_lr": 1e-3}, "distil above 0"),
         ("admission", {"distil_batch": 4}, "distil above 0"),
         ("admission", {"distil": 5, "distil_batch": 0}, "distil_batch is 0"),
@@ -255,7 +253,7 @@ def test_a_stop_after_stage_1_of_a_role_does_not_repeat_it(tmp_path, monkeypatch
         library={"explored": {"": {"seeds": "20-23"}}},
         roles={
             "policy": {},
-            "extractor": {"settings": {"distil": 2, "trials": 0}},
+            "extractor": {"settings": {"distil": 2}},
             "admission": {"settings": {"distil": 2, "teams": 2, "runs": 2, "worlds": 1, "steps": 2}},
         },
     )
@@ -302,7 +300,7 @@ def test_a_role_that_was_taught_is_not_called_untrained(tmp_path, capsys):
         tmp_path,
         arms={"control": 1, "retrieved": 2},
         library={"explored": {"": {"seeds": "20-23"}}},
-        roles={"policy": {}, "extractor": {"settings": {"distil": 1, "trials": 0}}},
+        roles={"policy": {}, "extractor": {"settings": {"distil": 1}}},
     )
     train(settings)
     assert "the untrained base" not in capsys.readouterr().err

@@ -116,8 +116,8 @@ def test_a_learner_unlearns_what_it_was_certain_of(right):
         p_yes = read()
         said = build_row(VERDICTS, wrong, p_yes if wrong == YES else 1 - p_yes, prompt=(1, 3), role="", version=0,
                          trace=f"{n}")  # fmt: skip
-        buffer.wrote(said, {"item": 3}, tried=1.0)
-        buffer.settle("item", 1.0 if right == YES else -1.0)
+        buffer.add(said, 1.0)
+        buffer.settle(said.trace, 1.0 if right == YES else -1.0)
         learner.step(to_streams(buffer.take(), VERDICTS))
     assert (read() if right == YES else 1.0 - read()) > 0.9
 
@@ -127,8 +127,8 @@ def test_tried_candidates_count_for_those_that_were_not():
     weights = []
     for tried in (1.0, 0.25):
         buffer = Buffer(ready=1)
-        buffer.wrote(say(NO, 0.6), {"item": 3}, tried=tried)
-        buffer.settle("item", 0.5)
+        buffer.add(say(NO, 0.6), tried)
+        buffer.settle("a", 0.5)
         (stream,) = to_streams(buffer.take(), VERDICTS)
         assert stream.tokens == (1, 3, *YES)
         weights.append(stream.advantages[2])

@@ -11,7 +11,6 @@ from hardwon.memory import Item
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Decision
 from hardwon.trainers.config.schema import LibraryConfig
-from hardwon.trainers.gating.diversity import Diversity
 from hardwon.trainers.rollouts.rollout import Spec, collect
 from hardwon.trainers.workers.agent_pool import AgentPool, AgentSpec
 
@@ -80,7 +79,7 @@ def open_cast(library, **settings):
     config = SimpleNamespace(library=recalls, environment=SimpleNamespace(max_steps=4), policy=None)
     stage = SimpleNamespace(
         config=config, environment=Corridor(), engine=Sessions(), prompts=None, context=None, library=library,
-        start=None, gate=None, diversity=Diversity(),
+        start=None,
     )  # fmt: skip
     return AgentPool(stage)
 

@@ -24,11 +24,10 @@ from .processes import Processes
 
 LIBRARY = {
     "arms": {"control": 2, "library": 2},
-    "gate": {"kind": "policy"},
-    "library": {"merge_every": 2, "recall": 2},
+    "library": {"recall": 2},
     "warmstart": {"examples": {"copies": 1}, "learning": {"updates": 2, "batch": 4}},
 }
-"""Recall, trials, diversity and a gate that asks the policy: everything that crosses the processes."""
+"""Recall and trials: everything that crosses the processes."""
 
 
 def lines(out):

@@ -25,9 +25,7 @@ from .prompting import instructions
 MANIFEST = "roles.json"
 """Name of the manifest in an export's folder."""
 FORMAT = 2
-"""Version of the manifest. Version 1 had other defaults."""
-OLD_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"extractor": {"reads": "explored"}}
-"""Settings of the roles that version 1 left out where they had these values."""
+"""Version of the manifest."""
 ROWS = 64
 """Embedding rows that identify a base."""
 
@@ -113,9 +111,6 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder} is not an export of trained roles ({type(error).__name__}: {error}). "
             "Write one: hardwon train CONFIG.yaml --export FOLDER"
         ) from error
-    if number == 1:  # extractors read explored episodes unless the settings said something else
-        roles = {name: {**OLD_DEFAULTS.get(name, {}), **settings} for name, settings in manifest.roles.items()}
-        manifest, number = replace(manifest, roles=roles), FORMAT
     if number != FORMAT:
         raise ConfigError(f"{folder / MANIFEST} has format {number!r}, and this version of hardwon reads {FORMAT}.")
     if not manifest.model.is_compact:

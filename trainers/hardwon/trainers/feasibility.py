@@ -12,7 +12,7 @@ from hardwon.memory.errors import CannotLearn
 
 from .algorithms.catalog import PARTS
 from .algorithms.samples import Rollout
-from .config.kinds import READS, SHOWS_PATHS, TELLS
+from .config.kinds import SHOWS_PATHS
 from .config.program import PROGRAM
 from .config.schema import TrainConfig
 from .roles.note_generators import lessons, offer
@@ -56,10 +56,7 @@ def check_prompts(session: Session, recalled: int = 0) -> None:
 
 def find_revisits(config: TrainConfig) -> str | None:
     """Return a note about the arms that are shown an earlier episode of the very task instance that is played."""
-    extractor = config.roles.get("extractor")
-    explored = extractor is not None and extractor.settings.get("reads", READS) == "explored"
-    kinds = {"experience", *(TELLS if explored else ())}
-    arms = [f"arms.{arm}" for arm in config.arms if config.get_guidance(arm) in kinds]
+    arms = [f"arms.{arm}" for arm in config.arms if config.get_guidance(arm) == "experience"]
     if not arms:
         return None
     return (
@@ -192,26 +189,23 @@ def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
     # the first iteration may be small: a few unlucky instances say nothing about the others
     worlds = list(dict.fromkeys([*played, *config.tasks.train.all[:READ]]))
     help_ = f"Raise explore.tries ({config.explore.tries}) or explore.steps ({config.explore.steps})"
-    extractor = config.roles.get("extractor")
-    reads = None if extractor is None else extractor.settings.get("reads", READS)
-    user = "roles.extractor reads" if reads == "explored" else None
+    user = None
     for arm in config.arms:
         if config.get_guidance(arm) in SHOWS_PATHS:
             user, worlds = f"arms.{arm} shows", list(dict.fromkeys([*worlds, *config.explore.worlds.all[:READ]]))
     if user is not None and worlds and not any(explorer.source(*world) for world in worlds):
-        other = ", or set roles.extractor.settings.reads=rollouts" if reads == "explored" else ""
         raise CannotLearn(
             f"{user} the best exploring episode of a task instance, and none of {len(worlds)} instances has one with a "
-            f"{config.outcome} above 0. {help_}{other}."
+            f"{config.outcome} above 0. {help_}."
         )
-    if reads == "rollouts" and extractor is not None and extractor.settings.get("writes") != "text":
+    if "extractor" in config.roles:
         offers = offer if config.model.is_compact else lessons
         episodes = (episode for world in worlds for episode in explorer.explored(world))
         if not any(map(offers, (rollout.trajectory for rollout in rollouts))) and not any(map(offers, episodes)):
             raise CannotLearn(
                 "roles.extractor keeps or skips lessons, which are steps with a reward or a failure, and no episode of "
                 f"{len(worlds)} task instances has one. Let the steps of {config.environment.name} report rewards or "
-                f"errors, or set roles.extractor.settings.writes=text."
+                "errors."
             )
 
 

@@ -157,7 +157,8 @@ class TrainingLoop:
         self.player.set_iteration(self.position.iteration)
         self.player.snapshot = f"library@{self.position.iteration}" if self.config.uses_library else ""
         read = get_tokens_read(self.session.engine)
-        await self._read_ahead(number)
+        for reader in learning.list_readers(self.session):
+            reader.read(f"{self.config.run.seed}/{number}")
         if self._prefetcher is None:
             played, learnable, group_counts = await self._play_groups(number)
         else:
@@ -171,7 +172,6 @@ class TrainingLoop:
             **summarize_episodes(played, list(self.config.arms), self.config.outcome),
             **summarize_composed(composed),
             **group_counts,
-            **learning.log_gate(self.session, number),
         }
         if self.config.schedule:
             finished = [rollout.trajectory.ending for rollout in played if not rollout.failed]
@@ -253,17 +253,6 @@ class TrainingLoop:
                 self.save()
             workers.broadcast_job(("start", str(self.checkpoints.latest())))
             workers.active = True
-
-    async def _read_ahead(self, number: int) -> None:
-        """Start reading for the upcoming tasks; wait for the results only before the first rollouts."""
-        readers = learning.list_readers(self.session)
-        # 2 * most below: readings are usually shown one iteration later, after the draws of this one
-        most = self.config.run.groups * (1 + self.config.run.rerolls)
-        for reader in readers:
-            reader.read(self.worlds.ahead(2 * most), f"{self.config.run.seed}/{number}")
-            if number == 1:  # nothing was read during an earlier iteration, so wait once
-                await reader.written()
-                reader.read(self.worlds.ahead(2 * most), f"{self.config.run.seed}/{number}'")
 
     async def _play_groups(self, number: int) -> tuple[list[Rollout], list[Rollout], dict[str, float]]:
         """Return the groups as first drawn, the rollouts to learn from, and counts.
@@ -382,9 +371,7 @@ class TrainingLoop:
             temperature=self.config.eval.temperature,
         )
         report = summarise(collect_episodes(rollouts))
-        self.metrics.log(
-            iteration, {**flatten_report(report), **learning.log_gate(self.session, iteration, "eval")}, kind="eval"
-        )
+        self.metrics.log(iteration, flatten_report(report), kind="eval")
         self.position.evaluated, self.position.last_evaluation = (
             iteration,
             {arm: asdict(part) for arm, part in report.items()},
@@ -419,7 +406,7 @@ class TrainingLoop:
 def open_sampler_of(session: Session) -> TaskSampler:
     """Return the sampler of a session's training instances."""
     config = session.config
-    # fixed for two iterations: the readers look ahead
+    # the draws of two iterations are fixed
     most = 2 * config.run.groups * (1 + config.run.rerolls)
     return open_sampler(
         config.tasks.sampler,

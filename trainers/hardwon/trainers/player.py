@@ -222,7 +222,7 @@ class Player:
         return self._agent_pool.iteration
 
     def set_iteration(self, iteration: int) -> None:
-        """Tell the warm-up gates how many iterations the run has finished."""
+        """Tell the warm-ups how many iterations the run has finished."""
         self._agent_pool.set_iteration(iteration)
 
 

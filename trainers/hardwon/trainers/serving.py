@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from hardwon.memory import Estimate, Item, Trajectory
 from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.memory.learning.extraction import MAX_OPERATIONS
-from hardwon.memory.records import Operation, Return
+from hardwon.memory.records import Add, Operation, Return
 from hardwon.runtime.guidance.base import AwaitedGuidance, Guidance, Hint, RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.llm.chat_model import in_own_loop
@@ -43,7 +43,6 @@ from .models.pretrained import check_folder
 from .prompting.base import PromptFormat
 from .prompting.chat import ChatFormat
 from .prompting.factory import open_format
-from .roles.extractor import ExtractorSettings, build_writer
 from .roles.guides.role import RECALLED, GuideSettings
 from .roles.guides.speech import TrainedGuidance
 from .rollouts.rollout import Spec, TokenPolicy, enter_episode
@@ -51,7 +50,6 @@ from .rollouts.rollout import Spec, TokenPolicy, enter_episode
 if TYPE_CHECKING:
     from .engines.local import LocalEngine
     from .gating.ranking import PreferenceValue
-    from .roles.note_generators import Written
 
 T = TypeVar("T")
 RECALL_K = 5
@@ -123,7 +121,7 @@ def load_roles(
             guide = parse_settings(GuideSettings, settings)
             roles["guidance"] = ServedGuidance(_open_guidance(guide, engines[name], prompts))
         elif name == "extractor":
-            roles["extractor"] = ServedExtractor(engines[name], prompts, parse_settings(ExtractorSettings, settings))
+            roles["extractor"] = ServedExtractor(engines[name], prompts)
         elif name == "admission":
             roles["admission"] = ServedAdmission(engines[name], prompts)
     if "policy" in roles and "guidance" not in roles:
@@ -290,19 +288,20 @@ class ServedGuidance:
 
 
 class ServedExtractor:
-    """A trained extractor: it keeps the lessons of an episode that are worth it, or writes its own."""
+    """A trained extractor, which keeps the lessons of an episode that are worth it."""
 
-    def __init__(self, engine: Engine, prompts: PromptFormat, settings: ExtractorSettings) -> None:
-        self._writer = build_writer(engine, prompts, settings)
+    def __init__(self, engine: Engine, prompts: PromptFormat) -> None:
+        from .roles.note_generators import KeepOrSkip
+
+        self._writer = KeepOrSkip(engine, prompts)
 
     def extract(self, trajectory: Trajectory, seen_items: Sequence[Item]) -> Sequence[Operation]:
         """Return at most `MAX_OPERATIONS` operations: of the kept lessons, those that were kept most surely."""
         if not trajectory.steps:
             return [Return("the episode has no steps")]
-        written: list[Written] = _wait(self._writer.read(trajectory, seen_items, greedy=True))
-        surest = sorted((each for each in written if each.items), key=lambda each: -each.keeps)
-        operations = [operation for each in surest for operation in each.operations]
-        return operations[:MAX_OPERATIONS] or [Return("nothing of the episode is worth keeping")]
+        kept = [each for each in _wait(self._writer.read(trajectory, greedy=True)) if each.is_kept]
+        surest = sorted(kept, key=lambda each: -each.keeps)[:MAX_OPERATIONS]
+        return [Add(each.item) for each in surest] or [Return("nothing of the episode is worth keeping")]
 
 
 class ServedAdmission:

@@ -29,15 +29,11 @@ from .engines import base_models
 from .engines.base import Engine
 from .engines.base_models import BASE
 from .engines.factory import open_engine
-from .gating.diversity import Diversity
-from .gating.gate import Gated
-from .gating.gate_policy import QUESTION
-from .gating.opening import open_gate
 from .models.pretrained import require_base
 from .prompting import instructions
 from .prompting.factory import open_format
 from .roles.base import Parts, Role
-from .roles.note_generators import GRADES, OUTCOMES, WORDS
+from .roles.note_generators import GRADES, OUTCOMES
 from .roles.registry import ROLES, check_settings
 from .rollouts.explore import Explorer, check_seeds, learn_by_playing, open_world, words
 from .rollouts.opening import TAGS
@@ -52,13 +48,13 @@ LIBRARY, START = "library.db", "library-start.db"
 """Files in a run's folder: the library that learns, and a copy of its initial state."""
 INSTRUCTIONS = "instructions.json"
 """In a checkpoint: the version and the digests of the roles' instructions."""
-SHOWN = "shown.json"
-"""In a checkpoint: counts of shown items, and the records of the gate."""
 GUIDANCE_WORDS = (
     "- strategy warning skill remedy insight guardrail : ` . ( ) , ; not when in a similar situation failed led to "
-    "return of 0 1 2 3 4 5 6 7 8 9 10"
+    "return of 0 1 2 3 4 5 6 7 8 9 10 add update"
 )
-"""Words that retrieval adds to those of items and steps; a word tokenizer must know them."""
+"""Words that retrieval adds to those of items and steps; a word tokenizer must know them.
+
+The size of the vocabulary decides the weights of a seed, so words that are no longer needed stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +76,6 @@ class Session:
     prompts: Any
     """The prompt format of the base."""
     engine: Engine
-    gate: Gated | None
-    diversity: Diversity
     roles: Mapping[str, Role]
     sources: Sources
     """Sources of signals about the policy's turns."""
@@ -136,12 +130,11 @@ class Session:
         prompts: Any = open_format(config.model, tokenizer, environment=environment, builder=builder)
         # Only the process that plays may connect to a server or start vLLM.
         engine = _open_engine(config if plays else replace(config, engine=EngineConfig()), first, tokenizer, out)
-        gate = open_gate(config.gate, engine, prompts)
 
         def build_role(name: str) -> Role:
             parts = Parts(
                 _follow_sampling(name, config), models[name], prompts, engine, library, config.run.seed,
-                explorer.source, demonstrations.find, gate,
+                explorer.source, demonstrations.find,
                 explored=lambda task, seed: explorer.explored((task, seed)),
                 episodes=lambda: explorer.trajectories(config.explore.worlds), instances=config.explore.worlds.all,
                 recall=config.library.recall, environment=environment, outcome=config.outcome, policy=config.policy,
@@ -150,7 +143,7 @@ class Session:
 
         session = cls(
             config=config, out=out, environment=environment, explorer=explorer, library=library, start=start,
-            tokenizer=tokenizer, prompts=prompts, engine=engine, gate=gate, diversity=Diversity(seed=config.run.seed),
+            tokenizer=tokenizer, prompts=prompts, engine=engine,
             roles={name: build_role(name) for name in config.roles},
             sources=_open_sources(config, models["policy"], prompts, engine, environment, explorer),
             demonstrations=demonstrations,
@@ -186,14 +179,12 @@ class Session:
             torch.save(state, folder / f"{name}.pt")
         if self.sources:
             torch.save(self.sources.state_dict(), folder / SIGNALS)
-        gates = {"diversity": self.diversity.state_dict(), "gate": self.gate.state_dict() if self.gate else None}
-        (folder / SHOWN).write_text(json.dumps(gates), encoding="utf-8")
         for name, library in ((LIBRARY, self.library), (START, self.start)):
             if library is not None and library.path != ":memory:":
                 copy_library(library.path, folder / name)
 
     def _load(self, checkpoint: Path) -> None:
-        """Load the roles, the diversity counts and the gate from a checkpoint."""
+        """Load the roles and the signal sources from a checkpoint."""
         import torch
 
         check_instructions(self.config, checkpoint, self.config.roles)
@@ -205,10 +196,6 @@ class Session:
                 self.engine.load_adapter(name, saved["version"], role.weights())
         if self.sources:
             self.sources.load_state_dict(torch.load(checkpoint / SIGNALS, map_location="cpu", weights_only=True))
-        gates = json.loads((checkpoint / SHOWN).read_text(encoding="utf-8"))
-        self.diversity.load_state_dict(gates["diversity"])
-        if self.gate is not None and gates["gate"] is not None:
-            self.gate.load_state_dict(gates["gate"])
 
     @property
     def context(self) -> int | None:
@@ -303,8 +290,7 @@ def _open_base(
         return base_models.read_base(checkpoint / BASE, config.model)
     texts: list[str] = []
     if config.model.base == "tiny":
-        question = [QUESTION] if config.gate.kind == "policy" else []
-        question += [*TAGS] if config.policy.speech == "tagged" else []
+        question = [*TAGS] if config.policy.speech == "tagged" else []
         question += [GRADES] if config.outcome != "success" else []
         question += [WORDS_OF_ANSWERS] if asks_own_model(config.roles["policy"].sources) else []
         texts = words(explorer.trajectories(config.explore.worlds), [*_collect_library_words(library), *question])
@@ -315,7 +301,7 @@ def _collect_library_words(library: ExperienceLibrary) -> list[str]:
     """Return the texts that recall may show, for the vocabulary of a word tokenizer."""
     items = library.items()
     texts = [f"{item.title} {item.body} {item.when_not_to_use}" for item in items]
-    return [GUIDANCE_WORDS, WORDS, OUTCOMES, *texts]
+    return [GUIDANCE_WORDS, OUTCOMES, *texts]
 
 
 def _open_sources(

@@ -30,9 +30,8 @@ from .config.schema import TrainConfig, as_dict, as_yaml, differences
 from .console import Screen
 from .engines import base_models
 from .exports import write_manifest
-from .learning import GATE_LOG
 from .loop import Position, TrainingLoop
-from .metrics import Metrics, is_worse, keep_until, read as read_metrics
+from .metrics import Metrics, is_worse, read as read_metrics
 from .player import Player
 from .roles.decisions import PURPOSES, look
 from .roles.supervised_stage import SupervisedRole
@@ -228,7 +227,6 @@ def _open_loop(config: TrainConfig, *, resume: bool, quiet: bool) -> Iterator[Tr
     is_warming = checkpoint is not None and (checkpoint / updates.STATE).exists()
     begun = None if checkpoint is None or is_warming else position.iteration
     # a resumed run writes the lines after its checkpoint again
-    keep_until(out / GATE_LOG, -1 if begun is None else begun)
     with screen, Metrics(out, begun=begun, wandb=config.run.wandb, config=as_dict(config)) as metrics:
         loop = TrainingLoop(session, player, position, metrics, screen)
         try:

@@ -1,4 +1,4 @@
-"""The outcome of an episode: what the credit of every role, the gate and the evaluation compare.
+"""The outcome of an episode: what the credit of every role and the evaluation compare.
 
 Most environments report whether the task was solved. Some report only a graded score, or only rewards: with
 `credit.outcome: score` or `reward`, that figure takes the place of success everywhere.

@@ -36,7 +36,7 @@ _NAMES: dict[Bounds, str] = {
         dcpo.target balance.step gap price
     """,
     COUNT: """
-        warmup every rerolls history iterations evolve_every merge_every warmup_iterations workers max_lag
+        warmup every rerolls history iterations evolve_every warmup_iterations workers max_lag
         trials distil cooldown falling successes longest hinted.start
     """,
     NUMBER: """
@@ -49,7 +49,7 @@ _NAMES: dict[Bounds, str] = {
         beam depth nearest buffer distil_batch executions teams runs worlds at_once right run.keep repair.copies
         density.k
     """,
-    OUTCOME: "gate.floor broken",
+    OUTCOME: "broken",
     (0, 10): "cost",
     (0, 65_535): "port",
     (0, 1_000_000): "clip cap dual max_kl max_mismatch timeout_s",

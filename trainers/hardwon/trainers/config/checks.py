@@ -12,7 +12,7 @@ from hardwon.runtime.interfaces.arms import CONTROL, NO_MEMORY
 from hardwon.trainers.algorithms.catalog import PARTS
 
 from .bounds import check_bounds
-from .kinds import ASKS, GUIDANCE, READS, RECALLS, TELLS, TRIALS, TRIES
+from .kinds import ASKS, GUIDANCE, RECALLS, TELLS, TRIES
 from .parsing import nearest
 from .program import PROGRAM, check_program
 from .schedules import check_schedule
@@ -145,26 +145,22 @@ def _check_length(config: TrainConfig) -> None:
 
 def _check_extractor(config: TrainConfig) -> None:
     """Check that some arm shows the items of the extractor."""
-    if (extractor := config.roles.get("extractor")) is None:
+    if "extractor" not in config.roles:
         return
-    reads = extractor.settings.get("reads", READS)
-    needed, shows = ("library", TRIES) if reads == "rollouts" else ("role", TELLS)
-    if shows.isdisjoint(config.get_guidance(arm) for arm in config.arms):
+    shows = [arm for arm in config.arms if config.get_guidance(arm) in TRIES]
+    if not shows:
         raise CannotLearn(
-            f"roles.extractor reads {reads}, and no arm shows its items; "
-            f"add an arm whose guidance is {needed}, such as arms.advice=4 guidance.advice={needed}."
+            "roles.extractor reads episodes, and no arm shows its items; add an arm whose guidance is library, such as "
+            "arms.advice=4 guidance.advice=library."
         )
-    if reads == "rollouts" and not config.library.learn:
+    if not config.library.learn:
         raise CannotLearn(
-            "roles.extractor reads rollouts, which are not recorded with library.learn=false; set it to true."
+            "roles.extractor reads episodes, which are not recorded with library.learn=false; set it to true."
         )
-    trials = extractor.settings.get("trials", TRIALS)
-    most = max(copies for arm, copies in config.arms.items() if config.get_guidance(arm) in shows)
-    if reads == "rollouts" and trials and most < 2:
-        arm = next(arm for arm in config.arms if config.get_guidance(arm) in shows)
+    if (most := max(config.arms[arm] for arm in shows)) < 2:
         raise CannotLearn(
-            f"roles.extractor tries its candidates in half of the episodes of an arm that recalls, and arms.{arm} has "
-            f"{most} per group; use 2 or more, or set roles.extractor.settings.trials=0."
+            f"roles.extractor tries its candidates in half of the episodes of an arm that recalls, and arms.{shows[0]} "
+            f"has {most} per group; use 2 or more."
         )
 
 
@@ -203,8 +199,6 @@ def _check_signal(config: TrainConfig) -> None:
             raise ConfigError(f"roles.{name}.credit has no use: only the policy is credited by turns. Remove it.")
     if config.library.path and not config.uses_library:
         raise ConfigError("library.path is set, and no arm shows the library; add one, such as arms.retrieved=4.")
-    if config.gate.kind != "none" and not config.uses_library:
-        raise ConfigError(f"gate.kind is {config.gate.kind}, and no arm shows anything that it could judge.")
 
 
 def _check_guide(config: TrainConfig) -> None:
@@ -320,11 +314,8 @@ def _check_schedule(config: TrainConfig) -> None:
 
 
 def _writes_for_episodes(config: TrainConfig) -> bool:
-    """Return whether the extractor, or a role of your own, writes texts for the start of episodes."""
-    writers = {*config.roles} - {"policy", "guide", "extractor", "admission"}
-    extractor = config.roles.get("extractor")
-    reads = extractor.settings.get("reads", READS) if extractor else ""
-    return bool(writers) or reads == "explored"
+    """Return whether a role of your own writes texts for the start of episodes."""
+    return bool({*config.roles} - {"policy", "guide", "extractor", "admission"})
 
 
 def _check_temperatures(config: TrainConfig) -> None:

@@ -1,7 +1,5 @@
 """The kinds of guidance that an arm can show, and what no run can feed."""
 
-from typing import Literal
-
 GUIDANCE = {
     "none": "No guidance.",
     "library": "Items and steps recalled from the library, where a situation is new and in trouble.",
@@ -9,7 +7,7 @@ GUIDANCE = {
     "items": "The items of the library alone, without steps, counts and returns: the worth of lessons by themselves.",
     "experience": "The path of an exploring episode of the same task instance, at the start.",
     "another": "The path of an exploring episode of another instance: a control for unrelated memory.",
-    "role": "The text of a role (extractor or guide), at the start.",
+    "role": "The text of a role, such as the guide, at the start.",
     "guide": "What the library recalls, in the situations in which the guide says that it helps.",
     "all": "Both: what the library recalls and, at the start, the text of a role.",
 }
@@ -30,10 +28,6 @@ SHOWS_PATHS = frozenset({"experience", "another"})
 """Guidance that is the path of an exploring episode."""
 LEARNS = RECALLS | TELLS
 """Guidance that changes during training. Arms with it are also evaluated in their initial state."""
-READS: Literal["explored", "rollouts"] = "rollouts"
-"""What an extractor reads unless its settings name something else."""
-TRIALS = 2
-"""Other task instances in which an extractor's candidate is tried unless its settings name another number."""
 MOVED = {
     "spa": "SPA is a shaper now: use roles.policy.shape={redistribute: {}} with an estimator that reads rewards, such "
     "as gigpo, and a source of the signal contribution",

@@ -19,7 +19,7 @@ class CreditConfig:
 
     outcome: OutcomeKind = "success"
     """The outcome of an episode: success, score (the environment's own score) or reward (the sum of
-    the rewards). The credit of items and of the other roles, the gate and the best checkpoint use the same."""
+    the rewards). The credit of items and of the other roles, and the best checkpoint use the same."""
     name: str = "grpo"
     """Advantage estimator, such as grpo, dr-grpo, rloo, gigpo, slea, hgpo or salt. docs/algorithms.md lists all, with
     the signals that some of them need."""

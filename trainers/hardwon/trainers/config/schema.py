@@ -176,8 +176,6 @@ class LibraryConfig:
     """Record the finished rollouts after every iteration."""
     evolve_every: int = 1
     """Iterations between two evolutions, which extract, admit, merge, decay and evict items. 0 for never."""
-    merge_every: int = 5
-    """Iterations between two passes that merge near duplicates. 0 for never."""
     recall: int = 5
     """Maximum number of items, and of similar steps, per recall."""
     withhold: bool = True
@@ -192,23 +190,7 @@ class LibraryConfig:
     """Iterations of the run before anything is shown."""
 
     def __post_init__(self) -> None:
-        _at_least(self, evolve_every=0, merge_every=0, recall=1, warmup_iterations=0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateConfig:
-    """The gate accepts, refines or rejects each learned item before it is shown. Answers are logged in gate.jsonl."""
-
-    kind: str = "none"
-    """none, record (rejects items that lowered success so far), policy (the policy decides), or MODULE:CLASS
-    of a class with the method judge(task, text, record)."""
-    least: int = 4
-    """For record: minimum number of episodes before an item can be rejected."""
-    floor: float = -0.1
-    """For record: an item is rejected if its mean difference from control is below this value."""
-
-    def __post_init__(self) -> None:
-        _at_least(self, least=1)
+        _at_least(self, evolve_every=0, recall=1, warmup_iterations=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -399,8 +381,6 @@ class TrainConfig:
     is library and guided is role."""
     library: LibraryConfig = field(default_factory=LibraryConfig)
     """The experience library, used if an arm shows recalled items or a role needs it."""
-    gate: GateConfig = field(default_factory=GateConfig)
-    """The gate, which decides whether a learned item is shown."""
     roles: dict[str, RoleConfig] = field(default_factory=lambda: {"policy": RoleConfig()})
     """The trainable roles, in the order of their turns."""
     warmstart: WarmStartConfig | None = None

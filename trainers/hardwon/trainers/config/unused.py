@@ -9,7 +9,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError
 
-from .kinds import READS, RECALLS, TRIALS
+from .kinds import RECALLS
 from .policy import PolicySettings
 from .roles import RoleConfig
 from .schema import TrainConfig
@@ -57,11 +57,10 @@ def _list_groups(config: TrainConfig) -> Iterator[Group]:
     yield from _list_engine(config)
     rollouts = config.rollouts
     yield Group("rollouts", rollouts, ("ray", "max_lag"), rollouts.workers > 0, "rollouts.workers above 0")
-    gate, tasks, library = config.gate, config.tasks, config.library
-    yield Group("gate", gate, ("least", "floor"), gate.kind == "record", "gate.kind=record")
+    tasks, library = config.tasks, config.library
     shows = bool(tasks.compose or config.roles["policy"].extra)
     yield Group("tasks", tasks, ("demonstrations",), shows, "tasks.compose or roles.policy.extra")
-    filled = ("explored", "learn", "evolve_every", "merge_every")
+    filled = ("explored", "learn", "evolve_every")
     yield Group("library", library, filled, config.uses_library, "an arm that shows the library or a role's text")
     recalls = any(config.get_guidance(arm) in RECALLS for arm in config.arms)
     recall_settings = ("withhold", "guardrails", "planner", "warmup_iterations")
@@ -101,15 +100,8 @@ def _list_own_settings(config: TrainConfig) -> Iterator[Group]:
     yield Group(path, policy, ("speech_tokens",), spoken, f"a kind of {path}.speech, such as free")
     if (extractor := roles.get("extractor")) is not None:
         path = "roles.extractor.settings"
-        reads_rollouts = extractor.get("reads", READS) == "rollouts"
-        yield Group(path, extractor, ("trials", "episodes"), reads_rollouts, f"{path}.reads=rollouts")
-        tries = reads_rollouts and extractor.get("trials", TRIALS) > 0
-        yield Group(path, extractor, ("explores",), tries, f"{path}.trials above 0 with {path}.reads=rollouts")
-        distils = not config.model.is_compact and reads_rollouts and extractor.get("writes", "choice") == "choice"
-        needed = f"a base that reads messages, {path}.reads=rollouts and {path}.writes=choice"
-        yield Group(path, extractor, ("distil",), distils, needed)
+        yield Group(path, extractor, ("distil",), not config.model.is_compact, "a base that reads messages")
         yield from _list_study(path, extractor)
-        yield Group(path, extractor, ("max_tokens",), extractor.get("writes") == "text", f"{path}.writes=text")
     if (admission := roles.get("admission")) is not None:
         yield from _list_study("roles.admission.settings", admission)
     if (guide := roles.get("guide")) is not None:

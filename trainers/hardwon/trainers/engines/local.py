@@ -27,7 +27,7 @@ from .tree import TreeQuery, can_read_trees, count_tokens, find_best, find_tree,
 from .trie import Tree, Trie
 
 KEPT = 3
-"""Conversations that are kept per session and role: a gate or a guide may ask between the turns of an episode."""
+"""Conversations that are kept per session and role: a guide may ask between the turns of an episode."""
 READ_AT_ONCE = 16_384
 """Tokens of a micro-batch when log-probabilities are computed, padding included."""
 
@@ -210,7 +210,7 @@ class LocalEngine:
         # the last token is always read again, for its logits
         shared = [_count_shared(cached.tokens, prompt[:-1]) for cached in kept]
         best = max(range(len(kept)), key=lambda at: shared[at], default=None)
-        # a prompt that continues little of what was read is another conversation, such as a question of a gate
+        # a prompt that continues little of what was read is another conversation, such as a question of a guide
         if best is None or shared[best] * 2 < len(kept[best].tokens):
             session = CachedSession(version)
             del kept[: max(0, len(kept) - KEPT + 1)]

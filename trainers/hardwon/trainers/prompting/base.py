@@ -16,11 +16,8 @@ from hardwon.trainers.algorithms.samples import Ids, Sample
 from hardwon.trainers.engines.grammar import CallForm
 from hardwon.trainers.engines.trie import Trie
 
-Purpose = Literal["guide", "keep", "write", "share", "judge", "refine"]
-"""The question that a role answers.
-
-Whether to give a hint, keep a lesson, write lessons, share a step, show a text to itself, or how to say it better.
-"""
+Purpose = Literal["guide", "keep", "share"]
+"""The question that a role answers: whether to give a hint, keep a lesson, or share a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +30,6 @@ class Query:
 
     A name that is absent, or whose list is empty, has nothing to show.
     """
-    episode: Trajectory | None = None
-    """The episode to read after the sections, for the purpose `write`."""
-    context: Context | None = None
-    """The running episode that the text is for, with the purposes `judge` and `refine`."""
 
 
 @dataclass(frozen=True, slots=True)

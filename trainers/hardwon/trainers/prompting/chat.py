@@ -159,13 +159,7 @@ class ChatFormat:
     def query(self, query: Query) -> Ids:
         """Return the tokens of a question to a role, up to its answer."""
         instruction = INSTRUCTIONS[query.purpose]
-        sections = dict(query.sections)
-        if query.context is not None:
-            state = query.context.state
-            sections = {"task": state.task, "observation": state.observation, **sections}
-        parts = [_format_section(name, value) for name, value in sections.items()]
-        if query.episode is not None:
-            parts.append(_format_section("steps", [prompts.step_line(step) for step in query.episode.steps]))
+        parts = [_format_section(name, value) for name, value in query.sections.items()]
         return self.template.open(instruction.text, "\n".join(part for part in (*parts, instruction.ask) if part))
 
     def verdicts(self, purpose: Purpose) -> Verdicts:

@@ -34,8 +34,6 @@ _MARKS = {
     "keys": "<memory>",
 }
 """The mark before each section of a query; other sections have none."""
-JUDGE = ": accept , refine or reject ?"
-"""The last words of a question about a text to show."""
 _SHORTENED = {"task", "observation", "keys"}
 """Sections that are reduced to their content words."""
 
@@ -147,17 +145,7 @@ class CompactFormat:
         `<task> find coin . <see> kitchen . <at> kitchen <memory> kitchen : move east . <item>`
         """
         text = " ".join(part for name, value in query.sections.items() for part in _format_section(name, value))
-        if query.context is not None:
-            # The question takes the place of the action, so what was read of the episode stays read.
-            *running, _ = self.prompt(query.context.history, query.context.state, None)
-            answered = "" if query.purpose == "judge" else "refine <end> <memory>"
-            return (*running, *self._ids(f"{text} {JUDGE} <item> {answered}"))
-        if query.purpose != "write":
-            return self._ids(f"{text} <item>")
-        if query.episode is None:
-            return self._ids(f"{text} <act>")
-        steps = query.episode.steps
-        return self._ids(text) + self.prompt(steps, steps[-1].post, None)
+        return self._ids(f"{text} <item>")
 
     def verdicts(self, purpose: Purpose) -> Verdicts:
         """Return the two answers to a yes-or-no question: `<keep>` and `<skip>`."""

@@ -53,25 +53,6 @@ INSTRUCTIONS: Mapping[Purpose, Instruction] = {
         "keep",
         "skip",
     ),
-    "write": Instruction(
-        "You write down what an agent should remember from an episode that has ended, for other episodes in other "
-        f"worlds. You read the lessons that it was shown, numbered from 1, and its steps. {_DATA}\n"
-        "Answer with at most three lines. Each line is one of these:\n"
-        "lesson: a new lesson in one sentence\n"
-        "replace 2: a better wording for lesson 2\n"
-        "nothing",
-        "What is worth remembering?",
-    ),
-    "judge": Instruction(
-        "You act in an environment. Before a lesson from earlier episodes is shown to you, you decide about it. You "
-        f"read your task, your situation, the lesson, and how well such tasks went so far. {_DATA}",
-        "Answer accept to see the lesson as it is, refine to write it better, or reject to leave it out.",
-    ),
-    "refine": Instruction(
-        "You act in an environment, and a lesson from earlier episodes is to be shown to you in better words. You read "
-        f"your task, your situation and the lesson. {_DATA}",
-        "Write the lesson for this situation, in one line.",
-    ),
     "share": Instruction(
         f"You decide what a team shares. {_SHORT_DATA}",
         "Answer with one word, share or hold: does this step help the team?",
@@ -83,9 +64,8 @@ INSTRUCTIONS: Mapping[Purpose, Instruction] = {
 
 
 ASKED: Mapping[str, tuple[Purpose, ...]] = {
-    "policy": ("judge", "refine"),
     "guide": ("guide",),
-    "extractor": ("keep", "write"),
+    "extractor": ("keep",),
     "admission": ("share",),
 }
 """The kinds of questions that each role is asked."""

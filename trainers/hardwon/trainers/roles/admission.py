@@ -204,7 +204,7 @@ class AdmissionRole:
     def collect(self, rollouts: Sequence[Rollout]) -> None:
         """Do nothing: the role learns from its own team runs."""
 
-    def read(self, ahead: Sequence[tuple[str, int]], salt: str) -> None:
+    def read(self, salt: str) -> None:
         """Do nothing: teams start after the rollouts."""
 
     async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:

@@ -19,7 +19,6 @@ from hardwon.trainers.algorithms.shapers import shape
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Engine, Weights
-from hardwon.trainers.gating.gate import Gated
 from hardwon.trainers.models.adapters import has_adapters, parameters_of, read_adapter
 from hardwon.trainers.prompting.base import PromptFormat
 from hardwon.trainers.rollouts.rollout import Spec
@@ -89,7 +88,7 @@ class Role(Protocol):
 class Reader(Protocol):
     """A role that also reads episodes in the background. The rollouts never wait for it."""
 
-    def read(self, ahead: Sequence[tuple[str, int]], salt: str) -> None:
+    def read(self, salt: str) -> None:
         """Start reading and return at once."""
         ...
 
@@ -130,8 +129,6 @@ class Parts:
     """Returns a successful earlier episode of a task instance, by split and seed, or None."""
     demonstrate: Callable[[str, int], Trajectory | None] | None = None
     """Returns a success of a task instance to imitate, as the settings say where from; None takes `source`."""
-    gate: Gated | None = None
-    """The gate that texts must pass before they are shown, if there is one."""
     explored: Callable[[str, int], Sequence[Trajectory]] = lambda task, seed: ()
     """Returns all exploring episodes of a task instance, by split and seed, whatever their outcome."""
     episodes: Callable[[], Sequence[Trajectory]] = lambda: ()

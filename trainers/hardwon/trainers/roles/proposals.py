@@ -1,12 +1,12 @@
-"""What becomes of the items that an extractor proposes: stored at once, or after a trial in other worlds.
+"""What becomes of the items that an extractor proposes: they are stored after a trial in other worlds.
 
     proposals.offer(reading, counts)        # its candidates wait for trials
     specs = proposals.assign(specs)         # half of the episodes are shown one
     proposals.collect(rollouts)
     proposals.judge(counts)                 # those that helped are stored, and all of them are paid
 
-A proposal only adds. The steps that it rests on stay, and so does an item that it words better: their effects are
-measured like all others, and recall leaves out what hurts.
+A proposal only adds. The steps that it rests on stay: their effects are measured like all others, and recall leaves out
+what hurts.
 """
 
 import random
@@ -17,30 +17,29 @@ from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import UnknownName
-from hardwon.memory.records import Add, Admission, Return, Update
+from hardwon.memory.records import Add, Admission
 from hardwon.memory.trust.instructions import instruction_in
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 
 from .item_reward import Buffer
-from .note_generators import Written, text_of
+from .note_generators import Written
 from .trials import Trial, Trials
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The sequences written about one episode, and the ids of the items that the episode was shown."""
+    """The verdicts about one episode."""
 
-    trajectory: Trajectory | None
-    shown: tuple[str, ...]
+    trajectory: Trajectory
     written: tuple[Written, ...]
     group: str = ""
     """Task instance of the episode."""
 
 
 class Proposals:
-    """Applies what an extractor wrote to a library, and pays for it through the buffer."""
+    """Tries what an extractor proposes, stores what helped, and pays for it through the buffer."""
 
     def __init__(
         self,
@@ -55,66 +54,30 @@ class Proposals:
     ) -> None:
         """Create it on a library."""
         self._library, self._buffer, self._measure_length = library, buffer, measure_length
-        self._beginnings, self._worlds, self._explores, self._reward = beginnings, worlds, explores, reward
+        self._beginnings, self._explores, self._reward = beginnings, explores, reward
         self.trials = Trials(worlds=worlds)
 
-    # -- at once --------------------------------------------------------------------------------------
-
-    def apply(self, reading: Reading, counts: "Counter[str]") -> list[Admission]:
-        """Apply a reading's operations to the library, and buffer the sequences with their items."""
-        trajectory = reading.trajectory
-        assert trajectory is not None
-        admissions: list[Admission] = []
-        for written in reading.written:
-            answers = self._library.apply(written.operations, trajectory, reading.shown)
-            proposals = [proposal for proposal in written.operations if not isinstance(proposal, Return)]
-            added, rewritten = list[str](), list[str]()
-            for proposal, answer in zip(proposals, answers, strict=True):
-                counts[answer.status] += 1
-                if answer.item_id and answer.status in ("added", "replaced"):
-                    added.append(answer.item_id)
-                elif answer.item_id and isinstance(proposal, Update) and answer.status == "merged":
-                    rewritten.append(answer.item_id)
-            counts["returned"] += not proposals
-            if added or rewritten or not proposals:  # a refusal by the library gives no reward signal
-                items = {item: self._measure_length(text_of(self._library.get(item))) for item in (*added, *rewritten)}
-                self._buffer.wrote(written.row, items, rewritten)
-            admissions += answers
-        return admissions
-
-    # -- after a trial --------------------------------------------------------------------------------
-
     def offer(self, reading: Reading, counts: "Counter[str]") -> None:
-        """Let the candidates of a reading wait for trials, and buffer their sequences."""
-        assert reading.trajectory is not None
-        for written in reading.written:
-            items, chance = self._select_candidates(written)
-            counts["returned"] += not written.items
-            if not all(_may_be_shown(item, reading.trajectory) for item in items):
-                # nothing of an untrusted source is shown to a policy: the library keeps it in quarantine
-                self._library.apply(written.operations, reading.trajectory, reading.shown)
-                continue
-            if not items:
-                if chance is None:  # free text that proposes nothing has a reward of 0
-                    self._buffer.wrote(written.row, {})
-                continue
-            named = {f"{written.row.trace}#{n}": item for n, item in enumerate(items)}
-            lengths = {name: self._measure_length(text_of(item)) for name, item in named.items()}
-            self._buffer.wrote(written.row, lengths, tried=chance)
-            for name, item in named.items():
-                trial = Trial(replace(item, id=name), reading.group, reading.trajectory.id)
-                dropped = self.trials.add(trial)
-                counts["proposed"] += name not in dropped
-                for other in dropped:
-                    self._buffer.forget(other)
+        """Let the candidates of a reading wait for trials, and buffer their verdicts.
 
-    def _select_candidates(self, written: Written) -> tuple[list[Item], float | None]:
-        """Return the items of a sequence to try and, for a verdict, the probability with which they are tried."""
-        if written.offered is None:
-            return list(written.items), None
-        chance = written.keeps + (1.0 - written.keeps) * self._explores
-        explored = random.Random(f"{written.row.trace} explored").random() < self._explores
-        return [written.offered] if written.items or explored else [], chance
+        A skipped candidate is tried as well with the probability `explores`.
+        """
+        for written in reading.written:
+            name = written.row.trace
+            counts["returned"] += not written.is_kept
+            if not written.is_kept and random.Random(f"{name} explored").random() >= self._explores:
+                continue
+            if not _may_be_shown(written.item, reading.trajectory):
+                # nothing of an untrusted source is shown to a policy: the library keeps it in quarantine
+                if written.is_kept:
+                    self._library.apply([Add(written.item)], reading.trajectory, [])
+                continue
+            self._buffer.add(written.row, written.keeps + (1.0 - written.keeps) * self._explores)
+            trial = Trial(replace(written.item, id=name), reading.group, reading.trajectory.id)
+            dropped = self.trials.add(trial)
+            counts["proposed"] += name not in dropped
+            for other in dropped:
+                self._buffer.forget(other)
 
     def assign(self, specs: Sequence[Spec]) -> Sequence[Spec]:
         """Return the episodes, some of them with a candidate."""
@@ -135,9 +98,9 @@ class Proposals:
         self.trials.collect(rollouts)
 
     def judge(self, counts: "Counter[str]") -> None:
-        """Store the candidates that helped, and pay the sequences of all that were tried often enough."""
+        """Store the candidates that helped, and pay the verdicts about all that were tried often enough."""
         for trial in self.trials.take_judged():
-            length = self._measure_length(text_of(trial.item))
+            length = self._measure_length(trial.item.title)
             reward = trial.reward(tokens=length, **self._reward)
             counts["judged"] += 1
             counts["known"] += trial.is_known
@@ -159,7 +122,6 @@ class Proposals:
             episode = self._library.trajectory(trial.episode)
         except UnknownName as gone:
             return Admission("rejected", f"its episode was forgotten: {gone}")
-        # an update is stored as an item of its own, so what it was to replace keeps its evidence and its effect
         (answer,) = self._library.apply([Add(item)], episode, [])
         return answer
 

@@ -14,7 +14,7 @@ from .guides.role import GuideRole, GuideSettings
 ROLES: dict[str, Callable[[Parts], Role]] = {
     "policy": PolicyRole,
     "guide": GuideRole,
-    "extractor": lambda parts: ExtractorRole(parts, parts.source),
+    "extractor": ExtractorRole,
     "admission": AdmissionRole,
 }
 """Constructor of each role, by name."""

@@ -26,7 +26,7 @@ from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.rollouts.candidate import repeats
 from hardwon.trainers.rollouts.rollout import Spec
 
-from .item_reward import Measure, Use, is_gain, worth
+from .item_reward import Use, is_gain, worth
 from .tuning import TUNING
 
 
@@ -45,11 +45,11 @@ class Trial:
     is_known: bool = False
     """Whether it repeated an item that was recalled where it was tried."""
 
-    def reward(self, *, tokens: int, measure: Measure, cost: float, length: int) -> float:
+    def reward(self, *, tokens: int, cost: float, length: int) -> float:
         """Return what the candidate adds, less its cost; 0 if it repeats what is recalled anyway."""
         if self.is_known:
             return 0.0
-        return worth(self.uses, tokens=tokens, measure=measure, cost=cost, length=length) or 0.0
+        return worth(self.uses, tokens=tokens, cost=cost, length=length) or 0.0
 
     @property
     def helped(self) -> bool:

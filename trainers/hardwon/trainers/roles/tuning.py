@@ -27,6 +27,8 @@ class RolesTuning:
     """Held-out questions that are asked at most: half of them with the answer yes, if there are as many."""
     looked_at: int = 8
     """Task instances that are looked at for each one that is played, while candidates wait."""
+    max_buffered: int = 4096
+    """Largest number of verdicts that wait to be trained on."""
     max_waiting: int = 256
     """Largest number of candidates that wait for a trial. The oldest one without any trial is dropped."""
     min_probability: float = 0.25

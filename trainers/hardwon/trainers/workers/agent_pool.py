@@ -17,8 +17,6 @@ from hardwon.trainers.config.kinds import ASKS, LESSONS, PASTES, RECALLS, TELLS
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.gating.consulting import ConsultedGuidance
-from hardwon.trainers.gating.diversity import DiverseLibrary
-from hardwon.trainers.gating.gate import GatedGuidance
 from hardwon.trainers.gating.item_guidance import ItemGuidance
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.gating.pasted import PastedEpisodes
@@ -64,16 +62,6 @@ class PlayContext(Protocol):
         """Return the library at the start of the run, or None."""
         ...
 
-    @property
-    def gate(self) -> Any:
-        """Return the gate of learned items, or None."""
-        ...
-
-    @property
-    def diversity(self) -> Any:
-        """Return the counts of the shown items."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
@@ -82,7 +70,7 @@ class AgentSpec:
     arm: Arm
     temperature: float = 1.0
     learning: bool = False
-    """Whether the episodes are training's: recall is varied, and items are withheld for trials."""
+    """Whether the episodes are training's: items are withheld for trials."""
     max_steps: int = 50
 
 
@@ -122,7 +110,7 @@ class AgentPool:
     def build_agent(self, arm: Arm, policy: Policy, *, learning: bool, max_steps: int | None = None) -> Agent:
         """Return a new agent of an arm."""
         play, recalls = self._play, arm.memory in RECALLS
-        config, library = play.config.library, self._select_library(arm, learning)
+        config, library = play.config.library, self._select_library(arm)
         learns = recalls and arm.memory not in PASTES
         return Agent(
             policy,
@@ -140,13 +128,10 @@ class AgentPool:
             withhold=learns and learning and config.learn and config.withhold,
         )
 
-    def _select_library(self, arm: Arm, learning: bool) -> Any:
-        """Return the library that an arm recalls from: frozen or as it is, and varied for training."""
-        play, library = self._play, self._find_library(arm)
-        if arm.memory not in RECALLS:
-            return library
-        source: Any = OtherWorlds(library)
-        return DiverseLibrary(source, play.diversity) if learning else source
+    def _select_library(self, arm: Arm) -> Any:
+        """Return the library that an arm recalls from: frozen or as it is."""
+        library = self._find_library(arm)
+        return OtherWorlds(library) if arm.memory in RECALLS else library
 
     def _find_library(self, arm: Arm) -> Any:
         """Return the library of an arm as it is: that of the start if the arm is frozen."""
@@ -155,14 +140,12 @@ class AgentPool:
     def _build_retrieval(self, arm: Arm, library: Any, learning: bool) -> Guidance:
         """Return the guidance of an arm that recalls.
 
-        Frozen arms pass no gate and ask no guide: both have learned since the start.
+        Frozen arms ask no guide: it has learned since the start.
         """
-        gate, config = self._play.gate, self._play.config.library
+        config = self._play.config.library
         if arm.memory in PASTES:
             return PastedEpisodes(library)
         guidance: Guidance = CandidateGuidance(ItemGuidance() if arm.memory in LESSONS else RetrievalGuidance())
-        if gate is not None and not arm.frozen:
-            guidance = GatedGuidance(guidance, gate)
         if arm.memory in ASKS and not arm.frozen:
             guidance = ConsultedGuidance(guidance, self._play.engine, self._play.prompts, always=learning)
         if arm.memory in TELLS:
@@ -174,7 +157,7 @@ class AgentPool:
         return guidance
 
     def set_iteration(self, iteration: int) -> None:
-        """Tell the warm-up gates how many iterations the run has finished."""
+        """Tell the warm-ups how many iterations the run has finished."""
         self.iteration = iteration
         for warmup in self._warmups:
             warmup.iteration = iteration

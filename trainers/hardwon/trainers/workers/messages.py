@@ -1,6 +1,5 @@
 """What the learner and its rollout workers send each other. All of it can be pickled."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,7 +30,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class SceneState:
-    """What episodes of one call of the player share: libraries, counts of shown items, and versions of the weights."""
+    """What episodes of one call of the player share: libraries and versions of the weights."""
 
     number: int
     iteration: int
@@ -40,8 +39,6 @@ class SceneState:
     """Name of the library version, stored with every sample."""
     libraries: Mapping[str, str]
     """Digest of each library file, by its name."""
-    diversity: Mapping[str, Any]
-    gate: Mapping[str, Any] | None
     versions: Mapping[str, int]
     served: Mapping[str, Serving] = field(default_factory=dict)
     """Weights of each role on the server that generates; empty if the learner's process generates."""
@@ -91,10 +88,6 @@ class Reply:
 class Traces:
     """What an episode leaves behind besides its rollout."""
 
-    shown: Counter[str] = field(default_factory=Counter)
-    """Items that were shown, with how often."""
-    judged: tuple[dict[str, Any], ...] = ()
-    """Answers of the gate."""
     steps: int = 0
     """Steps that the worker's environment has run since its last report."""
     reported: frozenset[str] = frozenset()

@@ -198,8 +198,6 @@ class WorkerPool:
             iteration,
             snapshot,
             digests,
-            host.diversity.state_dict(),
-            host.gate.state_dict() if host.gate is not None else None,
             dict(host.engine.versions()),
             host.engine.hold() if isinstance(host.engine, ServerEngine) else {},
         )
@@ -305,9 +303,6 @@ class WorkerPool:
         if done.error is not None or done.rollout is None:
             result.set_exception(done.error or EngineFailure(f"{done.session} ended without a rollout."))
             return
-        self._host.diversity.put_shown(done.session, done.traces.shown)
-        if self._host.gate is not None:
-            self._host.gate.answers.extend(done.traces.judged)
         if isinstance(self._host.engine, ServerEngine):
             self._host.engine.tokens_read += done.traces.tokens
         if isinstance(self._host.environment, Reporting):

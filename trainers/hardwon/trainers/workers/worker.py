@@ -32,9 +32,6 @@ from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.engines.factory import open_server
-from hardwon.trainers.gating.diversity import Diversity
-from hardwon.trainers.gating.gate import Gated
-from hardwon.trainers.gating.opening import open_gate
 from hardwon.trainers.prompting.factory import open_format
 from hardwon.trainers.rollouts.explore import open_world
 from hardwon.trainers.rollouts.reporting import Reported, Reporting
@@ -59,8 +56,6 @@ class WorkerParts:
     state: SceneState
     library: Any
     start: Any
-    diversity: Diversity
-    gate: Gated | None
 
 
 class _Current:
@@ -89,9 +84,8 @@ class Scenes:
         self.context = setup.context
         self.source = self._open_engine(setup, events)
         self.engine = cast(Engine, self.source)
-        self.library, self.diversity = _Current(self, LIBRARY), _Current(self, "diversity")
+        self.library = _Current(self, LIBRARY)
         self.start = _Current(self, START) if self.config.uses_library else None
-        self.gate = _Current(self, "gate") if self.config.gate.kind != "none" else None
         self._folder = Path(tempfile.mkdtemp(prefix="hardwon-worker-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._libraries: dict[str, ExperienceLibrary] = {}
@@ -123,14 +117,9 @@ class Scenes:
     def enter(self, state: SceneState) -> None:
         """Open a scene; its libraries were loaded before."""
         digests = state.libraries
-        diversity = Diversity(seed=self.config.run.seed)
-        diversity.load_state_dict(state.diversity)
-        gate = open_gate(self.config.gate, self.engine, self.prompts)
-        if gate is not None and state.gate is not None:
-            gate.load_state_dict(state.gate)
         library = self._libraries[digests[LIBRARY]] if LIBRARY in digests else self._empty
         start = self._libraries[digests[START]] if START in digests else None
-        self._scenes[state.number] = WorkerParts(state, library, start, diversity, gate)
+        self._scenes[state.number] = WorkerParts(state, library, start)
 
     def leave(self, number: int) -> list[str]:
         """Close a scene, and the libraries that only older scenes used; return the digests of these."""
@@ -199,11 +188,8 @@ class RolloutWorker:
         except Exception as error:
             self._events.put_nowait(Done(session, error=_make_portable(error)))
             return
-        judged = () if scene.gate is None else scene.gate.take_answers(session)
         reported = self._scenes.reported
         traces = Traces(
-            scene.diversity.take_shown(session),
-            judged,
             reported.steps - before,
             frozenset(reported.names),
             self._scenes.source.take_tokens_read(),

@@ -5,8 +5,7 @@
     ...
     sampler.observe({world: rollouts, ...})      # at the end of an iteration
 
-Readers look ahead in the order, and a resumed run must draw the same. So a sampler fixes the next draws when an
-iteration ends, and its state contains them.
+A resumed run must draw the same. So a sampler fixes the next draws when an iteration ends, and its state contains them.
 """
 
 import random
@@ -25,10 +24,6 @@ class TaskSampler(Protocol):
 
     def draw(self, number: int, without: Sequence[Task] = ()) -> list[Task]:
         """Return up to `number` distinct task instances that are not in `without`, which are those to be replaced."""
-        ...
-
-    def ahead(self, number: int) -> list[Task]:
-        """Return the task instances of the next draws, at most `number`, without drawing them."""
         ...
 
     def observe(self, groups: Mapping[Task, Sequence[Rollout]]) -> Mapping[str, float]:
@@ -57,10 +52,6 @@ class Uniform:
     def draw(self, number: int, without: Sequence[Task] = ()) -> list[Task]:
         """Return up to `number` distinct task instances that are not in `without`."""
         return self._drawn.draw(number, without)
-
-    def ahead(self, number: int) -> list[Task]:
-        """Return the task instances of the next draws, without drawing them."""
-        return self._drawn.ahead(number)
 
     def observe(self, groups: Mapping[Task, Sequence[Rollout]]) -> Mapping[str, float]:
         """Learn nothing."""
@@ -118,10 +109,6 @@ class Weighted:
                 drawn.append(world)
                 excluded.add(world)
         return drawn
-
-    def ahead(self, number: int) -> list[Task]:
-        """Return the task instances of the next draws, at most `number`."""
-        return self._queue[:number]
 
     def observe(self, groups: Mapping[Task, Sequence[Rollout]]) -> Mapping[str, float]:
         """Take in the groups of an iteration, and fix the next draws."""

@@ -25,10 +25,6 @@ class Drawn:
                 excluded.add(world)
         return drawn
 
-    def ahead(self, number: int) -> list[Task]:
-        """Return the task instances of the next `number` draws, without drawing them."""
-        return [self._at(self.count + n) for n in range(number)]
-
     def _next(self) -> Task:
         """Draw the next task instance."""
         self.count += 1
