@@ -22,14 +22,14 @@ from weakref import ref
 
 from . import items as catalogue
 from .bank import Bank
-from .errors import ConfigError, LibraryError, UnknownName
+from .errors import ConfigError, LibraryBusy, LibraryError, UnknownName
 from .guardrails.probation import WEAKENED, Probation
 from .learning import extraction, reading
 from .learning.consolidation import Consolidator, admit_within_limits
 from .learning.curator import AdmissionGate, Curator, expire
 from .learning.guardrail_index import GuardrailIndex
 from .open_runs import OpenRun, OpenRuns
-from .privacy.deadlines import deadline
+from .privacy.deadlines import deadline, seconds_left
 from .privacy.private_files import OwnLock
 from .privacy.redaction import redact, redact_state, redact_trajectory
 from .records import (
@@ -46,7 +46,7 @@ from .retrieval.consulting import ConsultedLibrary
 from .retrieval.embedders import Embedder
 from .retrieval.search import Search
 from .storage.cache_files import SAVE_AFTER
-from .storage.database import Store
+from .storage.database import BUSY_TIMEOUT_S, Store
 from .storage.freshness import Version
 from .stored_values import StoredValues
 from .trust.intake import has_keys, received, with_keys
@@ -86,7 +86,9 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         self._embedder = embedder
         self._lock = OwnLock(store.path)
         self.namespace = namespace
-        self._number = namespace_number(store, namespace)
+        left = seconds_left()
+        # Half of a deadline: the other half is for what the caller opens the library for.
+        self._number = self._find_number(None if left is None else left / 2)
         self._derived = NamespaceCache(store, self._number)
         self._search = Search(store, self._number, embedder)
         self._distiller = Consolidator(store, self._number)
@@ -643,10 +645,25 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
 
     def _start_anew(self) -> None:
         """Reset all in-memory state after this or another process deleted rows with `forget`."""
-        self._number = namespace_number(self._store, self.namespace)
+        self._number = self._find_number(0.0)
         self._inbox.start_anew(self._number)
+        self._probation = Probation(self._store, self._number)
         self._distiller = Consolidator(self._store, self._number)
         self._forget()
+
+    def _find_number(self, wait_s: float | None) -> int:
+        """Return the number of the namespace.
+
+        A new one is created, unless another process holds the lock for so long. Then the number is 0, under which
+        nothing is stored, and the next write creates it.
+        """
+        try:
+            return namespace_number(self._store, self.namespace, wait_s=BUSY_TIMEOUT_S if wait_s is None else wait_s)
+        except LibraryBusy:
+            if wait_s is None:
+                raise
+            self._store.freshness.distrust()
+            return 0
 
     def _forget(self) -> None:
         """Discard derived state, so that it is read again from the file."""

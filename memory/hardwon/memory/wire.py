@@ -4,7 +4,6 @@ The calls themselves are in `remote`. httpx is imported when a `Wire` is created
 """
 
 import json
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,6 +17,7 @@ from urllib.parse import quote
 
 from . import errors
 from .errors import ConfigError, HardwonError, LibraryError, LibraryUnreachable, MissingExtra
+from .privacy.deadlines import Interruptible, deadline, seconds_left
 
 if TYPE_CHECKING:
     from httpx import Response
@@ -54,6 +54,8 @@ class Wire:
             raise MissingExtra.of("httpx", "serve") from error
         self.url, self.token = url.rstrip("/"), token
         self._namespace = namespace
+        # The time-outs of a socket begin anew with each byte, so a server that sends slowly could hold up a caller.
+        self._calls = Interruptible(self.url)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers |= PLAIN_ANSWERS
         try:
@@ -106,20 +108,24 @@ class Wire:
 
         Every attempt of a write has the same key, so that one whose answer was lost is not carried out twice.
         """
-        import httpx
-
         given = {name: value for name, value in (query or {}).items() if value is not None}
         body |= {"params": {"namespace": self._namespace, **given}}
         if has_key and method != "GET":
             body["headers"] = {KEY: uuid.uuid4().hex}
         _url.set(self.url)
-        end = time.monotonic() + TOTAL_S
+        with deadline(TOTAL_S):
+            return self._repeat(lambda: self._exchange(method, path, body))
+
+    def _repeat(self, exchange: "Callable[[], HttpAnswer]") -> "HttpAnswer":
+        """Carry out an exchange until it is answered, in the time that is left."""
+        import httpx
+
         for left in reversed(range(TRIES)):
             wait_s = WAIT_S * 2 ** (TRIES - 1 - left)
             try:
-                answer = _run_until(end, lambda: self._exchange(method, path, body))
-            except (httpx.TransportError, TimeoutError) as error:
-                if not left or time.monotonic() + wait_s > end:
+                answer = self._calls.call(exchange)
+            except httpx.TransportError as error:
+                if not left or wait_s > (seconds_left() or 0.0):
                     raise self._unreachable(error) from error
             except httpx.HTTPError as error:
                 raise self._unreachable(error) from error
@@ -206,30 +212,6 @@ def add_chunk(content: bytearray, chunk: bytes) -> None:
         import httpx
 
         raise httpx.DecodingError(f"the answer has more than {MOST_BYTES:,} bytes")
-
-
-def _run_until(end: float, call: Callable[[], T]) -> T:
-    """Return the result of a call in a thread, or raise TimeoutError at a time of the monotonic clock.
-
-    The time-outs of a socket begin anew with each byte, so a server that sends them slowly could hold up a caller.
-    """
-    outcome: list[T] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(call())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(max(0.0, end - time.monotonic()))
-    if failure:
-        raise failure[0]
-    if not outcome:
-        raise TimeoutError(f"no whole answer within {TOTAL_S:.0f} s")
-    return outcome[0]
 
 
 def parse_wait(text: str | None, otherwise_s: float, most_s: float) -> float:

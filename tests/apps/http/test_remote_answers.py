@@ -14,7 +14,8 @@ from tests.clients.misbehaving import http, misbehaving
 
 from hardwon.apps.http.app import create_app
 from hardwon.memory import ExperienceLibrary, Item, State, Step, Trajectory, wire
-from hardwon.memory.errors import HardwonError
+from hardwon.memory.errors import HardwonError, LibraryBusy
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.records import Diagnosis
 from hardwon.memory.remote import RemoteLibrary
 
@@ -128,6 +129,15 @@ def test_a_slow_answer_ends_in_time(part, monkeypatch):
     with misbehaving(slow, FIRST) as url, RemoteLibrary(url) as library:
         for call in (VERBS["record"], VERBS["items"]):
             with pytest.raises(HardwonError, match=f"{url} does not answer"):
+                call(library)
+
+
+def test_a_server_that_does_not_answer_ends_at_the_deadline(monkeypatch):
+    """Before a model call an agent waits half a second; while one call hangs, no other one begins."""
+    monkeypatch.setattr(wire, "TOTAL_S", 300.0)
+    with misbehaving([b"H"] * 1_000, FIRST) as url, RemoteLibrary(url) as library:
+        for call in (VERBS["recall"], VERBS["record"]):
+            with deadline(0.05), pytest.raises(LibraryBusy, match=f"{url} does not answer in time"):
                 call(library)
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from hardwon.memory.errors import (
 )
 from hardwon.memory.fleet import log as logs
 from hardwon.memory.fleet.library import FleetLibrary
+from hardwon.memory.privacy.deadlines import deadline
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -113,6 +115,45 @@ def test_items_travel(connect, episode):
     assert one.items(status=None) == two.items(status=None)
     assert one.history(added.item_id) == two.history(added.item_id)
     assert [item.status for item in one.items(status=None)].count("retired") == 1
+
+
+@pytest.mark.parametrize("part", ["take_lease", "trajectory"])
+def test_a_recall_does_not_wait_for_an_evolution(connect, episode, monkeypatch, part):
+    """Neither while the server answers, nor while new episodes are loaded."""
+    library, recalled = connect("a"), []
+    library.record(episode("open drawer"))
+    owner = library._log if part == "take_lease" else library
+    work = getattr(owner, part)
+
+    def recall_beside():
+        with deadline(0.5):
+            return library.recall(DRAWER).steps
+
+    def work_slowly(*args):
+        with ThreadPoolExecutor(1) as pool:
+            recalled.append(pool.submit(recall_beside).result())
+        return work(*args)
+
+    monkeypatch.setattr(owner, part, work_slowly)
+    library.evolve()
+    assert recalled
+    assert recalled[0]
+
+
+def test_a_recall_does_not_wait_for_the_server(connect, episode, monkeypatch):
+    """It goes on with what the replica holds, and knows its own writes again when the server answers."""
+    library, may_answer = connect("a"), threading.Event()
+    library.record(episode("open drawer"))
+    assert library.recall(DRAWER).steps
+    library.record(episode("close drawer"))
+    assign = library._log.assign
+    monkeypatch.setattr(library._log, "assign", lambda: may_answer.wait(40) and assign())
+    try:
+        with deadline(1.0):
+            assert library.recall(DRAWER).steps
+    finally:
+        may_answer.set()
+    assert library.episodes == 2
 
 
 def test_evolution_is_learned_once_and_arrives_everywhere(connect, episode):

@@ -199,10 +199,40 @@ def test_an_error_of_an_embedder_is_not_a_late_answer(library):
 
 
 @pytest.mark.timeout(30)
-def test_opening_ends_at_the_deadline(path, library):
-    """A new namespace is a write."""
+@pytest.mark.parametrize("created", ["by itself", "by another"])
+def test_a_new_namespace_does_not_wait_to_be_created(path, library, episode, created):
+    """It is empty until the first write creates it; a write that cannot is an error."""
+    with hold(path):
+        with deadline(0.02):
+            other = ExperienceLibrary.open(path, namespace="new")
+        assert (other.episodes, other.items(), list(other.recall(HERE).steps)) == (0, [], [])
+        with deadline(0.02), pytest.raises(LibraryBusy, match="locked"):
+            other.record(episode())
+    if created == "by another":
+        with ExperienceLibrary.open(path, namespace="new") as third:
+            third.record(episode())
+    other.record(episode())
+    other.close()
+    with ExperienceLibrary.open(path, namespace="new", read_only=True) as again:
+        assert again.episodes == 1 + (created == "by another")
+    assert library.episodes == 0
+
+
+@pytest.mark.timeout(30)
+def test_a_reader_of_a_forgotten_namespace_waits_for_nobody(path, library, episode):
+    with ExperienceLibrary.open(path, namespace="new") as reader:
+        reader.record(episode())
+        library.forget(namespace="new")
+        with hold(path):
+            assert reader.episodes == 0
+        reader.record(episode())
+        assert reader.episodes == 1
+
+
+@pytest.mark.timeout(30)
+def test_a_write_ends_at_the_deadline(path, library):
     with hold(path), deadline(0.01), pytest.raises(LibraryBusy, match="locked"):
-        ExperienceLibrary.open(path, namespace="new")
+        library.add(Item("insight", "A new one"))
 
 
 @pytest.mark.timeout(50)

@@ -193,12 +193,14 @@ class FleetLibrary(TendedReplica):
         Calls of the others return an empty report: they get the items through the log.
         """
         self._check_writable()
+        term = self._log.take_lease(self._holder)
+        if term is None:
+            return EvolutionReport()
+        self.sync()
+        self._distiller.load(self.trajectory)  # other threads recall meanwhile, and while the server answers
         with self._lock:
-            self._term = self._log.take_lease(self._holder)
-            if self._term is None:
-                return EvolutionReport()
+            self._term = term
             try:
-                self.sync()
                 report = super()._evolve()
             finally:
                 self._term = None

@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from uuid import uuid4
 
-from hardwon.memory.errors import LibraryReadOnly, LibraryUnreachable
+from hardwon.memory.errors import LibraryBusy, LibraryReadOnly, LibraryUnreachable
 from hardwon.memory.library import ExperienceLibrary
+from hardwon.memory.privacy.deadlines import Interruptible, deadline, seconds_left
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.storage.clock import fix_time
@@ -33,7 +34,7 @@ class ReplicatedLibrary(ExperienceLibrary):
     ) -> None:
         super().__init__(store, embedder, namespace)
         self._log, self._follower, self._outbox = log, follower, outbox
-        self._counting = threading.Lock()
+        self._counting, self._syncs = threading.Lock(), Interruptible(log.name)
         self._written = self._applied = 0
         """Number of writes of this handle, and how many of them its replica surely holds."""
         self._keys = make_keys()
@@ -111,10 +112,12 @@ class ReplicatedLibrary(ExperienceLibrary):
         return super()._caught_up()
 
     def _apply_own(self) -> None:
-        """Apply the writes of this handle. If the server is down, reads continue with what the replica holds."""
+        """Apply the writes of this handle. Without an answer in time, reads continue with what the replica holds."""
         # Inside a transaction the file is locked, and everything was applied before it began.
         if self._is_behind and not self._store.writing:
+            left = seconds_left()
             try:
-                self.sync()
-            except LibraryUnreachable:
+                with nullcontext() if left is None else deadline(left / 2):  # the other half is for the read
+                    self._syncs.call(self.sync)
+            except (LibraryUnreachable, LibraryBusy):
                 return

@@ -160,6 +160,10 @@ class Freshness:
         """Note that no episode waits any more, or that filing has begun; filing reads, which must not file again."""
         self.waiting = None
 
+    def distrust(self) -> None:
+        """Have `on_forgotten` called by the next write, or the next read of what another process wrote."""
+        self._generation = -1
+
     def note_copy(self) -> None:
         """Note that a copy of the file is about to be made."""
         self._copied_at = self.data_version()

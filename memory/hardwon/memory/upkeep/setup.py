@@ -6,7 +6,7 @@ from pathlib import Path
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.retrieval.embedders import Embedder, RememberedEmbedder, open_embedder, refuse_other
 from hardwon.memory.storage.cache_files import drop_indices
-from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import namespace_id
 from hardwon.memory.validation import check_no_secret
 
@@ -14,8 +14,12 @@ from . import integrity
 from .write_buffer import file_all
 
 
-def namespace_number(store: Store, name: str) -> int:
-    """Return the id of a namespace, creating it if the library is writable."""
+def namespace_number(store: Store, name: str, *, wait_s: float = BUSY_TIMEOUT_S) -> int:
+    """Return the id of a namespace, creating it if the library is writable.
+
+    Raises:
+        LibraryBusy: It is new, and another process holds the lock for longer than `wait_s`.
+    """
     rows = store.rows("SELECT id FROM namespaces WHERE name = ?", (name,))
     if rows:
         return int(rows[0][0])
@@ -23,7 +27,7 @@ def namespace_number(store: Store, name: str) -> int:
         names = [str(row[0]) for row in store.rows("SELECT name FROM namespaces")]
         raise UnknownName.of("namespace", name, names)
     check_no_secret("namespace", name)
-    with store.transaction() as connection:
+    with store.transaction(wait_s=wait_s) as connection:
         return namespace_id(connection, name)
 
 

@@ -14,6 +14,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self, cast
 
@@ -37,6 +38,7 @@ from langgraph.store.base import (
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, LibraryError
+from hardwon.memory.privacy.deadlines import Interruptible
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.stored_values import MINUTE, ValueBatch, ValueWrite
@@ -89,6 +91,7 @@ class HardwonStore(BaseStore):
         has_embedder = index is not None and set(index) != {"fields"}
         embedder: Embedder = GivenEmbedder(index or {}) if has_embedder else library.embedder
         self._values, self._embedder = library.open_values(), embedder
+        self._calls = Interruptible(f"the embedder {embedder.name}")
         self._fields = list(index.get("fields") or ["$"]) if index is not None else None
         self.ttl_config = ttl
         self._omit_expired = (ttl or {}).get("omit_expired", True)
@@ -123,13 +126,14 @@ class HardwonStore(BaseStore):
         puts = {(op.namespace, op.key): op for op in operations if isinstance(op, PutOp)}
         # Embedding is slow, so it happens before the transaction, which would block other writers.
         writes = [self._prepare(op) for op in puts.values()]
-        touched: set[int] = set()
+        reads = _Reads(queries)
         results: list[Result] = [None] * len(operations)
         if not all(isinstance(op, PutOp) for op in operations):
-            with self._values.reading() as exists:
-                results = [self._read(op, queries, touched) if exists else _get_empty_result(op) for op in operations]
-        if writes or (touched and not self._values.read_only):
-            self._values.write(ValueBatch(writes, sorted(touched), self._embedder.fingerprint, self._omit_expired))
+            results = self._read_all(operations, reads)
+        if writes or (reads.touched and not self._values.read_only):
+            self._values.write(
+                ValueBatch(writes, sorted(reads.touched), self._embedder.fingerprint, self._omit_expired)
+            )
         return results
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -182,7 +186,20 @@ class HardwonStore(BaseStore):
 
     # ---- reading
 
-    def _read(self, op: Op, queries: Mapping[str, Vectors], touched: set[int]) -> Result:
+    def _read_all(self, ops: list[Op], reads: "_Reads") -> list[Result]:
+        """Return the results of a batch's reads from one snapshot."""
+        while True:
+            with self._values.reading() as exists:
+                results = [self._read(op, reads) if exists else _get_empty_result(op) for op in ops]
+            if not reads.missing:
+                return results
+            # Embedding inside the snapshot would hold up other threads, so the batch is read again. The vectors are not
+            # stored, because a search only reads; the next put of the value stores new ones.
+            for ref, texts in reads.missing.items():
+                reads.vectors[ref] = list(self._embed(texts)) if texts else []
+            reads.missing.clear()
+
+    def _read(self, op: Op, reads: "_Reads") -> Result:
         match op:
             case GetOp():
                 rows = self._select_rows(
@@ -190,12 +207,12 @@ class HardwonStore(BaseStore):
                 )
                 row = next(iter(rows), None)
                 if row is not None and op.refresh_ttl and row[6] is not None:
-                    touched.add(row[0])
+                    reads.touched.add(row[0])
                 return None if row is None else _build_item(row)
             case SearchOp():
-                hits = self._search(op, queries.get(op.query or ""))
+                hits = self._search(op, reads)
                 if op.refresh_ttl:
-                    touched.update(row[0] for row, _ in hits if row[6] is not None)
+                    reads.touched.update(row[0] for row, _ in hits if row[6] is not None)
                 return [_build_search_item(row, score) for row, score in hits]
             case ListNamespacesOp():
                 return self._list_namespaces(op)
@@ -213,13 +230,14 @@ class HardwonStore(BaseStore):
             (self._values.namespace, *bounds, now, *parameters),
         )
 
-    def _search(self, op: SearchOp, query: Vectors | None) -> list[tuple[ValueRow, float | None]]:
+    def _search(self, op: SearchOp, reads: "_Reads") -> list[tuple[ValueRow, float | None]]:
         """Return matching rows with their scores.
 
         With a query, rows are ordered by similarity, and rows without a vector come last. Ties are ordered newest
         first, as are all rows without a query.
         """
         prefix, newest = _join_labels(op.namespace_prefix), "ORDER BY id DESC"
+        query = reads.queries.get(op.query or "")
         if query is None and not op.filter:
             return [
                 (row, None) for row in self._select_rows(prefix, f"{newest} LIMIT ? OFFSET ?", (op.limit, op.offset))
@@ -229,7 +247,7 @@ class HardwonStore(BaseStore):
             refs = [ref for ref, value in rows if _matches_filter(json.loads(value), op.filter)]
         else:
             refs = [ref for (ref,) in self._select_rows(prefix, newest, columns="id")]
-        scores = {} if query is None else self._score_values(prefix, query)
+        scores = {} if query is None else self._score_values(prefix, query, reads)
         refs.sort(key=lambda ref: -scores.get(ref, UNSCORED))  # a stable sort keeps the newest first among ties
         page = refs[op.offset : op.offset + op.limit]
         # json_each takes the ids as one parameter; SQLite limits the number of parameters of a query.
@@ -239,7 +257,7 @@ class HardwonStore(BaseStore):
         # A value that expired since the first query is missing here.
         return [(rows_by_id[ref], scores.get(ref)) for ref in page if ref in rows_by_id]
 
-    def _score_values(self, prefix: str, query: Vectors) -> dict[int, float]:
+    def _score_values(self, prefix: str, query: Vectors, reads: "_Reads") -> dict[int, float]:
         """Return the similarity of every value under a path: the maximum over its fields."""
         below, bounds = _build_prefix_condition(prefix)
         rows = self._values.store.rows(
@@ -253,7 +271,9 @@ class HardwonStore(BaseStore):
             for ref, vector, fingerprint in rows
             if fingerprint != self._embedder.fingerprint or len(vector) != query.nbytes
         }
-        rows = [row for row in rows if row[0] not in foreign] + self._embed_again(foreign)
+        reads.missing |= {ref: self._read_texts(ref) for ref in foreign - reads.vectors.keys()}
+        rows = [row for row in rows if row[0] not in foreign]
+        rows += [(ref, vector.tobytes(), "") for ref in foreign for vector in reads.vectors.get(ref, ())]
         if not rows:
             return {}
         vectors = np.frombuffer(b"".join(row[1] for row in rows), np.float32).reshape(len(rows), -1)
@@ -262,16 +282,14 @@ class HardwonStore(BaseStore):
             scores[ref] = max(similarity, scores.get(ref, -1.0))
         return scores
 
-    def _embed_again(self, refs: Iterable[int]) -> list[ValueRow]:
-        """Return new vectors for values whose stored vectors come from another embedder."""
-        rows: list[ValueRow] = []
-        for ref in refs:
-            query = "SELECT value, fields FROM langgraph_values WHERE id = ?"
-            ((value, fields),) = self._values.store.rows(query, (ref,))
-            texts = list(_extract_texts(json.loads(value), json.loads(fields)).values())
-            # Not stored, because a search only reads; the next put of the value stores new vectors.
-            rows += [(ref, vector.tobytes(), "") for vector in self._embedder.embed(texts)] if texts else []
-        return rows
+    def _read_texts(self, ref: int) -> list[str]:
+        """Return the texts of a value that are embedded."""
+        ((value, fields),) = self._values.store.rows("SELECT value, fields FROM langgraph_values WHERE id = ?", (ref,))
+        return list(_extract_texts(json.loads(value), json.loads(fields)).values())
+
+    def _embed(self, texts: list[str]) -> Vectors:
+        """Return the vectors of texts; a deadline of the caller ends the wait for an embedder that does not answer."""
+        return self._calls.call(lambda: self._embedder.embed(texts))
 
     def _list_namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         paths = (_split_path(path) for (path,) in self._select_rows("", columns="DISTINCT path"))
@@ -284,7 +302,7 @@ class HardwonStore(BaseStore):
 
     def _embed_queries(self, queries: Iterable[str | None]) -> dict[str, Vectors]:
         wanted = sorted({query for query in queries if query}) if self._fields is not None else []
-        return dict(zip(wanted, self._embedder.embed(wanted), strict=True)) if wanted else {}
+        return dict(zip(wanted, self._embed(wanted), strict=True)) if wanted else {}
 
     # ---- writing
 
@@ -304,7 +322,7 @@ class HardwonStore(BaseStore):
         selected = self._fields if op.index is None else op.index or []
         fields = list(selected) if self._fields is not None and selected else []
         texts = _extract_texts(op.value, fields)
-        vectors = self._embedder.embed(list(texts.values())) if texts else ()
+        vectors = self._embed(list(texts.values())) if texts else ()
         vectors_by_field = {field: vector.tobytes() for field, vector in zip(texts, vectors, strict=True)}
         return ValueWrite(path, op.key, value, json.dumps(fields), op.ttl, vectors_by_field)
 
@@ -314,6 +332,19 @@ class HardwonStore(BaseStore):
                 self.sweep_ttl()
             except LibraryError:  # another writer holds the lock; retry at the next interval
                 continue
+
+
+@dataclass
+class _Reads:
+    """What the reads of a batch share."""
+
+    queries: Mapping[str, Vectors]
+    touched: set[int] = field(default_factory=set)
+    """Ids of the values that live longer because they were read."""
+    vectors: dict[int, list[Vectors]] = field(default_factory=dict)
+    """Vectors by id of values whose stored ones come from another embedder."""
+    missing: dict[int, list[str]] = field(default_factory=dict)
+    """The texts of such values that must be embedded first."""
 
 
 def _get_empty_result(op: Op) -> Result:

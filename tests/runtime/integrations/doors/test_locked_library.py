@@ -137,11 +137,17 @@ def test_a_busy_library_delays_only_the_episodes_of_the_time(path, library):
 
 
 @pytest.mark.timeout(30)
-def test_a_run_in_a_new_namespace_does_not_wait_to_create_it(path, library):
-    chat = model(AIMessage("done"))
-    agent = create_agent(chat, [], middleware=[ExperienceMiddleware(library, namespace=lambda context: "new")])
+def test_a_run_in_a_new_namespace_is_kept_until_it_can_be_created(path, library):
+    experience = ExperienceMiddleware(library, namespace=lambda context: "new", grader=lambda state: 0.5)
+    chat = model(call("glance", place="here"), AIMessage("done"))
+    agent = create_agent(chat, [tool(glance)], middleware=[experience])
     with hold(path):
         assert agent.invoke({"messages": [("user", "find the spoon")]})["messages"][-1].content == "done"
+        experience.close()
+        assert list(path.parent.glob("*.runs/*.jsonl"))
+    with ExperienceLibrary.open(path, namespace="new") as other:
+        assert [(row["score"], row["n_steps"]) for row in other.trajectories()] == [(0.5, 1)]
+    assert library.episodes == 0
 
 
 @pytest.mark.timeout(30)

@@ -8,6 +8,7 @@ import itertools
 import sqlite3
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, TypedDict
 
@@ -21,9 +22,10 @@ from langgraph.store.memory import InMemoryStore
 from tests.memory.fleet.conftest import server, url
 
 from hardwon.memory import ExperienceLibrary, stored_values
-from hardwon.memory.errors import ConfigError, LibraryReadOnly, LibraryUnwritable
+from hardwon.memory.errors import ConfigError, LibraryBusy, LibraryReadOnly, LibraryUnwritable
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.storage import clock as clock_module
 from hardwon.runtime import HardwonStore
 from hardwon.runtime.integrations import langgraph_store
@@ -390,6 +392,32 @@ def counted(texts):
 async def counted_later(texts):
     """The same, later."""
     return counted(texts)
+
+
+@FILE_ONLY
+def test_an_embedder_holds_up_no_other_thread(path):
+    """Values of another embedder are embedded outside of the lock, and a deadline ends the wait for it."""
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    def embed(texts):
+        if texts != ["tea"]:
+            is_asked.set()
+            may_answer.wait(40)
+        return [[1.0, 0.0]] * len(texts)
+
+    with ExperienceLibrary.open(path) as library, HardwonStore(library) as first:
+        first.put(("users",), "ada", {"text": "green tea"})
+        with HardwonStore(library, index={"dims": 2, "embed": embed}) as store, ThreadPoolExecutor(1) as pool:
+            hits = pool.submit(store.search, ("users",), query="tea")
+            assert is_asked.wait(40)
+            with deadline(1.0):
+                assert store.get(("users",), "ada") is not None
+            may_answer.set()
+            assert [hit.key for hit in hits.result()] == ["ada"]
+            may_answer.clear()
+            with deadline(0.02), pytest.raises(LibraryBusy, match="embedder"):
+                store.search(("users",), query="milk")
+            may_answer.set()
 
 
 @pytest.mark.parametrize("embed", [counted, counted_later])

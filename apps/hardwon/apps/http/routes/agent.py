@@ -8,6 +8,7 @@ from fastapi import APIRouter, Response
 from hardwon.apps.http.access.auth import RIGHTS, Caller
 from hardwon.apps.shared.general_search import recall_general
 from hardwon.memory import EvolutionReport, ExperienceLibrary, Recollection, State, Verdict
+from hardwon.memory.errors import LibraryBusy
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.values.lookahead import Lookahead
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_recollection, abstract_verdict
@@ -60,7 +61,10 @@ def namespaces(at: At) -> Response:
 @router.post("/namespaces", response_model=About)
 def make_namespace(body: NamespaceTold, at: At) -> Response:
     """Create a namespace if it does not exist, and describe it."""
-    return _about(replace(at, namespace=body.name), make=True)
+    answer = _about(replace(at, namespace=body.name), make=True)
+    if body.name not in at.shelf.names():
+        raise LibraryBusy(f"another writer has locked {at.shelf.name}. Stop it, then try again.")
+    return answer
 
 
 @router.get("/about", response_model=About)

@@ -129,9 +129,14 @@ class Shelf:
 
     def _without_folders(self, error: HardwonError) -> HardwonError:
         """Return an error for clients, which names files without the folders of this server. Its cause is logged."""
-        files = [Path(tempfile.gettempdir(), "file"), find_cache() / "file"]
+        # The library's folder may be below one of the others, so it is the first.
+        files = [
+            *([] if self._directory else [Path(self.path)]),
+            find_cache() / "file",
+            Path(tempfile.gettempdir(), "file"),
+        ]
         for_clients = copy(error)
-        for_clients.args = (hide_folders(str(error), *files, *([] if self._directory else [Path(self.path)])),)
+        for_clients.args = (hide_folders(str(error), *files),)
         return for_clients
 
     def _acquire(self, namespace: str) -> ExperienceLibrary | None:
