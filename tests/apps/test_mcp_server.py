@@ -64,12 +64,12 @@ def test_the_tools_are_those_of_the_library_and_explain_themselves(server):
             return client.instructions, (await client.list_tools()).tools
 
     instructions, tools = asyncio.run(talk())
-    assert [tool.name for tool in tools] == ["recall", "check", "stats", "record", "grade", "add", "feedback"]
+    assert [tool.name for tool in tools] == ["recall", "check", "stats", "why", "record", "grade", "add", "feedback"]
     assert "call `recall`" in instructions
     for tool in tools:
         assert len(tool.description) > 40
         assert all(argument.get("description") for argument in tool.input_schema["properties"].values()), tool.name
-    assert [tool.annotations.read_only_hint for tool in tools] == [True] * 3 + [False] * 4
+    assert [tool.annotations.read_only_hint for tool in tools] == [True] * 4 + [False] * 4
 
 
 def test_nothing_is_recalled_of_nothing(server):
@@ -396,7 +396,7 @@ def test_a_library_that_is_read_offers_no_tool_that_writes(library, path):
                 return [tool.name for tool in (await client.list_tools()).tools], refused
 
         names, refused = asyncio.run(talk())
-    assert names == ["recall", "check", "stats"]
+    assert names == ["recall", "check", "stats", "why"]
     assert refused.is_error
 
 

@@ -18,6 +18,7 @@ from mcp.types import CallToolResult, Resource, TextContent, ToolAnnotations
 from pydantic import Field, ValidationError
 
 from hardwon.apps.shared.argument_errors import sentence, split_arguments
+from hardwon.apps.shared.explain import explain_advice
 from hardwon.apps.shared.feedback import Feedback
 from hardwon.apps.shared.reading import read_recorded
 from hardwon.memory import Admission, ExperienceLibrary, Item, Reasons, State, Verdict
@@ -218,7 +219,36 @@ def _reading(
             allowed=ruling.runs, reason=reason, item_id=verdict.item_id or "", warned=ruling.warned, over=ruling.over
         )
 
-    return [check, _counting(library)]
+    return [check, _counting(library), _explaining(library, trusted)]
+
+
+def _explaining(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]:
+    @_worded
+    def why(
+        about: Annotated[str, Field(description="The id of a lesson, or words of a lesson or an action.")],
+        episode_id: Annotated[str, Field(description="The id of a recorded episode; empty for the newest.")] = "",
+    ) -> dict[str, Any]:
+        """Say why you were told something in a recorded task, or why not.
+
+        A lesson must be recorded, indexed, recalled, shown and followed; the answer names the first that is missing.
+        """
+        if trusted:
+            return explain_advice(library, about, episode_id)
+        # The evidence quotes what others recorded, so other people's clients get none of it.
+        answer = explain_advice(library, library.get(about).id, _find_own(library, episode_id))
+        stages = [{"name": stage["name"], "passed": stage["passed"]} for stage in answer["stages"]]
+        return {"item": answer["item"], "episode": answer["episode"], "stages": stages}
+
+    return why
+
+
+def _find_own(library: ExperienceLibrary, episode_id: str) -> str:
+    """Return the id of an episode that MCP clients recorded, or of the newest of them."""
+    rows = (row["id"] for row in library.trajectories() if row["writer"] == "mcp" and row["id"].startswith(episode_id))
+    ref = next(rows, None)
+    if ref is None:
+        raise UnknownName(f"you recorded no episode {episode_id[:80]!r}. Give an id that `record` returned.")
+    return str(ref)
 
 
 def _counting(library: ExperienceLibrary) -> Callable[..., Any]:

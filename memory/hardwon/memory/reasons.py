@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
+ADVICE = "advice"
+"""Stands for all advice together where items are named: it is shown or withheld as a whole."""
+
 
 def _parse_ids(value: object) -> tuple[str, ...] | None:
     """Return one id or several ids as a tuple, or None for another value."""
@@ -85,6 +88,8 @@ class Reasons:
     """Ids of the items that were withheld at random, for comparison."""
     masked: tuple[str, ...] | None = _reason("masked", _parse_ids)
     """Ids of the items, shown or withheld, that hurt in this world so far, and are withheld in nine of ten episodes."""
+    advice: str | None = _reason("advice", _parse_text)
+    """`shown` or `withheld`: whether the episode took part in the measurement of all advice, and how."""
     blocked: tuple[str, ...] | None = _reason("blocked", _parse_ids)
     """Ids of the guardrails that refused actions at this step."""
     overridden: tuple[str, ...] | None = _reason("overrode", _parse_ids)

@@ -214,7 +214,7 @@ def test_what_is_imported_as_untrusted_waits_in_quarantine(hardwon, hardwon_json
     with ExperienceLibrary.open(own, read_only=True) as library:
         active = len(library.items())
     assert hardwon_json("memory", "ls", tmp_path / "copy.db")["total"] == 0
-    assert hardwon_json("memory", "quarantine", tmp_path / "copy.db")["total"] == active
+    assert hardwon_json("memory", "ls", tmp_path / "copy.db", "--status", "quarantined")["total"] == active
 
 
 def test_import_names_the_line_that_is_not_of_the_form(hardwon, own, tmp_path):

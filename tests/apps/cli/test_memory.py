@@ -6,7 +6,7 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, Item, Trajectory, errors
 
-READS = ["stats", "ls", "guardrails", "clusters", "quarantine", "verify"]
+READS = ["stats", "ls", "guardrails", "clusters", "verify"]
 
 
 @pytest.mark.parametrize("command", READS)
@@ -154,12 +154,14 @@ def test_a_list_wraps_the_sentences_of_rules_and_cuts_longer_texts(hardwon, own)
 
 
 def test_quarantine_lists_what_waits(hardwon, hardwon_json, varied):
-    assert [item["source"] for item in hardwon_json("memory", "quarantine", varied)["items"]] == ["environment"]
-    assert "the tool says" in hardwon("memory", "quarantine", varied).stdout
+    assert [item["source"] for item in hardwon_json("memory", "ls", varied, "--status", "quarantined")["items"]] == [
+        "environment"
+    ]
+    assert "the tool says" in hardwon("memory", "ls", varied, "--status", "quarantined").stdout
 
 
 def test_an_empty_quarantine_says_so(hardwon, learnt):
-    assert "No item is in quarantine" in hardwon("memory", "quarantine", learnt).stdout
+    assert "No such items" in hardwon("memory", "ls", learnt, "--status", "quarantined").stdout
 
 
 def test_ls_refuses_what_episodes_do_not_have(hardwon, learnt):

@@ -174,7 +174,7 @@ def list_calls(item, folder):
     """Return arguments of every command of `hardwon memory` that takes a library, after the address."""
     log = folder / "episodes.jsonl"
     return {
-        "stats": [], "ls": [], "quarantine": [], "show": [item], "search": ["carrot"], "guardrails": [], "clusters": [],
+        "stats": [], "ls": [], "why": ["eat"], "show": [item], "search": ["carrot"], "guardrails": [], "clusters": [],
         "history": [item], "verify": [], "edit": [item, "--title", "wash carrots"], "pin": [item], "unpin": [item],
         "undo": [item], "evolve": [], "export": [str(log)], "import": [str(log)], "repair": [], "snapshot": [],
         "grade": ["e1", "--success"], "checkout": [str(folder / "items")], "commit": [str(folder / "items")],

@@ -38,7 +38,7 @@ def mcp(
     ] = None,
     extractor: ExtractorOption = None,
 ) -> None:
-    """Serve LIBRARY to an MCP client: recall, check, record, add, feedback, stats, and items as resources."""
+    """Serve LIBRARY to an MCP client: recall, check, why, record, add, feedback, stats, and items as resources."""
     from hardwon.memory import ExperienceLibrary
     from hardwon.memory.errors import MissingExtra
 

@@ -191,33 +191,9 @@ def ls(
         say_json({noun: rows, "total": total})
         return
     layout = lists.render_episodes if episodes else lambda rows: lists.render_items(rows, used)
+    if status == "quarantined":
+        layout = lists.render_quarantine
     _print_page(rows, layout, noun, offset, total, empty_path)
-
-
-@app.command()
-def quarantine(
-    path: Library,
-    limit: LimitOption = 20,
-    offset: OffsetOption = 0,
-    page: PageOption = None,
-    namespace: Namespace = "default",
-    as_json: AsJson = False,
-) -> None:
-    """List quarantined items of untrusted sources, newest first. They are neither recalled nor enforced.
-
-    `hardwon memory release` releases an item. It is also released when the library's own experience confirms it.
-    """
-    from hardwon.apps.shared import lists
-
-    offset = _count_skipped(limit, offset, page)
-    with opened(path, namespace) as library:
-        rows, total = lists.list_items(library, status="quarantined", sort="new", limit=limit, offset=offset)
-    if as_json:
-        say_json({"items": rows, "total": total})
-    elif total:
-        _print_page(rows, lists.render_quarantine, "items", offset, total, None)
-    else:
-        out().print("No item is in quarantine.")
 
 
 @app.command()
@@ -259,6 +235,30 @@ def show(
             "attempt": tier_views.render_attempt,
         }
         out().print(layouts[what](value))
+
+
+@app.command()
+def why(
+    path: Library,
+    about: Annotated[
+        str, typer.Argument(metavar="ABOUT", help="The id of a lesson, or words of a lesson or an action.")
+    ],
+    at: Annotated[
+        str,
+        typer.Option(
+            metavar="ID", help="The episode, or step:1234 for the episode of a step.", show_default="the newest"
+        ),
+    ] = "",
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
+    """Say why the agent was told something, or why not: not recorded, indexed, recalled, shown or followed."""
+    from hardwon.apps.render import views
+    from hardwon.apps.shared import explain
+
+    with opened(path, namespace) as library:
+        answer = explain.explain_advice(library, about, at)
+        say_json(answer) if as_json else out().print(views.render_trace(answer))
 
 
 @app.command()

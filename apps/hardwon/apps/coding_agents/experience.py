@@ -4,7 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,15 @@ def write_guards(library: ExperienceLibrary, journal: Journal) -> None:
 
 
 @deadline(BEFORE_CALL_S)
-def find_hint(options: argparse.Namespace, task: str) -> tuple[str, dict[str, list[Any]]]:
-    """Return what earlier turns suggest for a request, and the ids of what the text was made from."""
+def find_hint(options: argparse.Namespace, task: str) -> tuple[str, dict[str, Any]]:
+    """Return what earlier turns suggest for a request, and what the text was made from or what was withheld."""
     with open_library(options) as library:
         if library is None:
             return "", {}
         run = begin_run(library, task, hides_results=options.trust == "own")
-        hint = run.find_hint(run.get_state())
-        text, why = format_hint(hint), run.why
-    return (text, {"items": list(why.recalled or ()), "steps": list(why.similar or ())}) if text else ("", {})
+        run.advisor = replace(run.advisor, is_trying=True)  # the turn is recorded by another process
+        text = format_hint(run.find_hint(run.get_state()))
+        return text, run.why.to_dict()
 
 
 @deadline(BEFORE_CALL_S)
@@ -116,7 +116,7 @@ def build_run(
             # The outcome of the call belongs to the guardrails that warned of it, and decides their trial.
             run.rulings[str(entry["id"])] = "", Ruling(verdict)
         if kind == "recalled":
-            run.why = Reasons(recalled=tuple(entry.get("items", ())), similar=tuple(entry.get("steps", ())))
+            run.why = Reasons.of(entry.get("why") or {})
         elif kind == "refused":
             action = Call(str(entry["tool"]), entry["arguments"], "").text
             run.episode.add_refusal(run.get_state(), action, verdict, run.why)

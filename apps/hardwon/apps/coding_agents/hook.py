@@ -85,9 +85,9 @@ def _begin_turn(event: HookEvent, options: argparse.Namespace, journal: Journal)
     _record(event, options, journal)
     begun = {"session": event.session, "cwd": event.cwd, "transcript": event.transcript}
     journal.append({"kind": "prompt", "text": event.prompt, **begun})
-    hint, reasons = _experience().find_hint(options, event.prompt)
-    if reasons:
-        journal.append({"kind": "recalled", **reasons})
+    hint, why = _experience().find_hint(options, event.prompt)
+    if why:
+        journal.append({"kind": "recalled", "why": why})
     if hint and not takes_context(event):
         journal.append({"kind": "context", "text": hint})
         return {}

@@ -44,10 +44,14 @@ def add(api: FastAPI) -> None:
             html(section(count(total, "episode"), listed, pager(room.link, "/episodes", total, PAGE, offset, {})))
 
     @page(api, "/episodes/{episode_id}")
-    async def episode(room: Room, episode_id: str, t: Annotated[int, Query(ge=0, le=10**9)] = 0) -> None:
+    async def episode(
+        room: Room, episode_id: str, t: Annotated[int, Query(ge=0, le=10**9)] = 0, about: str = ""
+    ) -> None:
         explanation, replanned = await room.read(_load_replay, episode_id)
+        trace = await room.read(explain.explain_advice, about, explanation["id"]) if about.strip() else None
         with framed(room, f"Episode {shorten(explanation['id'])}", "/episodes"):
             html(_render_head(explanation))
+            html(_render_question(room, about, trace))
             if explanation["steps"]:
                 Replay(room, explanation, replanned).show(min(t, len(explanation["steps"]) - 1))
             else:
@@ -113,6 +117,42 @@ def _render_head(explanation: Mapping[str, Any]) -> Html:
     }
     grades = [("graded", format_grade(grade)) for grade in explanation["grades"]]
     return section("Outcome", tag("dl", *map(_render_fact, [*facts.items(), *grades]), class_="pairs"))
+
+
+def _render_question(room: Room, about: str, trace: Mapping[str, Any] | None) -> Html:
+    """Return the question why the agent was told something in an episode, or why not, and its answer."""
+    form = tag(
+        "form",
+        tag(
+            "label",
+            "A lesson's id, or words of a lesson or an action ",
+            tag("input", name="about", value=about, required=True),
+        ),
+        *([tag("input", type="hidden", name="namespace", value=room.namespace)] if room.namespace != "default" else []),
+        tag("button", "Ask", class_="plain"),
+        method="get",
+        class_="filters",
+    )
+    answer = (
+        []
+        if trace is None
+        else [
+            tag("p", tag("strong", trace["says"])),
+            table(
+                ("stage", "passed", "evidence"),
+                [
+                    (
+                        stage["name"],
+                        {True: "yes", False: "no"}.get(stage["passed"], "unknown"),
+                        linked(stage["evidence"], room.link),
+                    )
+                    for stage in trace["stages"]
+                ],
+                caption="How far the advice came",
+            ),
+        ]
+    )
+    return section("Why was it told this, or not?", form, *answer)
 
 
 def _describe_end(explanation: Mapping[str, Any]) -> str:

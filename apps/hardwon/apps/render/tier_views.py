@@ -92,6 +92,7 @@ def render_stats(figures: Mapping[str, Any]) -> Table:
 
 
 def _describe_figures(figures: Mapping[str, Any]) -> Iterator[LabeledLine]:
+    yield "does it help?", figures["advice"]["says"]
     yield "library", figures["path"]
     yield "namespace", f"{figures['namespace']}, of {', '.join(figures['namespaces'])}"
     files = f"file {decimal(figures['size_bytes'])}, index files {decimal(figures['index_bytes'])}"

@@ -31,6 +31,17 @@ WHOLE = 10_000
 LabeledLine = tuple[str, str]
 
 
+def render_trace(trace: Mapping[str, Any]) -> RenderableType:
+    """Render how far advice came in an episode: the answer, and the stages with their evidence."""
+    marks = {True: "yes", False: "no", None: "unknown"}
+    rows = [(stage["name"], marks[stage["passed"]], stage["evidence"]) for stage in trace["stages"]]
+    return Group(
+        Text(trace["says"], style="bold"),
+        Text(f"About: {trace['title']}. Episode {trace['episode']}."),
+        table("", "", "evidence", rows=rows),
+    )
+
+
 def render_episode(episode: Mapping[str, Any], *, brief: bool = False) -> RenderableType:
     """Render an episode: its outcome, then a block per step, or with `brief` a line per step."""
     meta = episode["meta"]

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from hardwon.memory import ExperienceLibrary, Failure, Item, Reasons, State, Step
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
+from hardwon.memory.retrieval.tracing import trace_advice
 from hardwon.memory.situations.describe import condition_words, key_words
 
 from . import lists
@@ -69,6 +70,23 @@ def explain(library: ExperienceLibrary, ref: str) -> dict[str, Any]:
             f"there is no {STEP}{name} in this library. Find steps with: hardwon memory show {library.path} EPISODE"
         )
     return {"step": explain_steps(library, steps)[0]}
+
+
+def explain_advice(library: ExperienceLibrary, about: str, ref: str = "") -> dict[str, Any]:
+    """Return why an agent was told something in an episode, or why not; see `retrieval.tracing`.
+
+    Args:
+        library: The library.
+        about: The id of a lesson, or words of a lesson or an action.
+        ref: The id of the episode, or `step:1234` for the episode of a step; empty for the newest episode.
+    """
+    if ref.startswith(STEP):
+        ref = explain(library, ref)["step"]["episode"]
+    newest = library.trajectories(limit=1)
+    if not ref and not newest:
+        raise UnknownName("no episode is recorded yet. Let the agent run, or import the logs of earlier runs.")
+    trace = trace_advice(library, about, library.trajectory(ref or newest[0]["id"]))
+    return {"says": trace.says, **asdict(trace)}
 
 
 def _parse_number(text: str) -> int:

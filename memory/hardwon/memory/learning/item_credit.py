@@ -30,7 +30,7 @@ from typing import Any
 from hardwon.memory import items as catalogue
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
 from hardwon.memory.guardrails.probation import WEAKENED, judge_trial
-from hardwon.memory.reasons import Reasons
+from hardwon.memory.reasons import ADVICE, Reasons
 from hardwon.memory.records import Failure, Item, Step, Trajectory
 from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.counted import OUTCOME
@@ -145,7 +145,7 @@ def shared_error(
 def _names_items(step: Step) -> bool:
     """Return whether a step has a usage of an item."""
     why = step.why
-    usages = (why.recalled, why.withheld, why.blocked, why.overridden, why.skills)
+    usages = (why.recalled, why.withheld, why.advice, why.blocked, why.overridden, why.skills)
     return any(ids is not None for ids in usages)
 
 
@@ -175,6 +175,9 @@ def write_usages(
         )
         rows += [(item_id, step.t, mode, result) for mode, ids, result in usages for item_id in ids or ()]
     # Once per episode: the draw is that of the whole episode.
+    advised = next((step for step in trajectory.steps if step.why.advice is not None), None)
+    if advised is not None:
+        rows.append((ADVICE, advised.t, "withheld" if advised.why.advice == "withheld" else "recalled", outcome))
     masked = _steps_by_item(trajectory, lambda why: why.masked)
     rows += [(item_id, t, "masked", outcome) for item_id, t in masked.items()]
     verified = trajectory.meta.get("skills") or {} if outcome is not None else {}

@@ -94,7 +94,8 @@ class Recollection:
     filled: int = 0
     """Number of `steps` that search added because the situation itself has fewer than k."""
     masked: tuple[str, ...] = ()
-    """Ids of items that fit but are left out of `items` because they hurt in this world; see `values.effects`."""
+    """Ids of items that fit but are left out of `items` because they hurt in this world; see `values.effects`. `ADVICE`
+    is among them where all advice together does harm."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     """Outcome by admissible action, and of a few others that were rewarded before and are about things that the state
     names; those may need something else first. Empty if no steps were asked for."""

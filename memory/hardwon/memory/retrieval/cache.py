@@ -26,7 +26,7 @@ from hardwon.memory.trust import testimony
 from hardwon.memory.trust.support import Support
 from hardwon.memory.values.choices import REREAD, Choices, read_choices, weight_of
 from hardwon.memory.values.demonstration_index import DemonstrationIndex
-from hardwon.memory.values.effects import Effect, Effects
+from hardwon.memory.values.effects import AdviceGain, Effect, Effects
 from hardwon.memory.values.filed_demonstrations import FiledDemonstrations
 from hardwon.memory.values.filed_lookahead import FiledLookahead
 from hardwon.memory.values.lookahead import Lookahead, look_around
@@ -340,6 +340,10 @@ class NamespaceCache:
             return frozenset()
         world = self.worlds.find_sure(state.task, actions)
         return self._effects.left_out(world, self.worlds, self.items)
+
+    def gain(self) -> AdviceGain:
+        """Return the gain of all advice."""
+        return self._effects.gain(self.worlds)
 
     def effects(self, item: Item) -> list[Effect]:
         """Return the effect of an item in each world."""

@@ -12,6 +12,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from hardwon.memory.guardrails.conditions import forbids, holds
+from hardwon.memory.reasons import ADVICE
 from hardwon.memory.records import Hit, Item, Kind, Recollection, Step
 from hardwon.memory.situations.actions import is_of
 from hardwon.memory.situations.keys import Attempt, words
@@ -56,6 +57,8 @@ def recall_by_step(
         k=k, after=request.after, by_text=request.by_text, worlds=worlds, version=version,
     )  # fmt: skip
     items, masked = _rank_items(query, derived, request, attempts)
+    if derived.gain().is_off:
+        masked = (*masked, ADVICE)
     steps, filled = _rank_steps(query, derived, store)
     steps = _add_testimony(query, derived, store, steps)
     if not actions and (request.kinds is None or "remedy" in request.kinds):

@@ -4,7 +4,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,10 +258,13 @@ class MaintainedLibrary(TendedLibrary):
     def stats(self) -> dict[str, Any]:
         """Return counts, sizes and ages of this namespace.
 
-        `scans` is the number of index searches of this process. Recall in a known situation adds none.
+        `scans` is the number of index searches of this process. Recall in a known situation adds none. `advice` says
+        whether advice helps; see `values.effects.AdviceGain`.
         """
         counts = queries.stats(self._filed(), self._number, self.namespace, self._embedder)
-        return {**counts, "scans": self._search.scans}
+        with self._lock:
+            gain = self._caught_up().gain()
+        return {**counts, "scans": self._search.scans, "advice": {"says": gain.says, **asdict(gain)}}
 
     def verify(self) -> list[Problem]:
         """Check every derived structure against the recorded episodes and items.

@@ -24,14 +24,17 @@ variance tau^2 between worlds is by DerSimonian and Laird 1986 and at least SPRE
 
 An item is masked in a world if the whole 90 % interval of its effect is below 0 and each arm has at least LEAST
 episodes. A masked item is still shown at random, as other items are withheld at random, so a mask can be lifted.
+
+All advice together is measured in the same way: in one of ten episodes none is shown; see `measure_advice`.
 """
 
 import json
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hardwon.memory.reasons import ADVICE
 from hardwon.memory.records import Item
 from hardwon.memory.storage.counted import OUTCOME
 from hardwon.memory.storage.database import Store
@@ -48,6 +51,12 @@ Z = 1.645
 """Normal quantile of a two-sided 90 % interval."""
 FLOOR = 0.4
 """Score below which an item is masked in a world while its effect there is unknown."""
+RECENT = 500
+"""Episodes that count for the gain of all advice, the newest ones."""
+ENOUGH = 10
+"""Episodes without advice that are needed before it may be switched off."""
+SURE = 2.17
+"""Normal quantile of the interval of the gain: it must hold in 19 of 20 libraries also after adaptive withholding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,75 @@ class Estimated:
     difference: float
     low: float
     high: float
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceGain:
+    """The difference that all advice of a library makes, with its 95 % interval."""
+
+    shown: int
+    withheld: int
+    difference: float | None
+    """Difference of the mean outcomes with and without advice; None until both have episodes."""
+    low: float | None
+    high: float | None
+    is_off: bool
+    """Whether advice is switched off, because it makes outcomes worse."""
+
+    @property
+    def says(self) -> str:
+        """Return the answer to "does it help?" as a sentence."""
+        if self.difference is None or self.low is None or self.high is None:
+            return (
+                f"not measured yet: {self.shown} episodes with advice, {self.withheld} without; from 20 episodes on, "
+                "one run in ten gets no advice, at random"
+            )
+        word = "helps" if self.low > 0 else "harms" if self.high < 0 else "no clear difference"
+        off = "; switched off, and shown in one of ten episodes to measure it again" if self.is_off else ""
+        return (
+            f"{word}: success {100 * self.difference:+.0f} points (95 % interval {100 * self.low:+.0f} to "
+            f"{100 * self.high:+.0f}; {self.shown} episodes with advice, {self.withheld} drawn to have none){off}"
+        )
+
+
+def measure_advice(episodes: Iterable[tuple[int, bool, bool, float]]) -> AdviceGain:
+    """Return the gain of advice from episodes: the world, whether advice was off, whether it was shown, the outcome.
+
+    Within each world and state of the switch, the mean outcomes with and without advice are compared, and the
+    differences are averaged by the number of comparisons, so that easy and hard worlds may be mixed. The variance of
+    outcomes is at least that of both arms together, because the few episodes without advice may vary little by chance.
+    """
+    groups: defaultdict[tuple[int, bool], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for world, was_off, was_shown, outcome in episodes:
+        groups[world, was_off][was_shown].append(outcome)
+    counts = [sum(len(arms[arm]) for arms in groups.values()) for arm in (False, True)]
+    compared = [arms for arms in groups.values() if all(arms)]
+    if not compared:
+        return AdviceGain(counts[True], counts[False], None, None, None, False)
+    shares = [1 / (1 / len(without) + 1 / len(with_it)) for without, with_it in compared]
+    total = sum(shares)
+    differences = [_mean(with_it) - _mean(without) for without, with_it in compared]
+    difference = sum(share * d for share, d in zip(shares, differences, strict=True)) / total
+    squares = [sum((x - _mean(arms[arm])) ** 2 for arms in compared for x in arms[arm]) for arm in (0, 1)]
+    free = [sum(len(arms[arm]) - 1 for arms in compared) for arm in (0, 1)]
+    pooled = (sum(squares) + 0.5) / (sum(free) + 1)
+    variance = sum(
+        max(pooled, squares[arm] / max(1, free[arm])) * share**2 / len(arms[arm])
+        for share, arms in zip(shares, compared, strict=True)
+        for arm in (0, 1)
+    ) / total**2  # fmt: skip
+
+    def margin(z: float) -> float:
+        """Return the quantile of Student's distribution, by its expansion, times the standard error."""
+        return (z + (z**3 + z) / 4 / max(1, min(free))) * math.sqrt(variance)
+
+    is_off = min(counts) >= ENOUGH and difference + margin(Z) < 0
+    low, high = max(-1.0, difference - margin(SURE)), min(1.0, difference + margin(SURE))
+    return AdviceGain(counts[True], counts[False], difference, low, high, is_off)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def shrink(arms: Mapping[int, Arms]) -> dict[int, Estimated]:
@@ -178,6 +256,9 @@ class Effects:
         self._masked: dict[str, set[int]] = {}
         """By item: the worlds that mask it, computed on demand since its episodes last changed."""
         self._left_out: dict[int, frozenset[str]] | None = None
+        self._advised: deque[tuple[int, bool, bool, float]] = deque(maxlen=RECENT)
+        """The episodes that measure all advice; see `measure_advice`."""
+        self._gain: AdviceGain | None = None
         self.unread = True
         """Whether there may be usages that have not been read."""
 
@@ -211,6 +292,14 @@ class Effects:
             return score_in(scores[item.id], world, item.score) if item.id in scores else item.score
 
         return score
+
+    def gain(self, worlds: Worlds) -> AdviceGain:
+        """Return the gain of all advice."""
+        if self.unread:
+            self._read()
+        if self._gain is None:
+            self._gain = measure_advice((worlds.standing_for(row[0]), *row[1:]) for row in self._advised)
+        return self._gain
 
     def renew(self, *, worlds: bool = False) -> None:
         """Invalidate the masks."""
@@ -279,6 +368,10 @@ class Effects:
             took_part = modes[ref, episode] - {"masked"}
             if not took_part:
                 continue  # it was drawn, but the hint did not use it
+            if ref == ADVICE:
+                self._advised.append((world, "masked" in modes[ref, episode], took_part != {"withheld"}, outcome))
+                self._gain = None
+                continue
             arm = world, "masked" in modes[ref, episode], took_part != {"withheld"}
             self._outcomes.setdefault(ref, {}).setdefault(arm, deque(maxlen=WINDOW)).append((number, outcome))
         if episodes or not self._scores:

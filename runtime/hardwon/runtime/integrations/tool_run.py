@@ -27,6 +27,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.prompts import GUIDANCE, block, call_text
 from hardwon.runtime.loop.advisor import Advisor, collect_sources
 from hardwon.runtime.loop.enforcement import Mode, Ruling, rule, settle
+from hardwon.runtime.loop.holdout import MEASURED_FROM
 from hardwon.runtime.loop.nodes_advise import GUIDANCE_TOKENS
 
 from .tool_episode import BEFORE_CALL_S, REFUSED, SHOWN_CHARS, WARNED, ToolEpisode, iter_answers, split_at_request
@@ -82,6 +83,8 @@ class ToolRun:
         self._file: OpenRun | None = None
         self._kept = 0
         """Number of steps on the disk."""
+        self._is_measured: bool | None = None
+        """Whether all advice may be withheld in this run; None until something is recalled."""
         if self.header is not None and self.learn:
             self._file = self.library.open_run(self.header.id, partial(self._describe, self.header))
             self.episode.on_step = partial(self._keep, self._file)
@@ -165,7 +168,9 @@ class ToolRun:
         recollection = self.library.recall(
             state, k=self.recall_k, budget_tokens=GUIDANCE_TOKENS, after=steps[-1].action if steps else ""
         )
-        recollection, drawn = self.advisor.withhold(recollection, self.name)
+        if self._is_measured is None:
+            self._is_measured = self.advisor.is_trying and self.library.episodes >= MEASURED_FROM
+        recollection, drawn = self.advisor.withhold(recollection, self.name, is_measured=self._is_measured)
         context = Context(
             state=state,
             actions=(),

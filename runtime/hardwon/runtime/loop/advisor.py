@@ -5,7 +5,7 @@ nobody should read: an empty one, and a model's text that mentions a forbidden a
 """
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hardwon.memory import ExperienceLibrary, Recollection
@@ -13,7 +13,7 @@ from hardwon.runtime.guidance.base import Guidance, Hint, Occasion, ReadsLibrary
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
 
-from .holdout import DrawnItems, is_withheld, without
+from .holdout import DrawnItems, is_withheld, without, without_advice
 from .state import build_cost_fields
 
 
@@ -41,10 +41,20 @@ class Advisor:
         """Return whether an item is withheld in an episode, by the name that seeds the episode's draws."""
         return self.is_trying and is_withheld(episode, item_id)
 
-    def withhold(self, recollection: Recollection, episode: str) -> tuple[Recollection, DrawnItems]:
-        """Return the recollection without the items that are withheld in an episode, and the items drawn."""
+    def withhold(
+        self, recollection: Recollection, episode: str, *, is_measured: bool = False
+    ) -> tuple[Recollection, DrawnItems]:
+        """Return the recollection without what is withheld in an episode, and what was drawn.
+
+        Args:
+            recollection: What was recalled.
+            episode: The name that seeds the episode's draws.
+            is_measured: Whether all advice may be withheld, to measure what it is worth.
+        """
+        recollection, advice = without_advice(recollection, episode, is_measured=is_measured)
         get = self.library.get if self.is_trying else None
-        return without(recollection, lambda ref: self.is_withheld(episode, ref), get)
+        kept, drawn = without(recollection, lambda ref: self.is_withheld(episode, ref), get)
+        return kept, replace(drawn, masked=(*drawn.masked, *advice.masked), advice=advice.advice)
 
     def advise(self, occasion: Occasion, context: Context) -> Advice:
         """Ask the guidance for a hint."""
@@ -82,5 +92,5 @@ def collect_sources(hint: Hint | None, drawn: DrawnItems) -> dict[str, Any]:
     sources = dict[str, Any]()
     if hint is not None:
         sources.update(recalled=hint.item_ids, similar=hint.step_ids)
-    sources.update({name: ids for name in ("withheld", "masked") if (ids := getattr(drawn, name))})
+    sources.update({name: ids for name in ("withheld", "masked", "advice") if (ids := getattr(drawn, name))})
     return sources

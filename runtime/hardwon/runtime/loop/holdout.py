@@ -1,8 +1,9 @@
 """Randomized trials that measure what the library's knowledge is worth.
 
 While an agent learns, some fitting items are withheld for a whole episode, and its outcome is compared with that of
-episodes that were shown them. Some forbidden actions run anyway. The random choices depend only on the episode's name,
-so that the same seeds withhold the same items.
+episodes that were shown them. In some runs of a user's own agent all advice is withheld, which measures whether the
+library helps. Some forbidden actions run anyway. The random choices depend only on the episode's name, so that the same
+seeds withhold the same items.
 """
 
 import random
@@ -12,9 +13,12 @@ from dataclasses import dataclass, replace
 
 from hardwon.memory import Hit, Item, Recollection
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.reasons import ADVICE
 
 WITHHOLD = 0.1
-"""Probability that a fitting item is withheld for an episode."""
+"""Probability that a fitting item, or all advice, is withheld for an episode."""
+MEASURED_FROM = 20
+"""Episodes of a library from which on all advice is withheld at random; a new library shows what it has."""
 OVERRIDE = 0.02
 """Probability that a forbidden action runs anyway; such runs measure the precision of guardrails."""
 
@@ -27,6 +31,8 @@ class DrawnItems:
     """Ids of the items that were not shown."""
     masked: tuple[str, ...] = ()
     """Ids of the items that hurt in this world so far: withheld with probability 1 - WITHHOLD instead of WITHHOLD."""
+    advice: str | None = None
+    """`shown` or `withheld` if the episode measures all advice together; see `Reasons.advice`."""
 
     def joined(self, withheld: Iterable[str], masked: Iterable[str]) -> "DrawnItems":
         """Return this with further items."""
@@ -44,6 +50,23 @@ def is_withheld(episode: str, item_id: str) -> bool:
 def is_forced(episode: str, t: int, replans: int) -> bool:
     """Return whether the forbidden action of step `t` runs after `replans` refusals."""
     return random.Random(f"{episode}:{t}:{replans}:override").random() < OVERRIDE
+
+
+def without_advice(recollection: Recollection, episode: str, *, is_measured: bool) -> tuple[Recollection, DrawnItems]:
+    """Remove everything that would be shown if all advice is withheld in an episode.
+
+    Without a measurement, advice that does harm is withheld always.
+    """
+    is_off = ADVICE in recollection.masked
+    if is_off:
+        recollection = replace(recollection, masked=tuple(ref for ref in recollection.masked if ref != ADVICE))
+    if not (recollection.items or recollection.steps):
+        return recollection, DrawnItems()
+    masked = (ADVICE,) if is_off and is_measured else ()
+    is_drawn = is_measured and is_withheld(episode, ADVICE)
+    if is_drawn == is_off:
+        return recollection, DrawnItems(masked=masked, advice="shown" if is_measured else None)
+    return Recollection(), DrawnItems(masked=masked, advice="withheld" if is_measured else None)
 
 
 def without(

@@ -159,6 +159,13 @@ def explained(ref: str, at: At) -> Response:
         return to_response(dict[str, Any], explain.explain(library, ref))
 
 
+@router.get("/why", response_model=dict[str, Any])
+def why(at: At, about: str, episode: str = "") -> Response:
+    """Say why an episode was told something, or why not, as `hardwon memory why` does. The newest is the default."""
+    with at.logging() as library:
+        return to_response(dict[str, Any], explain.explain_advice(library, about, episode))
+
+
 @router.get("/stats", response_model=dict[str, Any])
 def stats(at: At) -> Response:
     """Return counts, sizes and ages."""

@@ -1,0 +1,109 @@
+"""Why the agent was told something, or why not, and whether it helps: the same answers in every door."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from mcp import Client
+
+from hardwon.apps import mcp_server
+from hardwon.apps.dashboard.episode_pages import _render_question
+from hardwon.apps.http.app import create_app
+from hardwon.apps.shared.explain import explain_advice
+from hardwon.memory import Diagnosis, ExperienceLibrary, Item, Reasons, State, Step, Trajectory
+
+TASK = "refund an order"
+HERE = State("A counter. The order was paid by card.", task=TASK)
+
+
+@pytest.fixture
+def filled(tmp_path):
+    """A library with a lesson that its second episode did not show."""
+    path = tmp_path / "work.db"
+    with ExperienceLibrary.open(path) as library:
+        lesson = library.add(Item("insight", "Ask for the receipt.", when_to_use="an order was paid by card")).item_id
+        assert lesson is not None
+        for name, why in (("told", Reasons(recalled=(lesson,))), ("not-told", Reasons(advice="withheld"))):
+            step = Step(HERE, "refund()", HERE, Diagnosis(True), why=why)
+            library.receive([Trajectory(TASK, (step,), True, id=name)], writer="mcp", trust="trusted")
+    return path, lesson
+
+
+WITHHELD = "Not shown: all advice was withheld in this episode at random, to measure whether it helps."
+
+
+def ask_mcp(path, arguments: dict[str, str], trust) -> dict[str, Any]:
+    async def talk():
+        with ExperienceLibrary.open(path) as library:
+            async with Client(mcp_server.build(library, trust=trust)) as client:
+                return await client.call_tool("why", arguments)
+
+    answer = asyncio.run(talk())
+    if answer.is_error:
+        return {"error": answer.content[0].text}
+    return dict(answer.structured_content)
+
+
+def test_the_command_says_why(filled, hardwon, hardwon_json):
+    path, lesson = filled
+    assert hardwon_json("memory", "why", path, "receipt")["says"] == WITHHELD  # of the newest episode
+    told = hardwon_json("memory", "why", path, lesson, "--at", "told")
+    assert [stage["passed"] for stage in told["stages"]] == [True, True, True, True, None]
+    printed = " ".join(hardwon("memory", "why", path, "receipt", "--at", "step:2").stdout.split())
+    assert WITHHELD in printed
+    assert "recalled yes" in printed
+
+
+def test_http_says_why(filled):
+    path, lesson = filled
+    with TestClient(create_app(path, read_only=True), base_url="http://127.0.0.1:8420") as client:
+        assert client.get("/v1/why", params={"about": lesson}).json()["says"] == WITHHELD
+        told = client.get("/v1/why", params={"about": lesson, "episode": "told"}).json()
+        assert told["stages"][3] == {"name": "shown", "passed": True, "evidence": "the agent read it before step 0"}
+        assert client.get("/v1/why", params={"about": lesson, "episode": "nobody"}).status_code == 404
+
+
+def test_a_trusted_mcp_client_is_told_why(filled):
+    path, lesson = filled
+    assert ask_mcp(path, {"about": "receipt"}, "trusted")["says"] == WITHHELD
+    assert ask_mcp(path, {"about": lesson, "episode_id": "told"}, "trusted")["stages"][3]["passed"]
+
+
+def test_another_mcp_client_is_told_the_stage_without_words_of_others(filled):
+    """Of its own episodes, and by the id of a lesson: words would let it search what others recorded."""
+    path, lesson = filled
+    answer = ask_mcp(path, {"about": lesson}, "untrusted")
+    assert answer["stages"][-1] == {"name": "shown", "passed": False}
+    assert "evidence" not in str(answer)
+    assert "receipt" not in str(answer)
+    assert "unknown item" in ask_mcp(path, {"about": "receipt"}, "untrusted")["error"]
+    with ExperienceLibrary.open(path) as library:
+        library.record(Trajectory(TASK, (Step(HERE, "secret()", HERE, Diagnosis(True)),), True, id="private"))
+    assert "you recorded no episode" in ask_mcp(path, {"about": lesson, "episode_id": "private"}, "untrusted")["error"]
+
+
+def test_the_dashboard_says_why(filled):
+    path, lesson = filled
+
+    class Room:
+        namespace = "default"
+
+        def link(self, path, **query):
+            return path
+
+    with ExperienceLibrary.open(path) as library:
+        text = str(_render_question(Room(), lesson, explain_advice(library, lesson)))  # type: ignore[arg-type]
+    assert WITHHELD in text
+    assert f'value="{lesson}"' in text
+
+
+def test_every_door_says_whether_advice_helps(filled, hardwon):
+    """In the same words."""
+    path, _ = filled
+    with ExperienceLibrary.open(path) as library:
+        says = library.stats()["advice"]["says"]
+    assert says.startswith("not measured yet: 0 episodes with advice, 1 without")
+    assert says in " ".join(hardwon("memory", "stats", path).stdout.split())
+    with TestClient(create_app(path, read_only=True), base_url="http://127.0.0.1:8420") as client:
+        assert client.get("/v1/stats").json()["advice"]["says"] == says

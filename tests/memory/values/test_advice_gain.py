@@ -1,0 +1,105 @@
+"""The gain of all advice: its interval holds, easy and hard worlds may be mixed, and advice that harms is noticed."""
+
+import random
+
+import pytest
+
+from hardwon.memory import Diagnosis, ExperienceLibrary, Reasons, State, Step, Trajectory
+from hardwon.memory.reasons import ADVICE
+from hardwon.memory.values.effects import measure_advice
+
+
+def deploy(seed, gain, base, *, worlds=1, noise=None, count=500):
+    """Episodes of a deployment in which advice is withheld in one of ten, and how many passed until it was off."""
+    rng, episodes, off_after = random.Random(seed), [], None
+    levels = [base + rng.uniform(-0.1, 0.1) * (worlds > 1) for _ in range(worlds)]
+    for n in range(count):
+        world, was_shown = rng.randrange(worlds), rng.random() >= 0.1
+        mean = levels[world] + gain * was_shown + 0.1 * n / count
+        outcome = float(rng.random() < mean) if noise is None else mean + rng.uniform(-noise, noise)
+        episodes.append((world, False, was_shown, outcome))
+        if noise and off_after is None and n % 10 == 0 and measure_advice(episodes).is_off:
+            off_after = n
+    return measure_advice(episodes), off_after
+
+
+@pytest.mark.parametrize("worlds", [1, 6])
+@pytest.mark.parametrize(("base", "gain"), [(0.2, 0.0), (0.2, 0.3), (0.5, 0.05), (0.5, -0.2), (0.8, -0.05)])
+def test_the_interval_holds_in_19_of_20_deployments(base, gain, worlds):
+    """Also while the agent gets better at everything."""
+    measured = [deploy(f"{seed} {base} {gain} {worlds}", gain, base, worlds=worlds)[0] for seed in range(60)]
+    assert sum(each.low <= gain <= each.high for each in measured) >= 57
+    assert max(each.high - each.low for each in measured) < 0.45
+
+
+def test_graded_advice_that_harms_a_little_is_switched_off_within_300_episodes():
+    """Outcomes vary by 0.06 here; with successes and failures alone, it takes a larger harm."""
+    ended = [deploy(seed, -0.05, 0.5, worlds=3, noise=0.1)[1] for seed in range(20)]
+    assert sum(after is not None and after <= 300 for after in ended) >= 19
+    assert all(deploy(seed, 0.05, 0.5, worlds=3, noise=0.1)[1] is None for seed in range(20))
+
+
+def test_successes_that_fall_by_a_third_are_noticed_within_300_episodes():
+    assert sum(deploy(seed, -0.3, 0.6, count=300)[0].is_off for seed in range(20)) >= 19
+
+
+def test_the_difference_of_two_worlds_by_hand():
+    """Means .5 and 1 in the first world, 0 and .5 in the second; 3 comparisons of 4 count 4/3, 2 and 2 count 1."""
+    first = [(1, False, False, x) for x in (0.0, 1.0)] + [(1, False, True, 1.0)] * 4
+    second = [(2, False, False, 0.0)] * 2 + [(2, False, True, x) for x in (0.0, 1.0)]
+    gain = measure_advice([*first, *second])
+    assert (gain.shown, gain.withheld) == (6, 4)
+    assert gain.difference == pytest.approx((4 / 3 * 0.5 + 1 * 0.5) / (4 / 3 + 1))
+    assert (gain.low or 0) < 0 < (gain.high or 0)
+    assert gain.says.startswith("no clear difference: success +50 points")
+
+
+def test_worlds_with_only_one_arm_say_nothing():
+    gain = measure_advice([(1, False, True, 1.0), (2, False, False, 0.0)])
+    assert (gain.difference, gain.is_off) == (None, False)
+    assert gain.says.startswith("not measured yet: 1 episodes with advice, 1 without")
+
+
+def fill(library, shown, withheld):
+    """Record episodes with these outcomes, with advice and without."""
+    here = State("A counter.", task="refund an order")
+    for advice, outcomes in (("shown", shown), ("withheld", withheld)):
+        for success in outcomes:
+            step = Step(here, "refund()", here, Diagnosis(True), why=Reasons(advice=advice))
+            library.record(Trajectory("refund an order", (step,), bool(success), arm="retrieved"))
+
+
+def test_a_library_says_whether_its_advice_helps(tmp_path):
+    with ExperienceLibrary.open(tmp_path / "a.db") as library:
+        assert library.stats()["advice"]["says"].startswith("not measured yet: 0 ")
+        fill(library, [1] * 40, [0] * 12)
+        advice = library.stats()["advice"]
+        assert advice["difference"] == 1.0
+        assert advice["says"].startswith("helps: success +100 points (95 % interval +")
+        assert ADVICE not in library.recall("refund an order").masked
+        assert library.verify() == []
+
+
+def test_advice_that_harms_is_off_until_it_helps_again(tmp_path):
+    """Recall says so to those who would show it; other processes see the same."""
+    path = tmp_path / "a.db"
+    with ExperienceLibrary.open(path) as library:
+        fill(library, [0] * 40, [1] * 12)
+        assert library.stats()["advice"]["is_off"]
+        assert ADVICE in library.recall("refund an order").masked
+    with ExperienceLibrary.open(path) as library:
+        assert ADVICE in library.recall("refund an order").masked
+        fill(library, [1] * 480, [0] * 12)
+        assert ADVICE not in library.recall("refund an order").masked
+        assert library.stats()["advice"]["says"].startswith("helps")
+
+
+def test_untrusted_episodes_do_not_measure(tmp_path):
+    with ExperienceLibrary.open(tmp_path / "a.db") as library:
+        fill(library, [1] * 3, [0] * 3)
+        here = State("A counter.", task="refund an order")
+        told = Trajectory(
+            "refund an order", (Step(here, "x", here, Diagnosis(True), why=Reasons(advice="shown")),), False
+        )
+        library.receive([told] * 5, writer="mcp", trust="untrusted")
+        assert library.stats()["advice"]["shown"] == 3
