@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
+from itertools import chain
 from sqlite3 import Connection
 from typing import NamedTuple
 
@@ -244,7 +245,7 @@ def read_common_words(
     now = {ref: before[ref] if ref in before else vocabulary(observation) for ref, observation in rows}
     before.clear()
     before.update(now)
-    counts = Counter(word for state_words in now.values() for word in state_words)
+    counts = Counter(chain.from_iterable(now.values()))
     return frozenset(word for word, count in counts.items() if count >= COMMON_SHARE * len(rows))
 
 

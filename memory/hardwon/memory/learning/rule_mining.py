@@ -93,26 +93,29 @@ class RuleMiner:
         cells = {key: cell for key in values.touched if (cell := values.cell(key)) is not None}
         for key in sorted(cells, key=lambda key: (not key.startswith(GUARD_MARK), -cells[key].n, key)):
             cell = cells[key]
+            kind: Kind | None = _judge_failures(key, cell, values) if key.startswith(GUARD_MARK) else "strategy"
+            if kind is None or not self._is_news(key, cell, kind):
+                continue  # before the words of the item, which cost more than the counts
             item = (
-                _build_failure_item(key, cell, values)
-                if key.startswith(GUARD_MARK)
-                else _build_strategy(key, cell, values, list_common, read_actions)
+                _build_strategy(key, cell, values, list_common, read_actions)
+                if kind == "strategy"
+                else _build_failure_item(key, cell, kind)
             )
-            if item is not None and self._is_news(key, cell, item):
-                self._proposed[key] = self._changed[key] = cell.episodes, item.kind
+            if item is not None:
+                self._proposed[key] = self._changed[key] = cell.episodes, kind
                 yield key, item
         self.watch.note(values.touched)
         # After the last candidate. `postpone` marks keys again, so call it only when this generator is exhausted.
         values.touched.clear()
 
-    def _is_news(self, key: str, cell: Cell, item: Item) -> bool:
+    def _is_news(self, key: str, cell: Cell, kind: Kind) -> bool:
         """Return whether a proposal is new.
 
         It is new if the episodes doubled since the last proposal, the kind changed, or the call worked in between.
         """
-        n, kind = self._proposed.get(key, (0, item.kind))
+        n, proposed_kind = self._proposed.get(key, (0, kind))
         worked_since = key.startswith(GUARD_MARK) and cell.episodes - cell.streak > n
-        return cell.episodes >= 2 * n or kind != item.kind or worked_since
+        return cell.episodes >= 2 * n or kind != proposed_kind or worked_since
 
     def postpone(self, key: str, values: ValueTable) -> None:
         """Propose a candidate again next time, because the rate limit left it out."""
@@ -163,10 +166,10 @@ class RuleMiner:
                 yield item, f"worked the last time, in {cell.episodes - cell.failed} of {cell.episodes} episodes in all"
 
 
-def _build_failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None:
-    """Return the guardrail or warning that the failures in a cell justify, or None."""
+def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
+    """Return whether the failures in a cell justify a guardrail or a warning, or neither."""
     pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
-    operator, _, operand = condition.partition(" ")
+    operator = condition.partition(" ")[0]
     # An empty action, or an action that itself contains " @ ", does not split into a pattern and a condition.
     if not pattern or key == ANY_AGAIN or operator not in ("around", "told", "mark", "again"):
         return None
@@ -174,22 +177,28 @@ def _build_failure_item(key: str, cell: Cell, values: ValueTable) -> Item | None
     # If only one object failed, nothing follows for other objects of the same kind.
     if wide and operator in ("around", "again") and not cell.several_bad:
         return None
-    # Several actions failed: the last one shows the form, and the pattern what they share.
-    examples = (cell.bad_action,) * (1 + cell.several_bad)
     losing = cell.lost >= LOST_SHARE * cell.failed
     needed = LOSING_EPISODES if losing else WIDE_EPISODES if wide else EPISODES
     # Successes elsewhere were first attempts, so they say nothing about repetitions.
     weight = LOSING_WEIGHT if losing else WEIGHT
     outweighs = operator == "again" or cell.failed >= weight * sqrt(_count_successes(pattern, condition, values))
     if cell.streak >= needed and cell.failed >= FAILURE_RATE * cell.episodes and outweighs:
-        kind: Kind = "guardrail"
-        # The id is derived from the wording of earlier versions, so existing items keep their ids.
+        return "guardrail"
+    is_frequent = cell.failed >= WARNING_EPISODES and cell.failed >= WARNING_RATE * cell.episodes
+    return "warning" if is_frequent else None
+
+
+def _build_failure_item(key: str, cell: Cell, kind: Kind) -> Item:
+    """Return the guardrail or warning for the failures in a cell."""
+    pattern, _, condition = key.removeprefix(GUARD_MARK).partition(" @ ")
+    operator, _, operand = condition.partition(" ")
+    # Several actions failed: the last one shows the form, and the pattern what they share.
+    examples = (cell.bad_action,) * (1 + cell.several_bad)
+    # The id is derived from the wording of earlier versions, so existing items keep their ids.
+    if kind == "guardrail":
         title, legacy = guardrail_title(pattern, {operator: operand}, examples), f"do not `{pattern}`"
-    elif cell.failed >= WARNING_EPISODES and cell.failed >= WARNING_RATE * cell.episodes:
-        kind = "warning"
-        title, legacy = warning_title(pattern, {operator: operand}, examples), f"`{pattern}` mostly fails"
     else:
-        return None
+        title, legacy = warning_title(pattern, {operator: operand}, examples), f"`{pattern}` mostly fails"
     legacy_title = f"{legacy} when {condition_words({operator: operand}, pattern)}" if operand else legacy
     return Item(
         kind,

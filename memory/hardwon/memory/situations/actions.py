@@ -292,11 +292,16 @@ def _put_in_argument(text: str, values: Mapping[str, str], tool: str) -> str:
     changed = {slot: values[slot] for part in _parts(tool, text) for slot in part.slots if slot in values}
     if not changed:
         return text
-    substituted = _substitute(text, changed)
-    if all(new in substituted for new in changed.values()):
-        return substituted
     name = _NAME.match(text)
-    return f"{name[0] if name else ''}{next(iter(changed.values()))}"
+    start = name[0] if name else ""
+    old, new = next(iter(changed.items()))
+    # most arguments are one value: replaced whole without a pattern of its own, which takes long to compile
+    is_value = len(changed) == 1 and text[len(start) :] in (old, f'"{old}"', f"'{old}'")
+    if not is_value or old.lower() in start.lower():
+        substituted = _substitute(text, changed)
+        if all(value in substituted for value in changed.values()):
+            return substituted
+    return f"{start}{new}"
 
 
 def _substitute(text: str, values: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ pure.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import Any
 
@@ -33,11 +33,14 @@ class Call:
     """The error; "" if the call succeeded."""
     words: str = ""
     """The original text of an action that is not a call."""
+    _text: str = field(default="", init=False, repr=False, compare=False)
 
     @property
     def text(self) -> str:
-        """Return the call as an action."""
-        return self.words or call_text(self.name, self.arguments)
+        """Return the call as an action; it is written once, because every later state shows it."""
+        if not self._text:
+            object.__setattr__(self, "_text", self.words or call_text(self.name, self.arguments))
+        return self._text
 
 
 def build_state(

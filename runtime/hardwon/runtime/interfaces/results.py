@@ -116,7 +116,9 @@ def _judge_fields(value: Mapping[Any, Any], depth: int) -> str | None:
     codes = [code for name in names for of in (named, metadata) if (code := _read_int(of.get(name))) is not None]
     if flags or codes:
         return _describe(value, depth) if False in flags or any(codes) else ""
-    if any(named.get(name) is True for name in _BROKE) or any(_has_error(named.get(name), name) for name in _ERRORS):
+    if any(named.get(name) is True for name in _BROKE) or any(
+        _has_error(named[name], name) for name in _ERRORS if name in named
+    ):
         return _describe(value, depth)
     status = _read_status(named)
     words = {str(named[name]).strip().lower() for name in _VERDICTS if isinstance(named.get(name), str)}
