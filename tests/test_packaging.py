@@ -126,7 +126,6 @@ PUBLIC = {
         "TrainConfig",
         "TrainReport",
         "TrainedGuidance",
-        "VllmEngine",
         "evaluate_checkpoint",
         "evaluate_policy",
         "load_policy",

@@ -14,7 +14,7 @@ from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
 from hardwon.trainers.config import policy, roles, schema
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.schema import EngineConfig
-from hardwon.trainers.engines import factory, server, vllm
+from hardwon.trainers.engines import factory, server
 from hardwon.trainers.models.tiny import TinyConfig
 from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.extractor import ExtractorSettings
@@ -82,14 +82,13 @@ def open_remote_engines(monkeypatch, tmp_path):
     """Open the engines of other programs, which a run on this machine does not have."""
     monkeypatch.setattr(factory, "_has_tokens", lambda base, tokenizer: True)
     monkeypatch.setattr(server, "ServerEngine", lambda *args, **options: None)
-    monkeypatch.setattr(vllm, "VllmEngine", lambda *args, **options: None)
     roles = {name: role for name, role in SETTINGS["roles"].items() if name != "guide"}
     arms = {"control": 2, "library": 2}
     config = of(
         {**SETTINGS, "model": {"base": "models/smollm2", "adapter": 2}, "roles": roles, "arms": arms, "guidance": {}}
     )
-    for engine in (EngineConfig(kind="server", url="http://127.0.0.1:1/v1"), EngineConfig(kind="vllm")):
-        factory.open_engine(replace(config, engine=engine), None, None, tmp_path)
+    engine = EngineConfig(kind="server", url="http://127.0.0.1:1/v1")
+    factory.open_engine(replace(config, engine=engine), None, None, tmp_path)
 
 
 def open_workers(monkeypatch):

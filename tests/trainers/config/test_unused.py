@@ -38,7 +38,7 @@ def guide(**section):
     ("sections", "message"),
     [
         ({"engine": {"key": "KEY"}}, "engine.key is 'KEY', and nothing reads it without engine.kind=server; set that"),
-        ({"engine": {"folder": "/shared"}}, "engine.folder.*engine.kind=server or vllm"),
+        ({"engine": {"folder": "/shared"}}, "engine.folder.*engine.kind=server"),
         (
             {"warmstart": {"examples": {"renamed": 0.5}}},
             "examples.renamed is 0.5.*a base that reads messages",

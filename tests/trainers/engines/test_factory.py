@@ -1,6 +1,5 @@
 """The engine of the settings: where a run generates, and under which version."""
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pytest
 from tests.trainers.corridor import COLOURS
 from tests.trainers.fake_vllm import MODEL, serving
 
-from hardwon.memory.errors import ConfigError, MissingExtra
+from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
 from hardwon.trainers.models.tiny import SPECIAL, build_tokenizer
 from hardwon.trainers.player import Player
@@ -89,22 +88,13 @@ def test_a_base_without_the_words_that_mark_a_transcript_is_written_to_be_served
     assert (tmp_path / "run" / "base" / "config.json").exists()
 
 
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_vllm_in_this_process_is_one_setting(corridor):
-    """The extra is named where it is not installed; tests/trainers/engines/test_vllm.py runs it."""
-    with pytest.raises(MissingExtra, match=r"\.\[vllm\]"):
-        train(corridor(model={"adapter": 4}, engine={"kind": "vllm"}))
-
-
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
         ({"engine": {"kind": "server"}, "model": {"base": "b", "adapter": 4}}, "set url for kind: server"),
         ({"engine": {"url": "http://x/v1"}}, "set url for kind: server"),
-        ({"engine": {"kind": "vllm"}}, "set a rank"),
-        ({"engine": {"settings": {"dtype": "float32"}}}, "settings apply to vLLM only"),
+        ({"engine": {"kind": "server", "url": "http://x/v1"}, "model": {"base": "b"}}, "set a rank"),
         ({"engine": {"kind": "server", "url": "http://x/v1"}, "model": {"adapter": 4}}, "no server can serve it"),
-        ({"engine": {"kind": "vllm"}, "model": {"adapter": 1000}}, "up to rank 512"),
     ],
 )
 def test_engines_that_cannot_work_are_refused(corridor, settings, told):

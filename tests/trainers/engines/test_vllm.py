@@ -1,18 +1,16 @@
-"""The engines over a real vLLM, a server and in process: what the trainer changes, they sample.
+"""The engine over a real vLLM server: what the trainer changes, they sample.
 
 They run in an environment of their own, made by `bash tests/vllm/setup.sh`; then
 `python -m pytest -m vllm tests/trainers/engines/test_vllm.py`. No GPU, no network, a minute or two.
 """
 
 import asyncio
-import json
 import os
 import random
 import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,16 @@ from tests.runtime.policies.test_chat_vllm import PYTHON, free_port, wait_until_
 from tests.trainers.corridor import COLOURS, Corridor
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import AdapterRefused, EngineFailure, MissingExtra, UnknownName
+from hardwon.memory.errors import AdapterRefused, EngineFailure, UnknownName
 from hardwon.runtime import Agent
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
 from hardwon.trainers.algorithms.samples import PackedSequence, Sample, pack_samples
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.engines.base import Completion, Request
 from hardwon.trainers.engines.base_models import export
-from hardwon.trainers.engines.grammar import ToolCalls
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.engines.server import ServerEngine
 from hardwon.trainers.engines.trie import Trie
-from hardwon.trainers.engines.vllm import VllmEngine
 from hardwon.trainers.models.adapters import add_adapter, parameters_of
 from hardwon.trainers.models.tiny import build_model, build_tokenizer
 from hardwon.trainers.player import Player
@@ -334,75 +330,6 @@ def test_what_the_server_refuses_is_told(engine, trained, tmp_path):
     assert said.version == 0
 
 
-# -- in process -------------------------------------------------------------------------------------
-
-
-@pytest.mark.vllm
-@pytest.mark.timeout(600)
-def test_the_engine_in_process_agrees_with_the_local_one(trained, tmp_path):
-    """Base and both adapters; temperature 2 as well, whose log-probabilities are told at temperature 2."""
-    if not PYTHON.exists():
-        pytest.skip("no .venv-vllm; make it with: bash tests/vllm/setup.sh")
-    asked = {
-        "model": str(trained.base),
-        "prompt": trained.prompt,
-        "actions": trained.actions,
-        "adapters": [str(folder) for folder in trained.folders],
-        "too_large": str(trained.too_large),
-    }
-    told = _told_by("in_process.py", asked, tmp_path)
-    assert told["words"] == trained.tokenizer.decode(list(trained.prompt))
-    for version, name in ((0, "before"), (2, "after")):
-        local = trained.local(version)
-        first, hot, *chosen = [_read(said) for said in told[name]]
-        agree([first, *chosen], served(local, [*greedy(trained), *choices(trained, 8)]))
-        assert {said.version for said in (first, hot, *chosen)} == {version}
-        assert hot.logprobs == pytest.approx(_heated(local, trained.prompt, hot.tokens), abs=TOLERANCE)
-    assert tuple(told["after"][0]["tokens"]) == trained.taught[1]
-    for said, values in zip(told["after"][2:], told["logprobs"][2:], strict=True):
-        assert values[len(trained.prompt) :] == pytest.approx(said["logprobs"], abs=TOLERANCE)
-    (too_long, _), (too_large, _) = told["refused"]
-    assert (too_long, too_large) == ("EngineFailure", "AdapterRefused")
-
-
-@pytest.mark.vllm
-@pytest.mark.timeout(600)
-def test_tool_calls_by_grammar_are_exact_under_the_mask(tmp_path):
-    """vLLM masks by the same grammar: its log-probabilities are the local model's among our automaton's sets."""
-    import torch
-
-    from .test_grammar import MODEL, PROMPT, TOKENIZER, TOOLS
-
-    if not PYTHON.exists():
-        pytest.skip("no .venv-vllm; make it with: bash tests/vllm/setup.sh")
-    MODEL.save_pretrained(tmp_path / "base")
-    TOKENIZER.save_pretrained(str(tmp_path / "base"))
-    asked = {"model": str(tmp_path / "base"), "prompt": PROMPT, "tools": TOOLS}
-    for said in map(_read, _told_by("by_grammar.py", asked, tmp_path)):
-        call = ToolCalls.read(TOKENIZER.decode(said.tokens[:-1]))
-        assert call is not None
-        assert call[0] in TOOLS
-        with torch.no_grad():
-            logits = MODEL(input_ids=torch.tensor([[*PROMPT, *said.tokens]])).logits[0, len(PROMPT) - 1 :]
-        for n, (token, allowed) in enumerate(zip(said.tokens, said.allowed, strict=True)):
-            among = torch.log_softmax(logits[n][list(allowed or ())], -1)
-            assert said.logprobs[n] == pytest.approx(float(among[(allowed or ()).index(token)]), abs=TOLERANCE)
-
-
-def _told_by(script: str, asked: Any, folder: Path) -> Any:
-    """What a script of tests/vllm answers, run in the environment that has vLLM."""
-    (folder / "asked.json").write_text(json.dumps(asked), encoding="utf-8")
-    ran = subprocess.run(
-        [PYTHON, ROOT / "tests/vllm" / script, folder / "asked.json", folder / "told.json"],
-        env={**_environment(), "PYTHONPATH": os.pathsep.join(str(ROOT / w) for w in ("memory", "runtime", "trainers"))},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=500,
-    )
-    assert ran.returncode == 0, ran.stdout.decode("utf-8", "replace")[-4000:]
-    return json.loads((folder / "told.json").read_text("utf-8"))
-
-
 def _read(said: Any) -> Completion:
     allowed = tuple(None if ids is None else tuple(ids) for ids in said["allowed"])
     return Completion(tuple(said["tokens"]), tuple(said["logprobs"]), tuple(said["mask"]), allowed, said["version"])
@@ -416,10 +343,3 @@ def _heated(local: LocalEngine, prompt: tuple[int, ...], tokens: tuple[int, ...]
         logits = local.model(input_ids=torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
     rows = torch.log_softmax(logits / 2.0, -1)
     return [float(rows[at, token]) for at, token in enumerate(tokens)]
-
-
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed here")
-def test_without_vllm_the_extra_is_named():
-    """It pins its own torch, so it is seldom in the trainer's environment."""
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[vllm\]'"):
-        VllmEngine("anything")

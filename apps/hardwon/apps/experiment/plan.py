@@ -8,7 +8,6 @@ unguarded   as step, with guardrails disabled
 skills      as step, following skills and remedies of the library where they apply
 strategies  as step, with the strategy of --strategies that did best so far
 search      as step, looking ahead in a clone of the environment, so compare it with other agents that have one
-recorded    as step, looking ahead in the library's episodes, where states come back word for word
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +33,7 @@ class ArmSetup:
     policy: str | None = None
     """The policy to use instead of the plan's."""
     guardrails: bool = True
-    planner: Literal["skills", "demonstrations", "search", "recorded"] | None = None
+    planner: Literal["skills", "demonstrations", "search"] | None = None
     has_strategies: bool = False
 
     @property
@@ -58,7 +57,6 @@ SETUPS = {
         ArmSetup(Arm("skills", "step"), planner="skills"),
         ArmSetup(Arm("demonstrations", "step"), planner="demonstrations"),
         ArmSetup(Arm("search", "step"), planner="search"),
-        ArmSetup(Arm("recorded", "step"), planner="recorded"),
         ArmSetup(Arm("strategies", "step"), has_strategies=True),
     )
 }

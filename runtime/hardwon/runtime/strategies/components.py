@@ -7,7 +7,6 @@ from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime.interfaces.types import Environment, Policy
 from hardwon.runtime.loop.clone_model import CloneModel
-from hardwon.runtime.loop.recorded_model import RecordedModel
 from hardwon.runtime.planning.composer import DemonstrationPlanner
 from hardwon.runtime.planning.plans import Planner, SkillPlanner
 from hardwon.runtime.planning.search_planner import SearchPlanner
@@ -60,7 +59,6 @@ def resolve_planner(
             "skills": lambda: SkillPlanner(library),
             "demonstrations": lambda: DemonstrationPlanner(library),
             "search": lambda: SearchPlanner(library, CloneModel(environment)),
-            "recorded": lambda: SearchPlanner(library, RecordedModel(library)),
         }
         if planner not in planners:
             raise UnknownName.of("planner", planner, [*planners, f"{DRAFTS}PROVIDER:MODEL"])

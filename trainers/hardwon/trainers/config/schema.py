@@ -197,8 +197,8 @@ class LibraryConfig:
 class EngineConfig:
     """The engine that generates tokens."""
 
-    kind: Literal["local", "vllm", "server"] = "local"
-    """local: the trained model, in this process. vllm: vLLM in this process. server: a vLLM server."""
+    kind: Literal["local", "server"] = "local"
+    """local: the trained model, in this process. server: a vLLM server."""
     url: str | None = None
     """URL of the server, including /v1. The server must serve the base and load adapters at run time."""
     model: str | None = None
@@ -207,16 +207,12 @@ class EngineConfig:
     """Name of the environment variable with the server's API key."""
     folder: str | None = None
     """Folder for the adapters, under a path that the server can read. null uses run.out/adapters."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """Arguments for vLLM in this process, such as gpu_memory_utilization."""
 
     def __post_init__(self) -> None:
         if (self.url is not None) != (self.kind == "server"):
             raise ConfigError(
                 f"kind is {self.kind} and url is {self.url!r}; set url for kind: server, and for no other kind."
             )
-        if self.settings and self.kind != "vllm":
-            raise ConfigError(f"settings apply to vLLM only and kind is {self.kind}; remove them, or use kind: vllm.")
 
 
 @dataclass(frozen=True, kw_only=True)

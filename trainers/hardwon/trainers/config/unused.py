@@ -78,7 +78,7 @@ def _list_groups(config: TrainConfig) -> Iterator[Group]:
 def _list_engine(config: TrainConfig) -> Iterator[Group]:
     engine, kind = config.engine, config.engine.kind
     yield Group("engine", engine, ("model", "key"), kind == "server", "engine.kind=server")
-    yield Group("engine", engine, ("folder",), kind != "local", "engine.kind=server or vllm")
+    yield Group("engine", engine, ("folder",), kind == "server", "engine.kind=server")
 
 
 def _list_role(path: str, role: RoleConfig) -> Iterator[Group]:

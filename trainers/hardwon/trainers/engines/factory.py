@@ -1,8 +1,8 @@
-"""Choice of the engine: the model in training, vLLM in this process, or a vLLM server.
+"""Choice of the engine: the model in training, or a vLLM server.
 
     engine = open_engine(config, model, tokenizer, out)
 
-The trainer updates weights in its own model. Any other engine serves the base and receives every
+The trainer updates weights in its own model. A server has the base and receives every
 role's adapter after each update, under a name that contains the version.
 """
 
@@ -26,23 +26,13 @@ def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> E
 
         return LocalEngine(model, tokenizer, roles=roles)
     folder = Path(settings.folder) if settings.folder else out / "adapters"
-    base = config.model.base
-    if base == "tiny" or not _has_tokens(base, tokenizer):
+    if not _has_tokens(config.model.base, tokenizer):
         derived = save_without_adapters(model, tokenizer, out / BASE)
-        if settings.kind == "server":
-            raise ConfigError(
-                f"{base} has no embeddings for some tokens of its tokenizer. {derived} has them: "
-                f"start the server with it and set model.base={derived}."
-            )
-        base = str(derived)
-    if settings.kind == "server":
-        return open_server(config, tokenizer, read_api_key(settings.key), folder)
-    from .vllm import VllmEngine
-
-    assert config.model.adapter is not None
-    return VllmEngine(
-        base, tokenizer, roles, max_rank=_select_max_rank(config.model.adapter), folder=folder, **settings.settings
-    )
+        raise ConfigError(
+            f"{config.model.base} has no embeddings for some tokens of its tokenizer. {derived} has them: "
+            f"start the server with it and set model.base={derived}."
+        )
+    return open_server(config, tokenizer, read_api_key(settings.key), folder)
 
 
 def open_server(config: TrainConfig, tokenizer: Any, key: str | None, folder: Path | None = None) -> ServerEngine:
@@ -71,15 +61,3 @@ def read_api_key(name: str | None) -> str | None:
             f"engine.key is {name}, which is not in the environment. Set {name} to the API key of the server."
         )
     return None if name is None else os.environ[name]
-
-
-_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Rank limits that vLLM accepts."""
-
-
-def _select_max_rank(rank: int) -> int:
-    """Return the smallest rank limit of vLLM that is not below the adapter's rank."""
-    limits = [limit for limit in _RANKS if limit >= rank]
-    if not limits:
-        raise ConfigError(f"model.adapter is {rank}, but vLLM serves adapters up to rank {_RANKS[-1]}. Lower the rank.")
-    return limits[0]
