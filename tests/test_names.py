@@ -13,6 +13,10 @@ PACKAGES = ("memory", "runtime", "trainers", "apps")
 WORDS = "told|said|shown|asked|found|known|made|taken|mine|here|near|one|others"
 BANNED = re.compile(rf"^_*({WORDS})(_|$)")
 BANNED_WORD = re.compile(rf"^_*({WORDS})$")
+STEMS = re.compile(
+    "(^|_)(anew|take_back|look_back|study|foresee|prospects?|repertoire|surroundings|hull|sidecar|desk|cast)(_|$)"
+)
+"""Coined words that were renamed, in functions, parameters, variables and modules."""
 
 
 @cache
@@ -136,3 +140,17 @@ def test_a_word_of_a_game_is_noticed():
     assert find_game_words('re.compile(r"^(take|put) (.+) from")') == [(1, "^(take")]
     assert find_game_words('MOVES = {"go north", "wait"}') == [(1, "go north")]
     assert find_game_words('"""Open the fridge."""\nraise ValueError("close the file and try again")') == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_name_has_a_banned_stem(package):
+    names = []
+    for file in sorted((ROOT / package / "hardwon" / package).rglob("*.py")):
+        definitions, assigned = read(file)
+        here = [
+            file.stem,
+            *(name for kind, name, _ in definitions if kind is not ast.ClassDef),
+            *(name for name, _ in assigned),
+        ]
+        names += [f"{file.relative_to(ROOT)} {name}" for name in here if STEMS.search(name)]
+    assert names == []

@@ -98,7 +98,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
         self._inbox.on_filed = self._keep_filed
         self._runs = OpenRuns(store.path, namespace)
         self._freshness = store.freshness
-        self._freshness.on_forgotten = self._start_anew
+        self._freshness.on_forgotten = self._reset
         self._freshness.on_switched = self._drop_all
         self.gate: AdmissionGate | None = None
         """Learned admission model, called after the admission rules. None admits by rules alone."""
@@ -325,7 +325,7 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             try:
                 return self._inbox.put(episodes)
             except BaseException:  # not `with self._whole()`: its overhead equals a small insert
-                self._take_back(version)
+                self._rollback_memory(version)
                 raise
 
     def _with_keys(self, episodes: list[Trajectory]) -> list[Trajectory]:
@@ -607,12 +607,12 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             try:
                 yield
             except BaseException:
-                self._take_back(version)
+                self._rollback_memory(version)
                 raise
 
-    def _take_back(self, version: Version | None) -> None:
+    def _rollback_memory(self, version: Version | None) -> None:
         """Discard the in-memory state that a failed transaction produced since `version`."""
-        self._inbox.take_back()
+        self._inbox.rollback()
         self._guardrails.clear()  # numbers of changes that were rolled back are given again
         if self._freshness.read_at != version:  # derived state contains rows that were rolled back
             self._forget()
@@ -643,10 +643,10 @@ class ExperienceLibrary(ConsultedLibrary, MaintainedLibrary):
             self._freshness.file_waiting(self._inbox.file)
             return self._store
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         """Reset all in-memory state after this or another process deleted rows with `forget`."""
         self._number = self._find_number(0.0)
-        self._inbox.start_anew(self._number)
+        self._inbox.reset(self._number)
         self._probation = Probation(self._store, self._number)
         self._distiller = Consolidator(self._store, self._number)
         self._forget()

@@ -178,8 +178,8 @@ def copy_start(source: str, target: Path) -> None:
 def put_library(source: Path, target: Path) -> None:
     """Replace a library by a snapshot, and delete its derived index so that it is rebuilt."""
     # SQLite would replay a stale -wal into the new database
-    for sidecar in (f"{target}-wal", f"{target}-shm"):
-        Path(sidecar).unlink(missing_ok=True)
+    for extra in (f"{target}-wal", f"{target}-shm"):
+        Path(extra).unlink(missing_ok=True)
     shutil.rmtree(f"{target}.index", ignore_errors=True)
     new = target.with_name(f"{_NEW}{target.name}")
     with source.open("rb") as saved, open_new(new) as copy:

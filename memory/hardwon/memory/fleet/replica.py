@@ -78,13 +78,13 @@ class Replica:
         self._store = store
         self._namespace = namespace
         self._buffer = WriteBuffer(store, namespace)
-        store.freshness.on_forgotten = self._start_anew
+        store.freshness.on_forgotten = self._reset
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         """Drop what was remembered of the file, after this or another process forgot experience or filled it again."""
         if name := self.origin.namespace:
             self._namespace = namespace_number(self._store, name)
-        self._buffer.start_anew(self._namespace)
+        self._buffer.reset(self._namespace)
 
     @property
     def namespace(self) -> int:
@@ -261,7 +261,7 @@ class Replica:
 
     def _apply_import(self, connection: Connection, values: Any, position: int) -> None:
         self.load_lines(connection, *values)
-        self._start_anew()  # it may have replaced episodes by later versions
+        self._reset()  # it may have replaced episodes by later versions
 
     def load_lines(self, connection: Connection, trust: Trust, lines: Sequence[str]) -> int:
         """Write the records of an exported file that do not exist yet; return the number of new lines."""
@@ -289,13 +289,13 @@ class Replica:
             forgetting.delete(self._store, self._namespace, what, value)
         except UnknownName:  # forgotten twice
             return
-        self._start_anew()
+        self._reset()
 
     def _apply_grade(self, connection: Connection, values: Any, position: int) -> None:
         """Give an episode another outcome; one that was forgotten in the meantime is left out."""
         grade, episode = unpack_grade(values, lambda ref: trajectory(self._store, self._namespace, ref))
         Regrading(self._store, connection, self._namespace, DISCOUNT).apply(grade, episode)
-        self._start_anew()
+        self._reset()
 
 
 @contextmanager

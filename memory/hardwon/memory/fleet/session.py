@@ -24,7 +24,7 @@ from hardwon.memory.errors import (
     require_extra,
 )
 
-from .patience import Patience
+from .wait_limit import WaitLimit
 
 PREFIXES = ("postgresql://", "postgres://")
 """Beginnings of the addresses of shared libraries."""
@@ -114,7 +114,7 @@ class ServerSession:
         self.identity = self._identify(given)
         """The same with what libpq adds from the environment; equal for two addresses of one user and database."""
         self._lock = threading.RLock()
-        self._patience = Patience(ANSWER_S)
+        self._wait = WaitLimit(ANSWER_S)
         self._connection: Any = None
         self._cursor: Any = None
         """Runs every statement: making one takes a third of the time that an append takes here."""
@@ -185,11 +185,11 @@ class ServerSession:
         # One cursor and no context managers: every append comes through here, and both cost as much as its parameters.
         try:
             self._connect()
-            self._patience.begin(self._descriptor)
+            self._wait.begin(self._descriptor)
             try:
                 self._cursor.execute(query, parameters)
             finally:
-                self._patience.end()
+                self._wait.end()
             return list(self._cursor.fetchall()) if self._cursor.pgresult.nfields else []
         except self._psycopg.Error as error:
             raise self._drop_lost(error) from None  # its text may hold more than it should
@@ -197,11 +197,11 @@ class ServerSession:
     @contextmanager
     def _awaited(self) -> Iterator[None]:
         """Bound the wait for an answer."""
-        self._patience.begin(self._descriptor)
+        self._wait.begin(self._descriptor)
         try:
             yield
         finally:
-            self._patience.end()
+            self._wait.end()
 
     def in_transaction(self) -> bool:
         """Return whether a transaction is open on the connection."""
@@ -258,7 +258,7 @@ class ServerSession:
             for words, kind, advice in _REFUSALS:
                 if any(word in text for word in words):
                     return kind(f"{self.name}: {text}. {advice}")
-            if self._patience.is_exhausted:
+            if self._wait.is_exhausted:
                 text = f"nothing for {ANSWER_S:.0f} s"
             return LibraryUnreachable(f"{self.name} does not answer ({text}). Start the server, then try again.")
         return LibraryError(f"{self.name}: {text} (SQLSTATE {state}). The log of the server says more.")

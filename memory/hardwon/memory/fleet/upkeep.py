@@ -202,7 +202,7 @@ class TendedReplica(ReplicatedLibrary):
             problems = integrity.verify(self._filed(), self._number)
             if problems:
                 self._follower.refill()
-                self._start_anew()
+                self._reset()
             return problems
 
     def verify(self) -> list[Problem]:

@@ -284,14 +284,14 @@ class WriteBuffer:
         batch.write()
         return stored
 
-    def start_anew(self, namespace: int) -> None:
+    def reset(self, namespace: int) -> None:
         """Clear all caches and switch to a namespace, after experience was forgotten."""
         self._namespace = namespace
         self._recent.clear()
         self._steps = self._size = 0
         self.forget()
 
-    def take_back(self) -> None:
+    def rollback(self) -> None:
         """Return to the state before a transaction that was rolled back."""
         self.forget()
         # The rollback put filed episodes back into the buffer, so the next read must file them again.

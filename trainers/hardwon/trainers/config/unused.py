@@ -101,9 +101,9 @@ def _list_own_settings(config: TrainConfig) -> Iterator[Group]:
     if (extractor := roles.get("extractor")) is not None:
         path = "roles.extractor.settings"
         yield Group(path, extractor, ("distil",), not config.model.is_compact, "a base that reads messages")
-        yield from _list_study(path, extractor)
+        yield from _list_supervised(path, extractor)
     if (admission := roles.get("admission")) is not None:
-        yield from _list_study("roles.admission.settings", admission)
+        yield from _list_supervised("roles.admission.settings", admission)
     if (guide := roles.get("guide")) is not None:
         path = "roles.guide.settings"
         distils = config.model.is_compact or guide.get("says") == "recalled"
@@ -113,6 +113,6 @@ def _list_own_settings(config: TrainConfig) -> Iterator[Group]:
         yield Group(path, guide, ("distil_lr", "distil_batch"), distils, f"{path}.distil above 0 with {base}")
 
 
-def _list_study(path: str, settings: Mapping[str, Any]) -> Iterator[Group]:
+def _list_supervised(path: str, settings: Mapping[str, Any]) -> Iterator[Group]:
     """Yield the settings of a stage 1 that is off unless it is asked for."""
     yield Group(path, settings, ("distil_lr", "distil_batch"), settings.get("distil", 0) > 0, f"{path}.distil above 0")

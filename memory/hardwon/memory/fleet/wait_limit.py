@@ -10,7 +10,7 @@ import weakref
 from contextlib import suppress
 
 
-class Patience:
+class WaitLimit:
     """Shuts a connection down if a wait for it exceeds a limit, which ends the wait with an error."""
 
     def __init__(self, limit_s: float) -> None:
@@ -48,11 +48,11 @@ class Patience:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-def _watch(patience: "weakref.ref[Patience]", every_s: float) -> None:
+def _watch(wait: "weakref.ref[WaitLimit]", every_s: float) -> None:
     """Check a wait now and then, until nobody has it any more."""
     while True:
         time.sleep(every_s)
-        watched = patience()
+        watched = wait()
         if watched is None:
             return
         watched.check()
