@@ -143,8 +143,6 @@ class Situation:
         self.state = state
         self._structural = structural
         self._task = content_words(state.task)
-        self._observation = _text(state.observation)
-        self._notes = _text("\n".join(state.notes))
         self._contexts: dict[Words, str] = {}
         """By the arguments of an action: see `read_context`; for `_in_notes`, see `read_notes`."""
         self._in_notes: dict[Words, str] = {}
@@ -172,6 +170,16 @@ class Situation:
         situation._contexts, situation._in_notes, situation._keys = {}, {}, {}  # as they depend on the words
         situation._sight = None
         return situation
+
+    @cached_property
+    def _observation(self) -> _Text:
+        """Return the index of the observation."""
+        return _text(self.state.observation)
+
+    @cached_property
+    def _notes(self) -> _Text:
+        """Return the index of the notes."""
+        return _text("\n".join(self.state.notes))
 
     def _read_scalars(self) -> str:
         """Return the facts that are not lists, and the lists that the observation does not show."""

@@ -220,20 +220,26 @@ class ActionOutcomes:
         before = self._last
         for step, trajectory, action, world, reward, failure in self._store.rows(_NEW, (self._last, self._namespace)):
             self._last = step
-            if any(_OF_ONE.search(slot) for slot in parse_action(action).slots):
+            if _is_about_one(action):
                 continue  # its outcome says nothing about the thing of that name elsewhere
             by_world = self._outcomes.setdefault(action, {})
-            was_rewarded = any(outcome.rewarded for outcome in by_world.values())
+            is_first_reward = reward > 0 and not any(outcome.rewarded for outcome in by_world.values())
             bad = reward < 0 or failure != "none"
             self._add_first(action, world, trajectory, step, reward > 0)
             now = Outcome(1, int(reward > 0), int(bad), (step,))
             by_world[world] = by_world.get(world, _NOTHING) + now
-            if reward > 0 and not was_rewarded:
+            if is_first_reward:
                 for word in _choose_word(action):
                     self._rewarded.setdefault(word, []).append(action)
         if self._last != before:
             for cache in (self._sums, self._certainties, self._priors):
                 cache.clear()
+
+
+@lru_cache(maxsize=CACHED)
+def _is_about_one(action: str) -> bool:
+    """Return whether an action names a thing of one episode."""
+    return any(_OF_ONE.search(slot) for slot in parse_action(action).slots)
 
 
 def find_enablers(store: Store, action: str, steps: Collection[int]) -> Counter[str]:
