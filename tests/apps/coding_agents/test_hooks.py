@@ -568,6 +568,21 @@ def test_a_session_cannot_choose_a_path(tmp_path, monkeypatch):
 # ---- installation
 
 
+@pytest.mark.parametrize("link", ["settings.json", "settings.json.before-hardwon", "settings.json.new"])
+def test_hooks_are_not_written_through_a_link(tmp_path, link):
+    """A project from elsewhere may have links that lead out of it."""
+    outside, folder = tmp_path / "outside", tmp_path / ".claude"
+    outside.write_text("{}")
+    folder.mkdir()
+    settings = folder / "settings.json"
+    settings.write_text("{}")
+    (folder / link).unlink(missing_ok=True)
+    (folder / link).symlink_to(outside)
+    install_hooks("claude-code", settings, "true")
+    assert outside.read_text() == "{}"
+    assert "hooks" in json.loads(settings.read_text())
+
+
 @pytest.mark.parametrize("agent", ["claude-code", "codex", "cursor"])
 def test_hooks_are_installed_beside_others_and_taken_out(tmp_path, monkeypatch, agent):
     monkeypatch.chdir(tmp_path)

@@ -368,6 +368,29 @@ def test_a_list_does_not_delete_outside_of_the_folder(library, folder, items, tm
     assert (tmp_path / "out.md").read_text() == "mine"
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("name", ["strategy/new.md", MANIFEST])
+def test_a_pipe_is_not_waited_for(library, folder, items, name):
+    """Neither a commit nor a checkout hangs because of a pipe in the folder."""
+    check_out(library, folder, "lib.db")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(ConfigError, match="is no file"):
+        commit(library, folder, why="x")
+    if name == MANIFEST:
+        with pytest.raises(ConfigError, match="is no file"):
+            check_out(library, folder, "lib.db", force=True)
+
+
+def test_an_endless_file_is_not_read(library, folder, items):
+    """A file larger than any item is named, before it takes memory."""
+    check_out(library, folder, "lib.db")
+    with (folder / "strategy/new.md").open("wb") as file:
+        file.truncate(50_000_000_000)
+    with pytest.raises(ConfigError, match=r"strategy/new\.md:1: this is no file of at most"):
+        commit(library, folder, why="x")
+
+
 def test_a_link_is_not_committed(library, folder, items, tmp_path):
     check_out(library, folder, "test.db")
     path = find(folder, items[0])

@@ -10,6 +10,8 @@ from typing import Any
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.upkeep.text_files import read_text
 
+from ..shared.contained_files import write_file
+
 MARK = "hardwon.apps.coding_agents.hook"
 """Part of the command by which our own hooks are recognized."""
 _TIMEOUT_S = 30
@@ -88,10 +90,8 @@ def _without_ours(hooks: Mapping[str, Any], settings: Path) -> dict[str, Any]:
 
 def _write(settings: Path, value: Mapping[str, Any]) -> None:
     """Write the settings in one step, so that an agent never reads half a file; the old file stays beside it."""
-    settings.parent.mkdir(parents=True, exist_ok=True)
     if settings.exists():
-        settings.with_name(f"{settings.name}.before-hardwon").write_bytes(settings.read_bytes())
-    new = settings.with_name(f"{settings.name}.new")
+        write_file(settings.parent, f"{settings.name}.before-hardwon", settings.read_bytes())
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    new.write_text(text, encoding="utf-8", errors="backslashreplace")  # the escape of a lone surrogate in JSON, too
-    new.replace(settings)
+    # the escape of a lone surrogate in JSON, too
+    write_file(settings.parent, settings.name, text.encode(errors="backslashreplace"))

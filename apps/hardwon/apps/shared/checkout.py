@@ -26,7 +26,7 @@ STATUSES = ("active", "quarantined")
 
 ChangeKind = Literal["new", "changed", "retired", "conflict", "rejected", "older"]
 """older: the file is as it was checked out, but the library changed the item since."""
-LARGEST = 1_000_000  # bytes of the largest file that is searched for the id of a missing one
+LARGEST = 1_000_000  # bytes of the largest file that is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ class CheckoutManifest:
 def read_manifest(folder: Path) -> CheckoutManifest | None:
     """Return what was checked out into a folder, or None."""
     path = folder / MANIFEST
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ConfigError(f"{path} is no file. Remove it, or check out into another folder.")
     try:
         text = read_text(path)
     except FileNotFoundError:
@@ -172,6 +174,9 @@ def read_files(folder: Path, manifest: CheckoutManifest) -> list[ItemFile]:
             continue
         if path.is_symlink() or path.parent.is_symlink():
             wrong.append(f"{name}:1: this is a link, which may lead out of the folder. Replace it by a file.")
+            continue
+        if not path.is_file() or path.stat().st_size > LARGEST:  # a pipe would be waited for
+            wrong.append(f"{name}:1: this is no file of at most {LARGEST:,} bytes. Remove it.")
             continue
         try:
             files.append(read_file(path, name, manifest.digests))

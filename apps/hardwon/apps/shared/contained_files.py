@@ -13,9 +13,9 @@ from pathlib import Path
 from hardwon.memory.errors import ConfigError
 
 
-def write_file(folder: Path, name: str, text: str) -> None:
+def write_file(folder: Path, name: str, text: str | bytes) -> None:
     """Write a file of the folder, as a whole and never through a link."""
-    content = text.encode()
+    content = text.encode() if isinstance(text, str) else text
     with _open_parent(folder, name) as (parent, last):
         try:
             if _read_regular(parent, last) == content:  # an unchanged file keeps its time

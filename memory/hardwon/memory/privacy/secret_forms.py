@@ -174,7 +174,9 @@ _OF_NAMES = (
         r"\"username\"\s?:\s?\"[^\"\n]{1,80}\",\s{0,9}\"key\"\s?:\s?\"(?P<value>[^\"\n]{16,400})\"",
         "api_key",
     ),
-    make_form('"kty"', r"\"kty\"[^{}]{1,4000}?\"[dk]\"\s?:\s?\"(?P<value>[\w-]{20,1000})\"", "private_key"),
+    make_form(
+        '"kty"', r"\"kty\"(?:(?!\"kty\")[^{}]){1,4000}?\"[dk]\"\s?:\s?\"(?P<value>[\w-]{20,1000})\"", "private_key"
+    ),
     make_form("password '", r"password\s{1,3}'(?P<value>[^'\n]{3,200})'"),
     make_form("securestring", rf"securestring\s(?:-string\s)?{VALUE}"),
     make_form("securestring", r"securestring\s(?:-string\s)?[\"'](?P<value>[^\"'\n]{3,200})[\"']", certain=True),
