@@ -572,14 +572,14 @@ def test_a_session_cannot_choose_a_path(tmp_path, monkeypatch):
 def test_hooks_are_not_written_through_a_link(tmp_path, link):
     """A project from elsewhere may have links that lead out of it."""
     outside, folder = tmp_path / "outside", tmp_path / ".claude"
-    outside.write_text("{}")
+    outside.write_text('{"model": "m"}')
     folder.mkdir()
     settings = folder / "settings.json"
     settings.write_text("{}")
     (folder / link).unlink(missing_ok=True)
     (folder / link).symlink_to(outside)
     install_hooks("claude-code", settings, "true")
-    assert outside.read_text() == "{}"
+    assert outside.read_text() == '{"model": "m"}'
     assert "hooks" in json.loads(settings.read_text())
 
 

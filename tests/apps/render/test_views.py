@@ -33,6 +33,17 @@ def test_an_item_on_paper_tells_why_and_how_it_fared(hardwon, hardwon_json, lear
     assert all(part in printed for part in ("Why it exists", "Effect", "History", "forbids"))
 
 
+def test_a_command_of_several_lines_is_shown_as_it_can_be_run(hardwon, tmp_path):
+    """Other texts of an item are on one line, and control characters are shown."""
+    command = "cat <<'EOF' > a.txt\n  one\nEOF"
+    with ExperienceLibrary.open(tmp_path / "lib.db") as library:
+        ref = library.add(Item("insight", f"First `{command}`", "one\n  two \x1b[2J")).item_id
+    printed = hardwon("memory", "show", tmp_path / "lib.db", ref).stdout
+    assert [line.strip() for line in printed.splitlines()[2:4]] == ["one", "EOF`"]
+    assert "First `cat <<'EOF' > a.txt\n" in re.sub(" +\n", "\n", printed)
+    assert "one two" in printed
+
+
 def test_evidence_is_state_action_outcome(hardwon, hardwon_json, learnt):
     rule = hardwon_json("memory", "guardrails", learnt)["guardrails"][0]["id"]
     printed = hardwon("memory", "show", learnt, rule).stdout

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hardwon.apps.shared.common import excerpt, table
+from hardwon.apps.shared.common import excerpt, show_controls, table
 from hardwon.memory.situations.describe import condition_words
 from hardwon.memory.situations.titles import fill_holes
 
@@ -239,10 +239,10 @@ def render_item(item: Mapping[str, Any]) -> RenderableType:
 
 def describe_item(item: Mapping[str, Any]) -> Iterator[LabeledLine]:
     """Yield a label and a text for each field of an item."""
-    yield "says", excerpt(item["title"], WHOLE)
+    yield "says", _show_commands(item["title"])
     for label, name in (("", "body"), ("use when", "when_to_use"), ("not when", "when_not_to_use")):
         if item[name]:
-            yield label, excerpt(item[name], WHOLE)
+            yield label, _show_commands(item[name])
     if item["forbids"]:
         yield (
             "forbids",
@@ -262,6 +262,12 @@ def describe_item(item: Mapping[str, Any]) -> Iterator[LabeledLine]:
     yield "value", f"score {item['score']:.2f}, confidence {item['confidence']:.2f}, version {item['version']}"
     life = f"; lives {item['ttl']} episodes without new evidence" if item["ttl"] is not None else ""
     yield "source", f"{item['source']} ({item['trust']}), written by {item['writer']}{life}"
+
+
+def _show_commands(text: str) -> str:
+    """Return a text on one line, or on its own lines if a command in it has several, so that it can be run."""
+    has_lines = any("\n" in command for command in text.split("`")[1::2])
+    return show_controls(text[:WHOLE]) if has_lines else excerpt(text, WHOLE)
 
 
 def _count_rest(count: int) -> str:
