@@ -89,6 +89,14 @@ def test_a_file_that_is_a_bomb_is_refused_in_a_sentence(door, name, tmp_path):
     assert len(message) < 2_000
 
 
+def test_a_deep_line_of_a_log_is_not_read_as_a_document(tmp_path):
+    """That would take memory with the square of its levels."""
+    path, levels = tmp_path / "log.jsonl", 5_000
+    path.write_text('{"messages": ' + '[{"a":' * levels + "1" + "}]" * levels + '}\n{"messages": []}\n')
+    with pytest.raises(HardwonError, match=r"line 1: not JSON .maximum recursion depth"):
+        import_file(path)
+
+
 @pytest.mark.parametrize("value", [text.partition(" ")[2] for text in YAML.values() if text.startswith("seed")])
 def test_a_setting_of_the_command_line_is_refused_in_a_sentence(value, tmp_path):
     (tmp_path / "a.yaml").write_text("environment: {name: textworld}\n")

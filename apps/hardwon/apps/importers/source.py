@@ -109,7 +109,9 @@ def _is_lines(file: IO[bytes]) -> bool:
     line = _read_line(file)
     try:
         value = json.loads(line)
-    except (ValueError, RecursionError):
+    except RecursionError:  # reading it as a document would take memory with the square of its levels
+        return True
+    except ValueError:
         head = line.lstrip()[:1]
         return head not in (b"[", b"{") or not _is_continued(line, file)
     more = _read_line(file)
