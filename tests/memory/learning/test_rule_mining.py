@@ -58,6 +58,16 @@ def test_failures_justify_guardrails_and_warnings(key, good, bad, kinds):
     assert [item.kind for item in found(table(key, good, bad))] == kinds
 
 
+def test_many_steps_of_few_episodes_justify_no_guardrail():
+    """An episode is one piece of evidence, however often the call failed in it."""
+    values = ValueTable()
+    for number in range(8 * (EPISODES - 1)):
+        values.add(
+            ["! eat meal @ around 1: raw"], 0.0, number, action="eat meal", bad=True, lost=False, episode=number // 8
+        )
+    assert found(values) == []
+
+
 def test_losing_the_task_needs_less_evidence():
     """Where the failures lost the task a wide pattern is forbidden as soon as a narrow one."""
     values = table("! eat {1} @ around 1: raw", bad=EPISODES, lost=True)
