@@ -18,7 +18,7 @@ from . import bench, connect, curate, doctor, memory, review, serve
 from .eval import evaluate
 from .mcp import mcp
 from .model import methods, model, scaffold
-from .run import run
+from .run import check_env, run
 from .team import team
 
 __all__ = ["app", "main"]
@@ -84,6 +84,7 @@ def hardwon(
 
 
 app.command()(run)
+app.command("check-env")(check_env)
 app.command()(team)
 app.command()(train)
 app.command("eval")(evaluate)

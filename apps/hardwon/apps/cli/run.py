@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -155,6 +156,32 @@ def run(
         print(json.dumps(result))
     else:
         print_result(result, folder)
+
+
+def check_env(
+    environment: EnvironmentName,
+    game: Annotated[str | None, typer.Option(help="A game of the environment.")] = None,
+    params: Annotated[str, typer.Option(help="Parameters of the game, as NAME=NUMBER, NAME=NUMBER.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+) -> None:
+    """Play ENVIRONMENT at random and say what an agent could not learn in it; the exit code is then 1."""
+    from hardwon.apps.experiment.environment_check import EPISODES, check_environment
+    from hardwon.runtime.environments import open_environment
+
+    world = open_environment(environment, game=game, params=params)
+    try:
+        findings = check_environment(world)
+    finally:
+        world.close()
+    if as_json:
+        print(json.dumps({"learnable": not findings, "findings": [asdict(finding) for finding in findings]}))
+    for finding in () if as_json else findings:
+        print(f"{finding.problem}\n    {finding.remedy}")
+    if not as_json and not findings:
+        print(f"{EPISODES} episodes were played, and nothing stands in the way of learning. Next:")
+        print(f"  hardwon run {environment}{f' --game {game}' if game else ''} --episodes 40")
+    if findings:
+        raise typer.Exit(1)
 
 
 def execute(plan: "ExperimentPlan", out: Path, *, jobs: int | None = None) -> dict[str, Any]:
