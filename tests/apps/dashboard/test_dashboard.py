@@ -179,6 +179,23 @@ def record_uses(library, item, mode, outcomes):
         library.record(Trajectory("t", (step,), success, id=f"{mode}-{item}-{number}"))
 
 
+def test_a_lesson_is_a_sentence_with_an_example_and_no_card_is_empty(tmp_path):
+    def link(path, **query):
+        return path
+
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        nothing = lessons.render_lessons(lessons.find_lessons(library), link)
+        here = State("a room with a chest", task="t")
+        library.record(Trajectory("t", (Step(here, "wait", here, Diagnosis(True)),), True))
+        library.add(Item("insight", "Look first", "It worked 9 times.", provenance=(1,)))
+        page = lessons.render_lessons(lessons.find_lessons(library), link)
+        assert figures.overview(library)["advice"].startswith("not measured yet")
+    assert nothing.count("<h2>") == page.count("<h2>") == 1
+    assert "No lesson yet" in nothing
+    assert "Look first. It worked 9 times." in page
+    assert "Example: a room with a chest" in page
+
+
 def test_lessons_are_sorted_by_what_they_are_worth(tmp_path):
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
         good = library.add(Item("insight", "look before you leap")).item_id or ""
@@ -191,7 +208,7 @@ def test_lessons_are_sorted_by_what_they_are_worth(tmp_path):
         assert library.measure_items()[good]["difference"] == library.usefulness(good)["difference"] == 1.0
     assert [one["id"] for one in found["useful"]] == [good]
     assert [one["id"] for one in found["harmful"]] == [bad]
-    assert [one["title"] for one in found["waiting"]] == ["from a stranger"]
+    assert [one["says"] for one in found["waiting"]] == ["from a stranger"]
     assert {good, bad} <= {one["id"] for one in found["newest"]}
     assert "success -100 points (12 episodes with it, 12 without)" in found["harmful"][0]["words"]
     page = lessons.render_lessons(found, lambda path, **query: path)

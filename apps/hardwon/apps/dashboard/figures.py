@@ -74,7 +74,7 @@ def overview(library: ExperienceLibrary, *, by_time: bool | None = None) -> dict
         "arms": arms(counted),
         "harm": harm(counted),
         "tested": experiment(library),
-        "shown": {mode: {"episodes": n, "success": mean} for mode, (n, mean) in items.shown.items()},
+        "advice": library.stats()["advice"]["says"],
         "newest": sort_episodes(recorded[::-1])[:5],
     }
 

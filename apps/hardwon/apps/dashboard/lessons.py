@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hardwon.apps.shared.common import excerpt
 from hardwon.apps.shared.lists import find_estimates
 from hardwon.memory import ExperienceLibrary, Item
 
@@ -10,6 +11,8 @@ from .markup import Html, Link, join, linked, section, tag
 
 SHOWN = 5
 """Number of lessons in each list."""
+EXAMPLE = 140
+"""Largest number of characters of the example of a situation."""
 _KINDS = {"skill": "plan", "insight": "note"}
 _UNUSED = {
     "guardrail": "has not refused any action yet",
@@ -34,12 +37,22 @@ def find_lessons(library: ExperienceLibrary) -> dict[str, list[dict[str, Any]]]:
         for item in items
     ]
     active = [lesson for lesson in lessons if lesson["status"] == "active"]
-    return {
+    lists = {
         "newest": active[:SHOWN],
         "useful": _choose(active, 1),
         "harmful": _choose(lessons, -1),
         "waiting": [lesson for lesson in lessons if lesson["status"] == "quarantined"][:SHOWN],
     }
+    _add_examples(library, [lesson for chosen in lists.values() for lesson in chosen])
+    return lists
+
+
+def _add_examples(library: ExperienceLibrary, lessons: Sequence[dict[str, Any]]) -> None:
+    """Add to each lesson the situation of one of the steps that it was made from."""
+    steps = {step.id: step for step in library.steps([lesson["step"] for lesson in lessons if lesson["step"]])}
+    for lesson in lessons:
+        if (step := steps.get(lesson["step"])) is not None:
+            lesson["example"] = excerpt(step.pre.observation, EXAMPLE)
 
 
 def _choose(lessons: Sequence[dict[str, Any]], sign: int) -> list[dict[str, Any]]:
@@ -52,7 +65,9 @@ def _describe_lesson(item: Item, measured: Mapping[str, Any]) -> dict[str, Any]:
     worth, words = _judge(item.kind, measured)
     return {
         "id": item.id,
-        "title": item.title,
+        "says": f"{item.title}. {item.body}" if item.body else item.title,
+        "step": item.provenance[0] if item.provenance else None,
+        "example": "",
         "kind": _KINDS.get(item.kind, item.kind),
         "status": item.status,
         "source": item.source,
@@ -97,7 +112,12 @@ def render_lessons(lessons: Mapping[str, Sequence[Mapping[str, Any]]], link: Lin
         ("Most useful", "useful", "No lesson has been shown to help yet: that takes episodes with and without it."),
         ("Making things worse", "harmful", "None that is known."),
     )
-    columns = [section(title, _render_list(lessons[name], empty, link)) for title, name, empty in lists]
+    # Without any lesson, one card says where lessons come from.
+    columns = [
+        section(title, _render_list(lessons[name], empty, link))
+        for title, name, empty in lists
+        if lessons[name] or (name == "newest" and not any(lessons.values()))
+    ]
     waiting = lessons["waiting"]
     why = tag("p", "In quarantine until a person releases them.", class_="soft")
     note = [section("Waiting for you", why, _render_list(waiting, "", link))] if waiting else []
@@ -112,8 +132,9 @@ def _render_list(lessons: Sequence[Mapping[str, Any]], empty: str, link: Link) -
         *(
             tag(
                 "li",
-                tag("a", linked(lesson["title"]), href=link(f"/items/{lesson['id']}")),
+                tag("a", linked(lesson["says"]), href=link(f"/items/{lesson['id']}")),
                 tag("small", f"{lesson['kind']} · {lesson['words']}"),
+                *([tag("small", f"Example: {lesson['example']}")] if lesson["example"] else []),
             )
             for lesson in lessons
         ),

@@ -32,17 +32,17 @@ def add(api: FastAPI) -> None:
                 html(_render_empty(library_name(room.api.state.shelf.path)))
                 return
             html(render_lessons(lessons, room.link))
-            html(_render_figures(totals))
             html(
                 section(
                     "Does memory help?",
-                    _render_groups(totals["arms"]),
-                    _render_harm(totals),
-                    _render_withheld(totals["shown"]),
+                    tag("p", f"Advice: {totals['advice']}."),
+                    *_render_groups(totals["arms"]),
+                    *_render_harm(totals["harm"]),
                     *_render_spending(totals["spending"]),
                     *_render_tests(totals["tested"]),
                 )
             )
+            html(_render_figures(totals))
             html(_render_axes("time" if by_time else "episodes", room.link))
             with ui.element("div").classes("two"):
                 _add_chart("Lessons in use", {"lessons": totals["growth"]}, "lessons", share=False, by_time=by_time)
@@ -96,9 +96,10 @@ def _render_figures(totals: Mapping[str, Any]) -> Html:
         ("Actions blocked", f"{totals['blocked']:,}", "by guardrails"),
     ]
     return tag(
-        "dl", *(tag("div", tag("dt", n, tag("small", more)), tag("dd", value)) for n, value, more in cards),
+        "dl",
+        *(tag("div", tag("dt", n, tag("small", more)), tag("dd", value)) for n, value, more in cards if value != "0"),
         class_="figures",
-    )  # fmt: skip
+    )
 
 
 def _render_empty(path: str) -> Html:
@@ -120,7 +121,10 @@ def _render_empty(path: str) -> Html:
     )
 
 
-def _render_groups(arms: Sequence[Mapping[str, Any]]) -> Html:
+def _render_groups(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
+    """Yield the success of each group of episodes, if there is more than one to compare."""
+    if len(arms) < 2:
+        return
     rows = [
         (
             figures.name_group(arm["arm"]),
@@ -133,26 +137,22 @@ def _render_groups(arms: Sequence[Mapping[str, Any]]) -> Html:
         for arm in arms
     ]
     head = ("how it played", "memory", "episodes", "succeeded", "success", "95% interval")
-    return table(head, rows, caption="Success with and without memory", numbers=head[2:])
+    yield table(head, rows, caption="Success with and without memory", numbers=head[2:])
 
 
-def _render_harm(totals: Mapping[str, Any]) -> Html:
-    harm = totals["harm"]
-    if not harm["pairs"]:
-        words = "Whether memory makes things worse is unknown: no task was played both with and without it."
-        return tag("p", words, class_="soft")
-    return tag(
-        "p",
-        f"{harm['pairs']} episodes with memory can be compared with episodes without it on the same task. Memory made "
-        f"{harm['harmed']} of them worse ({harm['share']:.1%}): only the agent with memory failed. It made "
-        f"{harm['helped']} better: only the agent with memory succeeded.",
-    )
+def _render_harm(harm: Mapping[str, Any]) -> Iterator[Html]:
+    if harm["pairs"]:
+        yield tag(
+            "p",
+            f"{harm['pairs']} episodes with memory can be compared with episodes without it on the same task. Memory "
+            f"made {harm['harmed']} of them worse ({harm['share']:.1%}): only the agent with memory failed. It made "
+            f"{harm['helped']} better: only the agent with memory succeeded.",
+        )
 
 
 def _render_spending(spending: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
     """Yield what episodes cost with and without memory, and what memory saved or cost."""
     if not spending:
-        yield tag("p", "Savings are unknown: no task was played both with and without memory.", class_="soft")
         return
     yield tag("h3", "What it saves, on tasks played both ways")
     head = ("of", "with memory", "without", "saved per episode", "saved in all")
@@ -196,18 +196,6 @@ def _render_tests(arms: Sequence[Mapping[str, Any]]) -> Iterator[Html]:
     yield tag("p", "Made worse: the share of tasks that the agent solved with an empty library but not with this one.")
 
 
-def _render_withheld(arms: Mapping[str, Mapping[str, Any]]) -> Html:
-    if set(arms) < {"recalled", "withheld"}:
-        return Html("")
-    with_it, held = arms["recalled"], arms["withheld"]
-    return tag(
-        "p",
-        f"Some items are withheld at random to measure their effect. Mean success is {with_it['success']:.2f} when an "
-        f"item was shown ({with_it['episodes']} times) and {held['success']:.2f} when it was withheld "
-        f"({held['episodes']} times).",
-    )
-
-
 def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
     return section(
         "Newest episodes",
@@ -230,6 +218,6 @@ def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
 
 def _render_latency(now: Mapping[str, Any], served: Mapping[str, Any]) -> Html:
     timed = (("measured now, in this library", now), ("latest over HTTP", served))
-    rows = [(name, times["n"], times["p50_ms"], times["p99_ms"]) for name, times in timed]
+    rows = [(name, times["n"], times["p50_ms"], times["p99_ms"]) for name, times in timed if times["n"]]
     head = ("recalls", "count", "median (ms)", "p99 (ms)")
     return join([table(head, rows, caption="Recall latency", numbers=head[1:])])
