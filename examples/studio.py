@@ -44,9 +44,7 @@ class Scripted(BaseChatModel):
     """A scripted stand-in for a model: it guesses an order, looks it up, and refunds it."""
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
-        request = max(  # a hint is also a human message; skip it
-            n for n, message in enumerate(messages) if message.type == "human" and "<experience>" not in message.text
-        )
+        request = max(n for n, message in enumerate(messages) if message.type == "human")
         answers = [message.text for message in messages[request:] if message.type == "tool"]
         customer = next((name for name in ORDERS if name in messages[request].text), "Ada")
         calls = (("refund", {"order": "the last one"}), ("find_order", {"customer": customer}))

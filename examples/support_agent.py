@@ -10,7 +10,6 @@ call is not made, and the model gets the reason as the answer. The same agent wi
 """
 
 import os
-import re
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -72,7 +71,7 @@ class Stubborn(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
         text = "\n".join(message.text for message in messages)
-        hints = re.findall(r"<experience>\n(.*?)\n</experience>", text, re.DOTALL)
+        hints = [message.text for message in messages if "Learned from earlier requests" in message.text]
         self.advice = next((hint for hint in hints if "voucher" in hint), self.advice)
         customer = next(name for name in CUSTOMERS if name in text)
         answers = [message.text for message in messages if message.type == "tool"]

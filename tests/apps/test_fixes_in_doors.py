@@ -17,6 +17,7 @@ from hardwon.memory import ExperienceLibrary, Item
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, remember
 from hardwon.runtime.environments.calls import Call, build_state
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
+from hardwon.runtime.integrations.tool_run import SOURCE
 from hardwon.runtime.llm.prompts import call_text
 from hardwon.runtime.loop import holdout
 
@@ -32,18 +33,18 @@ SILENT: tuple[str, dict[str, str], str] = "refund", {}, "Error: give a reason"
 EXPLAINED = "refund", {"reason": "broken"}, "refunded"
 
 VALUE = (
-    '- remedy: First `refund(order={order}, to="gift_card")`. `refund(to="card")` failed (tool error) in 8 of 8 '
+    'First `refund(order={order}, to="gift_card")`. `refund(to="card")` failed (tool error) in 8 of 8 '
     'episodes; `refund(to="gift_card")` worked in 8 of 8'
 )
 BEFORE = (
-    '- remedy: First `check_order(order={order})`, then `refund(order={order}, to="card")`. Without that, it failed '
+    'First `check_order(order={order})`, then `refund(order={order}, to="card")`. Without that, it failed '
     "(tool error) in 8 of 8 episodes; after that, it worked in 8 of 8"
 )
 ARGUMENT = (
-    '- remedy: First `refund(order={order}, reason="broken")`. `refund(order={order})` failed (tool error) in 8 of 8 '
+    'First `refund(order={order}, reason="broken")`. `refund(order={order})` failed (tool error) in 8 of 8 '
     'episodes; `refund(reason="broken")` worked in 8 of 8'
 )
-NEXT = '- `refund(order={order}, to="card")` worked in 5 of 5 similar situations'
+NEXT = '`refund(order={order}, to="card")` worked in 5 of 5 similar situations'
 WORLDS = {
     "another value": ((CARD, GIFT), (VALUE, VALUE, "")),
     "a call before it": ((UNCHECKED, CHECK, CHECKED), (BEFORE, BEFORE, NEXT, "")),
@@ -88,8 +89,11 @@ def ask_middleware(library, calls):
         chat = model(*script, AIMessage("Done."))
         agent = create_agent(chat, [refund, check_order], middleware=[ExperienceMiddleware(library)])
         agent.invoke({"messages": [("user", ask(order))]})
+    shown = [""]
     for messages in chat.metadata["seen"]:
-        yield "\n".join(message.text for message in messages if "<experience>" in message.text)
+        texts = [message.text.rpartition("\n\n")[2] for message in messages]
+        shown.append("\n".join(text for text in texts if SOURCE in text))
+        yield shown[-1].removeprefix(shown[-2])
 
 
 def ask_functions(library, calls):
@@ -166,8 +170,9 @@ DOORS = {"middleware": ask_middleware, "functions": ask_functions, "mcp": ask_mc
 
 def find_advice(hint):
     """Return the lines of a hint that say what to do; a line that gives the words of an error does not."""
-    lines = re.findall(r"^- .*", hint, re.MULTILINE)
-    return "\n".join(line for line in lines if "failed (tool_error): Error" not in line)
+    lines = re.findall(r"^- .*", hint, re.MULTILINE) or [line for line in hint.splitlines() if line not in ("", SOURCE)]
+    plain = [line.removeprefix("- ").removeprefix("remedy: ") for line in lines]
+    return "\n".join(line for line in plain if "failed (tool_error): Error" not in line)
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -176,11 +181,13 @@ def test_the_fix_is_said_until_it_is_done(tmp_path, door, world):
     calls, lessons = WORLDS[world]
     with ExperienceLibrary.open(tmp_path / "library.db", "hashing") as library:
         hints = list(DOORS[door](library, calls))
+    if door == "middleware":  # what it has shown stays in the run, and is not said again
+        lessons = ["" if lesson in lessons[:n] else lesson for n, lesson in enumerate(lessons)]
     assert [find_advice(hint) for hint in hints] == list(lessons)
     assert not any("return of" in hint for hint in hints)
     for hint in filter(find_advice, hints):  # what precedes the lesson is no longer than the lesson
         if lessons[0] in hint:
-            assert hint.find("- remedy") < len(lessons[0])
+            assert hint.index(lessons[0]) < len(lessons[0])
 
 
 @pytest.mark.parametrize("worked_with", ["gift_card", "voucher-77", "pay to account DE-4471 of Mia"])

@@ -100,6 +100,8 @@ class Reasons:
     """Ids of the skills or remedies that the action follows, usually one. JSON key: `skill`."""
     similar: tuple[int, ...] | None = _reason("like", _parse_numbers)
     """Ids of the past steps that the hint or the estimate was based on. JSON key: `like`."""
+    place: str | None = _reason("place", _parse_text)
+    """Where the hint stood: "message" before the request, "system", or "result" below the last answer."""
     guidance: Mapping[str, Any] | None = _reason("guidance", _parse_object)
     """Record of the guidance that ran at this step: the occasion, the result and the cost."""
     memory: str | None = _reason("memory", _parse_text)

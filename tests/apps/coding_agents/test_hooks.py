@@ -20,6 +20,7 @@ from hardwon.apps.coding_agents.journal import Journal
 from hardwon.apps.importers import filing, reading
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError
+from hardwon.runtime.integrations.tool_run import SOURCE
 
 GUARD = Item(
     "guardrail", "Never force a push", "It lost work.", "When pushing", condition={"text": "Request"},
@@ -127,8 +128,7 @@ def test_later_turns_begin_with_what_earlier_ones_found(session):
         session.play(f"Fix the tests of module {n}.")
     output = session.play("Fix the tests of module 7.")["hookSpecificOutput"]
     assert output["hookEventName"] == "UserPromptSubmit"
-    assert "What earlier episodes suggest." in output["additionalContext"]
-    assert "<experience>" in output["additionalContext"]
+    assert output["additionalContext"].endswith(SOURCE)
     assert "make test" in output["additionalContext"]
     begun = session.send("SessionStart", source="startup")
     assert begun == {} or begun["hookSpecificOutput"]["hookEventName"] == "SessionStart"
@@ -141,7 +141,7 @@ def test_cursor_gets_the_hint_after_the_first_call(tmp_path, monkeypatch):
         session.play(f"Fix the tests of module {n}.")
     assert session.send("beforeSubmitPrompt", prompt="Fix the tests of module 7.") == {}
     _, after = session.call("Shell", {"command": "ls"}, json.dumps({"exitCode": 0, "stdout": "a.py"}))
-    assert "What earlier episodes suggest." in after["additional_context"]
+    assert after["additional_context"].endswith(SOURCE)
     assert session.call("Shell", {"command": "pwd"}, json.dumps({"exitCode": 0, "stdout": "/"}))[1] == {}
 
 

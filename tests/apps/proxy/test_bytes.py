@@ -299,7 +299,7 @@ def test_a_hint_is_the_only_change(proxied, echo, library, place):
     httpx.post(f"{proxied(url=url, place=place).base_url}chat/completions", content=data)
     (sent,) = bodies
     assert len(sent) > len(data)
-    before = b'"Be kind. \\ud800' if place == "system" else b'"Refund an order."}'
+    before = b'"Be kind. \\ud800' if place == "system" else b'"q": 1e400},\n  '
     at = data.index(before) + len(before)
     assert (sent[:at], sent[len(sent) - len(data) + at :]) == (data[:at], data[at:])
     assert b"find" in sent[at : len(sent) - len(data) + at]

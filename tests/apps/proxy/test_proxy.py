@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from tests.apps.proxy.conftest import TOOLS, call, wait_for
 
 from hardwon.memory import Failure, Item
+from hardwon.runtime.integrations.tool_run import SOURCE
 
 
 def chat(client, messages, **options):
@@ -86,12 +87,11 @@ def test_later_calls_see_earlier_runs_as_data(proxied, upstream, library):
     for n in range(3):
         run_agent(client, upstream, f"Refund order number {n}.", refund_tool)
         wait_for(lambda n=n: len(open_episodes(library)) == n + 1)
-    first = next(body for body in upstream.requests if body["messages"][0]["content"] == "Refund order number 2.")
-    last = first["messages"][-1]
-    assert last["role"] == "user"
-    assert "What earlier episodes suggest." in last["content"]
-    assert "<experience>" in last["content"]
-    assert "refund" in last["content"]
+    first = next(body for body in upstream.requests if body["messages"][-1]["content"] == "Refund order number 2.")
+    hint, _ = first["messages"]
+    assert hint["role"] == "user"
+    assert hint["content"].endswith(SOURCE)
+    assert "refund" in hint["content"]
 
 
 def test_the_hint_can_stand_in_the_system_message(proxied, upstream, library):
@@ -461,8 +461,8 @@ def test_words_of_a_tool_result_reach_no_other_prompt(proxied, upstream, library
         run_agent(client, upstream, f"Refund order number {n}.", hostile_tool, stream=stream)
         wait_for(lambda n=n: len(open_episodes(library)) == n + 1)
     assert all("zanzibar" not in repr(episode) for episode in open_episodes(library))
-    last = [str(body["messages"][-1]["content"]) for body in upstream.requests]
-    hints = [text for text in last if "earlier episodes" in text]
+    texts = [str(message.get("content")) for body in upstream.requests for message in body["messages"]]
+    hints = [text.rpartition("\n\n")[2] for text in texts if SOURCE in text]
     assert any("find(" in hint for hint in hints), "the agent's own calls are recalled"
     assert any("refund(" in hint for hint in hints)
     assert not any("zanzibar" in hint or "B-666" in hint for hint in hints)

@@ -14,6 +14,7 @@ from tests.apps.proxy.test_proxy import forbid, open_episodes, refund_tool
 from hardwon.apps.proxy.app import create_proxy
 from hardwon.apps.proxy.library_access import LibraryAccess
 from hardwon.memory import ExperienceLibrary, Failure, Item
+from hardwon.runtime.integrations.tool_run import SOURCE
 
 TOOLS = [
     {"type": "function", "name": name, "parameters": {"type": "object", "properties": {}}, "strict": False}
@@ -83,23 +84,23 @@ def test_later_calls_see_earlier_runs_as_data(proxied, upstream, library):
     for n in range(3):
         run_agent(client, f"Refund order number {n}.", refund_tool)
         wait_for(lambda n=n: len(open_episodes(library)) == n + 1)
-    first = next(body for body in upstream.requests if body["input"][0]["content"] == "Refund order number 2.")
-    assert first["input"][-1]["role"] == "user"
-    assert "What earlier episodes suggest." in first["input"][-1]["content"]
-    assert "<experience>" in first["input"][-1]["content"]
+    first = next(body for body in upstream.requests if body["input"][-1].get("content") == "Refund order number 2.")
+    hint, _ = first["input"]
+    assert hint["role"] == "user"
+    assert hint["content"].endswith(SOURCE)
 
 
 def add_advice(library):
     library.add(Item("strategy", "Look the order up with find before a refund.", "Use find.", "Refund an order."))
 
 
-def test_a_string_as_input_stays_the_first_message(proxied, upstream, library):
+def test_a_string_as_input_stays_the_last_message(proxied, upstream, library):
     add_advice(library)
     respond(proxied(), "Refund an order.")
     (body,) = upstream.requests
     assert [item["role"] for item in body["input"]] == ["user", "user"]
-    assert body["input"][0]["content"] == "Refund an order."
-    assert "find" in body["input"][1]["content"]
+    assert body["input"][1]["content"] == "Refund an order."
+    assert "find" in body["input"][0]["content"]
 
 
 def test_the_hint_can_stand_in_the_instructions(proxied, upstream, library):
@@ -107,7 +108,7 @@ def test_the_hint_can_stand_in_the_instructions(proxied, upstream, library):
     respond(proxied(place="system"), "Refund an order.", instructions="You are kind.")
     (body,) = upstream.requests
     assert body["input"] == "Refund an order."
-    assert body["instructions"].startswith("You are kind.\n\nWhat earlier episodes suggest.")
+    assert body["instructions"].startswith("You are kind.\n\nstrategy: Look the order up")
 
 
 def test_text_streams_event_by_event(proxied, upstream):
@@ -214,9 +215,8 @@ def test_a_blocked_call_never_reaches_the_client(proxied, upstream, library, str
     assert kept == (["rs_1", "rs_2"] if store else []), "a server that keeps nothing does not know them"
     # Reasoning whose call was refused must not come back: the API rejects it without the call.
     carried = ["rs_1", "msg_1"] if stream else []
-    assert [item.get("id") for item in third if item.get("type") not in ("function_call_output", None)][
-        : len(carried) + 2
-    ] == [*carried, "rs_3", "fc_c2"]
+    ids = [item.get("id") for item in third if item.get("role") != "user" and item["type"] != "function_call_output"]
+    assert ids[: len(carried) + 2] == [*carried, "rs_3", "fc_c2"]
     (episode,) = wait_for(lambda: open_episodes(library))
     assert [step.diagnosis.failure for step in episode.steps] == [Failure.BLOCKED, Failure.NONE]
 

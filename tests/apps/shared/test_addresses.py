@@ -104,6 +104,7 @@ def test_middleware(url, home, other, monkeypatch):
     from tests.runtime.integrations.scripted import call as invoke, create_agent, model
 
     from hardwon.runtime import ExperienceMiddleware
+    from hardwon.runtime.integrations.tool_run import SOURCE
     from hardwon.runtime.loop import holdout
 
     monkeypatch.setattr(holdout, "WITHHOLD", 0.0)
@@ -125,7 +126,7 @@ def test_middleware(url, home, other, monkeypatch):
         play(library)
     other.sync()
     assert other.episodes == 1
-    assert "<experience>" in play(other)[0][-1].text
+    assert SOURCE in play(other)[0][0].text
 
 
 def serve(address, home, *options):

@@ -64,7 +64,7 @@ ClientTrust = Annotated[
 ]
 HintPlace = Annotated[
     Literal["message", "system"],
-    typer.Option(help="Where recalled experience stands: in a last message, or in the system message."),
+    typer.Option(help="Where recalled experience stands: in a message before the request, or in the system message."),
 ]
 TokenFileOption = Annotated[
     Path | None,

@@ -20,9 +20,8 @@ from hardwon.runtime.guidance.rendering import Visible, render_item
 from hardwon.runtime.integrations.own_words import to_trust
 from hardwon.runtime.integrations.recording import begin_run, record_run
 from hardwon.runtime.integrations.tool_episode import BEFORE_CALL_S, SHOWN_CHARS
-from hardwon.runtime.integrations.tool_run import HEADING, ToolRun, format_hint, format_refusal, format_warning
+from hardwon.runtime.integrations.tool_run import ToolRun, format_hint, format_lines, format_refusal, format_warning
 from hardwon.runtime.interfaces.results import find_failure
-from hardwon.runtime.llm.prompts import GUIDANCE, block
 from hardwon.runtime.loop.enforcement import Mode, Ruling, mode_of
 
 from .events import HookEvent
@@ -55,7 +54,7 @@ def describe_library(options: argparse.Namespace, journal: Journal) -> str:
         write_guards(library, journal)
         items = library.items(["strategy", "insight", "warning"], limit=BEST_ITEMS)
         lines = [render_item(item, Visible(None)) for item in items]
-    return f"{HEADING}\n{block('experience', chr(10).join(lines), GUIDANCE)}" if lines else ""
+    return format_lines(lines)
 
 
 def write_guards(library: ExperienceLibrary, journal: Journal) -> None:

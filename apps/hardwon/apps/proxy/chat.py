@@ -11,7 +11,7 @@ from hardwon.runtime.integrations.tool_episode import extract_text
 from hardwon.runtime.integrations.tool_run import append_warning
 
 from .conversations import ModelCall, ModelRequest
-from .dialect import ReadOnce, UpstreamAnswer, explain_unreadable
+from .dialect import ReadOnce, UpstreamAnswer, explain_unreadable, find_request
 from .events import format_event, is_end_mark, parse_event
 from .json_text import load
 from .streams.completion import CompletionBuilder, has_calls, iter_deltas, list_parts
@@ -47,7 +47,7 @@ class ChatCompletions:
         """Return the request with warnings below the answers of tools, and with the hint."""
         messages = [_add_warning(message, turn.warnings) for message in body["messages"]]
         if turn.hint and place == "message":
-            messages.append({"role": "user", "content": turn.hint})
+            messages.insert(find_request(messages), {"role": "user", "content": turn.hint})
         elif turn.hint:
             messages = _add_to_system(messages, turn.hint)
         return {**body, "messages": messages}

@@ -24,7 +24,7 @@ from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.integrations.own_words import RecordedTrust, to_trust
 from hardwon.runtime.integrations.recording import begin_run, find_beginning, record_run
 from hardwon.runtime.integrations.tool_episode import iter_calls, split_at_request
-from hardwon.runtime.integrations.tool_run import ToolRun, format_hint, format_warning
+from hardwon.runtime.integrations.tool_run import ToolRun, format_warning
 from hardwon.runtime.interfaces.endings import read_ending, read_word
 from hardwon.runtime.loop.enforcement import Mode, Ruling
 
@@ -56,7 +56,7 @@ class ProxySettings:
     """"own": calls and outcomes are recorded, and no word of a result. "trusted": results, too. "untrusted": only the
     forms of actions are recalled."""
     place: str = "message"
-    """Where the hint stands: "message" or "system"."""
+    """Where the hint of a run stands: "message" is a message of its own before the request; or "system"."""
     recall_k: int = 5
     guidance: Guidance | None = None
     extractor: Extractor | None = None
@@ -98,7 +98,7 @@ class ModelCall:
     messages: tuple[LoggedMessage, ...]
     hint: str
     warnings: Mapping[str, str]
-    """Warnings to put below the answers of calls, by call id."""
+    """Warnings and new hints to put below the answers of calls, by call id."""
     is_kept: bool = False
     """True if the server keeps the conversation, so that the next request may name its id alone."""
 
@@ -140,8 +140,9 @@ class ConversationLog:
                 for call_id, (_, ruling) in run.rulings.items()
                 if ruling.warned and call_id in run.answered
             }
-            hint = format_hint(run.find_hint(run.get_state()))
-        return ModelCall(conversation, messages, hint, warnings, request.is_kept)
+            for call_id, text in run.show(run.find_hint(run.get_state()), self._settings.place).items():
+                warnings[call_id] = "\n\n".join(filter(None, (warnings.get(call_id), text)))
+        return ModelCall(conversation, messages, warnings.pop("", ""), warnings, request.is_kept)
 
     def rule_on(self, turn: ModelCall, calls: Sequence[Mapping[str, Any]]) -> list[Ruling]:
         """Return the rulings on the calls of a response. In `warn` mode every call runs."""

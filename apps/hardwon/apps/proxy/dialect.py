@@ -47,6 +47,18 @@ class UpstreamAnswer:
         ]
 
 
+def find_request(messages: Sequence[Mapping[str, Any]]) -> int:
+    """Return the position of the request of a person: the last message of the user, or else the first.
+
+    Some frameworks send results as messages of the user, after a message with calls.
+    """
+    positions = [at for at, message in enumerate(messages) if message.get("role") == "user"]
+    if not positions:
+        return 0
+    is_result = positions[-1] and messages[positions[-1] - 1].get("tool_calls")
+    return positions[0 if is_result else -1]
+
+
 def as_id(value: Any) -> str | None:
     """Return the id of a call; servers may write another value than a text."""
     return value if isinstance(value, str | None) else json.dumps(value)

@@ -116,12 +116,16 @@ class JsonObject:
         if not (isinstance(old, list) and isinstance(new, list) and old and len(old) <= len(new)):
             return [(span, json.dumps(new))]
         spans = self.elements[name]
-        lead = 1 if len(new) > len(old) and new[0] is not old[0] and new[1] is old[0] else 0
-        start, end = spans[0][0], spans[-1][1]
-        edits = [((start, start), f"{json.dumps(value)}, ") for value in new[:lead]]
-        pairs = zip(spans, old, new[lead:], strict=False)
-        edits += [(place, self._write_element(place, was, now)) for place, was, now in pairs if was is not now]
-        return [*edits, *(((end, end), f", {json.dumps(value)}") for value in new[lead + len(old) :])]
+        end, edits, waiting = spans[-1][1], list[tuple[TextSpan, str]](), list(new)
+        for at, (place, was) in enumerate(zip(spans, old, strict=True)):
+            now = waiting.pop(0)
+            # An element was inserted if the rest is longer, and the old one follows.
+            while len(waiting) >= len(old) - at and now is not was and any(value is was for value in waiting):
+                edits.append(((place[0], place[0]), f"{json.dumps(now)}, "))
+                now = waiting.pop(0)
+            if now is not was:
+                edits.append((place, self._write_element(place, was, now)))
+        return [*edits, *(((end, end), f", {json.dumps(value)}") for value in waiting)]
 
     def _write_element(self, span: TextSpan, old: Any, new: Any) -> str:
         if isinstance(old, dict) and isinstance(new, dict) and old.keys() <= new.keys():

@@ -12,7 +12,7 @@ from hardwon.runtime.integrations.tool_episode import extract_text
 from hardwon.runtime.integrations.tool_run import append_warning
 
 from .conversations import ModelCall, ModelRequest
-from .dialect import ReadOnce, UpstreamAnswer, as_id, explain_unreadable
+from .dialect import ReadOnce, UpstreamAnswer, as_id, explain_unreadable, find_request
 from .json_text import load
 from .streams.response_reader import Aliases, ResponseReader
 from .streams.stream_items import is_client_call, list_items
@@ -68,8 +68,9 @@ class Responses:
             changed["input"] = [_add_warning(item, turn.warnings) for item in _list_input(body)]
         is_continued = body.get("previous_response_id") or _read_conversation(body)
         if turn.hint and place == "message" and not is_continued:
-            hint = {"type": "message", "role": "user", "content": turn.hint}
-            changed["input"] = [*_list_input(changed), hint]
+            items = _list_input(changed)
+            items.insert(find_request(items), {"type": "message", "role": "user", "content": turn.hint})
+            changed["input"] = items
         elif turn.hint:
             instructions = body.get("instructions")
             changed["instructions"] = f"{instructions}\n\n{turn.hint}" if instructions else turn.hint

@@ -10,19 +10,20 @@ anyway, and anybody may have written them. No model is involved.
 
 import hashlib
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import Any
 
 from hardwon.memory.records import MIN_SKILL_STEPS, Admission, Failure, Item, State, Step, Trajectory
 from hardwon.memory.situations.actions import parse_action
-from hardwon.memory.situations.titles import fill_holes, name_arguments, remedy_title, skill_title
+from hardwon.memory.situations.titles import choice_title, fill_holes, name_arguments, remedy_title, skill_title
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.trust.testimony import REQUESTS
 
-from .generalization import common, generalise
+from .generalization import CallUse, common, find_choice, find_needed, generalise
 
 MAX_LENGTH = 8
 """Largest number of steps of a skill; of a longer run, the last ones are used."""
@@ -36,12 +37,16 @@ PRIOR = 2
 """Prior runs without a gain, which shrink the score of a skill with few runs towards 0.5."""
 MAX_RUNS = 16
 """Largest number of runs of one shape that are compared, the newest ones."""
+MOST_USES = 256
+"""Largest number of uses of one form of call that are compared, the newest ones."""
 MOST_REMEDIES = 4096
 """Largest number of candidates of remedies; beyond it, those of a single episode are forgotten."""
 REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
 SkillShape = tuple[str, ...]
 ArgumentChange = tuple[str, str, str]
 """An argument that two calls differ in: its name, and its two values."""
+RemedyKey = tuple[str, SkillShape, tuple[ArgumentChange, ...]]
+"""The failure, the shapes of the failed action and of the steps that repair it, and the changes."""
 _HOLE = re.compile(r"\{(\d+)\}")
 
 
@@ -118,14 +123,40 @@ class SkillCandidate:
         return any(run.before.signature in starts for run in longer.runs)
 
 
+@dataclass(slots=True)
+class CallForm(SkillCandidate):
+    """The newest uses of one form of call, of which some failed."""
+
+    uses: deque[CallUse] = field(default_factory=partial(deque, maxlen=MOST_USES))
+    failure: str = ""
+    """How the last use that failed did."""
+    chosen: str = ""
+    """The argument whose value has to fit another one."""
+
+    def add_use(self, step: Step, episode: str, prepared: Mapping[str, str]) -> None:
+        """Add a use."""
+        self.n += episode != self.last
+        self.last = episode
+        failure = "" if step.diagnosis.success else step.diagnosis.failure.value
+        self.failure = failure or self.failure
+        self.uses.append(CallUse(step.action, episode, failure, prepared, step.id))
+
+    @property
+    def due(self) -> bool:
+        """Return whether there are an eighth more episodes than at the last proposal."""
+        return bool(self.failure) and self.n >= 2 * REQUESTS and self.n > self.proposed + self.proposed // 8
+
+
 class SkillMiner:
     """Collects runs from episodes, and proposes an item whenever the support of a shape passed a power of two."""
 
     def __init__(self) -> None:
         self._skills: dict[SkillShape, SkillCandidate] = {}
-        self._remedies: dict[tuple[str, SkillShape, tuple[ArgumentChange, ...]], SkillCandidate] = {}
+        self._remedies: dict[RemedyKey, SkillCandidate] = {}
         self._supported: dict[str, list[tuple[SkillShape, tuple[ArgumentChange, ...], SkillCandidate]]] = {}
         """By the shape of the failed action, the remedies with support: repairing shapes, changes and candidate."""
+        self._calls: dict[str, CallForm] = {}
+        """By form, the calls with several arguments."""
         self._outcomes: dict[str, tuple[float, int]] = {}
         """By task: the sum of the outcomes of its episodes, and their number."""
         self._chosen: Counter[str] = Counter()
@@ -154,6 +185,7 @@ class SkillMiner:
             if n < SUPPORT <= candidate.n:
                 self._supported.setdefault(failed, []).append((tuple(repairing[:-1]), run.changes, candidate))
         self._count_direct(trajectory)
+        self._add_uses(trajectory)
         if len(self._remedies) > MOST_REMEDIES:
             self._remedies = {key: each for key, each in self._remedies.items() if each.n >= SUPPORT}
 
@@ -169,6 +201,23 @@ class SkillMiner:
                     continue
                 is_repaired = repairing and all(tries.get(step, [(first, "")])[0][0] < first for step in repairing)
                 candidate.direct += not is_repaired
+
+    def _add_uses(self, trajectory: Trajectory) -> None:
+        """Add the uses of the calls of an episode that have arguments by name."""
+        done: dict[str, str] = {}
+        for step in trajectory.steps:
+            parsed, has_worked = parse_action(step.action), step.diagnosis.success
+            if not parsed.parts or not (has_worked or step.diagnosis.failure in REPAIRABLE):
+                continue
+            if len(parsed.slots) > 1 and all(part.name for part in parsed.parts):
+                things = {*parsed.slots}
+                prepared = {
+                    form: action for form, action in done.items()
+                    if form != parsed.template and not things.isdisjoint(parse_action(action).slots)
+                }  # fmt: skip
+                self._calls.setdefault(parsed.template, CallForm()).add_use(step, trajectory.id, prepared)
+            if has_worked:
+                done[parsed.template] = step.action
 
     def _find_doubtful(self, steps: Sequence[Step]) -> set[str]:
         """Return the tools that results named first, and that few requests used before; count the other ones."""
@@ -198,15 +247,28 @@ class SkillMiner:
             for shape, c in self._skills.items()
             if c.due and len(shape) >= MIN_SKILL_STEPS and not self._find_shorter(shape)
         ]
-        due += [(c, _build_remedy(*key, c)) for key, c in self._remedies.items() if c.due and (not key[2] or c.is_firm)]
+        for form, call in self._calls.items():
+            if call.due:
+                due += [(call, item)] if (item := _build_choice(form, call)) else []
+                call.proposed = call.n
+        due += [(c, _build_remedy(*key, c)) for key, c in self._remedies.items() if c.due and self._is_constant(key, c)]
         yield from sorted(due, key=lambda pair: (-pair[0].n, pair[1].id))
 
+    def _is_constant(self, key: RemedyKey, candidate: SkillCandidate) -> bool:
+        """Return whether a remedy has no other values, or values that do not depend on the request."""
+        _, (*_, repaired), changes = key
+        depends = (call := self._calls.get(repaired)) is not None and call.chosen in (name for name, *_ in changes)
+        return not changes or (candidate.is_firm and not depends)
+
     def find_padded(self, items: Iterable[Item]) -> Iterator[tuple[Item, str]]:
-        """Yield the rule-made skills of which a part was enough, each with the reason."""
+        """Yield the skills of which a part was enough and the remedies with one of several values, with the reason."""
         for item in items:
             is_mined = item.kind == "skill" and item.writer == "rules"
             if is_mined and (shorter := self._find_shorter(shape_of(item.steps))):
                 yield item, f"{len(shorter)} of its {len(item.steps)} steps gained as much without the others"
+            call = self._calls.get(parse_action(item.forbids or "").template) if item.kind == "remedy" else None
+            if call is not None and item.writer == "rules" and call.chosen in _name_constants(item.steps[-1]):
+                yield item, f"the value of {call.chosen} depends on another argument"
 
     def _find_shorter(self, shape: SkillShape) -> SkillShape:
         """Return the shape of a part of the steps that gained as much without the others; empty if there is none."""
@@ -370,6 +432,38 @@ def _build_remedy(
         scope="step",
         # the ids of remedies without changes are those of earlier versions
         **_common_fields(runs, n, "remedy", (failure, *shape[1:], *(part for change in changes for part in change))),
+    )
+
+
+def _name_constants(call: str) -> set[str]:
+    """Return the names of the arguments of a pattern that have values."""
+    return {part.name for part in parse_action(call).parts if not _HOLE.fullmatch(part.value)}
+
+
+def _build_choice(form: str, call: CallForm) -> Item | None:
+    """Build the remedy that says which value of an argument fits another argument, if the uses of a call tell."""
+    needed = find_needed(call.uses, REQUESTS)
+    able = [use for use in call.uses if all(step in use.prepared for step in needed)]
+    choice = find_choice(able, REQUESTS)
+    if choice is None:
+        return None
+    call.chosen = choice.name
+    worked = [use for use in able if not use.failure]
+    steps = generalise([(*(use.prepared[step] for step in needed), use.action) for use in worked])
+    n, tried = (sum(counts) for counts in zip(*(counts for _, *counts in choice.values.values()), strict=True))
+    return Item(
+        "remedy",
+        choice_title(steps, choice.name, choice.by, {start: value for start, (value, *_) in choice.values.items()}),
+        f"This worked in {n} of {tried} episodes",
+        steps=steps,
+        forbids=steps[-1],
+        repairs=call.failure,
+        provenance=tuple(use.id for use in worked if use.id is not None),
+        episodes=n,
+        confidence=round(0.95 - 0.6 / n, 3),
+        source="experience",
+        writer="rules",
+        id=f"re-{hashlib.blake2b(dumps(['choice', form]).encode(), digest_size=6).hexdigest()}",
     )
 
 

@@ -37,6 +37,8 @@ _MARKS = {
 }
 _NOT_IN_SIGHT = " is not in sight"
 
+BEGINNING = re.compile(r' begins with "([^"]+)"$')
+"""The condition of a case in the title of a choice."""
 WITH_FAILED_VALUES = "with the values that failed before; other values may work"
 """The end of a sentence about failures whose values are left out."""
 
@@ -129,6 +131,16 @@ def remedy_title(failed: str, steps: Sequence[str], failure: str, *, is_usual: b
     if is_usual:
         return f"First {_quote(steps)}"
     return f"If `{failed}` fails ({failure}), {'first' if len(steps) > 1 else 'then'} {_quote(steps)}"
+
+
+def choice_title(steps: Sequence[str], name: str, by: str, values: Mapping[str, str]) -> str:
+    """Return the title of a remedy that says which value of an argument fits the beginning of another one."""
+    *before, last = (parse_action(step) for step in name_holes(steps))
+    given = {part.value: part.name for part in last.parts}
+    shared = [" and ".join(given[part.value] for part in call.parts if part.value in given) for call in before]
+    calls = ", then ".join(f"`{call.verb}` with the same {names}" for call, names in zip(before, shared, strict=True))
+    cases = ", ".join(f'{name}="{value}" if {by} begins with "{start}"' for start, value in sorted(values.items()))
+    return f"{f'Before `{last.verb}`, call {calls}. ' if before else ''}In `{last.verb}`, use {cases}"
 
 
 def name_arguments(call: str, names: Collection[str]) -> str:

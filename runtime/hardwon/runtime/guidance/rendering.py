@@ -17,7 +17,7 @@ from hardwon.memory.situations.actions import ParsedAction, parse_action, put_va
 from hardwon.memory.situations.commands import looks_like_shell
 from hardwon.memory.situations.refinements import names_all_things
 from hardwon.memory.situations.scripts import split_words
-from hardwon.memory.situations.titles import WITH_FAILED_VALUES, name_holes
+from hardwon.memory.situations.titles import BEGINNING, WITH_FAILED_VALUES, name_holes
 from hardwon.memory.trust.instructions import instruction_in
 from hardwon.memory.trust.testimony import REQUESTS, find_chosen_words, find_names, form_of
 from hardwon.memory.upkeep.write_buffer import DISCOUNT
@@ -45,7 +45,8 @@ class Visible:
                 *state.notes,
                 str(dict(state.facts)),
             ]
-        words = split_words("\n".join(texts))
+        self._whole = "\n".join(texts)
+        words = split_words(self._whole)
         # Spaces on both ends let `shows` find whole words by a substring search.
         self._text = f" {' '.join(words)} "
 
@@ -53,6 +54,10 @@ class Visible:
         """Return whether the present shows a value, word for word; a value without words always counts as shown."""
         words = split_words(value)
         return self._everything or not words or f" {' '.join(words)} " in self._text
+
+    def shows_id(self, start: str) -> bool:
+        """Return whether the present shows an id that begins like this."""
+        return bool(re.search(rf"(?<!\w){re.escape(start)}\w*[^\w\s]?\d", self._whole, re.IGNORECASE))
 
 
 def generalize_action(
@@ -294,9 +299,16 @@ def render_item(item: Item, visible: Visible) -> str:
     general = describe_item(item, visible)
     if general and not any(_says_something(generalize_action(a, visible)) for a in list_actions(item)):
         return ""
-    text = general or f"{item.title}. {item.body}".rstrip()
+    text = general or f"{_choose_cases(item.title, visible)}. {item.body}".rstrip()
     unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
     return f"- {item.kind}: {text}".rstrip() + unless
+
+
+def _choose_cases(title: str, visible: Visible) -> str:
+    """Return a title of `titles.choice_title` with the cases for the ids that the present shows, or with all cases."""
+    *before, cases = title.rpartition(", use ")
+    kept = [case for case in cases.split(", ") if (start := BEGINNING.search(case)) and visible.shows_id(start[1])]
+    return f"{''.join(before)}{', '.join(kept)}" if kept else title
 
 
 def describe_item(item: Item, visible: Visible) -> str:

@@ -2,7 +2,7 @@
 
     agent = create_agent(model, tools, middleware=[ExperienceMiddleware(library)])
 
-Before each model call, the middleware queries the library and appends the result to the messages as data.
+Before each model call, the middleware queries the library and adds the result to the messages as data.
 If a guardrail forbids a tool call, the call either runs with a warning below its answer or is refused with
 the reason; see `guardrails`. Every call is diagnosed and becomes a step, which is on the disk at once. At the end of
 a run, however it ends, its steps are recorded as one episode, and the library evolves.
@@ -40,7 +40,7 @@ except ModuleNotFoundError as error:
     raise MissingExtra.of("langchain", "chat") from error
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, GraphRecursionError
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
@@ -63,6 +63,7 @@ from .middleware_run import (
     find_message,
     follow_graphs_for,
     prepend_messages,
+    show_texts,
 )
 from .namespaces import Namespaces
 from .recording import name_draws, record_run, report_busy
@@ -76,7 +77,7 @@ from .tool_episode import (
     normalize_message,
     split_at_request,
 )
-from .tool_run import append_warning, format_hint, format_warning
+from .tool_run import append_warning, format_warning
 
 logger = logging.getLogger(__name__)
 
@@ -136,8 +137,9 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
                 calls before anyone is asked for approval, except for probation trials; see `loop.enforcement`.
                 False checks no guardrails.
             guidance: Turns recalled experience into a hint. None uses `RetrievalGuidance`.
-            place: "message" adds the hint as a separate last message, which keeps the provider's prompt cache
-                valid. "system" appends it to the system message, for models that refuse a trailing message.
+            place: Where the hint of a run stands in each of its model calls. "message" is a message of its own before
+                the request. "system" is the end of the system message, for models that refuse two messages of the user
+                in a row. What is new later stands below the last result in both.
             recall_k: Number of similar steps and items to recall.
             seed: Seeds the random holdout of items, which measures what each item is worth.
             trust: What is recorded of a run. "own" records the request, the calls and how they ended, and no word of a
@@ -187,7 +189,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any]:
-        """Call the model with recalled experience appended to its messages.
+        """Call the model with recalled experience in its messages.
 
         If guardrails refuse every tool call of the response, the model is called again with the refusals.
 
@@ -408,14 +410,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         with run.lock:
             state = run.follow(request.messages)
             run.model, run.has_raised, run.has_answer = name_of(request.model), False, False
-            hint = run.find_hint(state) if self._arm.has_memory else None
-        text = format_hint(hint)
-        if not text:
-            return request
-        if self._place == "message":
-            return request.override(messages=[*request.messages, HumanMessage(text)])
-        blocks = request.system_message.content_blocks if request.system_message else []
-        return request.override(system_message=SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}]))
+            texts = run.show(run.find_hint(state), self._place) if self._arm.has_memory else {}
+            return show_texts(request, texts, self._place)
 
     @deadline(BEFORE_CALL_S)
     def _refuse_all(self, request: ModelRequest[Any], response: Any, before: list[Any]) -> list[Any] | AIMessage | None:

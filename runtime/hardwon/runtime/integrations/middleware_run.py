@@ -13,9 +13,9 @@ from typing import Any, cast
 from uuid import UUID
 from weakref import WeakSet
 
-from langchain.agents.middleware.types import ModelResponse
+from langchain.agents.middleware.types import ModelRequest, ModelResponse
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.config import get_config
 from langgraph.types import Command
@@ -23,7 +23,7 @@ from langgraph.types import Command
 from hardwon.runtime.loop.enforcement import Ruling
 
 from .tool_episode import normalize_message
-from .tool_run import ToolRun
+from .tool_run import ToolRun, append_warning
 
 ToolAnswer = ToolMessage | Command[Any]
 OnEnded = Callable[[BaseException | None], object]
@@ -76,6 +76,27 @@ class ActiveRun(ToolRun):
         """Record a refused call as a step and return the refusal."""
         refusal = self.add_refusal(call, ruling)
         return ToolMessage(refusal, name=call["name"], tool_call_id=call["id"], status="error")
+
+
+def show_texts(request: ModelRequest[Any], texts: Mapping[str, str], place: str) -> ModelRequest[Any]:
+    """Return the request with the texts of a run; see `ToolRun.texts`."""
+    below = {name: text for name, text in texts.items() if name}
+    messages = [_append_text(message, below) for message in request.messages] if below else list(request.messages)
+    if not (text := texts.get("")):
+        return request.override(messages=messages) if below else request
+    if place == "system":
+        blocks = request.system_message.content_blocks if request.system_message else []
+        system = SystemMessage(content_blocks=[*blocks, {"type": "text", "text": text}])
+        return request.override(messages=messages, system_message=system)
+    at = next((n for n in range(len(messages) - 1, -1, -1) if isinstance(messages[n], HumanMessage)), 0)
+    messages.insert(at, HumanMessage(text))
+    return request.override(messages=messages)
+
+
+def _append_text(message: Any, texts: Mapping[str, str]) -> Any:
+    """Return a message with the text of its call below it, if it is an answer and has one."""
+    text = texts.get(message.tool_call_id) if isinstance(message, ToolMessage) else None
+    return message.model_copy(update={"content": append_warning(message.content, text)}) if text else message
 
 
 def prepend_messages(
