@@ -3,8 +3,8 @@
 import pytest
 from tests.apps.test_fixes_in_doors import DOORS, GIFT, ask, find_advice, is_error
 
-from hardwon.memory import ExperienceLibrary
-from hardwon.runtime.environments.calls import Call
+from hardwon.memory import ExperienceLibrary, Item
+from hardwon.runtime.environments.calls import Call, build_state
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
 from hardwon.runtime.loop import holdout
 
@@ -48,6 +48,16 @@ def test_only_the_case_of_the_request_is_said(library, monkeypatch):
     hint = next(iter(DOORS["middleware"](library, (GIFT,))))
     assert 'In `refund`, use to="gift_card" if order begins with "B". This worked' in hint
     assert "bank" not in hint
+
+
+def test_it_is_recalled_where_others_began_with_the_call_before(library):
+    """Requests in other words, of which nobody made the failing call first."""
+    library.add(Item("remedy", "Zebras", steps=("check_order(order={1})", "refund(order={1})"), repairs="tool_error"))
+    episode = ToolEpisode(library, "My parcel B-98 never came.", hides_results=True)
+    episode.add_answer(episode.state(()), (Call("check_order", {"order": "B-98"}, "delivered"),))
+    library.record(episode.trajectory(True, ending="success"))
+    recalled = library.recall(build_state("My parcel B-99 never came.", (), ""))
+    assert [hit.what.title for hit in recalled.items] == ["Zebras"]
 
 
 @pytest.mark.parametrize("door", DOORS)

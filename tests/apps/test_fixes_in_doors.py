@@ -182,7 +182,7 @@ def test_the_fix_is_said_until_it_is_done(tmp_path, door, world):
     with ExperienceLibrary.open(tmp_path / "library.db", "hashing") as library:
         hints = list(DOORS[door](library, calls))
     if door == "middleware":  # what it has shown stays in the run, and is not said again
-        lessons = ["" if lesson in lessons[:n] else lesson for n, lesson in enumerate(lessons)]
+        lessons = tuple("" if lesson in lessons[:n] else lesson for n, lesson in enumerate(lessons))
     assert [find_advice(hint) for hint in hints] == list(lessons)
     assert not any("return of" in hint for hint in hints)
     for hint in filter(find_advice, hints):  # what precedes the lesson is no longer than the lesson

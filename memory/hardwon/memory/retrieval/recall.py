@@ -94,14 +94,14 @@ def _rank_items(
 
 
 def _find_remedies(derived: NamespaceCache, steps: Iterable[Hit], masked: Sequence[str]) -> Iterator[Hit]:
-    """Yield the remedies of calls that were made in similar situations, so that the agent need not fail first.
+    """Yield the remedies with calls that were made in similar situations, so that the agent need not fail first.
 
     With admissible actions, the planner repairs a plan when a step of it fails.
     """
     actions = {hit.what.action for hit in steps if isinstance(hit.what, Step)}
     for item in derived.remedies:
         is_good = item.score >= RECALL_FLOOR or item.pinned
-        about = {item.forbids or item.steps[-1], item.steps[-1]}
+        about = {item.forbids or item.steps[-1], *item.steps}
         if is_good and item.id not in masked and any(is_of(call, action) for call in about for action in actions):
             yield Hit(item, 1.0, "repairs a call that was made in a similar situation")
 
