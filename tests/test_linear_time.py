@@ -33,6 +33,8 @@ from hardwon.runtime.interfaces.error_texts import reports_failure
 from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.llm.prompts import block
 
+THOROUGH = (pytest.mark.slow, pytest.mark.timeout(1800))
+"""Some packages have more patterns than are tried in the usual 300 seconds."""
 QUICK, UP_TO_1_MB = (3_000,), (250, 4_000, 2**15, 2**18)
 """Numbers of characters of texts whose time is compared with that of four times the text."""
 SIZES = {"search_pages": 500, "tells_of_outage": 250, "instruction_in": 250, "frame": 500, "stem index": 500}
@@ -64,7 +66,7 @@ FUNCTIONS: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize(("share", "sizes"), [(64, QUICK), pytest.param(1, UP_TO_1_MB, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("share", "sizes"), [(64, QUICK), pytest.param(1, UP_TO_1_MB, marks=THOROUGH)])
 @pytest.mark.parametrize("package", [hardwon.memory, hardwon.runtime, hardwon.trainers, hardwon.apps])
 def test_every_pattern_takes_linear_time(package, share, sizes):
     """Four times the text takes about four times the time, for runs of characters and the pattern's own loops.
@@ -90,7 +92,7 @@ def _find_steep(call: Callable[[str], Any], make: Callable[[int], str], sizes: t
     return next((growth for growth in growths if growth > TIMES), 0.0)
 
 
-@pytest.mark.parametrize("share", [12, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [12, pytest.param(1, marks=THOROUGH)])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_function_takes_linear_time(name, share):
     """The same for the functions that read the texts of environments, tools and clients."""

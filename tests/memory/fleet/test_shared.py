@@ -26,6 +26,7 @@ from hardwon.memory.errors import (
 from hardwon.memory.fleet import log as logs
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.privacy.deadlines import deadline
+from hardwon.memory.upkeep.maintenance import ChangeKind
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -241,23 +242,30 @@ def test_a_write_that_comes_again_to_another_host_is_done_once(is_killed, connec
         "import": lambda library: "" if library.import_jsonl(tmp_path / "export.jsonl") is None else "lines",
     }
 
+    kinds: dict[bool, ChangeKind] = {True: "items", False: "records"}
+
     def end(*_):
         raise Killed
 
     def run_first(key, write):
         if not is_killed:
-            return one.once(key, "1", lambda: write(one), of_items=key in changes)
+            return one.once(key, "1", lambda: write(one), change=kinds[key in changes])
         if key in changes:  # the answer is computed before the write is in the log
             monkeypatch.setattr(one, "_note_write", end)
         with pytest.raises(Killed):
-            one.once(key, "1", lambda: write(one) if key in changes else end(write(one)), of_items=key in changes)
+            one.once(
+                key,
+                "1",
+                lambda: write(one) if key in changes else end(write(one)),
+                change=kinds[key in changes],
+            )
         monkeypatch.undo()
         return None
 
     for key, write in (changes | others).items():
         answer = run_first(key, write)
         (before,) = settle(one, two)
-        assert two.once(key, "1", lambda write=write: write(two), of_items=key in changes) == answer or is_killed
+        assert two.once(key, "1", lambda write=write: write(two), change=kinds[key in changes]) == answer or is_killed
         assert settle(one, two) == {before}, key
     for key, write in changes.items():
         with pytest.raises(KeyTaken, match="another request"):
@@ -270,7 +278,7 @@ def test_hosts_that_get_a_write_at_once_do_it_once(connect):
 
     def work(library):
         answers.append(library.once("abc", "1", lambda: library.add(make_item(1)).item_id))
-        answers.append(library.once("def", "1", lambda: str(library.bank("t").put("a", "k", "v")), of_items=False))
+        answers.append(library.once("def", "1", lambda: str(library.bank("t").put("a", "k", "v")), change="records"))
 
     threads = [threading.Thread(target=work, args=(library,)) for library in libraries]
     for thread in threads:

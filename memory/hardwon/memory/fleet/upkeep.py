@@ -20,7 +20,7 @@ from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.upkeep import forgetting, integrity, jsonl
 from hardwon.memory.upkeep.forgetting import ForgetReceipt
 from hardwon.memory.upkeep.forgetting.replacement import EpisodeVersion
-from hardwon.memory.upkeep.maintenance import check_request
+from hardwon.memory.upkeep.maintenance import ChangeKind, check_request
 from hardwon.memory.upkeep.write_buffer import DISCOUNT
 
 from . import snapshots
@@ -46,16 +46,19 @@ class TendedReplica(ReplicatedLibrary):
     def reopen(self, namespace: str | None = None) -> "TendedReplica":
         """Open the library again, as another handle."""
 
-    def once(self, key: str, request: str, write: Callable[[], str], *, of_items: bool = True) -> str:
+    def once(self, key: str, request: str, write: Callable[[], str], *, change: ChangeKind = "items") -> str:
         """Carry out a write once; see `ExperienceLibrary.once`.
 
         The key of the write is that of its entry, of which the log holds one. The entry of a change of items has the
         answer, too. Other writes append the same if they are carried out again, and this host keeps their answers.
         """
+        if change == "idempotent":
+            return self._answer(key, request, write)
         with self._lock:
             self._keys = (f"{key}-{number}" for number in itertools.count())
             try:
-                return self._change_once(key, request, write) if of_items else self._answer(key, request, write)
+                carry_out = self._change_once if change == "items" else self._answer
+                return carry_out(key, request, write)
             finally:
                 self._keys, self._reply = make_keys(), None
 

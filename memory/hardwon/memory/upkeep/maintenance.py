@@ -3,10 +3,10 @@
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hardwon.memory.errors import KeyTaken, UnknownName
 from hardwon.memory.grading.corrections import build_lesson
@@ -28,6 +28,8 @@ from .write_buffer import DISCOUNT, WriteBuffer, redact_and_pack
 
 ANSWERED_S = 3600.0
 """Seconds for which the answer to a write is kept for a client that did not get it."""
+
+ChangeKind = Literal["items", "records", "idempotent"]
 
 
 class MaintainedLibrary(TendedLibrary):
@@ -52,19 +54,20 @@ class MaintainedLibrary(TendedLibrary):
     def add(self, item: Item) -> Admission:
         """Propose one item to the curator."""
 
-    def once(self, key: str, request: str, write: Callable[[], str], *, of_items: bool = True) -> str:
+    def once(self, key: str, request: str, write: Callable[[], str], *, change: ChangeKind = "items") -> str:
         """Carry out a write, or return its answer if it was carried out before, whatever process did it.
 
         Args:
             key: Identifies the write and its client, in hexadecimal digits.
             request: Hash of what is written, in hexadecimal digits.
             write: Writes, and returns the answer. An error writes nothing, and the write can be repeated.
-            of_items: The write changes items alone. A shared library keeps the answer to such a write in its log.
+            change: `items` if the write changes nothing else: a shared library keeps its answer in the log. A write
+                that is `idempotent` needs no transaction that holds up others until it ends.
 
         Raises:
             KeyTaken: The key was used with another request.
         """
-        with self._transaction():
+        with nullcontext() if change == "idempotent" else self._transaction():
             return self._answer(key, request, write)
 
     def _answer(self, key: str, request: str, write: Callable[[], str]) -> str:

@@ -61,7 +61,7 @@ def namespaces(at: At) -> Response:
 @router.post("/namespaces", response_model=About)
 def make_namespace(body: NamespaceTold, at: At) -> Response:
     """Create a namespace if it does not exist, and describe it."""
-    answer = _about(replace(at, namespace=body.name), make=True)
+    answer = _make(at=replace(at, namespace=body.name))
     if body.name not in at.shelf.names():
         raise LibraryBusy(f"another writer has locked {at.shelf.name}. Stop it, then try again.")
     return answer
@@ -71,6 +71,11 @@ def make_namespace(body: NamespaceTold, at: At) -> Response:
 def about(at: At) -> Response:
     """Describe this namespace and the rights of this token in it."""
     return _about(at)
+
+
+@once(RequestContext.recording, change="idempotent")
+def _make(at: RequestContext) -> Response:
+    return _about(at, make=True)
 
 
 def _about(at: RequestContext, *, make: bool = False) -> Response:
@@ -231,13 +236,14 @@ def record(body: EpisodesTold, at: At) -> Response:
     return answer
 
 
-@once(RequestContext.recording, of_items=False)
+@once(RequestContext.recording, change="records")
 def _record(body: EpisodesTold, at: RequestContext) -> Response:
     with at.recording() as library:
         return to_response(IdList, IdList(ids=library.receive(body.episodes, writer=at.writer, trust=at.trust)))
 
 
 @router.post("/evolve", response_model=EvolutionReport)
+@once(RequestContext.changing, change="idempotent")
 def evolve(at: At) -> Response:
     """Distill episodes recorded since the last call into items, within the rate limits."""
     with at.changing() as library:

@@ -25,7 +25,7 @@ def put(task: TaskQuery, body: EntryTold, at: At) -> Response:
     return _put(at=at, task=task, body=body)
 
 
-@once(RequestContext.writing, of_items=False)
+@once(RequestContext.writing, change="records")
 def _put(task: str, body: EntryTold, at: RequestContext) -> Response:
     with at.writing() as library:
         return to_response(EntryId, EntryId(id=library.bank(task).put(body.team, body.key, body.value)))
@@ -50,7 +50,7 @@ def entries(task: TaskQuery, at: At, after: Annotated[int, Query(ge=0, le=2**62)
 
 
 @router.post("/pull", response_model=EntryValue)
-@once(RequestContext.changing, of_items=False)
+@once(RequestContext.changing, change="records")
 def pull(task: TaskQuery, body: Pull, at: At) -> Response:
     """Return the value of an entry. The pull is logged."""
     with at.changing() as library:
@@ -74,7 +74,9 @@ def promote(task: TaskQuery, body: Promotion, at: At) -> Response:
 
 
 @router.delete("/entries", status_code=204, response_class=Response)
-def drop(task: TaskQuery, at: At) -> None:
+@once(RequestContext.changing, change="idempotent")
+def drop(task: TaskQuery, at: At) -> Response:
     """Delete all entries of the task."""
     with at.changing() as library:
         library.bank(task).drop()
+    return Response(status_code=204)

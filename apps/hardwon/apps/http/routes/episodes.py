@@ -1,8 +1,10 @@
 """Routes for episodes and data derived from them, and for export and import."""
 
 import hashlib
+import json
 import os
 import tempfile
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -90,8 +92,21 @@ def grade(episode_id: str, body: GradeTold, at: At) -> Response:
     A token with the right `write` grades every episode, and one that may only record those that it recorded. Words of a
     token without the right `write` wait in quarantine. The same grade twice changes nothing.
     """
+    answer = _grade(episode_id=episode_id, body=body, at=at)
+    given = json.loads(bytes(answer.body))
+    if at.reader is not None and given["previous_success"] is None and given["success"] is not None:
+        at.reader.submit(at.namespace, [given["episode"]])
+    return answer
+
+
+def _grading(at: RequestContext) -> AbstractContextManager[ExperienceLibrary]:
+    return at.changing() if at.caller.may(at.namespace, "write") else at.recording()
+
+
+@once(_grading, change="idempotent")
+def _grade(episode_id: str, body: GradeTold, at: RequestContext) -> Response:
     may_write = at.caller.may(at.namespace, "write")
-    with at.changing() if may_write else at.recording() as library:
+    with _grading(at) as library:
         if not may_write:
             _check_own(library, episode_id, at.writer)
         values = body.model_dump()
@@ -99,8 +114,6 @@ def grade(episode_id: str, body: GradeTold, at: At) -> Response:
         given = library.grade(episode_id, **values, trust=at.trust)
         if not may_write:  # it may not call `/v1/evolve`
             library.evolve()
-    if at.reader is not None and given.previous_success is None and given.success is not None:
-        at.reader.submit(at.namespace, [given.episode])
     return to_response(Grade, given)
 
 
@@ -224,7 +237,7 @@ async def import_(request: Request, at: At, trust: Trust = "untrusted") -> Respo
         path.unlink(missing_ok=True)
 
 
-@once(RequestContext.writing, of_items=False)
+@once(RequestContext.writing, change="records")
 def _read_in(at: RequestContext, path: Path, trust: Trust) -> Response:
     """Import the file into the namespace."""
     with at.writing() as library:

@@ -19,6 +19,7 @@ from hardwon.apps.http.state.watch import Measures
 from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.records import Trust
+from hardwon.memory.upkeep.maintenance import ChangeKind
 from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.teams.sharing_policy import SharingPolicy
 
@@ -151,11 +152,11 @@ def hash_parts(*parts: str | bytes) -> str:
 
 
 def once(
-    access: Callable[[RequestContext], AbstractContextManager[ExperienceLibrary]], *, of_items: bool = True
+    access: Callable[[RequestContext], AbstractContextManager[ExperienceLibrary]], *, change: ChangeKind = "items"
 ) -> Callable[[RouteFunction], RouteFunction]:
     """Let a route that writes answer a repeated request as the first time, without writing again.
 
-    Another request with the same `Idempotency-Key` is an error. `of_items` is that of `ExperienceLibrary.once`.
+    Another request with the same `Idempotency-Key` is an error. `change` is that of `ExperienceLibrary.once`.
     """
 
     def wrap(route: RouteFunction) -> RouteFunction:
@@ -164,9 +165,8 @@ def once(
             if not at.key:
                 return route(at=at, **values)
             with access(at) as library:
-                text = library.once(
-                    at.key, at.request, lambda: bytes(route(at=at, **values).body).decode(), of_items=of_items
-                )
+                write = partial(route, at=at, **values)
+                text = library.once(at.key, at.request, lambda: bytes(write().body).decode(), change=change)
             return Response(text, media_type="application/json") if text else Response(status_code=204)
 
         return answer
