@@ -26,7 +26,7 @@ from hardwon.memory.errors import (
 from hardwon.memory.fleet import log as logs
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.privacy.deadlines import deadline
-from hardwon.memory.upkeep.maintenance import ChangeKind
+from hardwon.memory.upkeep.maintenance import WriteKind
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -242,7 +242,7 @@ def test_a_write_that_comes_again_to_another_host_is_done_once(is_killed, connec
         "import": lambda library: "" if library.import_jsonl(tmp_path / "export.jsonl") is None else "lines",
     }
 
-    kinds: dict[bool, ChangeKind] = {True: "items", False: "records"}
+    kinds: dict[bool, WriteKind] = {True: "items", False: "records"}
 
     def end(*_):
         raise Killed

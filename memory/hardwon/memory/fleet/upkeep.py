@@ -20,7 +20,7 @@ from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.upkeep import forgetting, integrity, jsonl
 from hardwon.memory.upkeep.forgetting import ForgetReceipt
 from hardwon.memory.upkeep.forgetting.replacement import EpisodeVersion
-from hardwon.memory.upkeep.maintenance import ChangeKind, check_request
+from hardwon.memory.upkeep.maintenance import WriteKind, check_request
 from hardwon.memory.upkeep.write_buffer import DISCOUNT
 
 from . import snapshots
@@ -46,7 +46,7 @@ class TendedReplica(ReplicatedLibrary):
     def reopen(self, namespace: str | None = None) -> "TendedReplica":
         """Open the library again, as another handle."""
 
-    def once(self, key: str, request: str, write: Callable[[], str], *, change: ChangeKind = "items") -> str:
+    def once(self, key: str, request: str, write: Callable[[], str], *, change: WriteKind = "items") -> str:
         """Carry out a write once; see `ExperienceLibrary.once`.
 
         The key of the write is that of its entry, of which the log holds one. The entry of a change of items has the

@@ -83,7 +83,7 @@ class CallUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ArgumentChoice:
     """The values of an argument that work, by what another argument begins with."""
 
     name: str
@@ -100,7 +100,7 @@ def find_needed(uses: Sequence[CallUse], support: int) -> tuple[str, ...]:
     return tuple(f for f in shared if len({use.episode for use in uses if f not in use.prepared}) >= support)
 
 
-def find_choice(uses: Sequence[CallUse], support: int) -> Choice | None:
+def find_choice(uses: Sequence[CallUse], support: int) -> ArgumentChoice | None:
     """Return the argument whose value has to fit the beginning of another argument, or None.
 
     At least two beginnings have different values that nearly always worked, each in enough episodes.
@@ -118,7 +118,7 @@ def find_choice(uses: Sequence[CallUse], support: int) -> Choice | None:
                     groups[start].append((use, text[name]))
             values = {start: value for start, group in groups.items() if (value := _find_value(group, support))}
             if len({value for value, *_ in values.values()}) > 1:
-                return Choice(name, by, values)
+                return ArgumentChoice(name, by, values)
     return None
 
 

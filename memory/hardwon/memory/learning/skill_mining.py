@@ -124,7 +124,7 @@ class SkillCandidate:
 
 
 @dataclass(slots=True)
-class CallForm(SkillCandidate):
+class CallCandidate(SkillCandidate):
     """The newest uses of one form of call, of which some failed."""
 
     uses: deque[CallUse] = field(default_factory=partial(deque, maxlen=MOST_USES))
@@ -155,7 +155,7 @@ class SkillMiner:
         self._remedies: dict[RemedyKey, SkillCandidate] = {}
         self._supported: dict[str, list[tuple[SkillShape, tuple[ArgumentChange, ...], SkillCandidate]]] = {}
         """By the shape of the failed action, the remedies with support: repairing shapes, changes and candidate."""
-        self._calls: dict[str, CallForm] = {}
+        self._calls: dict[str, CallCandidate] = {}
         """By form, the calls with several arguments."""
         self._outcomes: dict[str, tuple[float, int]] = {}
         """By task: the sum of the outcomes of its episodes, and their number."""
@@ -215,7 +215,7 @@ class SkillMiner:
                     form: action for form, action in done.items()
                     if form != parsed.template and not things.isdisjoint(parse_action(action).slots)
                 }  # fmt: skip
-                self._calls.setdefault(parsed.template, CallForm()).add_use(step, trajectory.id, prepared)
+                self._calls.setdefault(parsed.template, CallCandidate()).add_use(step, trajectory.id, prepared)
             if has_worked:
                 done[parsed.template] = step.action
 
@@ -440,7 +440,7 @@ def _name_constants(call: str) -> set[str]:
     return {part.name for part in parse_action(call).parts if not _HOLE.fullmatch(part.value)}
 
 
-def _build_choice(form: str, call: CallForm) -> Item | None:
+def _build_choice(form: str, call: CallCandidate) -> Item | None:
     """Build the remedy that says which value of an argument fits another argument, if the uses of a call tell."""
     needed = find_needed(call.uses, REQUESTS)
     able = [use for use in call.uses if all(step in use.prepared for step in needed)]

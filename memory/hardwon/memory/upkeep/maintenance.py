@@ -29,7 +29,7 @@ from .write_buffer import DISCOUNT, WriteBuffer, redact_and_pack
 ANSWERED_S = 3600.0
 """Seconds for which the answer to a write is kept for a client that did not get it."""
 
-ChangeKind = Literal["items", "records", "idempotent"]
+WriteKind = Literal["items", "records", "idempotent"]
 
 
 class MaintainedLibrary(TendedLibrary):
@@ -54,7 +54,7 @@ class MaintainedLibrary(TendedLibrary):
     def add(self, item: Item) -> Admission:
         """Propose one item to the curator."""
 
-    def once(self, key: str, request: str, write: Callable[[], str], *, change: ChangeKind = "items") -> str:
+    def once(self, key: str, request: str, write: Callable[[], str], *, change: WriteKind = "items") -> str:
         """Carry out a write, or return its answer if it was carried out before, whatever process did it.
 
         Args:

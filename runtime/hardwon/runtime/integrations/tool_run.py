@@ -206,8 +206,8 @@ class ToolRun:
             place: Where the first hint stands.
         """
         name = str(self._last or "") if self.texts else ""
-        shown = {line for text in self.texts.values() for line in text.splitlines()}
-        new = [line for line in (hint.text if hint else "").splitlines() if _unmark(line) not in shown]
+        old_lines = {line for text in self.texts.values() for line in text.splitlines()}
+        new = [line for line in (hint.text if hint else "").splitlines() if _unmark(line) not in old_lines]
         if name not in self.texts and (new or not name):
             self.texts[name] = format_lines(new)
             place = "result" if name else place

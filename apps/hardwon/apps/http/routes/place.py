@@ -19,7 +19,7 @@ from hardwon.apps.http.state.watch import Measures
 from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.records import Trust
-from hardwon.memory.upkeep.maintenance import ChangeKind
+from hardwon.memory.upkeep.maintenance import WriteKind
 from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.teams.sharing_policy import SharingPolicy
 
@@ -152,7 +152,7 @@ def hash_parts(*parts: str | bytes) -> str:
 
 
 def once(
-    access: Callable[[RequestContext], AbstractContextManager[ExperienceLibrary]], *, change: ChangeKind = "items"
+    access: Callable[[RequestContext], AbstractContextManager[ExperienceLibrary]], *, change: WriteKind = "items"
 ) -> Callable[[RouteFunction], RouteFunction]:
     """Let a route that writes answer a repeated request as the first time, without writing again.
 
