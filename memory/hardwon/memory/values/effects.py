@@ -24,8 +24,6 @@ variance tau^2 between worlds is by DerSimonian and Laird 1986 and at least SPRE
 
 An item is masked in a world if the whole 90 % interval of its effect is below 0 and each arm has at least LEAST
 episodes. A masked item is still shown at random, as other items are withheld at random, so a mask can be lifted.
-
-All advice together is measured in the same way: in one of ten episodes none is shown; see `measure_advice`.
 """
 
 import json
@@ -33,6 +31,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from hardwon.memory.reasons import ADVICE
 from hardwon.memory.records import Item
@@ -56,7 +55,7 @@ RECENT = 500
 ENOUGH = 10
 """Episodes without advice that are needed before it may be switched off."""
 SURE = 2.17
-"""Normal quantile of the interval of the gain: it must hold in 19 of 20 libraries also after adaptive withholding."""
+"""Normal quantile of the interval of the gain, so that it holds in 19 of 20 libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +121,21 @@ class AdviceGain:
     def says(self) -> str:
         """Return the answer to "does it help?" as a sentence."""
         if self.difference is None or self.low is None or self.high is None:
-            return (
-                f"not measured yet: {self.shown} episodes with advice, {self.withheld} without; from 20 episodes on, "
-                "one run in ten gets no advice, at random"
-            )
+            counts = f"{self.shown} episodes with advice, {self.withheld} without"
+            return f"not measured yet: {counts}; from 20 episodes on, one run in ten gets no advice, at random"
         word = "helps" if self.low > 0 else "harms" if self.high < 0 else "no clear difference"
         off = "; switched off, and shown in one of ten episodes to measure it again" if self.is_off else ""
-        return (
-            f"{word}: success {100 * self.difference:+.0f} points (95 % interval {100 * self.low:+.0f} to "
-            f"{100 * self.high:+.0f}; {self.shown} episodes with advice, {self.withheld} drawn to have none){off}"
-        )
+        points, low, high = (f"{100 * value:+.0f}" for value in (self.difference, self.low, self.high))
+        counts = f"{self.shown} episodes with advice, {self.withheld} drawn to have none"
+        return f"{word}: success {points} points (95 % interval {low} to {high}; {counts}){off}"
 
 
 def measure_advice(episodes: Iterable[tuple[int, bool, bool, float]]) -> AdviceGain:
     """Return the gain of advice from episodes: the world, whether advice was off, whether it was shown, the outcome.
 
     Within each world and state of the switch, the mean outcomes with and without advice are compared, and the
-    differences are averaged by the number of comparisons, so that easy and hard worlds may be mixed. The variance of
-    outcomes is at least that of both arms together, because the few episodes without advice may vary little by chance.
+    differences are averaged, weighted by the size of both arms. The variance of an arm is at least that of both,
+    because the few episodes without advice may vary little by chance.
     """
     groups: defaultdict[tuple[int, bool], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for world, was_off, was_shown, outcome in episodes:
@@ -150,9 +146,9 @@ def measure_advice(episodes: Iterable[tuple[int, bool, bool, float]]) -> AdviceG
         return AdviceGain(counts[True], counts[False], None, None, None, False)
     shares = [1 / (1 / len(without) + 1 / len(with_it)) for without, with_it in compared]
     total = sum(shares)
-    differences = [_mean(with_it) - _mean(without) for without, with_it in compared]
+    differences = (fmean(with_it) - fmean(without) for without, with_it in compared)
     difference = sum(share * d for share, d in zip(shares, differences, strict=True)) / total
-    squares = [sum((x - _mean(arms[arm])) ** 2 for arms in compared for x in arms[arm]) for arm in (0, 1)]
+    squares = [sum(_sum_squares(arms[arm]) for arms in compared) for arm in (0, 1)]
     free = [sum(len(arms[arm]) - 1 for arms in compared) for arm in (0, 1)]
     pooled = (sum(squares) + 0.5) / (sum(free) + 1)
     variance = sum(
@@ -162,7 +158,7 @@ def measure_advice(episodes: Iterable[tuple[int, bool, bool, float]]) -> AdviceG
     ) / total**2  # fmt: skip
 
     def margin(z: float) -> float:
-        """Return the quantile of Student's distribution, by its expansion, times the standard error."""
+        # an expansion of the quantile of Student's distribution
         return (z + (z**3 + z) / 4 / max(1, min(free))) * math.sqrt(variance)
 
     is_off = min(counts) >= ENOUGH and difference + margin(Z) < 0
@@ -170,8 +166,9 @@ def measure_advice(episodes: Iterable[tuple[int, bool, bool, float]]) -> AdviceG
     return AdviceGain(counts[True], counts[False], difference, low, high, is_off)
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _sum_squares(values: Sequence[float]) -> float:
+    mean = fmean(values)
+    return sum((value - mean) ** 2 for value in values)
 
 
 def shrink(arms: Mapping[int, Arms]) -> dict[int, Estimated]:
@@ -257,7 +254,6 @@ class Effects:
         """By item: the worlds that mask it, computed on demand since its episodes last changed."""
         self._left_out: dict[int, frozenset[str]] | None = None
         self._advised: deque[tuple[int, bool, bool, float]] = deque(maxlen=RECENT)
-        """The episodes that measure all advice; see `measure_advice`."""
         self._gain: AdviceGain | None = None
         self.unread = True
         """Whether there may be usages that have not been read."""
