@@ -129,7 +129,11 @@ def compare(path: Path) -> tuple[list[int], list[int]]:
         for rule in library.items(["guardrail"]):
             print(RULE.format(rule=rule))
     if first:
-        lines = [fill(line, 110, initial_indent="  ", subsequent_indent="    ") for line in first[1].splitlines()]
+        lines = [
+            fill(line, 110, initial_indent="  ", subsequent_indent="    ")
+            for line in first[1].splitlines()
+            if "voucher" in line
+        ]
         print(ADVICE.format(customer=first[0], text="\n".join(lines)))
     return failed
 
