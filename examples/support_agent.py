@@ -71,7 +71,7 @@ class Stubborn(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
         text = "\n".join(message.text for message in messages)
-        hints = [message.text for message in messages if "Learned from earlier requests" in message.text]
+        hints = [message.text.rpartition("\n\n")[2] for message in messages if "(Learned from" in message.text]
         self.advice = next((hint for hint in hints if "voucher" in hint), self.advice)
         customer = next(name for name in CUSTOMERS if name in text)
         answers = [message.text for message in messages if message.type == "tool"]
