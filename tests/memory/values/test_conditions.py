@@ -8,8 +8,8 @@ from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.situations.keys import NOTHING_TOLD, TOLD
 from hardwon.memory.situations.note_keys import complete_told
 from hardwon.memory.values.cells import MEMORY, SPREAD, StoredCells
+from hardwon.memory.values.saved_tables import prefix_with_world
 from hardwon.memory.values.value_table import GENERALITY, ValueTable
-from hardwon.memory.values.world_values import prefix_with_world
 
 from .test_value_table import table
 
@@ -184,7 +184,8 @@ def cook(notes, *, good, failure=Failure.TASK_LOST, action="cook carrot in stove
 def fill(library, *more):
     library.record_many([cook(("Wait.",), good=True)] * 20)
     assert library.episodes == 20
-    library.record_many([cook(("fry the carrot.",), good=True)] * 10 + [cook(("dice the carrot.",), good=False)] * 6)
+    fry, dice = cook(("fry the carrot.",), good=True), cook(("dice the carrot.",), good=False)
+    library.record_many([fry, dice] * 6 + [fry] * 4)  # mixed: failures in a row are a change of the world
     library.record_many(more)
 
 

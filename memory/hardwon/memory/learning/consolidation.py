@@ -216,9 +216,11 @@ class Consolidator:
         return pairs
 
     def idle(self, derived: NamespaceCache, items: Iterable[Item]) -> list[tuple[Item, str]]:
-        """Return the guardrails that decided nothing for long, each with the reason; searches only at intervals."""
-        loses = partial(self._evolution.loses, derived.values)
-        return self._idle.idle(items, derived.clock.time, derived.worlds, derived.homes_of, loses)
+        """Return the guardrails that decided nothing for long or are outdated, each with the reason."""
+        listed, loses = list(items), partial(self._evolution.loses, derived.values)
+        outdated = list(self._evolution.outdated(derived.values, listed))
+        current = [item for item in listed if all(item is not old for old, _ in outdated)]
+        return outdated + self._idle.idle(current, derived.clock.time, derived.worlds, derived.homes_of, loses)
 
     def reopen(self, items: Iterable[Item]) -> None:
         """Allow guardrails that are retired until needed to be proposed again at their next failure.

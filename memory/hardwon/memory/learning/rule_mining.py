@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import sqrt
 
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, guard_key
+from hardwon.memory.guardrails.thinning import is_made_by_rules
 from hardwon.memory.items import identify
 from hardwon.memory.records import Admission, Item, Kind
 from hardwon.memory.situations.describe import condition_words, key_words
@@ -155,6 +156,12 @@ class RuleMiner:
             cell = self.cell(item, values) if item.writer == "rules" else None
             if cell is not None and cell.failed < RELEASE_RATE * cell.episodes:
                 yield item, f"worked in {cell.episodes - cell.failed} of {cell.episodes} episodes"
+
+    def outdated(self, values: ValueTable, items: Iterable[Item]) -> Iterator[tuple[Item, str]]:
+        """Yield the rule-made guardrails whose evidence is from before a change of what they forbid."""
+        for item in items if values.find_change() else ():
+            if is_made_by_rules(item) and 0 < max(item.provenance, default=0) < values.find_change(item.forbids or ""):
+                yield item, "what such calls bring has changed since"
 
     def weakened(self, values: ValueTable, guardrails: Iterable[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the enforced rule-made guardrails whose call succeeded the last time, each with the reason."""

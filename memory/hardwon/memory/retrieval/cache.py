@@ -32,9 +32,8 @@ from hardwon.memory.values.filed_lookahead import FiledLookahead
 from hardwon.memory.values.lookahead import Lookahead, look_around
 from hardwon.memory.values.lookahead_table import NOTHING
 from hardwon.memory.values.outcomes import ActionOutcomes
-from hardwon.memory.values.saved_tables import FiledValues
+from hardwon.memory.values.saved_tables import FiledValues, WorldMap, estimate_in_world
 from hardwon.memory.values.value_table import ValueTable
-from hardwon.memory.values.world_values import WorldMap, estimate_in_world
 
 from .ranking import BestSteps, RankedRow, Subject, TakenStep
 from .request import RecallCache
@@ -74,7 +73,7 @@ class NamespaceCache:
         self._values = FiledValues(store, namespace, self._cache_file)
         self._map = WorldMap(store, namespace)
         self._per_world: FiledValues | None = None
-        self._choices: dict[int, tuple[int, Choices]] = {}
+        self._choices: dict[int, tuple[int, int, Choices]] = {}
         self._demonstrations = FiledDemonstrations(store, namespace)
         self._outcomes = ActionOutcomes(store, namespace)
         self._lookahead: dict[int, FiledLookahead] = {}
@@ -368,7 +367,11 @@ class NamespaceCache:
         self, state: State, listed: Collection[str], worlds: frozenset[int] | None
     ) -> dict[str, Outcome]:
         """Return the outcomes of the listed actions, and of some that may become possible; see `outcomes`."""
-        return self._outcomes.find(state, listed, worlds)
+        outcomes = self._outcomes.find(state, listed, worlds)
+        if self.values.find_change():  # the counts may be older
+            changed = [action for action in outcomes if self.values.find_change(action)]
+            outcomes |= {action: replace(outcomes[action], certainty=0.0) for action in changed}
+        return outcomes
 
     def look_ahead(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> Lookahead:
         """Return the lookahead values of the actions here and at the other locations of an episode."""
@@ -394,13 +397,13 @@ class NamespaceCache:
         weight = weight_of(world.won, world.episodes)
         if not weight:
             return estimates
-        successes, choices = self._choices.get(number, (0, None))
+        successes, since, choices = self._choices.get(number, (0, 0, None))
+        change = self.values.find_change()
         # Rereading decodes up to EPISODES episodes, so it waits until the successes have grown by a quarter.
-        if choices is None or world.won >= REREAD * successes:
-            choices = read_choices(
-                self._store, self._namespace, self.worlds.names_of(number), self.structural, self.clock.counted
-            )
-            self._choices[number] = (world.won, choices)
+        if choices is None or world.won >= REREAD * successes or since != change:
+            names = self.worlds.names_of(number)
+            choices = read_choices(self._store, self._namespace, names, self.structural, self.clock.counted, change)
+            self._choices[number] = (world.won, change, choices)
         return choices.blend(estimates, situation, actions, weight) if choices.steps else estimates
 
     @property

@@ -39,6 +39,8 @@ class Evidence(NamedTuple):
     """Whether the step counts at all; an outage does not."""
     episode: int
     """Number that the steps of one episode share."""
+    ends: bool = False
+    """Whether it is the last step of the episode, and counts."""
     again: bool | None = None
     """Whether the step repeated a failed call without success and with nothing done in between; None if it repeated
     no failed call."""
@@ -48,7 +50,7 @@ def evidence_of(
     steps: Sequence[tuple[str, str]], episode: int, facts: Sequence[tuple[str, ...]] | None = None
 ) -> list[Evidence]:
     """Return the evidence of every step of an episode."""
-    evidence = []
+    evidence: list[Evidence] = []
     failed: set[str] = set()
     """Calls that failed, with no successful call since."""
     ran: set[str] = set()
@@ -60,7 +62,7 @@ def evidence_of(
         counts = failure != Failure.UNAVAILABLE
         bad = counts and not good and (lost or not recovers or action in failed)
         again = not good and not waiting if action in ran and failure not in _NEVER_RAN else None
-        evidence.append(Evidence(bad, lost, counts, episode, again))
+        evidence.append(Evidence(bad, lost, counts, episode, counts and len(evidence) + 1 == len(steps), again))
         if good:
             failed.clear()
             ran.clear()

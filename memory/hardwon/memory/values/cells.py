@@ -19,7 +19,7 @@ SPREAD = 0.02
 _PRIOR = 2 * SPREAD
 SAMPLES = 8
 """Step ids kept as evidence for a key."""
-MADE = f"cells 13 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+MADE = f"cells 14 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
 """Identifies the parameters that cells depend on; cache files with another value are stale."""
 LEAST = 3
 """Least number of episodes with a thing's full name, and with others of its kind, before the name counts."""

@@ -1,16 +1,17 @@
 """Value tables that follow the library's steps: loaded from a cache file if there is one, then updated from new steps.
 
-One table holds all steps of a namespace. With a `WorldMap`, the keys of each step are prefixed with its world.
+One table holds all steps of a namespace. With a `WorldMap`, the keys of each step are prefixed with its world, so that
+returns of one game do not affect another. A library with a single world needs the one table alone.
 """
 
 import json
 import logging
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from hardwon.memory.records import bounded
+from hardwon.memory.records import Estimate, bounded
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.evidence import (
     ANY_AGAIN,
@@ -26,10 +27,10 @@ from hardwon.memory.situations.note_keys import complete_told, find_told_action,
 from hardwon.memory.storage.cache_files import OTHER_MAKE, SAVE_AFTER, CacheFile, due
 from hardwon.memory.storage.counted import COUNTED_STEPS, TRUSTED, find_counted_writers
 from hardwon.memory.storage.database import Store
+from hardwon.memory.storage.worlds import SELECT, Worlds, read_worlds
 
 from .cells import MADE, StoredCells
 from .value_table import ValueTable
-from .world_values import WorldMap, prefix_with_world
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -37,6 +38,55 @@ MAX_ID = 2**63 - 1
 _READ = 8192
 """Rows per query."""
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
+_PLACED = "SELECT trajectory_id, world FROM episode_worlds"
+_WORLD_MARK = "\x1f"
+"""Separates the world from the key."""
+
+
+def prefix_with_world(world: int, key: str) -> str:
+    """Return a key with the prefix of a world."""
+    return f"{world}{_WORLD_MARK}{key}"
+
+
+class WorldMap:
+    """The worlds of a namespace and the world of each episode."""
+
+    def __init__(self, store: Store, namespace: int) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._episodes: dict[str, int] | None = None
+        """By episode, its world as recorded; None until it is needed."""
+        self._sizes: dict[int, int] = {}
+        self.worlds = Worlds()
+
+    def read(self) -> bool:
+        """Read the worlds, and return whether some were merged, which makes all data per world stale."""
+        before = self.worlds.aliases
+        self.worlds = read_worlds(self._store.rows(SELECT, (self._namespace,)))
+        sizes = {world.id: world.episodes for world in self.worlds.standing}
+        # Worlds grow and merge. If one shrank or vanished otherwise, the episodes were placed again.
+        if self.worlds.aliases != before or any(sizes.get(number, 0) < size for number, size in self._sizes.items()):
+            self._episodes = None
+        self._sizes = sizes
+        return self.worlds.aliases != before
+
+    def of(self, trajectory_id: str) -> int | None:
+        """Return the world of an episode, or None if the episode was excluded."""
+        if self._episodes is None:
+            self._episodes = dict(self._store.rows(f"{_PLACED} WHERE namespace = ?", (self._namespace,)))
+        if trajectory_id not in self._episodes:  # recorded since then
+            self._episodes.update(
+                self._store.rows(
+                    f"{_PLACED} WHERE namespace = ? AND trajectory_id = ?", (self._namespace, trajectory_id)
+                )
+            )
+        number = self._episodes.get(trajectory_id)
+        return None if number is None else self.worlds.standing_for(number)
+
+
+def estimate_in_world(values: ValueTable, world: int, keys: Sequence[str], context: str = "") -> Estimate:
+    """Estimate the value of an action from the steps of one world."""
+    return values.estimate(keys, context, prefix=prefix_with_world(world, ""))
 
 
 class FiledValues:
@@ -147,6 +197,7 @@ class FiledValues:
         while rows := self._store.rows(query, (self._namespace, self._last_step, newest, _READ)):
             # Evidence of a step depends on other steps of its episode, so a batch must not split one.
             rows = _whole_episodes(rows)
+            cut = self._find_cut(rows)
             ids_of_steps = _parse_key_ids(rows)
             unknown = sorted(set(chain.from_iterable(ids_of_steps)).difference(texts))
             texts.update(new := dict(self._store.rows(_KEYS, (json.dumps(unknown),))))
@@ -168,12 +219,21 @@ class FiledValues:
                     bad=evidence.bad,
                     lost=evidence.lost,
                     episode=evidence.episode,
+                    ends=evidence.ends and evidence.counts and step_id != cut,
                     prefix="" if world is None else prefix_with_world(world, ""),
                 )
                 if evidence.again is not None and keys and self._worlds is None:
                     self._count_again(values, action, value, step_id, evidence)
             self._last_step = rows[-1][0]
             self._filed += len(rows)
+
+    def _find_cut(self, rows: Sequence[tuple[Any, ...]]) -> int | None:
+        """Return the last step of a batch if its episode fills the batch and continues beyond it."""
+        (last, *_, episode) = rows[-1]
+        if len(rows) < _READ or rows[0][-1] != episode:
+            return None
+        later = "SELECT 1 FROM steps WHERE namespace = ? AND trajectory_id = ? AND id > ? LIMIT 1"
+        return int(last) if self._store.rows(later, (self._namespace, episode, last)) else None
 
     @staticmethod
     def _count_again(values: ValueTable, action: str, value: float, step_id: int, evidence: Evidence) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 
 from hardwon.memory.records import Estimate
-from hardwon.memory.situations.keys import CONTEXT_KEY, NOTHING_TOLD, TOLD
+from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.situations.keys import CONTEXT_KEY, GUARD_MARK, NOTHING_TOLD, TOLD
 from hardwon.memory.situations.note_keys import find_told_action
 from hardwon.memory.situations.refinements import REFINED
 
 from .cells import MEMORY, Cell, StoredCells, leave_out, rank_rest
+from .changes import FormChanges
 from .gains import Gains
 
 GENERALITY = 0.6
@@ -33,6 +35,7 @@ class ValueTable:
         self._note_keys: dict[str, set[str]] | None = None if stored else {}
         """By the key of an action that notes are about: the keys of the words that they told; None if not listed."""
         self._gains = Gains(self.cell, self._create)
+        self._changes = FormChanges(self.cell, self._create)
         # None stands for all keys: listing them here would decode the whole stored table.
         self._touched: dict[str, None] | None = None if stored else {}
 
@@ -80,21 +83,38 @@ class ValueTable:
         lost: bool = False,
         episode: int = 0,
         prefix: str = "",
+        ends: bool = False,
     ) -> None:
-        """File one step under all its keys, each with the prefix."""
-        expected: float | None = None
+        """File one step under all its keys, each with the prefix; drop what is older than a change of its form.
+
+        Only a step that ends its episode can show such a change; see `changes`.
+        """
+        if ends and action:
+            keys = tuple(keys)
+            closest = (self.cell(prefix + key) for key in reversed(keys) if not key.startswith(GUARD_MARK))
+            expected = next((cell.mean for cell in closest if cell is not None), value)
+            self._changes.add(parse_action(action).template, value, expected, step_id, episode, prefix)
+        since = self.find_change(action, prefix)
+        before: float | None = None
         find, touched = self._cells.get, self._touched
         for key in keys:
             name = prefix + key
-            if (cell := find(name)) is None and (self._stored is None or (cell := self.cell(name)) is None):
+            if (cell := find(name)) is None and self._stored is not None:
+                cell = self.cell(name)
+            if cell is None or (since and cell.steps[-1] < since and not key.startswith("*")):
                 cell = self._create(name)
             elif not key.startswith(REFINED):
-                expected = cell.mean
-            elif expected is not None and cell.last_in != episode:  # an episode must not predict itself
-                expected = self._gains.learn(key, cell, expected, value, prefix)
+                before = cell.mean
+            elif before is not None and cell.last_in != episode:  # an episode must not predict itself
+                before = self._gains.learn(key, cell, before, value, prefix)
             cell.add(value, step_id, action, bad=bad, lost=lost, episode=episode)
             if touched is not None:
                 touched[name] = None
+
+    def find_change(self, action: str = "", prefix: str = "") -> int:
+        """Return the step that showed the last change of an action's form, or of any; 0 if there was none."""
+        last = self._changes.find_last("", prefix)
+        return self._changes.find_last(parse_action(action).template, prefix) if last and action else last
 
     def _create(self, key: str) -> Cell:
         """Add an empty cell."""
@@ -162,11 +182,12 @@ class ValueTable:
         # Every action of every step comes here: read cells are looked up without a call.
         read, find = self._cells.get, self.cell if self._stored is not None else None
         left_out: Collection[str] = ()
+        since = self._changes.find_last(keys[1], prefix) if len(keys) > 1 else 0  # the second key is the form
         for at, key in enumerate(keys):
             cell = read(name := prefix + key)
             if cell is None and (find is None or (cell := find(name)) is None):
                 continue
-            if left_out and key in left_out:
+            if (left_out and key in left_out) or (since and at and cell.steps[-1] < since):
                 continue
             if key.startswith(REFINED):
                 if (prior := self._gains.find_prior(key, prefix)) is not None:
