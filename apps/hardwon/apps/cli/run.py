@@ -26,7 +26,7 @@ EnvironmentName = Annotated[
     str,
     typer.Argument(
         help="textworld, babyai, bfcl, alfworld, scienceworld, miniwob, wiki, or MODULE:CLASS of your own "
-        "environment (world:Pantry for world.py in this folder)."
+        "environment (world:Corridor for world.py in this folder)."
     ),
 ]
 TrainSeeds = Annotated[

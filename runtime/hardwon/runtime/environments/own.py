@@ -24,7 +24,7 @@ def open_custom(name: str, game: str | None, params: str) -> Environment:
     except Exception as error:  # importing runs the user's code, which can raise anything
         raise UnknownName(
             f"environment {name!r} cannot be imported from {folder}: {type(error).__name__}: {error}. "
-            "Give MODULE:CLASS of a file in the current folder (world:Pantry for world.py), or of an installed module."
+            "Give MODULE:CLASS of a file in the current folder (world:Corridor for world.py), or of a module."
         ) from error
     options = {key: value for key, value in (("game", game), ("params", params)) if value}
     try:
