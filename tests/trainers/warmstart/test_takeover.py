@@ -1,9 +1,6 @@
 """A run that begins with the policy of another one."""
 
-import hashlib
-import json
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -103,21 +100,10 @@ def test_worlds_of_a_library_and_of_an_earlier_run_count_as_learned(settings, tm
             )  # fmt: skip
 
 
-def test_a_base_at_another_place_is_named_and_other_instructions_are_refused(settings, first, tmp_path, capsys):
+def test_a_base_at_another_place_is_named(settings, first, tmp_path, capsys):
     moved = save_base(tmp_path / "moved")
     begin(settings, first, tmp_path, model={"base": str(moved), "adapter": 2})
     assert f"and that of this run {moved}" in capsys.readouterr().err
-    changed = json.loads((Path(first) / "instructions.json").read_text())
-    changed["texts"]["judge"] = "another"
-    folder = tmp_path / "changed"
-    shutil.copytree(first, folder)
-    (folder / "instructions.json").write_text(json.dumps(changed))
-    manifest = json.loads((folder / "manifest.json").read_text())
-    digest = hashlib.blake2b((folder / "instructions.json").read_bytes(), digest_size=16).hexdigest()
-    manifest["files"]["instructions.json"] = digest
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ConfigError, match="the texts of judge differ"):
-        train({**settings, "warmstart": {"run": str(folder)}}, [f"run.out={tmp_path / 'third'}"])
 
 
 def test_a_missing_run_is_refused_and_so_are_settings_that_nothing_reads(settings, tmp_path):

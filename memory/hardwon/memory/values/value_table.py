@@ -89,8 +89,8 @@ class ValueTable:
 
         Only a step that ends its episode can show such a change; see `changes`.
         """
-        if ends and action:
-            keys = tuple(keys)
+        keys = tuple(keys)
+        if ends and action and keys:
             closest = (self.cell(prefix + key) for key in reversed(keys) if not key.startswith(GUARD_MARK))
             expected = next((cell.mean for cell in closest if cell is not None), value)
             self._changes.add(parse_action(action).template, value, expected, step_id, episode, prefix)

@@ -10,6 +10,7 @@ from tests.runtime.integrations.scripted import call, create_agent, model
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, remember
+from hardwon.runtime.integrations.tool_run import SOURCE
 from hardwon.runtime.loop import holdout
 
 ASKED = "Refund the order."
@@ -26,7 +27,7 @@ def run_middleware(path, monkeypatch):
     chat = model(call("refund", "1", order="A-1"), AIMessage("Done."))
     with ExperienceLibrary.open(path) as library:
         create_agent(chat, [refund], middleware=[ExperienceMiddleware(library)]).invoke({"messages": [("user", ASKED)]})
-    return any("<experience>" in message.text for messages in chat.metadata["seen"] for message in messages)
+    return any(SOURCE in message.text for messages in chat.metadata["seen"] for message in messages)
 
 
 def run_functions(path, monkeypatch):
@@ -37,11 +38,11 @@ def run_functions(path, monkeypatch):
     with ExperienceLibrary.open(path) as library, FunctionEpisode(library, ASKED) as episode:
         hint = episode.hint
         pay_back("A-1")
-    return "<experience>" in hint
+    return SOURCE in hint
 
 
 def run_hooks(path, monkeypatch):
-    return "<experience>" in str(Session(path.parent, monkeypatch, session=uuid4().hex).play(ASKED))
+    return SOURCE in str(Session(path.parent, monkeypatch, session=uuid4().hex).play(ASKED))
 
 
 @pytest.mark.parametrize("run", [run_middleware, run_functions, run_hooks])

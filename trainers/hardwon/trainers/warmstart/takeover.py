@@ -7,7 +7,7 @@ from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.roles.base import load_weights
-from hardwon.trainers.session import Session, check_instructions, read_config
+from hardwon.trainers.session import Session, read_config
 
 POLICY = "policy"
 
@@ -17,11 +17,9 @@ def check_run(config: TrainConfig) -> str:
     assert config.warmstart is not None
     assert config.warmstart.run is not None
     run = Path(config.warmstart.run)
-    checkpoint = find(run)
-    before = read_config(checkpoint)
+    before = read_config(find(run))
     _check_model(config, before, run)
     _check_worlds(config, before, run)
-    check_instructions(before, checkpoint, (POLICY,))
     if before.model.base == config.model.base:
         return ""
     return f"WARNING: the base of {run} is {before.model.base}, and that of this run {config.model.base}; use the same."
