@@ -29,21 +29,27 @@ class TracedLibrary(Protocol):
 
     def items(self, kinds: None = None, *, status: None = None) -> list[Item]:
         """Return all items."""
+        ...
 
     def history(self, item_id: str) -> list[dict[str, Any]]:
         """Return the changes of an item."""
+        ...
 
     def search(self, text: str, k: int = 10) -> list[Hit]:
         """Return items and steps with these words."""
+        ...
 
     def recall(self, state_or_text: Any, *, k: int = 5) -> Recollection:
         """Return what fits a state."""
+        ...
 
     def check(self, state: Any, action: str) -> Verdict:
         """Return the guardrails that forbid an action."""
+        ...
 
     def find_episodes(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return rows of episodes."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +189,10 @@ def _check_recalled(library: TracedLibrary, item: Item, steps: Sequence[Step]) -
     for step in steps:
         if item.id in _list_used(step):
             return Stage("recalled", True, f"it fitted step {step.t}")
-    rank = {step.t: rank for step in steps if (rank := _find_rank(library, item, step))}
+    rank = {step.t: at for step in steps if (at := _find_rank(library, item, step))}
     if rank:
-        t = min(rank, key=lambda t: rank[t])
-        return Stage("recalled", True, f"it fits step {t} now, at rank {rank[t]}")
+        t, best = min(rank.items(), key=lambda pair: pair[1])
+        return Stage("recalled", True, f"it fits step {t} now, at rank {best}")
     if any(ADVICE in (step.why.masked or ()) or item.id in library.recall(step.pre).masked for step in steps):
         return Stage("recalled", False, "it made outcomes worse in this kind of task, so it is left out")
     condition = " Its condition does not hold in any of them" if item.condition else ""
