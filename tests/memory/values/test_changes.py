@@ -10,6 +10,9 @@ DESK = State("a parcel is on the desk", task="send the parcel")
 KEYS = ("*", "send to {1}", "send to {1} | tried 0", "send to {1} | tried 0 | 1:", "send to {1} | tried 0 | 1: | 1: -")
 
 
+TARGETS = ("send to east", "send to north", "send to west")
+
+
 def list_keys(target):
     return (*KEYS, f"send to {target} | tried 0 | 1:")
 
@@ -56,6 +59,24 @@ def test_chance_rare_successes_and_small_falls_are_none(outcomes):
     assert values.find_change() == 0
 
 
+def test_rare_successes_that_stop_are_none():
+    """They end when the agent changes, not the world."""
+    values = ValueTable()
+    for number, value in enumerate([0.0, 0.0, 1.0] * 5 + [0.0] * 80):
+        keys = ("*", "send to {1}", f"send to {{1}} | text {number}")
+        values.add(keys, value, number + 1, action="send to north", bad=not value, episode=number, ends=True)
+    assert values.find_change() == 0
+
+
+def test_failures_of_another_situation_are_none():
+    values = ValueTable()
+    fill(values, [1.0] * 60)
+    keys = ("*", "send to {1}", "send to {1} | tried 0 | 1: locked")
+    for number in range(61, 71):
+        values.add(keys, 0.0, number, action="send to north", bad=True, episode=number, ends=True)
+    assert values.find_change() == 0
+
+
 def test_a_step_that_does_not_end_its_episode_shows_none():
     values = ValueTable()
     fill(values, [1.0] * 60 + [0.0] * 10, ends=False)
@@ -91,7 +112,7 @@ class Post:
         return DESK
 
     def admissible(self, state):
-        return ("send to east", "send to north", "send to west", "wait")
+        return (*TARGETS, "wait")
 
     def step(self, action):
         won = action == ("send to north" if self.begun <= 60 else "send to west")
@@ -128,3 +149,14 @@ def test_guardrails_from_before_a_change_are_retired_until_the_call_fails_again(
         assert library.check(DESK, "send to west").allowed
         library.evolve()
         assert not library.check(DESK, "send to west").allowed
+
+
+def test_a_reward_that_was_certain_is_not_after_a_change(tmp_path):
+    with ExperienceLibrary.open(tmp_path / "library.db") as library:
+        for number in range(40):
+            record(library, number, "send to north", True)
+            library.evolve()  # the words of the text belong to the situation from the 15th episode on
+        assert library.recall(DESK, actions=dict.fromkeys(TARGETS, "")).outcomes["send to north"].certainty > 0
+        for number in range(40, 46):
+            record(library, number, "send to north", False)
+        assert library.recall(DESK, actions=dict.fromkeys(TARGETS, "")).outcomes["send to north"].certainty == 0

@@ -20,6 +20,7 @@ from tests.runtime.integrations.scripted import BOOKS_SEVEN, GUARD, call, calls,
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.runtime import ExperienceMiddleware
+from hardwon.runtime.guidance.base import HintLine, hint_of
 from hardwon.runtime.integrations.tool_run import SOURCE
 from hardwon.runtime.loop import advisor, holdout
 
@@ -55,6 +56,28 @@ def test_a_later_call_is_shown_what_the_call_before_it_was_and_new_lines_below_t
         assert after[: len(before)] == before
     assert {step.why.place for step in last(library).steps} <= {place, "result"}
     assert last(library).steps[0].why.place == place
+
+
+class Growing:
+    """Says one line more at each call."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def propose(self, context):
+        self.calls += 1
+        return hint_of([HintLine(f"line {n}", step_ids=(1,)) for n in range(1, self.calls + 1)])
+
+
+def test_only_new_lines_stand_below_a_result_and_each_step_says_where_it_read(library, desk):
+    ran(library, desk, call("book", table=4), AIMessage("It is taken."))
+    script = (call("book", table=4), call("book", "2", table=8), AIMessage("Done."))
+    *_, told = ran(library, desk, *script, guidance=Growing()).seen
+    texts = [message.text for message in told]
+    assert [text.count("line 1") for text in texts] == [1, 0, 0, 0, 0, 0]
+    assert ["line 2" in text for text in texts] == [False, False, False, True, False, False]
+    assert ["line 3" in text for text in texts] == [False, False, False, False, False, True]
+    assert [step.why.place for step in last(library).steps] == ["message", "result"]
 
 
 def test_experience_may_be_put_into_the_system_message(library, desk):

@@ -15,6 +15,12 @@ from typing import Any
 from hardwon.memory.records import State
 from hardwon.memory.situations.actions import bind, fill, parse_action, put_values
 
+MOST_VALUES = 8
+"""Largest number of values of an argument that are choices."""
+_LETTERS, _FIRST = re.compile(r"[^\W\d_]{1,4}(?=[^\w\s]?\d)"), re.compile(r"\w(?=\w*\W?\d)")
+"""What an id begins with: its letters, else its first sign."""
+_PLAIN_WORD = re.compile(r"[^\W\d_]+(?:[_-][^\W\d_]+){0,3}")
+
 
 def generalise(runs: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """Return the least general patterns that match all runs of one shape.
@@ -120,13 +126,6 @@ def find_choice(uses: Sequence[CallUse], support: int) -> ArgumentChoice | None:
             if len({value for value, *_ in values.values()}) > 1:
                 return ArgumentChoice(name, by, values)
     return None
-
-
-MOST_VALUES = 8
-"""Largest number of values of an argument that are choices."""
-_LETTERS, _FIRST = re.compile(r"[^\W\d_]{1,4}(?=[^\w\s]?\d)"), re.compile(r"\w(?=\w*\W?\d)")
-"""What an id begins with: its letters, else its first sign."""
-_PLAIN_WORD = re.compile(r"[^\W\d_]+(?:[_-][^\W\d_]+){0,3}")
 
 
 def _read_texts(action: str) -> dict[str, str]:

@@ -73,7 +73,7 @@ class NamespaceCache:
         self._values = FiledValues(store, namespace, self._cache_file)
         self._map = WorldMap(store, namespace)
         self._per_world: FiledValues | None = None
-        self._choices: dict[int, tuple[int, int, Choices]] = {}
+        self._choices: dict[int, tuple[int, Choices]] = {}
         self._demonstrations = FiledDemonstrations(store, namespace)
         self._outcomes = ActionOutcomes(store, namespace)
         self._lookahead: dict[int, FiledLookahead] = {}
@@ -397,13 +397,13 @@ class NamespaceCache:
         weight = weight_of(world.won, world.episodes)
         if not weight:
             return estimates
-        successes, since, choices = self._choices.get(number, (0, 0, None))
-        change = self.values.find_change()
+        successes, choices = self._choices.get(number, (0, None))
         # Rereading decodes up to EPISODES episodes, so it waits until the successes have grown by a quarter.
-        if choices is None or world.won >= REREAD * successes or since != change:
-            names = self.worlds.names_of(number)
-            choices = read_choices(self._store, self._namespace, names, self.structural, self.clock.counted, change)
-            self._choices[number] = (world.won, change, choices)
+        if choices is None or world.won >= REREAD * successes:
+            choices = read_choices(
+                self._store, self._namespace, self.worlds.names_of(number), self.structural, self.clock.counted
+            )
+            self._choices[number] = (world.won, choices)
         return choices.blend(estimates, situation, actions, weight) if choices.steps else estimates
 
     @property

@@ -1,14 +1,14 @@
 """Changes of the world: forms of action that stopped to bring what they brought.
 
 A step that ends its episode *fails* if its return is at most half of what such steps of its form brought on average. A
-form that brought more in most episodes has changed when a run of s failures, at least LEAST, has a probability below
-CHANCE after f failures in n episodes before it, by the rule of succession (Laplace 1774):
+form has changed when a run of s failures, at least LEAST, has a probability below CHANCE after f failures in n episodes
+before it, by the rule of succession (Laplace 1774):
 
     (f + 1) / (n + 2) * (f + 2) / (n + 3) * ... * (f + s) / (n + s + 1)
 
 So a form that worked once does not count as one that always works. A failure where the closest description of the step
-failed before does not count: that is another situation. What was filed under the form before the change no
-longer counts. This asks the few forms that end episodes, not each of thousands of keys, so false alarms are rare. Only
+failed before does not count: that is another situation. What was filed under the form before the change no longer
+counts. This asks the few forms that end episodes, not each of thousands of keys, so false alarms are rare. Only
 falls count: the moving means find what improves.
 """
 
@@ -21,8 +21,6 @@ CHANCE = 1e-4
 """Probability of a run of failures below which the form of action has changed."""
 LEAST = 3
 """Least number of failures in a row."""
-MOST = 0.5
-"""Share of the earlier episodes that must have succeeded. Rare successes end when the agent changes, not the world."""
 _ENDS = "^ends "
 _SINCE = "^since "
 
@@ -51,7 +49,7 @@ class FormChanges:
             return
         cell.add(value, step_id, bad=is_low, episode=episode)
         before, worked = cell.episodes - cell.streak, cell.episodes - cell.failed
-        if cell.streak < LEAST or worked <= MOST * before:
+        if cell.streak < LEAST:
             return
         if prod((before - worked + 1 + i) / (before + 2 + i) for i in range(cell.streak)) < CHANCE:
             for changed in (form, ""):

@@ -104,18 +104,16 @@ class Choices:
 
 
 def read_choices(
-    store: Store, namespace: int, worlds: Sequence[int], structural: frozenset[str], counted: str, since: int = 0
+    store: Store, namespace: int, worlds: Sequence[int], structural: frozenset[str], counted: str
 ) -> Choices:
-    """Count the choices in the newest successes of a world, from the episode of a step on."""
+    """Count the choices in the newest successes of a world."""
     marks = ",".join("?" * len(worlds))
     newest = store.rows(
         "SELECT id FROM trajectories AS one JOIN episode_worlds AS placed "
         "ON placed.namespace = one.namespace AND trajectory_id = id "
         f"WHERE one.namespace = ? AND success = 1 {COUNTED_EPISODES[counted]}AND world IN ({marks}) "
-        "AND one.rowid >= coalesce((SELECT own.rowid FROM trajectories AS own JOIN steps "
-        "ON steps.namespace = own.namespace AND trajectory_id = own.id WHERE steps.id = ?), 0) "
         "ORDER BY one.rowid DESC LIMIT ?",
-        (namespace, *worlds, since, EPISODES),
+        (namespace, *worlds, EPISODES),
     )
     choices = Choices()
     episodes = (
