@@ -1,6 +1,6 @@
 """Run a chat model in the agent loop, with hints from earlier episodes at every step.
 
-    pip install '.[chat]'
+    pip install '.[agent]'
     python examples/chat_scripted.py                                   offline, with scripted answers
     HARDWON_MODEL=openai:gpt-5 python examples/chat_scripted.py          with a real model; needs its API key
 

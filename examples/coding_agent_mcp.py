@@ -1,6 +1,6 @@
 """Connect a coding agent to a `hardwon mcp` server: it recalls before the work and records afterwards.
 
-    pip install '.[chat,mcp]'
+    pip install '.[agent]'
     python examples/coding_agent_mcp.py                                offline, with a rule-based model
     HARDWON_MODEL=openai:gpt-5 python examples/coding_agent_mcp.py       with a real model; needs its API key
 

@@ -1,6 +1,6 @@
 """Give a LangGraph app durable long-term memory: `HardwonStore`, in the same file as the experience library.
 
-    pip install '.[chat]'
+    pip install '.[agent]'
     python examples/langgraph_store.py                                 offline; the graph builds the answer
     HARDWON_MODEL=openai:gpt-5 python examples/langgraph_store.py        a model phrases the answer
 

@@ -1,6 +1,6 @@
 """Add experience to an existing agent with one line in `create_agent`.
 
-    pip install '.[chat]'
+    pip install '.[agent]'
     python examples/middleware_agent.py                                offline, with a rule-based model
     HARDWON_MODEL=openai:gpt-5 python examples/middleware_agent.py       with a real model; needs its API key
 

@@ -1,6 +1,6 @@
 """Let an agent learn a text game from its own experience, without a language model.
 
-    pip install '.[textworld]'
+    pip install '.[games]'
     python examples/quickstart.py
 
 In Pecking Order, the player follows the instructions of several instructors in the right order. The agent starts as a

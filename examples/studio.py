@@ -1,6 +1,6 @@
 """Define the graph that `langgraph.json` names, for LangGraph Studio: an agent with tools that learns from its actions.
 
-    pip install '.[chat]' 'langgraph-cli[inmem]'
+    pip install '.[agent]' 'langgraph-cli[inmem]'
     langgraph dev                                    offline, with scripted answers
     HARDWON_MODEL=openai:gpt-5 langgraph dev           with a real model; needs its API key
 

@@ -1,6 +1,6 @@
 """Stop a customer-support agent from repeating a mistake, with a rule that the library learns by itself.
 
-    pip install '.[chat]'
+    pip install '.[agent]'
     python examples/support_agent.py                                   offline, with a stubborn model
     HARDWON_MODEL=openai:gpt-5 python examples/support_agent.py          with a real model; needs its API key
 

@@ -57,7 +57,7 @@ ALL_TESTS_S = 120.0
 PRELOADED = (
     "_hypothesis_pytestplugin", "anyio.pytest_plugin", "schemathesis.pytest.plugin",
     "faiss", "httpx", "hypothesis.strategies", "ijson", "langchain_core.language_models",
-    "langgraph.graph", "numpy", "pydantic", "pytest_timeout", "mmh3", "sklearn.feature_extraction.text", "sqlite_utils",
+    "langgraph.graph", "numpy", "pydantic", "pytest_timeout", "mmh3", "sklearn.feature_extraction.text",
     "xdist.plugin",
 )  # fmt: skip
 """What the tests import beside this project. A worker imports it once; each mutant is tried in a fork."""

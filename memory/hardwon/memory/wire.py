@@ -51,7 +51,7 @@ class Wire:
         try:
             import httpx
         except ImportError as error:
-            raise MissingExtra.of("httpx", "serve") from error
+            raise MissingExtra.of("httpx", "agent") from error
         self.url, self.token = url.rstrip("/"), token
         self._namespace = namespace
         # The time-outs of a socket begin anew with each byte, so a server that sends slowly could hold up a caller.

@@ -51,4 +51,4 @@ if TYPE_CHECKING:
     )
     from .teams.team import Team as Team, TeamResult as TeamResult
 
-__all__, __getattr__, __dir__ = attach_names(__name__)
+__all__, __getattr__, __dir__ = attach_names(__name__, extra="agent")

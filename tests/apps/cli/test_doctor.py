@@ -19,8 +19,9 @@ def test_a_missing_package_names_its_extra(hardwon, monkeypatch):
     known = doctor._find_version
     monkeypatch.setattr(doctor, "_find_version", lambda name: None if name == "minigrid" else known(name))
     printed = " ".join(hardwon("doctor").stdout.split())
-    assert "babyai minigrid not installed: pip install '.[babyai]'" in printed
-    assert "babyai pip install '.[babyai]'" in printed
+    assert "games minigrid not installed: pip install '.[games]'" in printed
+    assert "babyai pip install '.[games]'" in printed
+    assert printed.endswith("Install what is missing: pip install '.[games]'")  # and no other extra
 
 
 def test_every_environment_says_what_to_run_from_a_clone(monkeypatch):
@@ -30,7 +31,8 @@ def test_every_environment_says_what_to_run_from_a_clone(monkeypatch):
     monkeypatch.setattr(doctor, "_find_version", lambda name: None)
     needs = doctor.check_environments(doctor.find_packages())
     assert needs["bfcl"] == "pip install --no-deps bfcl-eval mpmath"
-    assert all(needs[name] == f"pip install '.[{name}]'" for name in needs if name not in ("bfcl", "wiki"))
+    extras = {"textworld": "games", "babyai": "games"}
+    assert all(needs[n] == f"pip install '.[{extras.get(n, n)}]'" for n in needs if n not in ("bfcl", "wiki"))
     assert needs["wiki"] is None  # it needs nothing but hardwon
     monkeypatch.setattr(doctor, "_find_version", lambda name: "1.0")
     needs = doctor.check_environments(doctor.find_packages())

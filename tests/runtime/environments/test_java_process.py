@@ -175,7 +175,7 @@ def test_text_survives_the_way_to_java_and_back():
 def test_a_missing_package_names_the_extra(monkeypatch):
     """The message is the command that installs it."""
     monkeypatch.setitem(sys.modules, "textworld_express.constants", None)
-    with pytest.raises(MissingExtra, match=r"pip install '\.\[textworld\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[games\]'"):
         _java.JavaProcess()
 
 

@@ -27,4 +27,4 @@ if TYPE_CHECKING:
     )
     from .trainer import TrainReport as TrainReport, train as train
 
-__all__, __getattr__, __dir__ = attach_names(__name__)
+__all__, __getattr__, __dir__ = attach_names(__name__, extra="train")

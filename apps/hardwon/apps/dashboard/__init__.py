@@ -27,7 +27,7 @@ def mount(app: "FastAPI") -> None:
     try:
         import nicegui  # noqa: F401
     except ImportError as error:
-        raise MissingExtra.of("nicegui", "serve") from error
+        raise MissingExtra.of("nicegui", "agent") from error
     from nicegui import ui
 
     from . import episode_pages, frame, item_pages, login, map_page, overview_page, run_pages, search_page

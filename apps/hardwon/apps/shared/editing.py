@@ -11,12 +11,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 from hardwon.memory import Item
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, WrongType
 from hardwon.memory.items import check_conditions
 from hardwon.memory.upkeep.text_files import read_text
+from hardwon.memory.validation import check_item
 
 FIELDS = (
     "title", "body", "when_to_use", "when_not_to_use", "condition", "forbids", "granularity", "steps", "verify",
@@ -27,24 +28,19 @@ FIELDS = (
 
 def check_changes(item: Item, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Check changes of an item and convert each value to the type of its field."""
-    from pydantic import TypeAdapter, ValidationError
-
-    hints = get_type_hints(Item)
-    good: dict[str, Any] = {}
-    for name, value in changes.items():
-        if name not in FIELDS:
-            raise ConfigError(f"the field {name!r} of an item cannot be edited; editable fields: {', '.join(FIELDS)}.")
-        try:
-            # Through JSON, so that lists become tuples but a number in quotes is still an error.
-            good[name] = TypeAdapter(hints[name]).validate_json(json.dumps(value), strict=True)
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            raise ConfigError(f"{name} is {json.dumps(value)[:80]}: {reason}.") from error
+    if unknown := [name for name in changes if name not in FIELDS]:
+        raise ConfigError(
+            f"the field {unknown[0]!r} of an item cannot be edited; editable fields: {', '.join(FIELDS)}."
+        )
     try:
-        check_conditions(replace(item, **good))
+        edited = replace(item, **changes)
+        check_item(edited)
+        check_conditions(edited)
+    except WrongType as error:
+        raise ConfigError(str(error)) from error
     except RecursionError as error:
         raise ConfigError("a condition is nested too deeply. Write a flatter one.") from error
-    return good
+    return {name: getattr(edited, name) for name in changes}
 
 
 def parse_fields(text: str, where: str) -> dict[str, Any]:

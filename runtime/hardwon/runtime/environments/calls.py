@@ -8,14 +8,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from typing import Any
-
-from langchain_core.tools import BaseTool
-from pydantic import BaseModel, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from hardwon.memory import State
 from hardwon.runtime.llm.calls import parse_call as parse_call
 from hardwon.runtime.llm.prompts import call_text
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
 
 MAX_DEPTH = 3
 """Maximum depth to which a signature spells out nested objects."""
@@ -58,7 +58,7 @@ def clip(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]} ... ({len(text) - limit} more characters)"
 
 
-def bind_arguments(tool: BaseTool, positional: list[Any], named: dict[str, Any]) -> tuple[dict[str, Any], str]:
+def bind_arguments(tool: "BaseTool", positional: list[Any], named: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Return all arguments by name, and what is wrong with them for this tool; "" if nothing is."""
     schema = get_schema(tool)
     names, required = list(schema.get("properties", {})), schema.get("required", [])
@@ -76,8 +76,10 @@ def bind_arguments(tool: BaseTool, positional: list[Any], named: dict[str, Any])
     return arguments, _validate(tool, arguments)
 
 
-def _validate(tool: BaseTool, arguments: dict[str, Any]) -> str:
+def _validate(tool: "BaseTool", arguments: dict[str, Any]) -> str:
     """Return the first type error of the values according to the tool's schema."""
+    from pydantic import BaseModel, ValidationError
+
     model = tool.tool_call_schema
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         return ""
@@ -90,7 +92,7 @@ def _validate(tool: BaseTool, arguments: dict[str, Any]) -> str:
     return ""
 
 
-def format_tool(tool: BaseTool) -> str:
+def format_tool(tool: "BaseTool") -> str:
     """Return a tool's signature and purpose, with a line per described argument.
 
     For example, `search(city: string, seats: integer = 2): Find a table.`
@@ -130,8 +132,10 @@ def _format_type(schema: Mapping[str, Any], defined: Mapping[str, Any], depth: i
     return " | ".join(kind) if isinstance(kind, list) else str(kind)
 
 
-def get_schema(tool: BaseTool) -> dict[str, Any]:
+def get_schema(tool: "BaseTool") -> dict[str, Any]:
     """Return the JSON schema of the arguments, without those that the runtime injects."""
+    from pydantic import BaseModel
+
     schema = tool.tool_call_schema
     if isinstance(schema, dict):
         return schema

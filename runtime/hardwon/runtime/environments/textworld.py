@@ -4,7 +4,7 @@
     state = environment.reset("train", seed=7)
     state, reward, done, info = environment.step("open door to north")
 
-The games run in one Java process per Python process, which the `textworld` extra installs. Importing this
+The games run in one Java process per Python process, which the `games` extra installs. Importing this
 module starts nothing. The environment has no step limit; the runtime sets one.
 """
 
@@ -96,7 +96,7 @@ class TextWorldExpress:
         Raises:
             UnknownName: The fold does not exist.
             ConfigError: The seed is outside the fold, or the game refuses the parameters.
-            MissingExtra: The `textworld` extra is not installed.
+            MissingExtra: The `games` extra is not installed.
             EnvironmentFailure: Java fails.
         """
         fold = task.strip().lower() or "train"

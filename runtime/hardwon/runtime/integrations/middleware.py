@@ -21,30 +21,25 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from hardwon.memory import ExperienceLibrary, Grade, Trajectory
-from hardwon.memory.errors import ConfigError, LibraryBusy, MissingExtra
-from hardwon.memory.guardrails.outage import is_outage
-from hardwon.memory.learning.extraction import Extractor
-from hardwon.memory.open_runs import ABANDONED
-from hardwon.memory.privacy.deadlines import deadline
-
-try:
-    from langchain.agents.middleware.types import (
-        AgentMiddleware,
-        AgentState,
-        ModelRequest,
-        ModelResponse,
-        PrivateStateAttr,
-    )
-except ModuleNotFoundError as error:
-    raise MissingExtra.of("langchain", "chat") from error
-
+from langchain.agents.middleware.types import (
+    AgentMiddleware,
+    AgentState,
+    ModelRequest,
+    ModelResponse,
+    PrivateStateAttr,
+)
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphDrained, GraphInterrupt, GraphRecursionError
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.runtime import Runtime
 
+from hardwon.memory import ExperienceLibrary, Grade, Trajectory
+from hardwon.memory.errors import ConfigError, LibraryBusy
+from hardwon.memory.guardrails.outage import is_outage
+from hardwon.memory.learning.extraction import Extractor
+from hardwon.memory.open_runs import ABANDONED
+from hardwon.memory.privacy.deadlines import deadline
 from hardwon.runtime.environments.calls import Call, clip
 from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm

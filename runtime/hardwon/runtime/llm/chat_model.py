@@ -56,7 +56,7 @@ def _open_by_name(name: str, defaults: dict[str, Any], timeout_s: float, setting
     try:
         from langchain.chat_models import init_chat_model
     except ImportError as error:
-        raise MissingExtra.of("langchain", "chat") from error
+        raise MissingExtra.of("langchain", "agent") from error
     provider = name.partition(":")[0]
     if provider in ("openai", "azure_openai", "anthropic"):  # their clients would retry and wait on their own
         defaults = {"timeout": timeout_s, "max_retries": 0, **defaults}

@@ -22,6 +22,7 @@ from hardwon.memory import (
     Summary,
     Trajectory,
 )
+from hardwon.memory.errors import require_extra
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Decision
@@ -89,7 +90,8 @@ RECORDS = (
 
 def build_graph(nodes: Any, *, fused: bool, asynchronous: bool, checkpointer: Any = None) -> Any:
     """Return a compiled graph over the nodes, from `begin` to `finish`."""
-    from langgraph.graph import END, START, StateGraph
+    with require_extra("agent"):
+        from langgraph.graph import END, START, StateGraph
 
     graph = cast(Any, StateGraph(EpisodeState))
     graph.add_edge("finish", END)

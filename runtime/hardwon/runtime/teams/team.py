@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, TypedDict, cast
 
 from hardwon.memory import Admission as Admitted, Item, Step, Trajectory
 from hardwon.memory.bank import Bank
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, require_extra
 from hardwon.runtime.agent import Agent, Result
 
 from .reading import ReadingPolicy
@@ -269,7 +269,8 @@ class Team:
 
     def _compile_graph(self) -> Any:
         if self._graph is None:
-            from langgraph.graph import END, START, StateGraph
+            with require_extra("agent"):
+                from langgraph.graph import END, START, StateGraph
 
             graph = cast(Any, StateGraph(_State))
             graph.add_node("aggregate", self._aggregate_answers)

@@ -4,8 +4,6 @@ from collections import Counter
 from sqlite3 import Connection
 from typing import Any
 
-from sqlite_utils import Database
-
 from hardwon.memory.storage.database import Store
 
 LISTED = "IN (SELECT value FROM json_each(?))"
@@ -31,7 +29,7 @@ class RowQueries:
 
     def read_columns(self, table: str) -> dict[str, str]:
         """Return the columns of a table with their types; empty if there is no such table."""
-        return {column.name: column.type for column in Database(self.connection).table(table).columns}
+        return {name: kind for _, name, kind, *_ in self.run(f"PRAGMA table_info({table})")}
 
     def delete(self, table: str, where: str, *parameters: Any, label: str = "") -> None:
         """Delete rows, and count them under the table's name or a label."""

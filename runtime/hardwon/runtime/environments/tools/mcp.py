@@ -64,7 +64,7 @@ class McpTools:
             from mcp import StdioServerParameters
             from mcp.server import MCPServer
         except ModuleNotFoundError as error:
-            raise MissingExtra.of("mcp", "mcp") from error
+            raise MissingExtra.of("mcp", "agent") from error
         if not isinstance(server, str | StdioServerParameters | MCPServer):
             raise ConfigError(f"server is {server!r:.100}; pass StdioServerParameters, a URL, or an MCPServer.")
         self.tools: list[BaseTool] = []
