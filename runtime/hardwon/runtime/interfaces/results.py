@@ -12,6 +12,7 @@ The module needs nothing but the standard library: hooks import it before every 
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -37,6 +38,8 @@ _ERRORS = (
     "errormsg",
     "errordescription",
     "errorcode",
+    "errno",
+    "errcode",
     "traceback",
 )
 """Fields that are empty unless the call failed."""
@@ -50,10 +53,12 @@ _NO_ERROR = frozenset(["", "0", "none", "null", "nil", "no error", "no errors", 
 _CLASSES = ("type", "name", "code", "errortype")
 """Fields with the class of a serialized error, beside its message."""
 _WRAPPERS = (
-    "result", "data", "output", "response", "structuredcontent", "content", "body", "payload", "value", "status",
-    "message", "msg", "text", "detail",
+    "result", "results", "data", "output", "response", "structuredcontent", "content", "body", "payload", "value",
+    "status", "message", "msg", "text", "detail", "header", "meta", "responsemetadata",
 )  # fmt: skip
 """Fields that may hold the result itself."""
+_LABEL = re.compile(r"\s*(?:(?!\w*(?:error|exception|fail))[a-z][\w ]{0,20}: ?(?=[{\[])|```\w{0,10}\n)", re.IGNORECASE)
+"""What may stand before a structured result: a label, or the fence of a block of code."""
 _DEPTH = 6
 """Number of objects within each other that are read."""
 _LONGEST_LITERAL = 20_000
@@ -101,6 +106,8 @@ def _judge_sequence(values: list[Any] | tuple[Any, ...], depth: int) -> str | No
     if values and all(isinstance(part, str) for part in values):
         return _judge("\n".join(values), depth - 1)
     block = values[0] if values else None
+    if values and all(isinstance(part, Mapping) and False in _read_flags(_rename(part)) for part in values):
+        return _find_words(block, depth)  # a batch of which nothing worked
     named = block if isinstance(block, Mapping) else _read_attributes(block)
     return _judge(named["text"], depth - 1) if isinstance(named.get("text"), str) else None
 
@@ -111,12 +118,12 @@ def _judge_fields(value: Mapping[Any, Any], depth: int) -> str | None:
     if "toolcallid" in named:  # a message of LangChain or OpenAI; the status "success" is a default
         return find_failure(named.get("content"), failed=True if named.get("status") == "error" else None)
     metadata = _rename(named["metadata"]) if isinstance(named.get("metadata"), Mapping) else {}
-    flags = [flag for name in _WORKED if (flag := _read_flag(named.get(name))) is not None]
+    flags = _read_flags(named)
     names = (*_EXIT_CODES, *_SHORT_CODES) if {"stdout", "stderr"} & {*named} else _EXIT_CODES
     codes = [code for name in names for of in (named, metadata) if (code := _read_int(of.get(name))) is not None]
     if flags or codes:
         return _describe(value, depth) if False in flags or any(codes) else ""
-    if any(named.get(name) is True for name in _BROKE) or any(
+    if any(named.get(name) is True or str(named.get(name)).lower() == "true" for name in _BROKE) or any(
         _has_error(named[name], name) for name in _ERRORS if name in named
     ):
         return _describe(value, depth)
@@ -131,6 +138,8 @@ def _judge_fields(value: Mapping[Any, Any], depth: int) -> str | None:
     is_marked = named.get("iserror") is False and not isinstance(named.get("content"), list)
     if status is not None or words & _GOOD_WORDS or is_marked:
         return ""
+    if named.get("stderr") and named.get("stdout") == "":
+        return _judge(named["stderr"], depth - 1)
     if named.get("type") == "text":
         return _judge(named.get("text"), depth - 1)
     judged = (_judge(named.get(name), depth - 1) for name in _WRAPPERS if named.get(name) is not None)
@@ -142,6 +151,10 @@ def _is_class_of_error(value: Any) -> bool:
     return (
         isinstance(value, str) and value.isascii() and value.isidentifier() and value.endswith(("Error", "Exception"))
     )
+
+
+def _read_flags(named: Mapping[str, Any]) -> list[bool]:
+    return [flag for name in _WORKED if (flag := _read_flag(named.get(name))) is not None]
 
 
 def _read_flag(value: Any) -> bool | None:
@@ -175,7 +188,7 @@ def _has_error(value: Any, name: str) -> bool:
     if isinstance(value, str):
         return value.strip().lower() not in _NO_ERROR
     if isinstance(value, int) and not isinstance(value, bool):
-        return value != 0 and name in ("error", "errorcode")
+        return value != 0 and name in ("error", "errorcode", "errno", "errcode")
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return isinstance(value, BaseException) or any(part is True or _has_error(part, "error") for part in parts)
 
@@ -212,16 +225,18 @@ def _find_words(value: Any, depth: int) -> str:
 
 def _parse(text: str) -> Any:
     """Return the object or list that a text holds as JSON or as a Python literal, else the text itself."""
-    start = text[:100].lstrip("\ufeff \t\r\n")[:1]
-    if start not in ("{", "[", '"'):
+    label = _LABEL.match(text)
+    inner = text[label.end() :].rstrip().removesuffix("```") if label else text
+    start = inner[:100].lstrip("\ufeff \t\r\n")[:1]
+    if start not in ("{", "[", '"', "("):
         return text
     try:
-        return json.loads(text.lstrip("\ufeff"))
+        return json.loads(inner.lstrip("\ufeff"))
     except (ValueError, RecursionError):
-        if start != "{" or len(text) > _LONGEST_LITERAL:
+        if start not in ("{", "(") or len(inner) > _LONGEST_LITERAL:
             return text
     try:
-        return ast.literal_eval(text.strip())
+        return ast.literal_eval(inner.strip())
     except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
         return text
 
