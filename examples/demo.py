@@ -13,8 +13,6 @@ import sys
 from itertools import accumulate
 from pathlib import Path
 
-from examples.support_agent import compare
-
 HARDWON = Path(sys.executable).with_name("hardwon")
 GAME = """\
 
@@ -70,16 +68,24 @@ def learn_game(out: Path) -> None:
     """Let three agents learn the game, with progress on stderr, and print how many games each arm won."""
     # All three at once, even on two cores: with two jobs, the third agent would leave a core idle.
     options = "--game peckingorder --episodes 100 --eval-every 10,25,50,100 --seed 0 1 2 --jobs 3 --json --out"
-    done = subprocess.run([HARDWON, "run", "textworld", *options.split(), out], stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise SystemExit(done.returncode)  # the command said why
+    command = [str(part) for part in (HARDWON, "run", "textworld", *options.split(), out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as run:
+        try:
+            result, _ = run.communicate()
+        except KeyboardInterrupt:
+            run.wait()  # the terminal interrupts it as well, and it stops its own processes
+            raise
+    if run.returncode:
+        raise SystemExit(run.returncode)  # the command said why
     print()
-    for name, arm in json.loads(done.stdout)["arms"].items():
+    for name, arm in json.loads(result)["arms"].items():
         print(f"  {ARMS[name]:46}{50 * arm['success_rate']:4.0f} of 50 games won")
 
 
 def main() -> None:
     """Show both agents, and say what to do next."""
+    from examples.support_agent import compare  # takes a second, in which Ctrl-C is heard as well
+
     out = Path(sys.argv[1])
     os.environ.pop("HARDWON_MODEL", None)  # the demo needs no key
     print("1. AN AGENT STOPS REPEATING A MISTAKE\n")

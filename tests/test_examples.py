@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -158,11 +159,18 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return runpy.run_path(str(EXAMPLES / "demo.py"))
 
 
+def replace_hardwon(demo: dict[str, Any], monkeypatch: pytest.MonkeyPatch, folder: Path, script: str) -> None:
+    command = folder / "hardwon"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setitem(demo["main"].__globals__, "HARDWON", command)
+
+
 def test_the_demo_shows_both_agents_and_says_what_to_do_next(demo, monkeypatch, tmp_path, capsys):
     """Also the second time. Each command that it names exists; the game itself is played by `make demo` alone."""
     arms = {"random": 0.0, "empty": 0.0, "task": 0.1, "step": 0.96}
     result = json.dumps({"arms": {arm: {"success_rate": rate} for arm, rate in arms.items()}})
-    monkeypatch.setattr(subprocess, "run", lambda *a, **kw: subprocess.CompletedProcess(a, 0, stdout=result))
+    replace_hardwon(demo, monkeypatch, tmp_path, f"echo '{result}'")
     monkeypatch.setattr(sys, "argv", ["demo.py", str(tmp_path / "demo")])
     for _ in range(2):
         demo["main"]()
@@ -178,9 +186,31 @@ def test_the_demo_shows_both_agents_and_says_what_to_do_next(demo, monkeypatch, 
 
 def test_an_error_of_the_game_ends_the_demo(demo, monkeypatch, tmp_path):
     """Such as a folder of an older version: the command has said what to do."""
-    monkeypatch.setattr(subprocess, "run", lambda *a, **kw: subprocess.CompletedProcess(a, 2, stdout=b""))
+    replace_hardwon(demo, monkeypatch, tmp_path, "exit 2")
     with pytest.raises(SystemExit, match="2"):
         demo["learn_game"](tmp_path)
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_ends_the_demo_after_its_command(demo, monkeypatch, tmp_path):
+    """The command is interrupted as well, and needs a moment to stop its own processes."""
+    replace_hardwon(demo, monkeypatch, tmp_path, f"sleep 0.4; touch {tmp_path / 'stopped'}")
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        demo["learn_game"](tmp_path)
+    assert (tmp_path / "stopped").exists()
+
+
+def test_ctrl_c_while_the_demo_starts_is_no_traceback(monkeypatch, tmp_path):
+    """Its imports take a second."""
+    monkeypatch.setattr(sys, "argv", ["demo.py", str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "examples.support_agent", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [SimpleNamespace(find_spec=interrupt)])
+    with pytest.raises(SystemExit, match="The same command continues"):
+        runpy.run_path(str(EXAMPLES / "demo.py"), run_name="__main__")
 
 
 def test_a_langgraph_app_remembers_each_user(run):

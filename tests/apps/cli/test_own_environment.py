@@ -3,12 +3,16 @@
 import json
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from hardwon.apps.experiment import versions
 from hardwon.apps.experiment.seeds import choose_seeds
 from hardwon.memory.errors import ConfigError, UnknownName
-from hardwon.runtime.environments import count_seeds, open_environment
+from hardwon.runtime.environments import count_seeds, describe_environments, open_environment
+
+ROOT = Path(__file__).parents[3]
 
 WORLD = '''
 from hardwon.memory import State
@@ -114,6 +118,25 @@ def test_another_version_is_another_experiment(folder, hardwon, monkeypatch):
     monkeypatch.setattr("hardwon.apps.experiment.versions.version", lambda name: "99.0")
     refused = hardwon(*PLAY, expect=2)
     assert "the version of hardwon was" in refused.stderr
+
+
+def test_a_changed_source_of_hardwon_is_another_experiment(folder, hardwon, monkeypatch):
+    """A clone changes without a new version; what is in the folder was played by other code."""
+    (folder / "memory" / "__pycache__").mkdir(parents=True)
+    module = folder / "memory" / "library.py"
+    module.write_text("1")
+    monkeypatch.setattr("hardwon.apps.experiment.versions._find_folders", lambda: [module.parent])
+    assert hardwon(*PLAY).exit_code == 0
+    (folder / "memory" / "__pycache__" / "library.pyc").write_text("2")
+    assert hardwon(*PLAY).exit_code == 0
+    module.write_text("2")
+    assert "the source of hardwon has changed" in hardwon(*PLAY, expect=2).stderr
+
+
+def test_the_source_of_hardwon_is_all_that_plays_and_learns():
+    folders = versions._find_folders()
+    assert [folder.relative_to(ROOT).parts[0] for folder in folders] == ["memory", "runtime", "apps"]
+    assert set(versions.PACKAGES) <= set(describe_environments())
 
 
 def test_a_run_says_its_cost_first_and_plays_three_agents(folder, hardwon):

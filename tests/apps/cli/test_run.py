@@ -2,16 +2,19 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from hardwon.__main__ import main
 from hardwon.apps.cli.app import app
-from hardwon.apps.experiment import ExperimentPlan, interval, run_plan, summarise, training_order
+from hardwon.apps.experiment import ExperimentPlan, interval, run_plan, runner, summarise, training_order
 from hardwon.apps.experiment.seeds import parse_checkpoints, parse_seeds
 from hardwon.apps.render.plot import draw_curve
 from hardwon.memory import ExperienceLibrary
@@ -154,6 +157,23 @@ def test_an_interrupted_run_goes_on_and_ends_as_if_it_had_not_been(tmp_path):
     rows.write_bytes(rows.read_bytes()[:-130])
     again = run_plan(cut, tmp_path / "b")
     assert outcomes(again) == outcomes(whole)
+
+
+def test_processes_of_a_run_leave_ctrl_c_to_it():
+    """From their first moment: importing takes seconds, and each would print a traceback."""
+    code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    with runner._without_interrupts():
+        process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "True\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_at_the_start_of_a_command_is_no_traceback(monkeypatch):
+    monkeypatch.setattr("hardwon.apps.cli.app.main", lambda: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
+    assert project["scripts"]["hardwon"] == f"{main.__module__}:{main.__name__}"
 
 
 def test_a_second_experiment_learns_into_the_same_library(tmp_path):

@@ -92,7 +92,7 @@ def _describe_difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> s
             is_version = name == "hardwon" or "." in str(new.get(name))
             if is_version:
                 return f"the version of {name} was {old.get(name, 'unknown')} and is {new.get(name)}"
-            return f"{name} has changed" if name in old else f"it does not say with which version of {name} it ran"
+            return f"{name} has changed" if name in old else f"it does not say which {name.removeprefix('the ')} it had"
     return ""
 
 

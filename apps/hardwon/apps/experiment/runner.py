@@ -9,9 +9,11 @@ import multiprocessing
 import os
 import random
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -107,9 +109,10 @@ def _run_in_processes(
     queue = context.Queue()
     pool = ProcessPoolExecutor(workers, context, initializer=_join_pool, initargs=(queue,))
     try:
-        running: set[Future[None]] = {
-            pool.submit(_run_seed_in_pool, plan, seed, finished_keys, before.get(seed, 0)) for seed in plan.seeds
-        }
+        with _without_interrupts():
+            running: set[Future[None]] = {
+                pool.submit(_run_seed_in_pool, plan, seed, finished_keys, before.get(seed, 0)) for seed in plan.seeds
+            }
         while running:
             # Only the parent writes episodes.jsonl, so rows of several workers cannot interleave.
             finished, running = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
@@ -129,14 +132,26 @@ def _run_in_processes(
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Start processes that leave Ctrl-C to this one from their first moment, in which they import modules."""
+    if threading.current_thread() is not threading.main_thread():  # only that one sets handlers
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 _queue: Any = None
 
 
 def _join_pool(queue: Any) -> None:
-    """Initialize a worker process, which leaves Ctrl-C to its parent."""
+    """Initialize a worker process."""
     global _queue
     _queue = queue
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _run_seed_in_pool(plan: ExperimentPlan, seed: int, finished: frozenset[Any], before: int) -> None:

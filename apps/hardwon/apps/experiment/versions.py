@@ -6,10 +6,9 @@ An experiment whose folder was made with other ones is another experiment, altho
 import ast
 import hashlib
 import importlib.util
-import re
 import sys
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,13 @@ from .folder import PLAN
 if TYPE_CHECKING:
     from .plan import ExperimentPlan
 
+PACKAGES = {
+    "textworld": "textworld-express",
+    **{name: name for name in ("alfworld", "scienceworld", "miniwob")},
+    "babyai": "minigrid",
+    "bfcl": "bfcl-eval",
+}
+"""The package whose version decides what a built-in environment does."""
 _LONGEST_PATH = 200
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, which have a version and need no digest."""
@@ -30,10 +36,24 @@ def read_versions(plan: "ExperimentPlan") -> dict[str, str]:
 
     The environment must have been opened, so that its modules are imported.
     """
-    module, has_class, _ = plan.environment.strip().partition(":")
-    own = {f"the source of {plan.environment.strip()}": _describe_module(module)} if has_class else {}
+    name = plan.environment.strip()
+    module, has_class, _ = name.partition(":")
+    package = PACKAGES.get(name.lower())
+    world = {f"the source of {name}": _describe_module(module)} if has_class else {}
+    world |= {package: _find_version(package)} if package else {}
     files = {str(path): _digest(path) for path in _find_files(plan)}
-    return {"hardwon": version("hardwon"), **(own or _find_packages(plan.environment)), **files}
+    return {"hardwon": version("hardwon"), "the source of hardwon": _digest_modules(_find_folders()), **world, **files}
+
+
+def _find_folders() -> list[Path]:
+    """Return the folders of hardwon's modules that play and learn; a change of the others changes no result."""
+    names = ("hardwon.memory", "hardwon.runtime", "hardwon.apps.experiment")
+    return [Path(sys.modules[name].__file__ or "").parent for name in names]
+
+
+def _digest_modules(folders: Iterable[Path]) -> str:
+    modules = ((path, folder) for folder in folders for path in sorted(folder.rglob("*.py")))
+    return _combine(f"{folder.name} {path.relative_to(folder)} {_digest(path)}" for path, folder in modules)
 
 
 def _describe_module(name: str) -> str:
@@ -80,14 +100,6 @@ def _find_data(words: str, folders: set[Path]) -> dict[str, Path]:
         return {}
     paths = [folder / words for folder in folders if (folder / words).exists() and folder in (folder / words).parents]
     return {str(path): path for path in paths if ".." not in path.parts and not next(path.rglob(PLAN), None)}
-
-
-def _find_packages(environment: str) -> dict[str, str]:
-    """Return the versions of the packages that the extra of a built-in environment installs."""
-    extra = re.compile(rf"extra == ['\"]{re.escape(environment.strip().lower())}['\"]")
-    lines = [line for line in requires("hardwon") or () if extra.search(line)]
-    names = (re.match(r"[\w.-]+", line) for line in lines)
-    return {name[0]: _find_version(name[0]) for name in names if name}
 
 
 def _find_version(distribution: str) -> str:
