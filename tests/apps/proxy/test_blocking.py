@@ -232,6 +232,23 @@ def test_whole_answers_are_ruled_on_too(proxied, upstream, library):
         assert "unreadable_call" in got.text or len(upstream.requests) == 2, value
 
 
+@pytest.mark.parametrize(
+    ("form", "kind"), [("stream", "Text/Event-Stream; Charset=UTF-8"), ("whole", "application/json")]
+)
+def test_spellings_of_the_type_and_a_byte_order_mark_are_read(proxied, upstream, library, form, kind):
+    forbid(library)
+    message = {"index": 0, "message": {"content": None, "tool_calls": [part(BAD, id="a")]}}
+    whole = b"\xef\xbb\xbf" + json.dumps({"choices": [message]}).encode()
+    data = chat_stream([part(BAD, index=0, id="a")]) if form == "stream" else whole
+    upstream.answer = lambda body: (
+        Response(data, headers={"content-type": kind}) if len(upstream.requests) == 1 else "It cannot be done."
+    )
+    body = {**CHAT, "stream": form == "stream"}
+    got = httpx.post(f"{proxied(mode='block').base_url}chat/completions", json=body)
+    assert (got.status_code, len(upstream.requests)) == (200, 2)
+    assert b"last" not in got.content
+
+
 def test_a_model_with_ever_new_forbidden_calls_is_ended(proxied, upstream, library):
     """Each is another call, so none of them is refused three times."""
     forbid(library, *(f"refund(order={number})" for number in range(1, 10)))

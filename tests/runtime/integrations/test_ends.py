@@ -19,12 +19,12 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
-from langgraph.errors import GraphRecursionError
+from langgraph.errors import GraphRecursionError, NodeCancelledError
 from langgraph.types import Command
 from tests import warm
 from tests.runtime.integrations.scripted import call, create_agent, last, model
 
-from hardwon.memory import ExperienceLibrary, Reasons
+from hardwon.memory import ExperienceLibrary, Failure, Reasons
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, remember
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.middleware_run import GRAPHS
@@ -186,7 +186,7 @@ def test_a_run_that_does_not_end_by_itself_is_an_episode_and_no_success(library,
     assert (episode.success, episode.ending) == outcome
     assert episode.task == "Book a table."
     assert episode.steps
-    assert all(step.diagnosis.success for step in episode.steps)
+    assert {step.diagnosis.failure for step in episode.steps} <= {Failure.NONE, Failure.UNAVAILABLE}
 
 
 def test_of_twenty_runs_of_which_ten_loop_all_are_recorded_and_ten_as_successes(library, desk):
@@ -377,6 +377,56 @@ def test_an_episode_of_functions_that_is_cut_off_tells_no_outcome(library, error
     with pytest.raises(error):
         book()
     assert (last(library).success, last(library).ending) == (None, error.__name__)
+
+
+def cut_in_a_tool(library, error):
+    @tool
+    def book(table: int) -> str:
+        """Book a table."""
+        raise error
+
+    create_agent(Looping(messages=iter(())), [book], middleware=[ExperienceMiddleware(library)]).invoke(REQUEST)
+
+
+def cut_in_an_awaited_tool(library, error):
+    @tool
+    async def book(table: int) -> str:
+        """Book a table."""
+        raise error
+
+    agent = create_agent(Looping(messages=iter(())), [book], middleware=[ExperienceMiddleware(library)])
+    asyncio.run(agent.ainvoke(REQUEST))
+
+
+def cut_in_a_function(library, error):
+    @remember
+    def book(table: int) -> str:
+        raise error
+
+    with FunctionEpisode(library, "Book a table."):
+        book(7)
+
+
+def cut_in_an_awaited_function(library, error):
+    @remember
+    async def book(table: int) -> str:
+        raise error
+
+    async def run():
+        async with FunctionEpisode(library, "Book a table."):
+            await book(7)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("run", [cut_in_a_tool, cut_in_an_awaited_tool, cut_in_a_function, cut_in_an_awaited_function])
+def test_a_first_call_that_is_cut_off_is_a_step_that_shows_nothing(library, run, error):
+    with pytest.raises((error, NodeCancelledError)):
+        run(library, error)
+    episode = last(library)
+    assert episode.success is None
+    assert [step.diagnosis.failure for step in episode.steps] == [Failure.UNAVAILABLE]
 
 
 def test_chains_of_a_process_without_a_middleware_are_not_followed(library, monkeypatch):

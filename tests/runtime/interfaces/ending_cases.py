@@ -23,7 +23,7 @@ LIMITS = [
     "Agent stopped due to iteration limit or time limit.", "Maximum number of turns 10 reached.", "Reached max steps.",
     "Max iterations of 20 reached! Partial answer: 4", "Error: Reached max turns (5)", "Max turns (10) exceeded",
     "Tool call limit exceeded. Do not call 'act' again.", "I have run out of steps.", "Stopped after 9 iterations.",
-    "Request was aborted.",
+    "Request was aborted.", "I have used up my budget for this task.", "I was not able to finish: see page 2.",
 ]  # fmt: skip
 """Answers that a framework writes in the place of the model."""
 
@@ -61,6 +61,7 @@ COMPLETED_MESSAGES = [
     {"content": "Done.", "refusal": None, "status": "completed", "response_metadata": {"finish_reason": "stop"}},
     {"content": "The call limit was not reached, and nothing failed."},
     {"content": "The maximum number of steps is now 5, and the API error is gone."},
+    {"content": "I did finish it, and used up all the paint."},
     {"content": "The delivery time exceeded expectations."},
     {"content": [{"type": "thinking", "thinking": "Where is it?"}, {"type": "text", "text": "Done."}]},
     {"content": [{"type": "text", "text": "Done."}]},

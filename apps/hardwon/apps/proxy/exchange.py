@@ -94,7 +94,7 @@ class Exchange:
     async def answer(self) -> Response:
         """Return the response for the client."""
         response = await self.send()
-        kind = response.headers.get("content-type", "")
+        kind = response.headers.get("content-type", "").lower()
         if self._turn is None or not response.is_success:
             self.cancel()
             source = relay(response)

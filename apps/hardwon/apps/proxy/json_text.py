@@ -27,7 +27,7 @@ def load(data: bytes) -> Any:
         ValueError: It is no JSON in UTF-8, or nested too deeply.
     """
     try:
-        text = data.decode("utf-8", "surrogatepass").strip(" \t\n\r")
+        text = data.decode("utf-8", "surrogatepass").removeprefix("\ufeff").strip(" \t\n\r")
         value, end = _DECODER.raw_decode(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error

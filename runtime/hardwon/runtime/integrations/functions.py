@@ -238,7 +238,7 @@ def remember(
             end = recorder.begin(args, kwargs)
             try:
                 result = await function(*args, **kwargs)
-            except Exception as error:
+            except BaseException as error:
                 end(None, error)
                 raise
             end(result, None)
@@ -251,7 +251,7 @@ def remember(
         end = recorder.begin(args, kwargs)
         try:
             result = function(*args, **kwargs)
-        except Exception as error:
+        except BaseException as error:
             end(None, error)
             raise
         end(result, None)
@@ -271,7 +271,7 @@ class _Recorder:
         self._skip = skip | ({first} if first in ("self", "cls") else set())
         self._count = 0
 
-    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any, Exception | None], None]:
+    def begin(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[Any, BaseException | None], None]:
         """Check a call, and return the function to call with its result or its exception."""
         episode = _current.get()
         arguments = None if episode is None else _try("reading arguments", lambda: self._bind(args, kwargs))
@@ -281,17 +281,24 @@ class _Recorder:
         call_id = f"{self._name}-{id(self)}-{self._count}"
         episode._rule_on(self._name, arguments, call_id)
 
-        def end(result: Any, error: Exception | None) -> None:
+        def end(result: Any, error: BaseException | None) -> None:
             _try("recording a call", lambda: self._end(episode, arguments, call_id, result, error))
 
         return end
 
     def _end(
-        self, episode: FunctionEpisode, arguments: Mapping[str, Any], call_id: str, result: Any, error: Exception | None
+        self,
+        episode: FunctionEpisode,
+        arguments: Mapping[str, Any],
+        call_id: str,
+        result: Any,
+        error: BaseException | None,
     ) -> None:
         if error is not None:
             text = clip(f"{type(error).__name__}: {error}", SHOWN_CHARS)
-            episode._add(Call(self._name, arguments, f"error: {text}", text), call_id, is_outage(error))
+            # A call that was cut off shows nothing about it.
+            outage = not isinstance(error, Exception) or is_outage(error)
+            episode._add(Call(self._name, arguments, f"error: {text}", text), call_id, outage)
             return
         text = clip("" if result is None else extract_text(to_plain(result)), SHOWN_CHARS)
         has_failed = None if self._failed is None else bool(self._failed(result))

@@ -243,7 +243,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             answer = handler(request)
         except GraphBubbleUp:  # an interrupt or a jump in the graph is control flow, not a failure of the tool
             raise
-        except Exception as error:
+        except BaseException as error:
             self._record_error(request, error)
             raise
         self._run_safely(lambda: self._record_answer(request, answer))
@@ -261,6 +261,9 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             raise
         except Exception as error:
             await asyncio.to_thread(self._record_error, request, error)
+            raise
+        except BaseException as error:  # a cancelled task waits for nothing more
+            self._record_error(request, error)
             raise
         await asyncio.to_thread(self._run_safely, lambda: self._record_answer(request, answer))
         return answer
@@ -459,12 +462,12 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         if ruling is not None and ruling.warned and message is not None:
             message.content = append_warning(message.content, format_warning(ruling.verdict))
 
-    def _record_error(self, request: ToolCallRequest, error: Exception) -> None:
-        """Record a tool's exception as a step; it may end the run."""
-        text = clip(f"{type(error).__name__}: {error}", SHOWN_CHARS)
-        self._run_safely(lambda: self._add_step(request, f"error: {text}", text, outage=is_outage(error)))
+    def _record_error(self, request: ToolCallRequest, error: BaseException) -> None:
+        """Record a tool's exception as a step; it may end the run. A call that was cut off shows nothing about it."""
+        text, is_cut = clip(f"{type(error).__name__}: {error}", SHOWN_CHARS), not isinstance(error, Exception)
+        self._run_safely(lambda: self._add_step(request, f"error: {text}", text, outage=is_cut or is_outage(error)))
         if (run := self._get_open(request.state.get("hardwon_episode") or "")) is not None:
-            run.has_raised = True
+            run.has_raised = not is_cut
 
     def _add_step(self, request: ToolCallRequest, result: str, error: str, *, outage: bool = False) -> Ruling | None:
         run = self._find_run(request.state, request.runtime)

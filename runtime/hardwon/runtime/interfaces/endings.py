@@ -38,14 +38,15 @@ _SILENT = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
 _CALLS = ("tool_use", "tool_call", "function_call")
 _INTERRUPTS = re.compile(
     r"\A\W*(?:\w+\.)*"
-    r"(?:GraphInterrupt|NodeInterrupt|CancelledError|KeyboardInterrupt|GeneratorExit|SystemExit)\b"
+    r"(?:GraphInterrupt|NodeInterrupt|(?:Node)?CancelledError|KeyboardInterrupt|GeneratorExit|SystemExit)\b"
 )
 """An error by which a framework stops a run that is to go on, or that somebody stopped."""
 _UNITS = r"(?:steps?|turns?|iterations?|rounds?|(?:tool |model )?calls?|recursions?|tokens?|attempts?|budget|time)"
 _LIMIT = re.compile(
     r"\W*(?:error: )?"
     r"(?:(?:the |this |your )?(?:agent|run|task|execution)\W+(?:has |was )?|i(?:\W+have|'ve)? |we (?:have )?)?(?:"
-    r"(?:reached|exceeded|hit|r[au]n out of) (?:(?:the|its|my|our) )?"
+    r"(?:was |am )?(?:not able|unable) to finish\b|(?:could|can|did)(?: ?not|n['’]t) finish\b|"
+    r"(?:reached|exceeded|hit|used up|r[au]n out of) (?:(?:the|its|my|our) )?"
     rf"(?:(?:max\w*|limit)\b[^.!?\n]{{0,20}}?\b)?{_UNITS}\b|"
     rf"(?:reached|exceeded|hit) (?:the |its |my )?{_UNITS} limit|"
     rf"(?:max(?:imum)?(?: number of)? |'[^']{{1,200}}' |\w+ )?{_UNITS} ?(?:limits? |budget )?(?:of \d+ |\(?\d+\)? )?"
