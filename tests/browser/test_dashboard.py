@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 PAGES = [
     *("/", "/?axis=time", "/search?text=apple", "/items", "/items?text=apple&how=hybrid"),
-    *("/map", "/episodes", "/runs", "/runs/coin"),
+    *("/episodes", "/episodes?ended=failed&text=apple", "/runs", "/runs/coin"),
 ]
 
 
@@ -290,3 +290,31 @@ def test_token_opens_it_and_a_reader_gets_no_buttons(chromium, folder, serve, id
     page.wait_for_selector("main h1 >> text=do not")
     assert page.get_by_role("button", name="Retire").count() == 0
     page.context.close()
+
+
+def test_a_person_finds_a_lesson_its_evidence_and_why_it_was_told_and_switches_it_off(visit, folder):
+    """The five things that people do here, by what they see on the page."""
+    page = visit("/items")
+    page.fill("main input[name=text]", "raw potato")
+    page.click("main button:has-text('Find')")
+    page.click("main td a:has-text('raw potato')")  # 1: find a lesson
+    page.wait_for_selector("h2:has-text('Why it exists')")  # 2: see its evidence
+    ref = page.url.rpartition("/")[2]
+    page.click("header a:has-text('Episodes')")
+    page.select_option("select[name=ended]", "failed")
+    page.select_option("select[name=played]", "retrieved")
+    page.click("main button:has-text('Find')")  # 3: filter episodes
+    page.wait_for_selector("main td .bad")
+    assert page.locator("main td .good").count() == 0
+    page.click("main td a >> nth=0")
+    page.wait_for_selector("h2:has-text('Why was it told this')")
+    page.fill("main input[name=about]", ref)
+    page.click("main button:has-text('Ask')")  # 4: why was I told this
+    page.wait_for_selector("main table >> text=stage")
+    page.goto(f"/items/{ref}")
+    page.get_by_role("button", name="Retire").click()
+    page.get_by_label("Reason, kept in the history").fill("no potatoes any more")
+    page.get_by_role("button", name="Retire this item").click()  # 5: switch it off
+    page.get_by_text("why: no potatoes any more").wait_for()
+    page.get_by_role("button", name="Undo").click()
+    page.locator(".badge", has_text="active").wait_for()

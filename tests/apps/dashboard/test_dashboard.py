@@ -3,13 +3,11 @@
 import asyncio
 import json
 import re
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -23,9 +21,8 @@ from hardwon.apps.dashboard import (
     item_pages,
     lessons,
     login,
-    map_page,
     overview_page,
-    places,
+    run_pages,
     search_page,
 )  # fmt: skip
 from hardwon.apps.dashboard.item_pages import _render_evidence
@@ -94,25 +91,12 @@ def test_curve_of_any_length_ends_at_its_end(n):
     assert points[-1:] == ([n] if n else [])
 
 
-def test_plane_keeps_what_differs_most():
-    """Points on a line stay in their order, all alike lie on one place."""
-    placed = places.project([[0.0, 0, 1], [1.0, 0, 1], [4.0, 0, 1]])
-    xs = [x for x, _ in placed]
-    assert xs in (sorted(xs), sorted(xs, reverse=True))
-    assert all(abs(y) < 1e-6 for _, y in placed)
-    assert places.project([[1.0, 2.0]]) == [(0.0, 0.0)]
-    assert places.project([]) == []
-
-
-def test_overview_and_map_of_a_learnt_library(learnt):
+def test_overview_of_a_learnt_library(learnt):
     with ExperienceLibrary.open(learnt, read_only=True) as library:
         told = figures.overview(library)
         assert told["episodes"] == library.stats()["episodes"]
         assert told["steps"] == library.stats()["steps"]
         assert figures.latency(library)["n"] > 0
-        assert [row["signature"] for row in figures.situations(library)[0]] == [
-            row["signature"] for row in library.clusters()
-        ]
 
 
 def test_tests_of_the_run_are_found_beside_its_library(own):
@@ -193,7 +177,7 @@ def test_a_lesson_is_a_sentence_with_an_example_and_no_card_is_empty(tmp_path):
     assert nothing.count("<h2>") == page.count("<h2>") == 1
     assert "No lesson yet" in nothing
     assert "Look first. It worked 9 times." in page
-    assert "Example: a room with a chest" in page
+    assert "Example: <code>wait</code> in: a room with a chest" in page
 
 
 def test_lessons_are_sorted_by_what_they_are_worth(tmp_path):
@@ -251,23 +235,6 @@ def test_the_server_writes_the_theme_into_the_page(theme, expected):
     assert "--ground: #0d1117" in frame.build_style("dark").partition("@media (prefers-color-scheme: dark)")[2]
 
 
-def test_map_spreads_states_and_keeps_equal_ones_together():
-    """Two tight groups and one far point: the groups keep room, with t-SNE and without scikit-learn."""
-    luck = np.random.default_rng(0)
-    near = luck.normal(scale=0.01, size=(40, 16))
-    vectors = [*near, *(luck.normal(scale=0.01, size=(40, 16)) + 1.0), np.full(16, 50.0), near[0]]
-    for is_there in (True, False):
-        with pytest.MonkeyPatch.context() as patch:
-            if not is_there:
-                patch.setitem(sys.modules, "sklearn.manifold", None)
-            placed = np.array(places.project(vectors))
-            assert places.project(vectors) == [tuple(point) for point in placed.tolist()]
-        assert tuple(placed[-1]) == tuple(placed[0])
-        across = np.ptp(placed, axis=0)
-        assert (np.ptp(placed[:40], axis=0) > across / 6).any()
-        assert len(np.unique(placed.round(3), axis=0)) > 70
-
-
 def test_the_choice_of_colors_is_a_strict_cookie_and_leads_to_this_server_alone(tmp_path):
     api = FastAPI()
     login.add(api, Tokens(tmp_path / "tokens"))
@@ -297,14 +264,6 @@ def test_ids_are_links_and_actions_are_code():
     assert '<a href="/x/items/gu-0123456789ab">' in told
 
 
-@given(st.text())
-def test_tooltip_cannot_be_markup(text):
-    """ECharts takes it for HTML, and braces for a template."""
-    row = {"steps": 1, "episodes": 1, "example": text}
-    told = charts._format_tooltip(row).replace("<br>", "")
-    assert not set("<>{}") & set(told)
-
-
 @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example", "javascript:alert(1)", "/\\evil", ""])
 def test_login_leads_to_this_server_alone(path):
     assert _restrict_path(path) == "/"
@@ -327,7 +286,7 @@ def test_arm_that_learns_nothing_is_drawn_to_the_end():
         return {"phase": "test", "arm": arm, "trained": trained, "success": success, "steps": 5}
 
     told = experiment([row("empty", 0, False), row("step", 0, False), row("step", 10, True)])
-    curves = told["Success on unseen tasks"]
+    curves = told["Share of unseen tasks that were solved"]
     assert curves == {"with an empty memory": [[0, 0.0], [10, 0.0]], "memory, every step": [[0, 0.0], [10, 1.0]]}
 
 
@@ -432,13 +391,9 @@ def test_ids_made_at_the_same_time_are_told_apart():
     assert shorten("own-name") == "own-name"
 
 
-def test_a_count_begins_at_zero_and_a_flat_map_stands_in_the_middle():
+def test_a_count_begins_at_zero():
     axis = charts.lines({"lessons": [(1, 1), (40, 1)]}, x="episodes", y="lessons", is_count=True)["yAxis"]
     assert (axis["min"], axis["minInterval"]) == (0, 1)
-    row = {"signature": "s", "steps": 1, "mean_return": 0.5, "states": 1, "y": 0.0, "example": "A room.", "episodes": 1}
-    flat = [{**row, "x": x} for x in (0.0, 1.0)]
-    assert charts.situations(flat)["yAxis"] | {"show": True} == {"show": True, "scale": True, "min": -1.0, "max": 1.0}
-    assert "min" not in charts.situations([*flat, {**row, "x": 0.0, "y": 1.0}])["yAxis"]
 
 
 def test_numbers_of_things_agree_with_their_noun():
@@ -479,21 +434,64 @@ def test_a_page_that_a_damaged_row_breaks_is_an_error_page():
 @pytest.mark.parametrize(
     ("success", "ending", "words"),
     [
-        (True, "success", "succeeded, score 1.00"),
-        (False, "failed", "failed, score 1.00"),
-        (False, "task_lost", "failed: the task was lost, score 1.00"),
-        (None, "excluded", "excluded, score 1.00"),
+        (True, "success", "succeeded"),
+        (False, "failed", "failed"),
+        (False, "task_lost", "failed: the task was lost"),
+        (None, "excluded", "excluded"),
     ],
 )
 def test_the_end_of_an_episode_is_named_once_and_in_words(success, ending, words):
-    assert episode_pages._describe_end({"success": success, "ending": ending, "score": 1.0}) == words
+    assert episode_pages.describe_end({"success": success, "ending": ending}) == words
 
 
 def test_pages_of_an_empty_library_lead_to_the_line_that_connects_an_agent():
     def link(path, **query):
         return path
 
-    assert "The overview has the line" in map_page._render_list([], link)
     assert "The overview has the line" in episode_pages._render_list([], link)
-    assert "The overview has the line" in item_pages._render_list([], [], link, is_filtered=False)
-    assert "No lesson matches" in item_pages._render_list([], [], link, is_filtered=True)
+    assert "No episode matches" in episode_pages._render_list([], link, is_filtered=True)
+    assert "The overview has the line" in item_pages._render_list([], [], [], link, is_filtered=False)
+    assert "No lesson matches" in item_pages._render_list([], [], [], link, is_filtered=True)
+
+
+@pytest.mark.parametrize(
+    ("query", "is_wanted"),
+    [
+        ({}, True),
+        ({"text": "ORDER refund"}, True),
+        ({"text": "refund parcel"}, False),
+        ({"ended": "failed"}, True),
+        ({"ended": "excluded"}, False),
+        ({"played": "control"}, True),
+        ({"played": "retrieved", "ended": "failed"}, False),
+    ],
+)
+def test_episodes_are_filtered_by_task_outcome_and_arm(query, is_wanted):
+    row = {"task": "Refund the last order.", "success": 0, "arm": "control"}
+    assert episode_pages._is_wanted(row, {"text": "", "ended": "", "played": "", **query}) is is_wanted
+
+
+def test_a_list_of_runs_shows_what_came_out(tmp_path):
+    arms = {"empty": {"success_rate": 0.1}, "step": {"success_rate": 0.96}}
+    run = {"kind": "run", "lines": 3}
+    assert run_pages._describe_result(tmp_path, run) == "no result yet, 3 lines"
+    (tmp_path / "result.json").write_text(json.dumps({"arms": arms}))
+    assert run_pages._describe_result(tmp_path, run) == "with an empty memory: 10%; memory, every step: 96%"
+    lines = [{"iteration": n, "kind": "train", "loss": 1 / (n + 1), "reward": n / 4} for n in range(3)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"itera')
+    assert run_pages._describe_result(tmp_path, {**run, "kind": "train"}) == "iteration 2: reward 0.5, loss 0.333"
+
+
+def test_the_gain_is_a_sentence_of_the_tests_if_there_are_some():
+    arms = [{"arm": "empty", "success_rate": 0.1}, {"arm": "step", "success_rate": 0.96}]
+    sentence = overview_page._describe_gain({"tested": arms, "advice": "not measured yet"})
+    assert "solves 96% when it asks this library at every step, and 10% with an empty one" in sentence
+    assert overview_page._describe_gain({"tested": [], "advice": "not measured yet"}) == "Advice: not measured yet."
+
+
+def test_a_lesson_has_an_example_of_what_was_done_and_where(learnt):
+    with ExperienceLibrary.open(learnt, read_only=True) as library:
+        (step, *_) = library.trajectory(library.trajectories(limit=1)[0]["id"]).steps
+        examples = lessons.find_examples(library, [step.id, None, 10**9])
+    assert examples[0].startswith(f"`{step.action}` in: {step.pre.observation[:20]}")
+    assert examples[1:] == ["", ""]

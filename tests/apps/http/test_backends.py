@@ -32,8 +32,8 @@ BACKENDS = ("memory", "postgres", "http")
 LACKS: dict[str, set[str]] = {
     "http": {
         "changes", "count_rating", "count_tiers", "deciding_episodes", "digest", "look_ahead", "forget", "gate",
-        "has_episode", "index", "item_figures", "newest_change", "open_values", "repair", "restore", "sample_states",
-        "select_steps", "standing", "state_figures",
+        "has_episode", "index", "item_figures", "newest_change", "open_values", "repair", "restore",
+        "select_steps", "standing",
     },
 }  # fmt: skip
 """What a backend does not have: such a call raises an error of hardwon that says so."""

@@ -58,26 +58,9 @@ def test_changes_are_read_from_a_position_on(two, path, episode):
         assert [change.ref for change in two.changes(changes[-1].seq)] == [ref]
 
 
-def test_states_of_a_map_have_their_steps(two):
-    (row, *_) = two.clusters()
-    ids = two.sample_states(row["signature"], 100)
-    states = two.state_figures([*ids, 10**9])
-    assert [state.id for state in states] == ids
-    assert len(ids) == row["states"]
-    assert sum(state.steps for state in states) == row["steps"]
-    two.index()
-    assert all(state.vector is not None for state in two.state_figures(ids))
-
-
 def test_a_file_is_queried_as_a_whole(two, path):
     assert file_queries.list_namespaces(path) == ["default", "other"]
     assert file_queries.count_episodes(path) == {"default": 2, "other": 1}
-
-
-def test_states_of_another_namespace_are_not_returned(two, path):
-    ids = [ref for row in two.clusters() for ref in two.sample_states(row["signature"], 100)]
-    with ExperienceLibrary.open(path, namespace="other") as other:
-        assert other.state_figures(ids) == []
 
 
 def test_a_library_in_memory_has_figures_too(episode):

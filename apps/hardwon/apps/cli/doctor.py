@@ -19,7 +19,7 @@ from rich.filesize import decimal
 
 from hardwon.apps.shared.common import AsJson, is_address, library_name, out, parse_library, say_json, table
 
-COMMON = ("agent", "games", "plot", "map", "embed", "otel", "postgres", "storage", "train")
+COMMON = ("agent", "games", "plot", "embed", "otel", "postgres", "storage", "train")
 """Extras of `all`. The others need a GPU, a build, a browser or a cluster."""
 EXTRAS = (*COMMON, "vllm", "ray", "alfworld", "scienceworld", "miniwob")
 ENVIRONMENTS = ("textworld", "babyai", "bfcl", "alfworld", "scienceworld", "miniwob", "wiki")

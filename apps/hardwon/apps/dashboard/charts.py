@@ -5,8 +5,6 @@ from typing import Any
 
 COLOURS = ["#2f7ed8", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#767676", "#8c6bb1"]
 """Colors of lines, after Okabe and Ito: people who confuse red and green can tell them apart."""
-RETURNS = ["#c75100", "#d9b38c", "#b8b8b8", "#7fb2d9", "#1467b3"]
-"""Colors from low to high returns: orange to blue, which every common kind of color vision tells apart."""
 _SOFT = {"color": "#767676"}
 """A gray that is readable on the light and on the dark background."""
 _FAINT = {"lineStyle": {"color": "rgba(128, 128, 128, .25)"}}
@@ -60,56 +58,3 @@ def series(curves: Mapping[str, Points]) -> list[dict[str, Any]]:
         {"type": "line", "name": name, "data": [list(point) for point in points], "showSymbol": len(points) < 30}
         for name, points in curves.items()
     ]
-
-
-def _center(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return bounds that put points of equal height into the middle: the axis would put them on its edge."""
-    heights = {round(row["y"], 6) for row in rows}
-    return {"min": min(heights) - 1, "max": max(heights) + 1} if len(heights) == 1 else {}
-
-
-def situations(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a map of situations: the size shows the number of steps, the color the mean return."""
-    most = max((row["steps"] for row in rows), default=1)
-    returns = sorted(row["mean_return"] or 0.0 for row in rows)
-    high = (
-        returns[len(returns) * 95 // 100] if returns else 1.0
-    )  # a percentile: a few outliers would take most of the color range
-    return {
-        "aria": {"enabled": True},
-        "animation": False,
-        "tooltip": {"confine": True, "extraCssText": "max-width: 300px; white-space: normal"},
-        "grid": {"left": 10, "right": 10, "top": 10, "bottom": 54},
-        "xAxis": {"show": False, "scale": True},
-        "yAxis": {"show": False, "scale": True, **_center(rows)},
-        "visualMap": {
-            "dimension": 2, "orient": "horizontal", "left": "center", "bottom": 0, "precision": 2, "itemHeight": 120,
-            "text": ["high return", "low"], "textStyle": _SOFT, "min": min(returns, default=0.0), "max": high or 1.0,
-            "inRange": {"color": RETURNS},
-        },
-        "series": [
-            {
-                "type": "scatter",
-                "data": [
-                    {
-                        "name": row["signature"],
-                        "value": [row["x"], row["y"], round(row["mean_return"] or 0.0, 4)],
-                        # The square root makes the area, not the diameter, grow with the number of steps.
-                        "symbolSize": 7 + 25 * (row["steps"] / most) ** 0.5,
-                        "tooltip": {"formatter": _format_tooltip(row)},
-                    }
-                    for row in rows
-                ],
-                "itemStyle": {"opacity": 0.8, "borderColor": "#fff"},
-            }
-        ],
-    }  # fmt: skip
-
-
-def _format_tooltip(row: Mapping[str, Any]) -> str:
-    """Return the text of a tooltip, escaped because ECharts reads it as HTML and as a template."""
-    seen = " ".join(str(row["example"])[:160].split())
-    for char, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("{", "("), ("}", ")")):
-        seen = seen.replace(char, safe)
-    where = f" in {row['episodes']} episodes" if row["episodes"] is not None else f", {row['states']} states"
-    return f"{row['steps']} steps{where}<br>{seen}"

@@ -24,11 +24,13 @@ from hardwon.memory.situations.titles import fill_holes
 from hardwon.runtime.interfaces.diagnosis import why_replan
 
 from . import figures
-from .frame import Room, framed, html, page
-from .markup import EMPTY, Html, Link, count, linked, pager, pairs, section, shorten, table, tag
+from .frame import Room, filters, framed, html, page
+from .markup import EMPTY, Html, Link, choice, count, linked, pager, pairs, section, shorten, table, tag
 from .search_page import add_forget_button
 
 PAGE = 25
+OUTCOMES = {"": "any way", "succeeded": "succeeded", "failed": "failed", "excluded": "excluded: no outcome counts"}
+"""Outcomes by which episodes are filtered."""
 NAMED = 40
 """Number of steps listed for one count of an attempt."""
 
@@ -37,11 +39,26 @@ def add(api: FastAPI) -> None:
     """Add the pages of episodes, steps and attempts."""
 
     @page(api, "/episodes")
-    async def episodes(room: Room, offset: Annotated[int, Query(ge=0, le=10**9)] = 0) -> None:
-        rows, total = await room.read(lists.list_episodes, PAGE, offset)
+    async def episodes(
+        room: Room,
+        text: str = "",
+        ended: str = "",
+        played: str = "",
+        offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    ) -> None:
+        query = {"text": text, "ended": ended, "played": played}
+        everything = await room.read(lambda library: lists.sort_episodes(library.trajectories()))
+        rows = [row for row in everything if _is_wanted(row, query)]
         with framed(room, "Episodes", "/episodes"):
-            listed = _render_list(rows, room.link)
-            html(section(count(total, "episode"), listed, pager(room.link, "/episodes", total, PAGE, offset, {})))
+            if everything:
+                html(section("Find", _render_filters(room, query, sorted({row["arm"] for row in everything}))))
+            listed = _render_list(rows[offset : offset + PAGE], room.link, is_filtered=len(rows) < len(everything))
+            html(
+                section(
+                    count(len(rows), "episode"), listed,
+                    pager(room.link, "/episodes", len(rows), PAGE, offset, query),
+                )
+            )  # fmt: skip
 
     @page(api, "/episodes/{episode_id}")
     async def episode(
@@ -70,28 +87,47 @@ def add(api: FastAPI) -> None:
     @page(api, "/attempts/{number}")
     async def attempt(room: Room, number: str) -> None:
         explanation = (await room.read(explain.explain, explain.ATTEMPT + number))["attempt"]
-        with framed(room, fill_holes(explanation["pattern"]), "/map"):
+        with framed(room, fill_holes(explanation["pattern"]), "/episodes"):
             html(_render_attempt(explanation, room.link))
 
 
-def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link) -> Html:
-    head = ("episode", "ended", "score", "steps", "how it played", "seed", "at (UTC)", "task")
+def _is_wanted(row: Mapping[str, Any], query: Mapping[str, str]) -> bool:
+    """Return whether an episode passes the filters: all words in its task, its outcome, and how it was played."""
+    wanted = query["ended"] in ("", format_success(row["success"])) and query["played"] in ("", row["arm"])
+    return wanted and all(word in row["task"].lower() for word in query["text"].lower().split())
+
+
+def _render_filters(room: Room, query: Mapping[str, str], arms: Sequence[str]) -> Html:
+    return filters(
+        room,
+        "/episodes",
+        tag("label", "Words of the task", tag("input", name="text", value=query["text"], type="search"), class_="long"),
+        choice("ended", "Ended", OUTCOMES, query["ended"]),
+        choice("played", "Played", {"": "any way", **{arm: figures.name_group(arm) for arm in arms}}, query["played"]),
+    )
+
+
+def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link, *, is_filtered: bool = False) -> Html:
+    head = ("task", "ended", "score", "steps", "played", "began (UTC)")
     rows = [
         (
-            tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
             tag(
-                "span", row["ending"].replace("_", " "), class_={True: "good", False: "bad"}.get(row["success"], "soft")
+                "span",
+                tag("a", excerpt(row["task"], 110) or "no task", href=link(f"/episodes/{row['id']}")),
+                tag("br"),
+                tag("span", f"seed {row['seed']} · {shorten(row['id'])}", class_="under"),
+                class_="says",
             ),
+            tag("span", describe_end(row), class_={True: "good", False: "bad"}.get(row["success"], "soft")),
             row["score"],
             row["n_steps"],
             figures.name_group(row["arm"]),
-            row["seed"],
             tag("span", lists.find_moment(row)[:16].replace("T", " "), class_="date"),
-            tag("span", excerpt(row["task"], 110), class_="says soft"),
         )
         for row in episodes
     ]
-    return table(head, rows, caption="Episodes", numbers=("score", "steps", "seed"), empty=EMPTY)
+    empty = "No episode matches. Clear a filter to see more." if is_filtered else EMPTY
+    return table(head, rows, caption="Episodes", numbers=("score", "steps"), empty=empty)
 
 
 def _load_replay(library: ExperienceLibrary, episode_id: str) -> tuple[dict[str, Any], dict[int, str]]:
@@ -106,7 +142,7 @@ def _load_replay(library: ExperienceLibrary, episode_id: str) -> tuple[dict[str,
 def _render_head(explanation: Mapping[str, Any]) -> Html:
     facts = {
         "task": explanation["task"],
-        "ended": _describe_end(explanation),
+        "ended": f"{describe_end(explanation)}, score {explanation['score']:.2f}",
         "played": f"{figures.name_group(explanation['arm'])}, seed {explanation['seed']}",
         "recorded": f"{explanation['recorded_at'][:19].replace('T', ' ')} UTC",
         **{
@@ -155,11 +191,10 @@ def _render_question(room: Room, about: str, trace: Mapping[str, Any] | None) ->
     return section("Why was it told this, or not?", form, *answer)
 
 
-def _describe_end(explanation: Mapping[str, Any]) -> str:
-    """Return how an episode ended: `failed: the task was lost, score 0.00`; an ending that adds nothing is left out."""
-    outcome, ending = format_success(explanation["success"]), explanation["ending"]
-    cause = "" if ending in ("success", outcome, "") else f": {name_failure(ending).replace('_', ' ')}"
-    return f"{outcome}{cause}, score {explanation['score']:.2f}"
+def describe_end(row: Mapping[str, Any]) -> str:
+    """Return how an episode ended: `failed: the task was lost`; an ending that adds nothing is left out."""
+    outcome, ending = format_success(row["success"]), row["ending"]
+    return outcome + ("" if ending in ("success", outcome, "") else f": {name_failure(ending).replace('_', ' ')}")
 
 
 def _render_fact(fact: tuple[str, str]) -> Html:

@@ -1,4 +1,4 @@
-"""Compute the figures of the overview and the map: growth, success by arm, harm, latency, map points.
+"""Compute the figures of the overview: growth, success by arm, harm, latency.
 
 All figures are computed from the library on every request; nothing is cached.
 """
@@ -6,7 +6,7 @@ All figures are computed from the library on every request; nothing is cached.
 import json
 import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,7 @@ from hardwon.apps.shared.lists import sort_episodes
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.storage.clock import parse_time
 
-from . import places
-from .places import Row
-
+Row = Mapping[str, Any]
 WITHOUT_MEMORY = frozenset({"control", "random", "empty"})
 """Arms in which the agent does not use the library."""
 _GROUPS = {
@@ -35,9 +33,6 @@ POINTS = 200
 """Largest number of points of a curve."""
 SAMPLE = 40
 """Number of recalls that are timed for the overview."""
-SITUATIONS = 300
-"""Largest number of situations on the map; the most frequent are shown."""
-
 LONG_MS = 3_600_000
 """Time over which episodes must be recorded for curves over time: an hour, in milliseconds."""
 
@@ -240,11 +235,3 @@ def percentiles(seconds: Sequence[float]) -> dict[str, Any]:
         return {"n": 0, "p50_ms": None, "p99_ms": None}
     p50, p99 = np.percentile(np.asarray(seconds) * 1000, (50, 99))
     return {"n": len(seconds), "p50_ms": float(p50), "p99_ms": float(p99)}
-
-
-def situations(
-    library: ExperienceLibrary, limit: int = SITUATIONS
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the most frequent situations, and the points of their map; see `places`."""
-    rows = library.clusters(limit)
-    return rows, places.points(library, rows)

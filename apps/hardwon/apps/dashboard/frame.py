@@ -33,7 +33,7 @@ ACCENT = "#0b5cad"
 
 PATIENCE_S = 60.0
 """Time limit, in seconds, to build a page; the first search of a process may load a model."""
-PAGES = {"/": "Overview", "/items": "Lessons", "/map": "Map", "/episodes": "Episodes", "/runs": "Runs"}
+PAGES = {"/": "Overview", "/items": "Lessons", "/episodes": "Episodes", "/runs": "Runs"}
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 DARK = (
     "--ink: #e6edf3; --soft: #9aa4af; --line: #30363d; --paper: #161b22; --ground: #0d1117; --accent: #6cb6ff; "
@@ -242,6 +242,14 @@ def framed(room: Room, title: str, current: str = "") -> Iterator[None]:
     with ui.element("div").classes("page").props('id=main tabindex="-1"'):
         html(tag("h1", linked(title)))
         yield
+
+
+def filters(room: Room, path: str, *fields: Html) -> Html:
+    """Return a filter form. It submits a plain address, so it works without scripts and can be bookmarked."""
+    # Browsers drop the query of a GET form's action, so the namespace must be a field.
+    hidden = [tag("input", type="hidden", name="namespace", value=room.namespace)] * (room.namespace != "default")
+    find = tag("button", "Find", class_="plain")
+    return tag("form", *fields, *hidden, find, method="get", action=path, class_="filters", role="search")
 
 
 def _render_search(room: Room) -> Html:

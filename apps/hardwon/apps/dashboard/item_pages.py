@@ -27,10 +27,15 @@ from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import KINDS, SOURCES
 
 from . import figures
-from .frame import Room, framed, html, page, show_error
-from .markup import Html, Link, count, join, linked, pager, pairs, section, shorten, table, tag
+from .frame import Room, filters, framed, html, page, show_error
+from .lessons import find_examples
+from .markup import Html, Link, choice, count, join, linked, pager, pairs, section, shorten, table, tag
 
 PAGE = 25
+WORDS = (
+    "Score: 0 turns successes into failures, 0.5 is neutral, 1 turns failures into successes. Confidence: how sure it "
+    "is that the lesson is right. Episodes: in how many it played a part."
+)
 HITS = 50
 """Largest number of search results."""
 WAYS = {"words": "all these words", "hybrid": "words and meaning", "dense": "meaning", "text": "rare words first"}
@@ -54,12 +59,13 @@ def add(api: FastAPI) -> None:
         query = {"text": text, "how": how, "kind": kind, "status": status, "source": source, "sort": sort}
         rows, total = await room.read(_find_items, offset, query)
         used = await room.read(lists.count_uses, rows)
+        examples = await room.read(find_examples, [item.provenance[0] if item.provenance else None for item in rows])
         with framed(room, "Lessons", "/items"):
             html(section("Find", _render_filters(room, query)))
-            listed = _render_list(
-                rows, used, room.link, is_filtered=any(query[name] for name in ("text", "kind", "source"))
-            )
-            html(section(count(total, "lesson"), listed, pager(room.link, "/items", total, PAGE, offset, query)))
+            is_filtered = any(query[name] for name in ("text", "kind", "source"))
+            listed = _render_list(rows, used, examples, room.link, is_filtered=is_filtered)
+            words = tag("p", WORDS, class_="soft")
+            html(section(count(total, "lesson"), words, listed, pager(room.link, "/items", total, PAGE, offset, query)))
 
     @page(api, "/items/{item_id}")
     async def item(room: Room, item_id: str) -> None:
@@ -98,41 +104,35 @@ def _find_items(library: ExperienceLibrary, offset: int, query: Mapping[str, str
 
 
 def _render_filters(room: Room, query: Mapping[str, str]) -> Html:
-    """Return the filter form. It submits a plain address, so it works without scripts and can be bookmarked."""
-
-    def choice(name: str, label: str, options: Mapping[str, str]) -> Html:
-        written = [tag("option", words, value=value, selected=value == query[name]) for value, words in options.items()]
-        return tag("label", label, tag("select", *written, name=name))
 
     def plain(*names: str, every: str = "") -> dict[str, str]:
         return ({"": every} if every else {}) | {name: name for name in names}
 
-    # Browsers drop the query of a GET form's action, so the namespace must be a field.
-    hidden = tag("input", type="hidden", name="namespace", value=room.namespace)
-    return tag(
-        "form",
+    menus = (
+        ("how", "Search by", WAYS),
+        ("kind", "Kind", plain(*KINDS, every="every kind")),
+        ("status", "Status", plain("active", "quarantined", "retired", "all")),
+        ("source", "Source", plain(*SOURCES, every="any")),
+        ("sort", "Order", plain("score", "confidence", "new", "old", "used")),
+    )
+    return filters(
+        room,
+        "/items",
         tag("label", "Text", tag("input", name="text", value=query["text"], type="search"), class_="long"),
-        choice("how", "Search by", WAYS),
-        choice("kind", "Kind", plain(*KINDS, every="every kind")),
-        choice("status", "Status", plain("active", "quarantined", "retired", "all")),
-        choice("source", "Source", plain(*SOURCES, every="any")),
-        choice("sort", "Order", plain("score", "confidence", "new", "old", "used")),
-        *([hidden] if room.namespace != "default" else []),
-        tag("button", "Find", class_="plain"),
-        method="get",
-        action="/items",
-        class_="filters",
-        role="search",
+        *(choice(name, label, options, query[name]) for name, label, options in menus),
     )
 
 
-def _render_list(items: Sequence[Item], used: Sequence[int], link: Link, *, is_filtered: bool) -> Html:
+def _render_list(
+    items: Sequence[Item], used: Sequence[int], examples: Sequence[str], link: Link, *, is_filtered: bool
+) -> Html:
     rows = [
         (
             tag(
                 "span",
                 tag("a", linked(item.title), href=link(f"/items/{item.id}")),
                 tag("br"),
+                tag("span", linked(f"Example: {example}"), tag("br"), class_="under") if example else "",
                 tag("span", item.id, class_="under code"),
                 class_="says",
             ),
@@ -142,9 +142,9 @@ def _render_list(items: Sequence[Item], used: Sequence[int], link: Link, *, is_f
             count,
             _render_marks(item.status, item.trust, item.pinned),
         )
-        for item, count in zip(items, used, strict=True)
+        for item, count, example in zip(items, used, examples, strict=True)
     ]
-    head = ("lesson", "kind", "score", "confidence", "used", "state")
+    head = ("lesson", "kind", "score", "confidence", "episodes", "state")
     empty = (
         "No lesson matches." if is_filtered else "No lesson yet. The overview has the line that connects your agent."
     )

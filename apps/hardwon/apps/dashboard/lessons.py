@@ -11,7 +11,7 @@ from .markup import Html, Link, join, linked, section, tag
 
 SHOWN = 5
 """Number of lessons in each list."""
-EXAMPLE = 140
+EXAMPLE = 120
 """Largest number of characters of the example of a situation."""
 _KINDS = {"skill": "plan", "insight": "note"}
 _UNUSED = {
@@ -43,16 +43,19 @@ def find_lessons(library: ExperienceLibrary) -> dict[str, list[dict[str, Any]]]:
         "harmful": _choose(lessons, -1),
         "waiting": [lesson for lesson in lessons if lesson["status"] == "quarantined"][:SHOWN],
     }
-    _add_examples(library, [lesson for chosen in lists.values() for lesson in chosen])
+    lessons = [lesson for chosen in lists.values() for lesson in chosen]
+    for lesson, example in zip(lessons, find_examples(library, [lesson["step"] for lesson in lessons]), strict=True):
+        lesson["example"] = example
     return lists
 
 
-def _add_examples(library: ExperienceLibrary, lessons: Sequence[dict[str, Any]]) -> None:
-    """Add to each lesson the situation of one of the steps that it was made from."""
-    steps = {step.id: step for step in library.steps([lesson["step"] for lesson in lessons if lesson["step"]])}
-    for lesson in lessons:
-        if (step := steps.get(lesson["step"])) is not None:
-            lesson["example"] = excerpt(step.pre.observation, EXAMPLE)
+def find_examples(library: ExperienceLibrary, refs: Sequence[int | None]) -> list[str]:
+    """Return for each id of a step what was done in which situation; "" if the step is gone."""
+    steps = {step.id: step for step in library.steps([ref for ref in refs if ref is not None])}
+    return [
+        f"`{steps[ref].action}` in: {excerpt(steps[ref].pre.observation, EXAMPLE)}" if ref in steps else ""
+        for ref in refs
+    ]
 
 
 def _choose(lessons: Sequence[dict[str, Any]], sign: int) -> list[dict[str, Any]]:
@@ -134,7 +137,7 @@ def _render_list(lessons: Sequence[Mapping[str, Any]], empty: str, link: Link) -
                 "li",
                 tag("a", linked(lesson["says"]), href=link(f"/items/{lesson['id']}")),
                 tag("small", f"{lesson['kind']} · {lesson['words']}"),
-                *([tag("small", f"Example: {lesson['example']}")] if lesson["example"] else []),
+                *([tag("small", linked(f"Example: {lesson['example']}"))] if lesson["example"] else []),
             )
             for lesson in lessons
         ),

@@ -4,7 +4,7 @@ tag("td", excerpt, class_="wide")
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -134,6 +134,12 @@ def count(n: int, noun: str) -> str:
 def section(title: str, *contents: Any, name: str | None = None) -> Html:
     """Return a section of a page with a heading."""
     return tag("section", tag("h2", title, id=name), *contents)
+
+
+def choice(name: str, label: str, options: Mapping[str, str], chosen: str) -> Html:
+    """Return a labeled menu of a form."""
+    lines = [tag("option", words, value=value, selected=value == chosen) for value, words in options.items()]
+    return tag("label", label, tag("select", *lines, name=name))
 
 
 def pager(link: Link, path: str, total: int, limit: int, offset: int, query: dict[str, Any]) -> Html:

@@ -7,14 +7,18 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from nicegui import ui
 
-from hardwon.apps.render.views import format_success
-from hardwon.apps.shared.common import library_name
+from hardwon.apps.shared.common import excerpt, library_name
 from hardwon.apps.shared.lists import find_moment
 
 from . import charts, figures
+from .episode_pages import describe_end
 from .frame import Room, framed, html, page
 from .lessons import find_lessons, render_lessons
-from .markup import Html, Link, count, join, section, shorten, table, tag
+from .markup import Html, Link, count, join, section, table, tag
+
+SHARE = "share of the last 10 episodes, or of 5 %"
+TASK = 70
+"""Number of characters of a task in the list of the newest episodes."""
 
 
 def add(api: FastAPI) -> None:
@@ -35,7 +39,7 @@ def add(api: FastAPI) -> None:
             html(
                 section(
                     "Does memory help?",
-                    tag("p", f"Advice: {totals['advice']}."),
+                    tag("p", _describe_gain(totals)),
                     *_render_groups(totals["arms"]),
                     *_render_harm(totals["harm"]),
                     *_render_spending(totals["spending"]),
@@ -46,11 +50,11 @@ def add(api: FastAPI) -> None:
             html(_render_axes("time" if by_time else "episodes", room.link))
             with ui.element("div").classes("two"):
                 _add_chart("Lessons in use", {"lessons": totals["growth"]}, "lessons", share=False, by_time=by_time)
-                _add_chart("Success of the newest episodes", totals["success"], "share", share=True, by_time=by_time)
+                _add_chart("Success of the newest episodes", totals["success"], SHARE, share=True, by_time=by_time)
             with ui.element("div").classes("two"):
                 html(_render_newest(totals["newest"], room.link))
                 with ui.element("section"):
-                    html(tag("h2", "Recall latency"))
+                    html(tag("h2", "Time of a recall"))
                     waiting = html(tag("p", "Measuring …", class_="soft"))
 
                     # Timed after the page is shown, because the first recall may load an index.
@@ -63,11 +67,24 @@ def add(api: FastAPI) -> None:
 
 
 def _add_chart(title: str, curves: Mapping[str, Any], y: str, *, share: bool, by_time: bool) -> None:
+    if all(len(points) < 2 for points in curves.values()):
+        return  # one point is no curve
     x = "time (UTC)" if by_time else "episodes"
     with ui.element("section"):
         html(tag("h2", title))
         chart = charts.lines(curves, x=x, y=y, share=share, is_time=by_time, is_count=not share)
         ui.echart(chart).classes("chart").props(f'role="img" aria-label="{title}, by {x}"')
+
+
+def _describe_gain(totals: Mapping[str, Any]) -> str:
+    """Return whether memory helps, in a sentence: by its tests, or by the runs that got no advice."""
+    tested = {arm["arm"]: arm["success_rate"] for arm in totals["tested"]}
+    if "empty" in tested and "step" in tested:
+        return (
+            f"On unseen tasks, the agent solves {tested['step']:.0%} when it asks this library at every step, and "
+            f"{tested['empty']:.0%} with an empty one."
+        )
+    return f"Advice: {totals['advice']}."
 
 
 def _render_axes(axis: str, link: Link) -> Html:
@@ -204,9 +221,8 @@ def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
             *(
                 tag(
                     "li",
-                    tag("a", shorten(row["id"]), href=link(f"/episodes/{row['id']}"), class_="code"),
-                    f" {format_success(None if row['success'] is None else bool(row['success']))}, "
-                    f"{count(row['n_steps'], 'step')}, {figures.name_group(row['arm'])}, ",
+                    tag("a", excerpt(row["task"], TASK) or "no task", href=link(f"/episodes/{row['id']}")),
+                    f" {describe_end(row)}, {count(row['n_steps'], 'step')}, {figures.name_group(row['arm'])}, ",
                     tag("span", find_moment(row)[:16].replace("T", " "), class_="date"),
                 )
                 for row in rows
@@ -219,5 +235,5 @@ def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
 def _render_latency(now: Mapping[str, Any], served: Mapping[str, Any]) -> Html:
     timed = (("measured now, in this library", now), ("latest over HTTP", served))
     rows = [(name, times["n"], times["p50_ms"], times["p99_ms"]) for name, times in timed if times["n"]]
-    head = ("recalls", "count", "median (ms)", "p99 (ms)")
-    return join([table(head, rows, caption="Recall latency", numbers=head[1:])])
+    head = ("recalls", "count", "half within (ms)", "99% within (ms)")
+    return join([table(head, rows, caption="Time of a recall", numbers=head[1:])])

@@ -14,7 +14,7 @@ from hardwon.apps.http.state import runs as run_folder
 from . import charts
 from .figures import name_group
 from .frame import Room, framed, html, page
-from .markup import Html, section, table, tag
+from .markup import Html, count, section, table, tag
 
 POLL_S = 1.0
 """Seconds between two reads of a run's file."""
@@ -40,7 +40,7 @@ def add(api: FastAPI) -> None:
         room.caller.must(None, "log")
         runs = await run_in_threadpool(run_folder.list_runs, folder)
         with framed(room, "Runs", "/runs"):
-            html(section("Training runs and experiments", _render_list(runs, room)))
+            html(section("Training runs and experiments", await run_in_threadpool(_render_list, folder, runs, room)))
 
     @page(api, "/runs/{name:path}")
     async def run(room: Room, name: str) -> None:
@@ -51,18 +51,39 @@ def add(api: FastAPI) -> None:
             LiveCharts(kind, file)
 
 
-def _render_list(runs: Sequence[Mapping[str, Any]], room: Room) -> Html:
+def _render_list(folder: Path, runs: Sequence[Mapping[str, Any]], room: Room) -> Html:
     rows = [
         (
             tag("a", run["name"], href=room.link(f"/runs/{run['name']}")),
             "training" if run["kind"] == "train" else "experiment",
-            run["lines"],
+            _describe_result(folder / run["name"], run),
             tag("span", run["changed_at"][:19].replace("T", " "), class_="date"),
         )
         for run in runs
     ]
     empty = "There are no runs in this folder. Choose another with `hardwon serve LIBRARY --runs FOLDER`."
-    return table(("run", "kind", "lines", "last line (UTC)"), rows, caption="Runs", numbers=("lines",), empty=empty)
+    return table(
+        ("run", "kind", "unseen tasks solved, or newest figures", "last change (UTC)"),
+        rows,
+        caption="Runs",
+        empty=empty,
+    )
+
+
+def _describe_result(folder: Path, run: Mapping[str, Any]) -> str:
+    """Return what came out of a run: the success of each arm on unseen tasks, or the newest figures of a training."""
+    try:
+        if run["kind"] == "train":
+            newest = json.loads(
+                (folder / run_folder.KINDS["train"]).read_bytes().rpartition(b"\n")[0].rpartition(b"\n")[2]
+            )
+            names = sorted(newest.keys() - _BESIDE, key=_sort_key)
+            figures = [f"{name} {newest[name]:.3g}" for name in names if isinstance(newest[name], int | float)]
+            return f"iteration {newest['iteration']}: {', '.join(figures[:3])}"
+        arms = json.loads((folder / "result.json").read_text(encoding="utf-8"))["arms"]
+        return "; ".join(f"{name_group(arm)}: {figures['success_rate']:.0%}" for arm, figures in arms.items())
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return f"no result yet, {count(run['lines'], 'line')}"
 
 
 class LiveCharts:
@@ -74,7 +95,7 @@ class LiveCharts:
         self._rows: list[dict[str, Any]] = []
         self._charts: dict[str, ui.echart] = {}
         self._chosen: list[str] = []
-        self._head = html("")
+        self._head = html(tag("p", "Waiting for the first line …", class_="soft", role="status"))
         self._choice = ui.select([], multiple=True, label="Metrics", on_change=self._select_metrics).props(
             "outlined dense use-chips"
         )
@@ -160,7 +181,7 @@ def experiment(rows: Iterable[Mapping[str, Any]]) -> dict[str, Curves]:
         points = [[at, round(sum(row[name] for row in r) / len(r), 4)] for at, r in sorted(tests[arm].items())]
         return points if len(points) > 1 else [*points, [last, points[0][1]]]  # the arm does not learn: draw a constant
 
-    named = {"success": "Success on unseen tasks", "steps": "Steps of an episode"}
+    named = {"success": "Share of unseen tasks that were solved", "steps": "Mean number of steps of a test"}
     if not tests:
         return {}
     return {title: {name_group(arm): curve(arm, name) for arm in tests} for name, title in named.items()}

@@ -292,23 +292,6 @@ class TendedLibrary(ABC):
         """
         return figures.deciding_episodes(self._filed(), self._number, strategies)
 
-    def sample_states(self, signature: str, count: int) -> list[int]:
-        """Return ids of states of a situation, evenly spaced over time, newest first.
-
-        Args:
-            signature: Signature of the situation.
-            count: Largest number of ids.
-        """
-        return figures.sample_states(self._filed(), self._number, signature, count)
-
-    def state_figures(self, ids: Sequence[int]) -> list[figures.StateFigures]:
-        """Return states with their vectors and the steps taken in them, in the order of `ids`.
-
-        Args:
-            ids: Ids of states; unknown ones are skipped.
-        """
-        return figures.state_figures(self._filed(), self._number, ids)
-
     def standing(self, item_id: str) -> Standing:
         """Return a guardrail's counts of refusals and trials, and when its next trial is due.
 

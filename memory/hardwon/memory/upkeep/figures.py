@@ -1,18 +1,14 @@
 """Figures of one namespace for people: sizes of its tables, growth, shown items, changes, and states for a map."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from hardwon.memory.learning.item_credit import ARMS, estimate_difference
 from hardwon.memory.learning.rule_mining import strategy_id
 from hardwon.memory.storage.database import Store
 
-_THESE = "IN (SELECT value FROM json_each(?))"
 # An item counts once per episode, however often it was shown in it.
 _SHOWN = """
 SELECT mode, count(*), avg(outcome) FROM (
@@ -78,21 +74,6 @@ class Change:
     ref: str
     """Id of the episode or item."""
     op: str
-
-
-@dataclass(frozen=True, slots=True)
-class StateFigures:
-    """One recorded state, with the steps taken in it."""
-
-    id: int
-    observation: str
-    text: str
-    """The text that is embedded."""
-    vector: Any
-    """The stored float32 vector; None if there is none."""
-    steps: int
-    total_return: float
-    """Sum of the returns of its steps."""
 
 
 def count_tiers(store: Store, namespace: int) -> TierCounts:
@@ -169,42 +150,6 @@ def changes(store: Store, namespace: int, after: int, limit: int) -> list[Change
         (after, namespace, limit),
     )
     return [Change(*row) for row in rows]
-
-
-def sample_states(store: Store, namespace: int, signature: str, count: int) -> list[int]:
-    """Return ids of at most `count` states of a situation, evenly spaced over time, newest first."""
-    rows = store.rows(
-        "SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC", (namespace, signature)
-    )
-    chosen = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int))
-    return [rows[at][0] for at in chosen]
-
-
-def state_figures(store: Store, namespace: int, ids: Sequence[int]) -> list[StateFigures]:
-    """Return states of a namespace with their vectors and the steps taken in them, in the order of `ids`."""
-    # One JSON parameter, because SQLite limits the number of parameters of a query.
-    wanted = json.dumps(list(ids))
-    of_states = f"SELECT ref, vector FROM vectors WHERE kind IN ('states', 'testimony') AND ref {_THESE}"
-    vectors = dict(store.rows(of_states, (wanted,)))
-    steps = {
-        pre: (count, total)
-        for pre, count, total in store.rows(
-            f"SELECT pre, count(*), sum(return_to_go) FROM steps WHERE pre {_THESE} GROUP BY pre", (wanted,)
-        )
-    }
-    texts = {
-        ref: (observation, feedback)
-        for ref, observation, feedback in store.rows(
-            f"SELECT id, observation, feedback FROM states WHERE namespace = ? AND id {_THESE}", (namespace, wanted)
-        )
-    }
-    return [
-        StateFigures(
-            ref, texts[ref][0], "\n".join(texts[ref]),
-            np.frombuffer(vectors[ref], dtype=np.float32) if ref in vectors else None, *steps.get(ref, (0, 0.0)),
-        )
-        for ref in ids if ref in texts
-    ]  # fmt: skip
 
 
 def deciding_episodes(store: Store, namespace: int, strategies: Mapping[str, Sequence[int]]) -> dict[str, set[str]]:
