@@ -1,5 +1,7 @@
 """Secrets that are recognized by a rule for a whole kind, and lines that look like them."""
 
+import json
+
 import pytest
 
 from hardwon.memory.privacy.redaction import may_hold_secrets, redact
@@ -130,3 +132,48 @@ def test_only_the_columns_of_secrets_change():
     """Lines with other columns end a table."""
     text = "id,password\nroom12,lantern4821\nnot a row\nroom13,lantern4822"
     assert redact(text) == "id,password\nroom12,[redacted:password]\nnot a row\nroom13,lantern4822"
+
+
+WORDS = "adapt acoustic allow alert achieve alien allow address abandon affair age able"
+HEX = "eee65f53e9421ce50211670eae679f02"
+
+
+@pytest.mark.parametrize(
+    ("line", "secret"),
+    [
+        (f"alice:Restricted Area:{HEX}", HEX),
+        (f"$ pass show mail/work\n{WEAK}\nuser: bob", WEAK),
+        (f"$ gopass show -o aws/root\n{WEAK}", WEAK),
+        (f"op read op://vault/mail/password\n{WEAK}", WEAK),
+        (WORDS, WORDS),
+        (f"Write these down:\n{WORDS}\nand hide them.", WORDS),
+        (f"ftp = FTP('ftp.example.org', 'bob', '{WEAK}')", WEAK),
+        (f'MySQLdb.connect("localhost", "app", "{WEAK}", "shop")', WEAK),
+        (f"SAMLResponse={RANDOM}{RANDOM}%3D", RANDOM),
+        (f'<input name="SAMLResponse" value="{RANDOM}{RANDOM}"/>', RANDOM),
+        (f"kinit bob <<< '{WEAK}'", WEAK),
+        ("Manual setup key: UZXA7E3A7DFJUPJ24PRTVWUPDFV7FDLY", "UZXA7E3A7DFJUPJ24PRTVWUPDFV7FDLY"),
+        (f"ETH private key 0x{HEX}{HEX}", HEX),
+        (f"--token {RANDOM[:24]}", RANDOM[:24]),
+        (f"v1.0-{HEX[:24]}-{(HEX * 5)[:146]}", HEX),
+        ("2FA backup codes: 8371-2281 9912-1182", "9912-1182"),
+    ],
+)
+def test_a_secret_that_its_place_tells_is_removed(line, secret):
+    assert secret not in redact(line)
+    assert may_hold_secrets(json.dumps(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "alice:Restricted:see the manual",
+        "pass show mail/work failed",
+        "The quick brown fox jumps over lazy dogs while seven amazing actors argue again and again.",
+        "go north take lamp open door",
+        "connect(host, 'bob', 'shop')",
+        "git log --oneline",
+    ],
+)
+def test_lines_like_these_places_stay(line):
+    assert redact(line) is line

@@ -67,7 +67,10 @@ _VENDORS = {
 """Patterns of vendors' tokens after their prefixes, which are separated by spaces."""
 _BEGINNINGS = tuple(beginning.encode() for beginning in (*" ".join(_VENDORS).split(), "eyJ", "AA", *VENDOR_BEGINNINGS))
 """All prefixes, including those of JWTs and of the second half of Telegram tokens."""
-_BEFORE = (b"SG.", b"ya29.", b"hvs.", b"hvb.", b"/", b"sl.", b"dp.pt.", b"dp.st.", b"dp.ct.", b"dt0c01.", b".atlasv1.")
+_BEFORE = (
+    *(b"SG.", b"ya29.", b"hvs.", b"hvb.", b"/", b"sl.", b"dp.pt.", b"dp.st.", b"dp.ct.", b"dt0c01.", b".atlasv1."),
+    b"v1.",
+)
 """Text before the long part of a token with two parts, or of a webhook."""
 
 _START = r"(?:(?<![\w-])|(?<=\\[nrt]))"
@@ -218,7 +221,7 @@ def may_hold_secrets(text: str) -> bool:
         or _may_hold_cards(raw)
         or may_hold_forms(lowered, raw)
         or may_hold_phrases(lowered)
-        or may_hold_places(lowered)
+        or may_hold_places(lowered, raw)
         or is_masked(text)
         or is_mixed(text)
         or "\\\\u" in text  # unpaired surrogate in JSON: `redact` escapes it in the record, too
@@ -256,7 +259,7 @@ def _once_plain(text: str) -> str:
     if digits >= CARD and _may_hold_cards(raw):
         redacted = _replaced(redacted, _CARD, _card, redacted)
     redacted = redact_forms(redacted, lowered, raw)
-    redacted = redact_places(redacted, lowered, is_named=is_named)
+    redacted = redact_places(redacted, lowered, raw, is_named=is_named)
     # every value in a phrase has a digit
     return (
         redact_phrases(redacted, lowered) if (digits or not text.isascii()) and may_hold_phrases(lowered) else redacted
@@ -272,6 +275,8 @@ def _begins_a_token(raw: bytes) -> bool:
         if raw.startswith(_BEGINNINGS, start) or raw.endswith(_BEFORE, 0, start):
             return True
         end = runs.find(b" ", at)
+        if at and raw[at - 1] == 58 and (end if end >= 0 else len(raw)) - at == 32:  # a line of htdigest
+            return True
         if _is_prefixed(raw[start : end if end >= 0 else None]):
             return True
         if raw.startswith(b".", end) and raw.startswith((b"M", b"N", b"O"), start):  # token of a Discord bot

@@ -223,6 +223,13 @@ _OF_NUMBERS = (
         certain=True,
     ),
     make_form(
+        "codes:",
+        r"\b(?:backup|recovery) codes:\s{1,9}(?=[\w-]{0,11}\d)"
+        r"(?P<value>[\w-]{6,12}(?:[ ,\n]{1,4}[\w-]{6,12}){0,15})",
+        "pin",
+        certain=True,
+    ),
+    make_form(
         "cvv,cvc",
         r"\bcv[vc]2?(?: code| number)?(?:\\?[\"'])?(?: is)?\s?[:=]?\s{0,3}(?:\\?[\"'])?(?P<value>\d{3,4})"
         r"(?![.-]{0,40}\w)",
@@ -256,10 +263,12 @@ _VENDORS = re.compile(
     r"|xprv[1-9A-HJ-NP-Za-km-z]{100,112}|(?:5[HJK]|K[w-z]|L[1-5])[1-9A-HJ-NP-Za-km-z]{49,50}|S[UAONCX][A-Z2-7]{56}"
     r"|(?:sdk|mob)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|npg_\w{10,40}"
     r"|tgp_v1_[\w-]{24,60}|pul-[0-9a-f]{40}|\w{14}\.atlasv1\.[\w-]{60,80}|AKCp[A-Za-z0-9]{60,80}"
-    r"|AT[AC]TT3[\w=-]{50,300}|dp\.(?:pt|st|ct)\.[\w.]{40,60}|dt0c01\.\w{24}\.\w{64}|ph[cx]_\w{40,60}|secret_[A-Za-z0-9]{43})"
+    r"|AT[AC]TT3[\w=-]{50,300}|dp\.(?:pt|st|ct)\.[\w.]{40,60}|dt0c01\.\w{24}\.\w{64}|ph[cx]_\w{40,60}|secret_[A-Za-z0-9]{43}"
+    r"|v1\.0-[0-9a-f]{24}-[0-9a-f]{146})"
     r"(?![\w-])",
     re.A,
 )
+_HTDIGEST = re.compile(r"^([^\s:]{1,60}:[^:\n]{1,60}:)[0-9a-f]{32}$", re.A | re.M)
 VENDOR_BEGINNINGS = (
     *("sq0", "pat", "EAA", "LTAI", "dckr_", "figd_", "rubygems_", "xkeysib-", "CFPAT-", "ATATT3", "ATCTT3"),
     *("phc_", "phx_", "secret_", "bot", "tgp_v1_", "pul-", "AKCp", "xprv", "sdk-", "mob-", "npg_"),
@@ -311,7 +320,7 @@ def redact_forms(text: str, lowered: str, raw: bytes) -> str:
     """Return the text without the secrets that a form matches."""
     redacted = text
     has_signs = _SIGNS.search(text) is not None
-    if any([hint in lowered for hint in _COMMAND_HINTS]):  # noqa: C419 - a generator costs more than it saves here
+    if lowered[:2] == "--" or any([hint in lowered for hint in _COMMAND_HINTS]):  # noqa: C419 - a generator costs more than it saves here
         redacted = _redact(redacted, lowered, _OF_COMMANDS)
     if (has_signs or "passw" in lowered) and any([hint in lowered for hint in _NAME_HINTS]):  # noqa: C419 - as above
         redacted = _redact(redacted, lowered, _OF_NAMES)
@@ -329,7 +338,9 @@ def redact_forms(text: str, lowered: str, raw: bytes) -> str:
     return redacted
 
 
-_COMMAND_HINTS = (" -", "echo ", "pass:", " /p", "chpasswd", "net user", "user-secrets", "nmcli", "wpa_pass", "wifi:")
+_COMMAND_HINTS = (
+    *(" -", "<<<", "echo ", "pass:", " /p", "chpasswd", "net user", "user-secrets", "nmcli", "wpa_pass", "wifi:"),
+)
 """Hints of which every command has one."""
 _SIGNS = re.compile(r"[=:<(%'\"：]")
 """Signs of which every form of names and headers has one, unless it is a password in prose."""
@@ -367,7 +378,7 @@ _UNNAMED_HINTS = shortest_hints(
 
 def redact_vendors(text: str) -> str:
     """Return the text without tokens of vendors that `redaction` does not cover."""
-    return _VENDORS.sub("[redacted:api_key]", text)
+    return _HTDIGEST.sub(r"\1[redacted:hash]", _VENDORS.sub("[redacted:api_key]", text))
 
 
 def _redact(text: str, lowered: str, forms: Sequence[Form]) -> str:

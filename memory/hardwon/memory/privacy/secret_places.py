@@ -22,9 +22,18 @@ _ENCODED_KEY = re.compile(r"LS0tLS1CRUdJTiB(?!Q0VSV|UFVC)[\w+/]{24,}={0,2}", re.
 _BESIDE_ID = re.compile(r"(\[redacted:api_key\][\s\"',;:/|=]{1,8})(?:[A-Za-z0-9+/]{40}|[0-9a-f]{32})(?![\w+/=])", re.A)
 """What follows the id of a key in a table, a call or an address."""
 _PROGRAM = r"[^\n|;&]{0,200}?"
+_PRINTED = (
+    r"(?m)^(?:[$#>%] ?)?(?:(?:go)?pass (?:show|otp)|op read|bw get password|security find-[\w-]{1,20}-password|"
+    r"vault kv get (?:\S{1,80} )?-field)\b[^\n]{0,200}\n(?P<value>\S{4,400})\s?$"
+)
+"""The output of a command that prints one secret."""
 _TOOL = r"[\w./-]{2,40} (?:[\w-]{2,30} )?"
 _LONG = r"(?=[\w+/=-]{0,60}?\d)[\w+=-]{20,400}"
 _NAMED: dict[str, tuple[Form, ...]] = {
+    "op read": (make_form("", _PRINTED, certain=True),),
+    "vault kv get": (make_form("", _PRINTED, certain=True),),
+    "setup key": (make_form("", r"\bsetup key[^\n:]{0,20}:\s?(?P<value>[A-Z2-7 ]{16,64})", "secret", certain=True),),
+    "0x": (make_form("private key", r"\bprivate key:? (?P<value>0x[0-9a-f]{64})\b", "private_key", certain=True),),
     "base64:": (
         make_form("key", r"key[\"']?\s?[:=]\s?[\"']?(?P<value>base64:[\w+/=]{20,400})", "api_key", certain=True),
     ),
@@ -65,8 +74,15 @@ _FORMS: dict[str, tuple[Form, ...]] = {
             r"\bdefine\(\s?[\"']\w{0,40}_(?:key|salt)[\"'],\s{0,9}(?P<q>[\"'])(?P<value>[^\s\"']{20,200})(?P=q)",
             "api_key",
         ),
+        make_form(
+            "ftp,.connect(",
+            r"\b(?:ftp(?:_tls)?|\w{0,20}(?:db|sql|oracle)\.connect)\((?:[^,()\n]{1,200},\s?){2}"
+            r"(?P<q>[\"'])(?P<value>[^\"'\s]{4,200})(?P=q)",
+            certain=True,
+        ),
     ),
     "pass": (
+        make_form("pass show,pass otp,gopass,-password,get password", _PRINTED, certain=True),
         make_form("passwd ,password ", rf"(?m)(?:^|[\s-])passw(?:or)?d (?:ENC )?{VALUE}\s?$"),
         make_form("requirepass", rf"\brequirepass\s{{1,3}}{VALUE}"),
         make_form(
@@ -139,11 +155,35 @@ _FORMS: dict[str, tuple[Form, ...]] = {
             certain=True,
         ),
     ),
+    "saml": (
+        make_form("", r"saml(?:request|response)(?:=|\"\s+value=\")(?P<value>[\w+/=%-]{40,})", "token", certain=True),
+    ),
     "/": (make_form(" /rp ", rf"\s/rp\s{{1,3}}{VALUE}", certain=True),),
 }
 """Other forms in the same order. Most texts contain few of these, so the hints of few forms are tested. A sign is found
 in a fraction of the time of a word. The JSON of a text has the same hints."""
 _ENCODED_HINT = "ls0tls1crudjti"
+_IN_WORDS = bytes(97 if 97 <= code <= 122 or code == 32 else 46 for code in range(256))
+_SEED_RUN = b"a" * (12 * 4 - 1)
+_RUN_OF_WORDS = re.compile(rb"[a-z ]{47,}")
+_PROSE = frozenset(b"a an and are at be but by for from has in is it not of on or the to was were with".split())
+"""Words of every sentence, of which the list of words for keys has none."""
+
+
+def find_seeds(raw: bytes, longest: int = 8) -> list[bytes]:
+    """Return the runs of words that are the key of a wallet, such as 12 words of BIP 39 on a line of their own."""
+    if len(raw) < len(_SEED_RUN) or _SEED_RUN not in raw.translate(_IN_WORDS):
+        return []
+    return [run.strip() for run in _RUN_OF_WORDS.findall(raw) if _is_seed(run.split(), longest)]
+
+
+def _is_seed(words: list[bytes], longest: int) -> bool:
+    return (
+        len(words) in (12, 15, 18, 21, 24)
+        and _PROSE.isdisjoint(words)
+        and len({*words}) > 9
+        and all(3 <= len(word) <= longest for word in words)
+    )
 
 
 def _may_hold_hash(lowered: str) -> bool:
@@ -153,19 +193,22 @@ def _may_hold_hash(lowered: str) -> bool:
     )
 
 
-def may_hold_places(lowered: str) -> bool:
+def may_hold_places(lowered: str, raw: bytes) -> bool:
     """Return whether a text without the name of a secret may have one in these places."""
-    if _may_hold_hash(lowered) or _ENCODED_HINT in lowered:
+    # A line break in JSON is a letter of the next word.
+    if _may_hold_hash(lowered) or _ENCODED_HINT in lowered or find_seeds(raw, 9):
         return True
     return any(root in lowered and has_hint(lowered, forms) for root, forms in _FORMS.items())
 
 
-def redact_places(text: str, lowered: str, *, is_named: bool) -> str:
+def redact_places(text: str, lowered: str, raw: bytes, *, is_named: bool) -> str:
     """Return the text without the secrets that stand in these places."""
     if _may_hold_hash(lowered):
         text = _HASH.sub("[redacted:hash]", text)
     if _ENCODED_HINT in lowered:
         text = _ENCODED_KEY.sub("[redacted:private_key]", text)
+    for seed in find_seeds(raw):
+        text = text.replace(seed.decode(), "[redacted:secret]")
     for root in [root for root in _FORMS if root in lowered]:
         text = replace_forms(text, lowered, _FORMS[root], is_value)
     if is_named:
