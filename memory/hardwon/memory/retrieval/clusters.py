@@ -103,7 +103,8 @@ def list_clusters(store: Store, namespace: int, limit: int | None, offset: int) 
 
 _CLUSTERS = """
 SELECT signature, count(DISTINCT states.id), count(steps.id), avg(return_to_go), sum(failure != 'none'),
-       max(states.id)
+       max(iif(states.id IN (SELECT pre FROM steps WHERE witness = 0 UNION SELECT post FROM steps WHERE witness = 0),
+               states.id, NULL))
 FROM states LEFT JOIN steps ON steps.pre = states.id
 WHERE states.namespace = ? GROUP BY signature ORDER BY count(steps.id) DESC, signature LIMIT ? OFFSET ?
 """
@@ -113,7 +114,7 @@ SELECT count(*), avg({OUTCOME}) FROM trajectories WHERE namespace = ? AND id IN
 """
 _BEST = """
 SELECT action, count(*), avg(return_to_go) FROM steps
-WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND signature = ?)
+WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND signature = ?) AND witness = 0
 GROUP BY action ORDER BY 3 DESC, 2 DESC, 1 LIMIT 1
 """
 
@@ -121,7 +122,8 @@ GROUP BY action ORDER BY 3 DESC, 2 DESC, 1 LIMIT 1
 def _describe_cluster(store: Store, namespace: int, row: tuple[Any, ...]) -> dict[str, Any]:
     """Return the figures of one cluster."""
     signature, states, steps, mean, failed, newest = row
-    ((observation, location),) = store.rows("SELECT observation, location FROM states WHERE id = ?", (newest,))
+    seen = store.rows("SELECT observation, location FROM states WHERE id = ?", (newest,))
+    observation, location = seen[0] if seen else ("", "")  # one that only untrusted writers saw has no words
     ((episodes, success),) = store.rows(_EPISODES, (namespace, namespace, signature))
     best = store.rows(_BEST, (namespace, signature))
     return {
