@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -18,6 +19,8 @@ from hardwon.apps import mcp_server
 from hardwon.apps.http.app import create_app
 from hardwon.apps.http.state import shelf
 from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.errors import LibraryBusy
+from hardwon.memory.storage import database
 from hardwon.runtime.integrations.functions import FunctionEpisode, remember
 
 HARDWON = [sys.executable, "-c", "from hardwon.apps.cli.app import main; main()"]
@@ -99,3 +102,21 @@ def test_mcp_answers_while_the_library_is_locked(filled, monkeypatch):
     assert not recalled.is_error
     assert recorded.is_error
     assert "locked by another writer" in recorded.content[0].text
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_a_program_keeps_for_itself_is_refused_within_seconds(filled, monkeypatch, read_only):
+    """Such a program keeps readers out, too, which a writer never does."""
+    monkeypatch.setattr(database, "HELD_S", 0.05)
+    holder = sqlite3.connect(filled, isolation_level=None)
+    try:
+        holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+        holder.execute("BEGIN EXCLUSIVE")
+        holder.execute("COMMIT")
+        holder.execute("SELECT count(*) FROM sqlite_master")
+        with pytest.raises(LibraryBusy, match=r"another writer for 0\.05 s"):
+            ExperienceLibrary.open(filled, read_only=read_only)
+    finally:
+        holder.close()
+    with ExperienceLibrary.open(filled, read_only=read_only) as library:
+        assert library._store.connection.execute("PRAGMA busy_timeout").fetchone() == (60_000,)

@@ -33,6 +33,8 @@ from .schema_check import check_schema, harden
 
 BUSY_TIMEOUT_S = 60.0
 """Seconds for which a writer waits for another writer before it gives up."""
+HELD_S = 5.0
+"""Seconds that opening waits for a program that keeps even readers out, which a writer does not."""
 COPIED = 8 * 2**20
 """Largest size in bytes of a file of which a read makes a copy in memory while another process holds the lock."""
 SHRINK_S = 20.0
@@ -71,7 +73,7 @@ class Store:
         self._new = self.path != ":memory:" and not Path(self.path).exists()
         if self.path != ":memory:":
             _check_path(Path(self.path), read_only)
-        with self._translate_errors():
+        with self._translate_errors(min(HELD_S, _find_wait())):
             self.connection = self._connect()
             self._key = OPEN_FILES.add(self.path)
             try:
@@ -104,6 +106,7 @@ class Store:
         # In one transaction: another process that creates or migrates the library commits all of it together.
         self.connection.execute("BEGIN")
         tables = self.connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+        self.connection.execute(f"PRAGMA busy_timeout = {_find_wait() * 1000:.0f}")  # nobody keeps readers out
         if self._new:  # the file exists now; SQLite creates the log with the same permissions
             Path(self.path).chmod(FILE_MODE)
         (application,) = self.connection.execute("PRAGMA application_id").fetchone()
@@ -351,12 +354,12 @@ class Store:
         self._key = None
 
     @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
+    def _translate_errors(self, busy_s: float = BUSY_TIMEOUT_S) -> Iterator[None]:
         """Convert SQLite's errors to library errors that name the file and the next step."""
         try:
             yield
         except TRANSLATED as error:
-            raise self.translate(error) from error
+            raise self.translate(error, busy_s) from error
 
     def translate(self, error: BaseException, busy_s: float = BUSY_TIMEOUT_S) -> HardwonError:
         """Return the library error for an error of SQLite; it names the file and the next step."""
@@ -365,7 +368,8 @@ class Store:
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
     # No implicit BEGIN (isolation_level), as `transaction` issues its own. Threads are serialized by its lock.
-    return sqlite3.connect(path, timeout=_find_wait(), isolation_level=None, check_same_thread=False, uri=uri)
+    wait_s = min(HELD_S, _find_wait())
+    return sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False, uri=uri)
 
 
 def _find_wait() -> float:
