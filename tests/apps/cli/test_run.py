@@ -208,6 +208,19 @@ def test_a_folder_in_which_another_process_runs_is_refused(tmp_path):
     assert len(run_plan(plan, tmp_path / "out", jobs=1)) == 2  # the lock is gone with the run
 
 
+@pytest.mark.parametrize("name", ["plan.json", "counts.json", "episodes.jsonl", "result.json", "curve.png"])
+def test_no_result_is_written_through_a_link(tmp_path, name):
+    """A folder of results may come from somebody else, such as the `runs` of a repository."""
+    plan = replace(plan_in(tmp_path), episodes=0, checkpoints=(0,), arms=("empty",))
+    other, out = tmp_path / "other.txt", tmp_path / "out"
+    other.write_text("")
+    out.mkdir()
+    (out / name).symlink_to(other)
+    with pytest.raises(ConfigError, match=f"{name} is a link"):
+        run_plan(plan, out)
+    assert other.read_text() == ""
+
+
 def test_another_plan_in_the_same_folder_is_refused(tmp_path):
     plan = replace(plan_in(tmp_path), episodes=0, checkpoints=(0,), arms=("empty",))
     run_plan(plan, tmp_path)

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.privacy.private_files import refuse_links
 from hardwon.runtime import Environment
 
 from .algorithms.parallel import get_team
@@ -108,6 +109,7 @@ class Session:
         for name, role in config.roles.items():
             check_settings(role, name)
         out.mkdir(parents=True, exist_ok=True)
+        refuse_links(out)
         # The environment and the library come before the base: a tiny base learns its vocabulary from them.
         environment = cast(Environment, Reporting(open_world(config.environment)))
         if checkpoint is None:

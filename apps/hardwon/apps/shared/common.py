@@ -23,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.privacy.private_files import refuse_links
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary
@@ -251,6 +252,7 @@ def lock_folder(out: Path) -> Iterator[None]:
     folder = os.open(out, os.O_RDONLY)
     try:
         _take_lock(folder, out)
+        refuse_links(out)
         yield
     finally:
         os.close(folder)  # and with it the lock, also after a kill

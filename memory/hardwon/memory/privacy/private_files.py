@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from hardwon.memory.errors import LibraryBusy, LibraryError
+from hardwon.memory.errors import ConfigError, LibraryBusy, LibraryError
 
 from .deadlines import seconds_left
 
@@ -29,6 +29,14 @@ def open_new(path: Path, *, exclusive: bool = False) -> IO[bytes]:
     """Open a file for writing from its beginning. A new file gets mode 0600."""
     flags = os.O_WRONLY | os.O_CREAT | (os.O_EXCL if exclusive else os.O_TRUNC)
     return os.fdopen(os.open(path, flags, FILE_MODE), "wb")
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise ConfigError if a folder of results has a link among its files: writing it would change another file."""
+    if link := next((path for path in folder.iterdir() if path.is_symlink()), None):
+        raise ConfigError(
+            f"{link} is a link, and results are not written through links. Remove it, or give another folder."
+        )
 
 
 def check_process(owner: int, path: str) -> None:
