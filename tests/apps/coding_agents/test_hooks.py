@@ -524,6 +524,13 @@ def test_an_unknown_option_does_not_stop_the_agent(tmp_path):
     assert done.returncode == 0
 
 
+def test_hooks_that_recall_load_no_library_for_terminals():
+    """The agent waits for each of them."""
+    code = "import sys, hardwon.apps.coding_agents.experience; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"typer", "rich", "pydantic", "langchain_core", "langgraph", "faiss"} & set(done.stdout.split())
+
+
 def test_a_call_without_a_guardrail_imports_only_the_standard_library(tmp_path):
     event = {"session_id": "s", "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "ls"}}
     code = (

@@ -12,7 +12,6 @@ from typing import Any
 from hardwon.apps.importers.codex import refer_to_call
 from hardwon.apps.importers.comparison import episode_id
 from hardwon.apps.importers.messages import plain_messages
-from hardwon.apps.shared.common import is_address, parse_library
 from hardwon.memory import ExperienceLibrary, Reasons, Verdict
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.runtime.environments.calls import Call, clip
@@ -36,11 +35,11 @@ _TAIL_BYTES = 50_000_000
 @contextmanager
 def open_library(options: argparse.Namespace, *, write: bool = False) -> Iterator[ExperienceLibrary | None]:
     """Open the library of a hook; None if it is only read and does not exist yet."""
-    path = parse_library(options.library)
-    if not is_address(path) and not write and not Path(path).exists():
+    path, is_address = options.library, "://" in options.library
+    if not is_address and not write and not Path(path).exists():
         yield None
         return
-    outbox = write and is_address(path)
+    outbox = write and is_address
     with ExperienceLibrary.open(path, namespace=options.namespace, read_only=not write, outbox=outbox) as library:
         yield library
 
