@@ -438,6 +438,7 @@ def test_a_page_that_a_damaged_row_breaks_is_an_error_page():
         (False, "failed", "failed"),
         (False, "task_lost", "failed: the task was lost"),
         (None, "excluded", "excluded"),
+        (None, "done", "excluded"),
     ],
 )
 def test_the_end_of_an_episode_is_named_once_and_in_words(success, ending, words):

@@ -194,7 +194,9 @@ def _render_question(room: Room, about: str, trace: Mapping[str, Any] | None) ->
 def describe_end(row: Mapping[str, Any]) -> str:
     """Return how an episode ended: `failed: the task was lost`; an ending that adds nothing is left out."""
     outcome, ending = format_success(row["success"]), row["ending"]
-    return outcome + ("" if ending in ("success", outcome, "") else f": {name_failure(ending).replace('_', ' ')}")
+    if ending in ("success", "done", outcome, ""):
+        return outcome
+    return f"{outcome}: {name_failure(ending).replace('_', ' ')}"
 
 
 def _render_fact(fact: tuple[str, str]) -> Html:
