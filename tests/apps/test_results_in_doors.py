@@ -144,3 +144,23 @@ def test_a_step_of_mcp_without_a_mark_is_read_by_its_result(library):
     assert dict(zip(TEXTS, failed, strict=False)) == dict(CASES)
     assert failed[-2:] == [False, True]
     assert StepTaken(action="act()", result="").failed is None
+
+
+@pytest.mark.parametrize(
+    ("result", "text", "is_failed"),
+    [
+        ({"ok": False, "message": "no seat"}, '"message": "no seat"', True),
+        ([{"type": "text", "text": "Error: no seat"}], "Error: no seat", True),
+        (7, "7", False),
+    ],
+)
+def test_a_client_of_mcp_may_send_a_result_as_it_came(library, result, text, is_failed):
+    async def record():
+        async with Client(build(library, trust="trusted")) as client:
+            steps = [{"action": "act()", "result": result}]
+            return await client.call_tool("record", {"task": "Act.", "steps": steps, "success": True})
+
+    assert not asyncio.run(record()).is_error
+    (step,) = library.trajectory(library.trajectories()[0]["id"]).steps
+    assert text in step.post.observation
+    assert step.diagnosis.success is not is_failed

@@ -1,15 +1,19 @@
 """What the tools of the MCP server take and answer. A model sees the descriptions, and nothing else of them."""
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
+
+from hardwon.runtime.interfaces.results import extract_text
 
 
 class StepTaken(BaseModel):
     """One action you took, and its result."""
 
     action: str = Field(description='Your action; write a tool call as a call: `edit(file="a.py")`.')
-    result: str = Field(description="The result: the output, or the error message.")
+    result: Annotated[str, BeforeValidator(extract_text)] = Field(
+        description="The result: the output, or the error message."
+    )
     failed: bool | None = Field(
         default=None, description="Whether the result is an error; null lets the result speak for itself."
     )

@@ -2,19 +2,22 @@
 
 import gzip
 import json
+from typing import Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tests.apps.proxy.conftest import TOOLS, serving, wait_for
 from tests.apps.proxy.test_cut_streams import CHAT, RESPONSE
 from tests.apps.proxy.test_proxy import open_episodes
 
+from hardwon.apps.proxy import exchange
 from hardwon.apps.proxy.forwarding import forward_headers
 from hardwon.apps.proxy.json_text import JsonObject
+from hardwon.apps.proxy.streams import stream_copy
 from hardwon.memory import Item
 
 QUESTION = [{"role": "user", "content": "Refund an order."}]
@@ -247,6 +250,29 @@ def test_a_server_may_compress_what_it_was_asked_not_to(proxied, upstream, mode)
     whole = json.dumps(WHOLE["chat/completions"]).encode()
     upstream.answer = lambda body: Response(gzip.compress(whole), headers=headers, media_type="application/json")
     assert post(proxied(mode=mode), "chat/completions").content == whole
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+def test_an_answer_without_end_takes_no_memory_and_passes(proxied, upstream, monkeypatch, kind):
+    """The copy of one event, or of a body, is kept up to a limit."""
+    copies: list[Any] = []
+
+    def keep(copied: type) -> Any:
+        def make(*args: Any, **options: Any) -> Any:
+            copies.append(copied(*args, **options))
+            return copies[-1]
+
+        return make
+
+    monkeypatch.setattr(stream_copy, "LARGEST", 1000)
+    for name in ("StreamCopy", "BodyCopy"):
+        monkeypatch.setattr(exchange, name, keep(getattr(exchange, name)))
+    data = b'{"x": "' + b"a" * 300_000
+    pieces = [data[at : at + 500] for at in range(0, len(data), 500)]
+    upstream.answer = lambda body: StreamingResponse(iter(pieces), media_type=kind)
+    assert post(proxied(), "chat/completions").content == data
+    (copy,) = copies
+    assert len(copy._data if kind == "application/json" else copy._buffer) < 200_000
 
 
 # ---- requests

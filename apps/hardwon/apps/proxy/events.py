@@ -27,6 +27,10 @@ class EventBuffer:
         del self._event[:at]
         return events
 
+    def __len__(self) -> int:
+        """Return the number of bytes of the last event."""
+        return len(self._event)
+
     @property
     def event(self) -> bytes:
         """The last event, whose blank line is missing."""

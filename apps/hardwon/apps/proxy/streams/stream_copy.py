@@ -12,6 +12,9 @@ from ..forwarding import decode_body
 
 logger = logging.getLogger("hardwon.proxy")
 
+LARGEST = 64 * 2**20
+"""Number of bytes of a body, or of one event, that are read; a larger one passes unread."""
+
 
 class StreamCopy:
     """The events of one response, as far as a reader understands them."""
@@ -29,6 +32,9 @@ class StreamCopy:
 
     def add(self, data: bytes) -> list[bytes]:
         """Add bytes, and return the events to pass on."""
+        if len(self._buffer) > LARGEST:
+            self.has_failed = True
+            return []
         return [passed for event in self._buffer.split(data) for passed in self._read(event)]
 
     def finish(self) -> list[bytes]:
@@ -86,7 +92,8 @@ class BodyCopy:
 
     def add(self, data: bytes) -> None:
         """Add bytes."""
-        self._data += data
+        if len(self._data) <= LARGEST:
+            self._data += data
 
     def finish(self) -> None:
         """Read the answer."""
