@@ -25,7 +25,7 @@ from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.guides.speech import GuideQuery
-from hardwon.trainers.roles.note_generators import format_path
+from hardwon.trainers.roles.marking import format_path
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 
 World = tuple[str, int]

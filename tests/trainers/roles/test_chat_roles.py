@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from hardwon.trainers.roles.note_generators import Candidate, KeepOrSkip
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
 
 from hardwon.memory import State, Step, Trajectory
@@ -15,7 +16,6 @@ from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.prompting.instructions import INSTRUCTIONS
 from hardwon.trainers.roles.admission import EngineAdmission
 from hardwon.trainers.roles.guides.speech import GuideQuery, Speaker
-from hardwon.trainers.roles.note_generators import Candidate, KeepOrSkip
 
 TOKENIZER = build_chat_tokenizer()
 PROMPTS = ChatFormat(TOKENIZER)

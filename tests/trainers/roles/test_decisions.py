@@ -16,6 +16,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 import torch
+from hardwon.trainers.roles.note_generators import KeepOrSkip, lessons
+from hardwon.trainers.roles.proposals import Reading
 from tests.trainers.corridor import Corridor
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
 from tests.trainers.models.test_smollm2 import FOLDER
@@ -36,8 +38,6 @@ from hardwon.trainers.roles.decisions import PURPOSES, Look, look
 from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.guides.role import GuideRole
 from hardwon.trainers.roles.guides.speech import GuideQuery
-from hardwon.trainers.roles.note_generators import KeepOrSkip, lessons
-from hardwon.trainers.roles.proposals import Reading
 from hardwon.trainers.rollouts.rollout import Spec
 
 THINGS = re.findall(

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pytest
 import torch
+from hardwon.trainers.roles.item_reward import Buffer, Use, is_gain, to_streams, worth
+from hardwon.trainers.roles.note_generators import KeepOrSkip, ways
 from tests.trainers.corridor import Corridor
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
@@ -21,8 +23,6 @@ from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenize
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.extractor import ExtractorRole, spread
-from hardwon.trainers.roles.item_reward import Buffer, Use, is_gain, to_streams, worth
-from hardwon.trainers.roles.note_generators import KeepOrSkip, ways
 from hardwon.trainers.roles.tuning import TUNING
 from hardwon.trainers.rollouts.rollout import Spec
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from hardwon.trainers.roles.note_generators import lessons
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, build_settings
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
@@ -22,7 +23,6 @@ from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.roles.admission import EngineAdmission
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.marking import find_deciding_steps, mark_lessons, mark_steps
-from hardwon.trainers.roles.note_generators import lessons
 from hardwon.trainers.roles.supervised_stage import Marked, SupervisedStage, balance, plan_stage, split_marked
 from hardwon.trainers.trainer import train
 from hardwon.trainers.warmstart import updates

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from hardwon.trainers.roles.item_reward import Buffer, to_streams
 
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 from hardwon.trainers.prompting.base import Verdicts
-from hardwon.trainers.roles.item_reward import Buffer, to_streams
 from hardwon.trainers.roles.tuning import TUNING
 from hardwon.trainers.roles.verdicts import build_other, build_row, sort_words, weigh, weigh_sampled
 

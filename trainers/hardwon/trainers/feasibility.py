@@ -15,7 +15,6 @@ from .algorithms.samples import Rollout
 from .config.kinds import SHOWS_PATHS
 from .config.program import PROGRAM
 from .config.schema import TrainConfig
-from .roles.note_generators import lessons, offer
 from .rollouts.reporting import Reporting
 from .rollouts.rollout import OUTGROWN
 from .session import Session
@@ -25,7 +24,7 @@ DECISIONS = ("<keep>", "<skip>")
 PROBED = 2
 """Task instances that are explored to measure prompts, if none was explored yet."""
 READ = 32
-"""Task instances of which one must have an episode that the extractor can read."""
+"""Task instances of which one must have an episode that an arm can show."""
 PATIENCE = 5
 """Iterations without any signal, or without any action of a mechanism, after which a run warns."""
 TINY = 1e-9
@@ -102,7 +101,7 @@ def check_roles(session: Session) -> None:
     if session.config.model.adapter is None or not {*DECISIONS} <= {*added}:
         return
     for name, role in session.roles.items():
-        if name != "policy" and session.config.roles[name].settings.get("writes") != "text":
+        if name not in ("policy", "extractor"):  # these decide nothing with such tokens
             check_decisions(name, role.model, [added[word] for word in DECISIONS])
 
 
@@ -182,7 +181,7 @@ def _check_answers(rollouts: Sequence[Rollout], *, name: str, compact: bool) -> 
 
 
 def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
-    """Check that what an arm or the extractor takes from episodes is in some of them."""
+    """Check that what an arm takes from exploring episodes is in some of them."""
     config, explorer = session.config, session.explorer
     groups = {rollout.group.rpartition("#") for rollout in rollouts}
     played = [(task, int(seed)) for task, _, seed in sorted(groups)]
@@ -198,15 +197,6 @@ def _check_readings(session: Session, rollouts: Sequence[Rollout]) -> None:
             f"{user} the best exploring episode of a task instance, and none of {len(worlds)} instances has one with a "
             f"{config.outcome} above 0. {help_}."
         )
-    if "extractor" in config.roles:
-        offers = offer if config.model.is_compact else lessons
-        episodes = (episode for world in worlds for episode in explorer.explored(world))
-        if not any(map(offers, (rollout.trajectory for rollout in rollouts))) and not any(map(offers, episodes)):
-            raise CannotLearn(
-                "roles.extractor keeps or skips lessons, which are steps with a reward or a failure, and no episode of "
-                f"{len(worlds)} task instances has one. Let the steps of {config.environment.name} report rewards or "
-                "errors."
-            )
 
 
 # -- after the last iteration ---------------------------------------------------------------------

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,6 +27,7 @@ from .algorithms.samplers import TaskSampler, open_sampler
 from .algorithms.samplers.balance import Balance
 from .algorithms.samples import Rollout
 from .checkpoint import HISTORY, Checkpoints, keep_weights, random_states
+from .config.kinds import TRIES
 from .config.schema import TrainConfig
 from .console import Screen
 from .engines.factory import get_tokens_read
@@ -33,9 +35,7 @@ from .evaluate import collect_episodes, flatten_report, summarise, summarize_com
 from .metrics import Metrics
 from .player import Player
 from .roles.base import PolicyRole, Role, TriesCandidates
-from .roles.tuning import TUNING
 from .rollouts.explore import Task
-from .rollouts.rollout import Spec
 from .session import Session
 from .workers.prefetcher import Prefetcher
 
@@ -178,6 +178,7 @@ class TrainingLoop:
             # an episode that a short horizon cuts off counts as a loss
             metrics["share/cut"] = sum(ending == "step_limit" for ending in finished) / max(1, len(finished))
         metrics.update(await learning.update_library(self.session, number, played))
+        metrics.update(await self._try_candidates(number))
         metrics.update(self._measure_lag(learnable))
         if (role := self._select_role()) is not None:
             # in a thread of its own if workers play meanwhile: their requests are answered in this one
@@ -202,6 +203,17 @@ class TrainingLoop:
         for warning in (self._signal.update(metrics, self.config.run.groups), idle_warning):
             if warning is not None:
                 self.screen.warn(warning)
+
+    async def _try_candidates(self, number: int) -> dict[str, float]:
+        """Let the roles that try candidates do so in episodes of the first arm that shows all that is recalled."""
+        metrics: dict[str, float] = {}
+        for arm in [arm for arm in self.config.list_arms() if arm.memory in TRIES][:1]:
+            play = partial(self.player.play_trials, arm=arm, temperature=self._get_temperature())
+            for role in self.session.roles.values():
+                if isinstance(role, TriesCandidates):
+                    tried = await role.try_candidates(play, arm.name, f"{self.config.run.seed}/{number}")
+                    metrics.update({f"{role.name}/{name}": value for name, value in tried.items()})
+        return metrics
 
     def _measure_lag(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return how many rows are how many updates behind the weights that learn from them."""
@@ -260,7 +272,7 @@ class TrainingLoop:
         Dynamic sampling: a group without a learning signal for any role is replaced by a group of another task
         instance, at most `rerolls` times. Remaining groups without a signal still count in the loss denominator.
         """
-        groups = await self._play(self._draw_worlds(), f"{self.config.run.seed}/{number}")
+        groups = await self._play(self.worlds.draw(self.config.run.groups), f"{self.config.run.seed}/{number}")
         # rerolling selects groups by outcome, so success rates and the library use the first draw
         first = [rollout for group in groups.values() for rollout in group]
         rerolled = 0
@@ -278,23 +290,6 @@ class TrainingLoop:
         remaining = sum(not self._is_wanted(group) for group in groups.values())
         counts = {"groups_rerolled": float(rerolled), "groups_without_signal": float(remaining)}
         return first, [rollout for group in groups.values() for rollout in group], counts
-
-    def _draw_worlds(self) -> list[Task]:
-        """Return the task instances of an iteration.
-
-        While candidates wait for trials, more are drawn, and those are played that the candidates are about.
-        """
-        number = self.config.run.groups
-        waiting = [
-            role for role in self.session.roles.values() if isinstance(role, TriesCandidates) and role.has_candidates()
-        ]
-        if not waiting or self.config.tasks.sampler:  # a sampler has reasons of its own
-            return self.worlds.draw(number)
-        worlds = self.worlds.draw(number * TUNING.looked_at)
-        specs = [Spec(fold, seed) for fold, seed in worlds]
-        ratings = [max(each) for each in zip(*(role.rate_instances(specs) for role in waiting), strict=True)]
-        best = sorted(range(len(worlds)), key=lambda at: (-ratings[at], at))[:number]
-        return [worlds[at] for at in sorted(best)]
 
     async def _play(self, worlds: Sequence[Task], salt: str) -> dict[Task, list[Rollout]]:
         """Play one group per task instance and return the rollouts by instance."""

@@ -5,7 +5,7 @@
 Episodes use the same agent, loop and library as in production.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
@@ -13,12 +13,11 @@ from hardwon.runtime.interfaces.arms import Arm
 from .algorithms.composers import Composer
 from .algorithms.outcomes import OutcomeKind
 from .algorithms.samples import Rollout
-from .config.kinds import TELLS, TRIES
+from .config.kinds import TELLS
 from .config.program import PROGRAM
 from .console import EpisodeCount
 from .programs.player import PlaysPrograms, ProgramPlayer
 from .programs.recorded import RecordedPlayer
-from .roles.base import TriesCandidates
 from .rollouts.demonstration import DemonstrationPolicy
 from .rollouts.explore import Task
 from .rollouts.renaming import Rename
@@ -80,27 +79,35 @@ class Player:
             for copy in range(copies)
         ]
         specs = await self._prepare_specs(specs, arms, learning)
-        if learning:
-            specs = self._assign_candidates(specs, arms)
         max_steps = max_steps or self._session.config.environment.max_steps
         agent_specs = {arm.name: AgentSpec(arm, temperature, learning, max_steps) for arm in arms}
+        collect_round = self._plan_rounds(agent_specs, temperature, max_steps, together=composer is not None)
+        if composer is None:
+            return await collect_round(specs)
+        return await play_rounds(composer, specs, collect_round, read or _read_nothing, iteration=self.iteration)
+
+    async def play_trials(self, specs: Sequence[Spec], arm: Arm, *, temperature: float) -> list[Rollout]:
+        """Play the episodes of one arm in which candidates are tried. Nothing is withheld, and no policy learns."""
+        max_steps = self._session.config.environment.max_steps
+        agent_specs = {arm.name: AgentSpec(arm, temperature, False, max_steps)}
+        return await self._plan_rounds(agent_specs, temperature, max_steps, together=False)(specs)
+
+    def _plan_rounds(
+        self, agent_specs: Mapping[str, AgentSpec], temperature: float, max_steps: int, *, together: bool
+    ) -> Callable[[Sequence[Spec]], Awaitable[list[Rollout]]]:
+        """Return what plays episodes: a program, the workers, or the agents of this process."""
         snapshot, iteration = self.snapshot, self.iteration
 
         async def collect_round(chosen: Sequence[Spec]) -> list[Rollout]:
-            outcome = self._session.config.outcome
             if self._programs is not None:
                 return await self._run_programs(self._programs, chosen, temperature, max_steps, snapshot)
             if self.pool is not None:
-                return await self._send(
-                    self.pool, agent_specs, chosen, snapshot, iteration, together=composer is not None
-                )
+                return await self._send(self.pool, agent_specs, chosen, snapshot, iteration, together=together)
             self._agent_pool.get_policy(temperature).snapshot = snapshot
             agents = {arm: self._agent_pool.get_agent(agent_spec) for arm, agent_spec in agent_specs.items()}
-            return await self._collect(agents, chosen, outcome)
+            return await self._collect(agents, chosen, self._session.config.outcome)
 
-        if composer is None:
-            return await collect_round(specs)
-        return await play_rounds(composer, specs, collect_round, read or _read_nothing, iteration=iteration)
+        return collect_round
 
     async def demonstrate(
         self,
@@ -204,17 +211,6 @@ class Player:
                 answer = role.prepare(given, frozen=frozen) if learning or frozen else role.choose(given)
                 prepared.update(zip(chosen, await answer, strict=True))
         return [prepared[at] for at in range(len(specs))]
-
-    def _assign_candidates(self, specs: Sequence[Spec], arms: Mapping[Arm, int]) -> list[Spec]:
-        """Let the roles that try candidates assign them to episodes of the arms that show all that is recalled."""
-        recalling = {arm.name for arm in arms if arm.memory in TRIES and not arm.frozen}
-        assigned = dict(enumerate(specs))
-        for role in self._session.roles.values():
-            if isinstance(role, TriesCandidates):
-                places = [at for at, spec in assigned.items() if spec.arm in recalling]
-                given = role.assign_candidates([assigned[at] for at in places])
-                assigned.update(zip(places, given, strict=True))
-        return [assigned[at] for at in range(len(specs))]
 
     @property
     def iteration(self) -> int:

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hardwon.memory import Estimate, Item, Trajectory
 from hardwon.memory.errors import ConfigError, MissingExtra
-from hardwon.memory.learning.extraction import MAX_OPERATIONS
 from hardwon.memory.records import Add, Operation, Return
 from hardwon.runtime.guidance.base import AwaitedGuidance, Guidance, Hint, RetrievalGuidance
 from hardwon.runtime.interfaces.types import Context, Decision
@@ -43,6 +42,7 @@ from .models.pretrained import check_folder
 from .prompting.base import PromptFormat
 from .prompting.chat import ChatFormat
 from .prompting.factory import open_format
+from .roles.extractor import ExtractorSettings
 from .roles.guides.role import RECALLED, GuideSettings
 from .roles.guides.speech import TrainedGuidance
 from .rollouts.rollout import Spec, TokenPolicy, enter_episode
@@ -121,7 +121,8 @@ def load_roles(
             guide = parse_settings(GuideSettings, settings)
             roles["guidance"] = ServedGuidance(_open_guidance(guide, engines[name], prompts))
         elif name == "extractor":
-            roles["extractor"] = ServedExtractor(engines[name], prompts)
+            tokens = parse_settings(ExtractorSettings, settings).tokens
+            roles["extractor"] = ServedExtractor(engines[name], prompts, tokens)
         elif name == "admission":
             roles["admission"] = ServedAdmission(engines[name], prompts)
     if "policy" in roles and "guidance" not in roles:
@@ -288,20 +289,19 @@ class ServedGuidance:
 
 
 class ServedExtractor:
-    """A trained extractor, which keeps the lessons of an episode that are worth it."""
+    """A trained extractor, which writes the lesson of an episode."""
 
-    def __init__(self, engine: Engine, prompts: PromptFormat) -> None:
-        from .roles.note_generators import KeepOrSkip
+    def __init__(self, engine: Engine, prompts: PromptFormat, max_tokens: int) -> None:
+        from .roles.writing import LessonWriter
 
-        self._writer = KeepOrSkip(engine, prompts)
+        self._writer = LessonWriter(engine, prompts, max_tokens=max_tokens)
 
     def extract(self, trajectory: Trajectory, seen_items: Sequence[Item]) -> Sequence[Operation]:
-        """Return at most `MAX_OPERATIONS` operations: of the kept lessons, those that were kept most surely."""
+        """Return the addition of the most probable lesson, or why there is none."""
         if not trajectory.steps:
             return [Return("the episode has no steps")]
-        kept = [each for each in _wait(self._writer.read(trajectory, greedy=True)) if each.is_kept]
-        surest = sorted(kept, key=lambda each: -each.keeps)[:MAX_OPERATIONS]
-        return [Add(each.item) for each in surest] or [Return("nothing of the episode is worth keeping")]
+        (written,) = _wait(self._writer.write(trajectory, greedy=True))
+        return [Return(f"the answer is {written.problem}")] if written.item is None else [Add(written.item)]
 
 
 class ServedAdmission:

@@ -34,8 +34,8 @@ from .models.pretrained import require_base
 from .prompting import instructions
 from .prompting.factory import open_format
 from .roles.base import Parts, Role
-from .roles.note_generators import GRADES, OUTCOMES
 from .roles.registry import ROLES, check_settings
+from .roles.writing import GRADES, OUTCOMES
 from .rollouts.explore import Explorer, check_seeds, learn_by_playing, open_world, words
 from .rollouts.opening import TAGS
 from .rollouts.paths import Demonstrations, check_origins
@@ -139,6 +139,7 @@ class Session:
                 explorer.source, demonstrations.find,
                 explored=lambda task, seed: explorer.explored((task, seed)),
                 episodes=lambda: explorer.trajectories(config.explore.worlds), instances=config.explore.worlds.all,
+                trained=config.tasks.train.all,
                 recall=config.library.recall, environment=environment, outcome=config.outcome, policy=config.policy,
             )  # fmt: skip
             return _build_role(name, parts)

@@ -314,7 +314,7 @@ def _begin(loop: TrainingLoop) -> bool:
         loop.screen.tell(note)
     if warmstart is not None and warmstart.run is not None and loop.warming is None:
         take_over(session)
-        loop.screen.tell(f"the policy begins as that of {warmstart.run}.")
+        loop.screen.tell(f"the roles begin as those of {warmstart.run}.")
     studied = updates.list_studied(loop.warming)  # read now: a later checkpoint of the warm start deletes this one
     if warmstart is not None and warmstart.imitates and not studied:
         if not updates.imitate(loop, warmstart, loop.warming):
@@ -357,8 +357,8 @@ def _warn_of_verdicts(session: Session, screen: Screen) -> None:
     if session.config.model.is_compact:
         return
     for name in [*PURPOSES.keys() & session.roles.keys()]:
-        if session.config.roles[name].settings.get("writes") == "text" or _studies(session.roles[name]):
-            continue  # it decides nothing, or its right answers were measured
+        if _studies(session.roles[name]):
+            continue  # its right answers were measured
         verdicts = asyncio.run(look(session.engine, session.prompts, name))
         if warning := verdicts.explain(name):
             screen.warn(warning)

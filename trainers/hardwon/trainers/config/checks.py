@@ -157,11 +157,6 @@ def _check_extractor(config: TrainConfig) -> None:
         raise CannotLearn(
             "roles.extractor reads episodes, which are not recorded with library.learn=false; set it to true."
         )
-    if (most := max(config.arms[arm] for arm in shows)) < 2:
-        raise CannotLearn(
-            f"roles.extractor tries its candidates in half of the episodes of an arm that recalls, and arms.{shows[0]} "
-            f"has {most} per group; use 2 or more."
-        )
 
 
 def _check_memory(config: TrainConfig) -> None:

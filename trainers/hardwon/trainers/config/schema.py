@@ -240,7 +240,7 @@ class WarmStartConfig:
     learning: WarmStart = field(default_factory=WarmStart)
     """Settings of the imitation updates."""
     run: str | None = None
-    """Folder of a run with the same model, or of one of its checkpoints: its policy is taken over. Nothing is imitated
+    """Folder of a run with the same model, or of one of its checkpoints: its roles are taken over. Nothing is imitated
     then, unless `learning` is set: the policy learns from further demonstrations. So one warm start serves several
     runs."""
 

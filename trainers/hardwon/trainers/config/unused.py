@@ -100,8 +100,8 @@ def _list_own_settings(config: TrainConfig) -> Iterator[Group]:
     yield Group(path, policy, ("speech_tokens",), spoken, f"a kind of {path}.speech, such as free")
     if (extractor := roles.get("extractor")) is not None:
         path = "roles.extractor.settings"
-        yield Group(path, extractor, ("distil",), not config.model.is_compact, "a base that reads messages")
         yield from _list_supervised(path, extractor)
+        yield Group(path, extractor, ("teacher",), extractor.get("distil", 0) > 0, f"{path}.distil above 0")
     if (admission := roles.get("admission")) is not None:
         yield from _list_supervised("roles.admission.settings", admission)
     if (guide := roles.get("guide")) is not None:

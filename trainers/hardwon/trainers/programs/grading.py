@@ -1,13 +1,10 @@
 """Grade the episodes of a program with a function of your own."""
 
-import importlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hardwon.memory.errors import ConfigError, HardwonError, UnknownName
+from hardwon.memory.errors import HardwonError
 
 from .run import read_outcome
 
@@ -34,23 +31,6 @@ class FinishedEpisode:
 
 
 Reward = Callable[[FinishedEpisode], Any]
-
-
-def open_reward(name: str) -> Reward:
-    """Import a reward function, `MODULE:CALLABLE`, from the current folder or an installed module."""
-    module, _, attribute = name.partition(":")
-    if (folder := str(Path.cwd())) not in sys.path and "" not in sys.path:
-        sys.path.append(folder)
-    try:
-        reward: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # importing runs the user's code, which can raise anything
-        raise UnknownName(
-            f"program.reward {name!r} cannot be imported from {folder}: {type(error).__name__}: {error}. Give "
-            "MODULE:CALLABLE of a file in the current folder, or of an installed module."
-        ) from error
-    if not callable(reward):
-        raise ConfigError(f"program.reward {name!r} is {type(reward).__name__}; give a function.")
-    return reward  # type: ignore[no-any-return]
 
 
 def call_reward(reward: Reward, episode: FinishedEpisode) -> float | None:

@@ -15,11 +15,12 @@ from hardwon.memory.upkeep.text_files import read_text
 from hardwon.trainers.algorithms.composers.spec import Spec
 from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.config.parsing import import_callable
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.prompting.chat import ChatFormat
 
-from .grading import FinishedEpisode, Reward, RewardFailed, call_reward, open_reward
+from .grading import FinishedEpisode, Reward, RewardFailed, call_reward
 from .process import Ended, run_command
 from .prompts import ProgramPrompts
 from .run import STEP_LIMIT, ProgramRun, build_rollout
@@ -54,7 +55,9 @@ class ProgramPlayer:
         self._config, self._settings, self._engine = config, config.program, engine
         self._outcome: OutcomeKind = config.outcome
         self._inputs = _read_inputs(config)
-        self._reward: Reward | None = open_reward(config.program.reward) if config.program.reward else None
+        self._reward: Reward | None = (
+            import_callable(config.program.reward, "program.reward") if config.program.reward else None
+        )
         self.gateway = Gateway(
             engine,
             ProgramPrompts(prompts.template),

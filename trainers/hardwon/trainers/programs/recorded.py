@@ -20,11 +20,12 @@ from hardwon.runtime.integrations.tool_episode import normalize_message
 from hardwon.trainers.algorithms.composers.spec import Spec
 from hardwon.trainers.algorithms.outcomes import OutcomeKind
 from hardwon.trainers.algorithms.samples import Rollout, pack_samples
+from hardwon.trainers.config.parsing import import_callable
 from hardwon.trainers.config.schema import TrainConfig
 from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.prompting.chat import ChatFormat
 
-from .grading import FinishedEpisode, Reward, RewardFailed, call_reward, open_reward
+from .grading import FinishedEpisode, Reward, RewardFailed, call_reward
 from .run import PolicyCall, build_rollout
 
 _GRAMMARS = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
@@ -118,7 +119,9 @@ class RecordedPlayer:
         """Read the file and the outcomes."""
         self._engine = engine
         self._outcome: OutcomeKind = config.outcome
-        self._reward: Reward | None = open_reward(config.program.reward) if config.program.reward else None
+        self._reward: Reward | None = (
+            import_callable(config.program.reward, "program.reward") if config.program.reward else None
+        )
         log = read_token_log(Path(config.program.recorded))
         _check_ids(log, len(prompts.tokenizer), config)
         self._tasks = [*log.tasks.values()]

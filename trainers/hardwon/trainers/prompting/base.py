@@ -16,8 +16,8 @@ from hardwon.trainers.algorithms.samples import Ids, Sample
 from hardwon.trainers.engines.grammar import CallForm
 from hardwon.trainers.engines.trie import Trie
 
-Purpose = Literal["guide", "keep", "share"]
-"""The question that a role answers: whether to give a hint, keep a lesson, or share a step."""
+Purpose = Literal["guide", "write", "share"]
+"""What a role is asked: whether to give a hint, to write a lesson, or whether to share a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Query:
 
     purpose: Purpose
     sections: Mapping[str, str | Sequence[str]] = field(default_factory=dict)
-    """Text by name, in order of reading: task, observation, location, recalled, lesson, outcome, steps, keys.
+    """Text by name, in order of reading: task, observation, location, steps, recalled, outcome, keys.
 
     A name that is absent, or whose list is empty, has nothing to show.
     """

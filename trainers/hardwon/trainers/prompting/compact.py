@@ -30,7 +30,6 @@ _MARKS = {
     "outcome": "<see>",
     "location": "<at>",
     "recalled": "<memory>",
-    "lesson": "<memory>",
     "keys": "<memory>",
 }
 """The mark before each section of a query; other sections have none."""

@@ -14,7 +14,7 @@ from hardwon.memory.errors import ConfigError
 
 from .base import Purpose
 
-VERSION = 4
+VERSION = 5
 """Version of the texts below. Increase it when you change one of them."""
 
 
@@ -47,11 +47,9 @@ INSTRUCTIONS: Mapping[Purpose, Instruction] = {
         "hint",
         "silent",
     ),
-    "keep": Instruction(
-        f"You decide what an agent remembers. {_SHORT_DATA}",
-        "Answer with one word, keep or skip: is this lesson useful in other episodes?",
-        "keep",
-        "skip",
+    "write": Instruction(
+        f"You write down what an agent should remember of an episode. {_SHORT_DATA}",
+        "Write one sentence for other tasks: when it applies, what to do or avoid, and the values that mattered.",
     ),
     "share": Instruction(
         f"You decide what a team shares. {_SHORT_DATA}",
@@ -65,7 +63,7 @@ INSTRUCTIONS: Mapping[Purpose, Instruction] = {
 
 ASKED: Mapping[str, tuple[Purpose, ...]] = {
     "guide": ("guide",),
-    "extractor": ("keep",),
+    "extractor": ("write",),
     "admission": ("share",),
 }
 """The kinds of questions that each role is asked."""

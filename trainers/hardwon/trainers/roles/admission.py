@@ -36,8 +36,7 @@ from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
 
 from .admission_learning import Decided, Episode, Sparsity, advantages, run_reward
 from .base import Parts, load_weights, weights_of
-from .marking import mark_steps
-from .note_generators import format_path
+from .marking import format_path, mark_steps
 from .supervised_stage import SupervisedStage, plan_stage
 from .tuning import TUNING
 from .verdicts import build_other, weigh_sampled

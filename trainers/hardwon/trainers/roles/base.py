@@ -4,7 +4,7 @@ A role collects what it can learn from out of finished rollouts, reports when it
 weights. Before the episodes of an arm with guidance `role`, the roles provide the text to show.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from hardwon.trainers.algorithms.advantages import compute_spread
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.learner import Learner, freeze_copy
 from hardwon.trainers.algorithms.outcomes import OutcomeKind
-from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, pack_samples, to_trace
+from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples, to_trace
 from hardwon.trainers.algorithms.shapers import shape
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.config.schema import RoleConfig
@@ -99,18 +99,18 @@ class Reader(Protocol):
 
 @runtime_checkable
 class TriesCandidates(Protocol):
-    """A role that tries items in episodes before they are stored."""
+    """A role that tries items in episodes of their own before they are stored."""
 
-    def assign_candidates(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """Return the episodes, some of them with a candidate to show besides what recall gives."""
-        ...
+    async def try_candidates(
+        self, play: Callable[[Sequence[Spec]], Awaitable[Sequence[Rollout]]], arm: str, salt: str
+    ) -> dict[str, float]:
+        """Try the items that wait, and return the metrics to log by name.
 
-    def has_candidates(self) -> bool:
-        """Return whether candidates wait for episodes in which they are tried."""
-        ...
-
-    def rate_instances(self, specs: Sequence[Spec]) -> Sequence[float]:
-        """Return for each episode how much the waiting candidates have to do with its task instance; 0 is nothing."""
+        Args:
+            play: Plays episodes of the arm; each shows the candidate of its spec besides what recall gives.
+            arm: Name of an arm that shows all that is recalled.
+            salt: Distinguishes the random numbers of this iteration from those of others.
+        """
         ...
 
 
@@ -135,6 +135,8 @@ class Parts:
     """Returns the exploring episodes that are played before training."""
     instances: Sequence[tuple[str, int]] = ()
     """Split and seed of the task instances that are explored before training."""
+    trained: Sequence[tuple[str, int]] = ()
+    """Split and seed of the task instances of training."""
     recall: int = 5
     """Maximum number of items, and of similar steps, that a recall shows."""
     environment: Environment | None = None
@@ -277,3 +279,10 @@ def load_weights(parameters: Mapping[str, Any], weights: Mapping[str, Any]) -> N
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
+
+
+def row_of(saved: Mapping[str, Any]) -> Sample:
+    """Return a sample from its saved values; checkpoints turn tuples into lists."""
+    allowed = tuple(None if each is None else tuple(each) for each in saved["allowed"])
+    flat = {name: tuple(saved[name]) for name in ("prompt", "completion", "logprobs", "mask")}
+    return Sample(**{**saved, **flat, "allowed": allowed})

@@ -15,7 +15,7 @@ from hardwon.trainers.prompting.base import PromptFormat, Purpose, Query
 
 from .tuning import TUNING
 
-PURPOSES: Mapping[str, Purpose] = {"guide": "guide", "extractor": "keep", "admission": "share"}
+PURPOSES: Mapping[str, Purpose] = {"guide": "guide", "admission": "share"}
 """The question of each deciding role, by its name."""
 _TASK = "Put the things where they belong."
 _SCENE = "You are in the kitchen. You see a fridge, a drawer and a milk carton."
@@ -24,11 +24,6 @@ _PROBES: Mapping[Purpose, Sequence[Mapping[str, str | Sequence[str]]]] = {
         {"task": _TASK, "observation": _SCENE, "recalled": ["- put milk in fridge: rewarded"]},
         {"task": _TASK, "observation": _SCENE, "recalled": ["- fly to the moon: failed (not understood)"]},
         {"task": _TASK, "observation": _SCENE, "recalled": ["- put socks in wardrobe: rewarded"]},
-    ],
-    "keep": [
-        {"task": _TASK, "lesson": "put milk in fridge: rewarded", "observation": _SCENE},
-        {"task": _TASK, "lesson": "look: nothing happened", "observation": _SCENE},
-        {"task": _TASK, "lesson": "wait 17 times on a Tuesday", "observation": _SCENE},
     ],
     "share": [
         {"task": _TASK, "keys": [], "observation": "open fridge -> the fridge is full\nThe fridge is full."},

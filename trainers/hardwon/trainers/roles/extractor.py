@@ -1,20 +1,22 @@
-"""The extractor role: reads finished episodes and learns which lessons are worth keeping (Complementary RL).
+"""The extractor role: reads finished episodes, writes lessons, and learns from what they are worth (Complementary RL).
 
-What it keeps is tried in other task instances, beside what recall gives there: the difference in outcome is its reward,
-and only what helped is stored; see `roles.trials`. `roles.item_reward` computes the reward. Reading runs in the
-background; its results are collected at the end of an iteration.
+It samples several lessons about an episode. Each is tried in other task instances, beside what recall gives there, in
+pairs of episodes with it and without it; see `roles.trials`. The mean difference in outcome is its reward, its siblings
+are the baseline, and only what helped is stored. Episodes are read in the background while others are played.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from statistics import fmean
 from typing import Any
 
-from hardwon.memory.errors import ConfigError
+from hardwon.memory import Trajectory
+from hardwon.memory.errors import ConfigError, UnknownName
+from hardwon.memory.records import Add, Admission
 from hardwon.trainers.algorithms.learner import Learner
-from hardwon.trainers.algorithms.samples import Rollout
+from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
 from hardwon.trainers.config.schema import parse
 from hardwon.trainers.engines.base import Weights
 from hardwon.trainers.engines.local import LocalEngine
@@ -23,85 +25,104 @@ from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.workers.background import Background
 
-from .base import Parts, load_weights, weights_of
-from .item_reward import Buffer, to_streams
-from .marking import mark_lessons
-from .note_generators import KeepOrSkip
-from .proposals import Proposals, Reading
+from .base import Parts, load_weights, row_of, weights_of
 from .supervised_stage import SupervisedStage, plan_stage
+from .teaching import RULES, mark_lessons, open_teacher
+from .trials import Trial, Trials
+from .tuning import TUNING
+from .writing import MAX_TOKENS, LessonWriter, Written
+
+Play = Callable[[Sequence[Spec]], Awaitable[Sequence[Rollout]]]
+"""Plays episodes of an arm that recalls, for trials."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExtractorSettings:
-    """Settings of the extractor: what it reads, its reward and its schedule."""
+    """Settings of the extractor: what it reads and writes, its trials, its reward and its stage 1."""
 
-    trials: int = 2
-    """The other task instances in which a candidate is tried before it is stored. In each, half of an arm's episodes
-    are shown it besides what is recalled, and the difference is its reward. An iteration judges at most
-    `run.groups` x recalling arms / trials candidates."""
-    explores: float = 0.25
-    """Share of the skipped candidates that are tried as well, so that a wrong verdict is noticed."""
     episodes: int = 8
     """Finished episodes to read per iteration, spread over task instances."""
-    ready: int = 16
-    """Rewarded verdicts per update."""
+    samples: int = 4
+    """Lessons to sample per episode; equal ones are tried once."""
+    tokens: int = MAX_TOKENS
+    """Longest lesson."""
+    pairs: int = 160
+    """Largest number of pairs of episodes, with and without it, in which a lesson is tried. 160 find a gain of 0.2 in
+    87 %; a lesson that is clearly good or useless needs 10 to 60."""
+    ready: int = 32
+    """Judged lessons per update."""
     cost: float = 0.05
     """Cost of a text of `length` tokens, in units of success."""
     length: int = 128
     """Number of tokens that cost `cost`."""
+    malformed: float = 0.1
+    """Cost of an answer that is no lesson: empty, too long, with control tokens, or an order to the reader."""
     distil: int = 0
-    """Updates of stage 1, which imitates right answers about the lessons of explored episodes: those that name what
-    solved other task instances are kept. 0 skips it."""
+    """Updates of stage 1, which imitates the lessons of a teacher about explored episodes. 0 skips it."""
     distil_lr: float = 5e-4
     """Peak learning rate of stage 1; for a tiny base, some 2e-3."""
     distil_batch: int = 2
-    """Questions of an update of stage 1."""
+    """Lessons of an update of stage 1."""
+    teacher: str = RULES
+    """Who writes the lessons of stage 1. rules: the task with the step that solved it or, in a failed episode, the
+    first failed step. Or MODULE:CALLABLE, which takes an episode and returns a lesson, or an empty text."""
 
     def __post_init__(self) -> None:
-        for name in ("trials", "episodes", "ready", "length", "distil_batch"):
+        for name in ("episodes", "tokens", "pairs", "ready", "length", "distil_batch"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use 1 or more.")
-        if not 0.0 <= self.explores <= 1.0:
-            raise ConfigError(f"explores is {self.explores}; it is a share, between 0 and 1.")
+        if self.samples < 2:
+            raise ConfigError(f"samples is {self.samples}; use 2 or more, because each is the others' baseline.")
+        if self.teacher != RULES and not all(self.teacher.partition(":")):
+            raise ConfigError(f"teacher is {self.teacher!r}; use rules, or MODULE:CALLABLE such as lessons:write.")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The lessons about one episode."""
+
+    trajectory: Trajectory
+    written: tuple[Written, ...]
+    group: str = ""
+    """Task instance of the episode."""
 
 
 class ExtractorRole:
-    """Reads episodes and learns from the effect of the lessons that it kept."""
+    """Reads episodes, and learns from the effect of the lessons that it wrote."""
 
-    def __init__(self, parts: Parts, writer: KeepOrSkip | None = None, *, name: str = "extractor") -> None:
-        """Create the role. The writer decides about the lessons of an episode."""
+    def __init__(self, parts: Parts, *, name: str = "extractor") -> None:
         self.name, self.model = name, parts.model
         self._parts = parts
         self.settings = how = parse(ExtractorSettings, parts.config.settings, f"roles.{name}.settings")
-        self._writer = writer or KeepOrSkip(parts.engine, parts.prompts, role=name)
-        self.buffer = Buffer(ready=how.ready)
-        self._proposals = Proposals(
-            parts.library,
-            self.buffer,
-            self._length,
-            Beginnings(parts.environment),
-            worlds=how.trials,
-            explores=how.explores,
-            reward={"cost": how.cost, "length": how.length},
-        )
-        self._verdicts = parts.prompts.verdicts("keep")
+        self._writer = LessonWriter(parts.engine, parts.prompts, role=name, max_tokens=how.tokens)
+        beginnings = Beginnings(parts.environment)
+
+        def read(instance: tuple[str, int]) -> str:
+            state, _ = beginnings.read(Spec(*instance))
+            return f"{state.task}\n{state.observation}"
+
+        self._trials = Trials(parts.trained, read, pairs=how.pairs)
         learning = plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed)
-        self.supervised = SupervisedStage(parts, name, self._verdicts, learning)
+        self.supervised = SupervisedStage(parts, name, None, learning)
         self._parameters = parameters_of(parts.model, name)
         self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._reading: Background[Reading] = Background()
+        self._readings: list[Reading] = []
+        """Readings whose lessons are to be tried."""
         self._unread: list[str] = []
         self._groups: dict[str, str] = {}
         """Task instance of each episode that is to be read."""
+        self._judged: list[tuple[Sample, float]] = []
+        """Samples with their advantages, until there are enough for an update."""
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Run stage 1 if the settings ask for it."""
         if (learning := self.supervised.learning) is not None:
-            most = learning.updates * learning.batch
-            self.supervised.learn(mark_lessons(self._parts, self._writer.candidates, self._writer.ask, most=most), tell)
+            most, teacher = learning.updates * learning.batch, open_teacher(self.settings.teacher, self._parts)
+            self.supervised.learn(mark_lessons(self._parts, teacher, self._writer, most=most), tell)
 
     async def report_accuracy(self) -> str:
-        """Return in words how well stage 1 taught it which lessons to keep."""
+        """Return in words how well stage 1 taught it to write."""
         return await self.supervised.describe()
 
     # -- reading beside the rollouts ----------------------------------------------------------------
@@ -120,35 +141,87 @@ class ExtractorRole:
     async def written(self, rollouts: Sequence[Rollout] = ()) -> dict[str, float]:
         """Take over the finished readings; queue recorded rollouts to be read."""
         readings, problems = await self._reading.finished(wait=self.waits)
-        counts = Counter({"read": len(readings), "problems": len(problems), "unread": len(self._reading.under_way())})
-        self._proposals.judge(counts)
-        for _, reading in readings:
-            self._proposals.offer(reading, counts)
+        self._readings += [reading for _, reading in readings]
         unread = spread(rollouts)[: self.settings.episodes]
         self._unread += [rollout.trajectory.id for rollout in unread]
         groups = {**self._groups, **{rollout.trajectory.id: rollout.group for rollout in unread}}
         self._groups = {name: groups[name] for name in (*self._reading.under_way(), *self._unread)}
-        return dict(counts)
+        return {"read": len(readings), "problems": len(problems), "unread": len(self._reading.under_way())}
 
     async def _read_finished(self, trajectory_id: str, salt: str) -> Reading:
         """Read a recorded episode."""
         trajectory = self._parts.library.trajectory(trajectory_id)
-        written = await self._writer.read(trajectory, salt=salt)
+        written = await self._writer.write(trajectory, samples=self.settings.samples, salt=salt)
         return Reading(trajectory, tuple(written), self._groups.get(trajectory_id, ""))
 
     # -- trying ---------------------------------------------------------------------------------------
 
-    def assign_candidates(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """Return the episodes, half of those of each task instance and arm with a candidate."""
-        return self._proposals.assign(specs)
+    async def try_candidates(self, play: Play, arm: str, salt: str) -> dict[str, float]:
+        """Try the lessons that were written, store those that helped, and keep the rewards of all for an update."""
+        readings, self._readings = self._readings, []
+        counts: Counter[str] = Counter(pairs=0)
+        trials = {reading.trajectory.id: self._open_trials(reading, counts) for reading in readings}
+        round_ = 0
+        while specs := self._trials.plan(arm, f"{salt}/try/{round_}"):
+            counts["pairs"] += self._trials.collect(await play(specs))
+            round_ += 1
+        for trial in self._trials.take():
+            counts["judged"] += 1
+            counts[trial.test.verdict or ("known" if trial.is_known else "undecided")] += 1
+            if trial.test.verdict == "helps" and not trial.is_known:
+                counts[self._store(trial).status] += 1
+        rewards = [self._credit(reading, trials[reading.trajectory.id]) for reading in readings]
+        flat = [reward for each in rewards for reward in each]
+        return {**counts, **({"reward": fmean(flat)} if flat else {})}
 
-    def has_candidates(self) -> bool:
-        """Return whether candidates wait for episodes in which they are tried."""
-        return len(self._proposals.trials) > 0
+    def _open_trials(self, reading: Reading, counts: "Counter[str]") -> dict[str, Trial]:
+        """Put the different lessons about an episode on trial; return the trials by text.
 
-    def rate_instances(self, specs: Sequence[Spec]) -> Sequence[float]:
-        """Return for each episode how much the waiting candidates have to do with its task instance."""
-        return self._proposals.rate(specs)
+        Nothing of an untrusted episode is shown to a policy: the library keeps it in quarantine.
+        """
+        trials: dict[str, Trial] = {}
+        for written in reading.written:
+            counts["written"] += 1
+            counts["malformed"] += written.item is None
+            if written.item is None or written.item.title in trials:
+                continue
+            if reading.trajectory.trust != "trusted":
+                self._parts.library.apply([Add(written.item)], reading.trajectory, [])
+                continue
+            trial = Trial(replace(written.item, id=written.row.trace), reading.group, reading.trajectory.id)
+            trials[written.item.title] = trial
+            self._trials.add(trial)
+        return trials
+
+    def _store(self, trial: Trial) -> Admission:
+        """Add a lesson that helped to the library, with a score by its gain."""
+        item = replace(trial.item, id="", score=min(1.0, 0.5 + 0.5 * trial.test.gain))
+        try:
+            episode = self._parts.library.trajectory(trial.episode)
+        except UnknownName as gone:
+            return Admission("rejected", f"its episode was forgotten: {gone}")
+        (answer,) = self._parts.library.apply([Add(item)], episode, [])
+        return answer
+
+    def _credit(self, reading: Reading, trials: Mapping[str, Trial]) -> list[float]:
+        """Keep the samples of an episode with their advantages over their siblings; return the rewards."""
+        rewarded = [
+            (written.row, self._reward(written, None if written.item is None else trials[written.item.title]))
+            for written in reading.written
+            if written.item is None or written.item.title in trials
+        ]
+        rewards = [reward for _, reward in rewarded]
+        for row, reward in rewarded if len(rewarded) > 1 else ():
+            others = (sum(rewards) - reward) / (len(rewards) - 1)
+            self._judged.append((row, reward - others))
+        return rewards
+
+    def _reward(self, written: Written, trial: Trial | None) -> float:
+        """Return what a lesson adds, less its cost. One that repeats what is recalled anyway adds nothing."""
+        if trial is None:
+            return -self.settings.malformed
+        gain = 0.0 if trial.is_known else trial.test.gain
+        return gain - self.settings.cost * (len(written.row.completion) - 1) / self.settings.length
 
     async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
         """Return the episodes unchanged: stored items reach them through recall."""
@@ -158,54 +231,48 @@ class ExtractorRole:
         """Return the episodes unchanged."""
         return specs
 
-    def _length(self, text: str) -> int:
-        """Return the number of tokens of a text."""
-        return len(self._parts.prompts.text(text)) - 1  # without the end token
-
     # -- learning -----------------------------------------------------------------------------------
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """Return whether the outcomes within a group differ."""
-        return len({rollout.outcome for rollout in rollouts if rollout.outcome is not None}) > 1
+        """Return whether a group is worth more than another: every finished episode can be read."""
+        return False
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:
-        """Credit the candidates with the outcomes of their episodes and of the siblings."""
-        self._proposals.collect(rollouts)
+        """Take nothing: its rewards come from episodes of its own."""
 
     def ready(self) -> bool:
-        """Return whether there are enough rewarded verdicts."""
-        return self.buffer.ready()
+        """Return whether enough lessons were judged, and some of them better than their siblings."""
+        differs = any(abs(advantage) > TUNING.epsilon for _, advantage in self._judged)
+        return differs and len(self._judged) >= self.settings.ready
 
     def update(self) -> dict[str, float]:
-        """Run one optimizer step on the rewarded verdicts."""
-        batch = self.buffer.take()
-        metrics = self._learner.step(to_streams(batch, self._verdicts), self._parts.config.loss)
-        rewards = [reward for _, reward in batch]
-        return {**metrics, "lr": self._learner.lr, "reward": fmean(rewards), "samples": len(batch)}
+        """Run one optimizer step on the judged lessons."""
+        judged, self._judged = self._judged, []
+        sequences = pack_samples([row for row, _ in judged], {row.trace: [advantage] for row, advantage in judged})
+        metrics = self._learner.step(sequences, self._parts.config.loss)
+        return {**metrics, "lr": self._learner.lr, "samples": len(judged)}
 
     def weights(self) -> Weights:
         """Return all parameters, or the adapter's parameters under peft's names."""
         return weights_of(self.model, self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimizer state, buffer and candidates."""
+        """Return weights, optimizer state, and the lessons that wait for an update."""
         return {
             "weights": {name: parameter.detach() for name, parameter in self._parameters.items()},
             "learner": self._learner.state_dict(),
-            "buffer": self.buffer.state_dict(),
+            "judged": [{"row": asdict(row), "advantage": advantage} for row, advantage in self._judged],
             # unfinished readings are lost with the process, so a resumed run starts them again
             "unread": [*self._reading.under_way(), *self._unread],
             "groups": dict(self._groups),
-            "trials": self._proposals.trials.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
         load_weights(self._parameters, state["weights"])
         self._learner.load_state_dict(state["learner"])
-        self.buffer.load_state_dict(state["buffer"])
+        self._judged = [(row_of(saved["row"]), saved["advantage"]) for saved in state["judged"]]
         self._unread, self._groups = list(state["unread"]), dict(state["groups"])
-        self._proposals.trials.load_state_dict(state["trials"])
 
 
 def spread(rollouts: Sequence[Rollout]) -> list[Rollout]:

@@ -1,22 +1,18 @@
-"""Questions with known answers for stage 1 of the extractor and of the admission, from explored episodes.
+"""Questions with known answers for stage 1 of the admission, from explored episodes.
 
-A lesson is worth keeping if it names a step that solved another task instance, and is not if no instance was solved by
-it. A step is worth sharing if it solves the instance that the whole team works on, and is not if the solution does
-without it or if it was shared before. What is between the two is left out.
+A step is worth sharing if it solves the instance that the whole team works on, and is not if the solution does without
+it or if it was shared before. What is between the two is left out.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from hardwon.memory import Step, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
-from hardwon.runtime.guidance.lessons import render_lesson
 from hardwon.runtime.teams.sharing import build_key, shorten
 from hardwon.runtime.teams.sharing_policy import SharingInput as SharedStep
 from hardwon.trainers.algorithms.samples import Ids
 
 from .base import Parts
-from .note_generators import Candidate
 from .supervised_stage import Marked, balance
 
 
@@ -25,30 +21,6 @@ def find_deciding_steps(walk: Trajectory) -> tuple[Step, ...]:
     steps = without_circles(list(walk.steps))
     rewarded = tuple(step for step in steps if step.reward > 0 and step.action)
     return rewarded or tuple(steps[-1:])
-
-
-def mark_lessons(
-    parts: Parts,
-    offer: Callable[[Trajectory], Sequence[Candidate]],
-    ask: Callable[[Candidate, Trajectory], Ids],
-    *,
-    most: int,
-) -> list[Marked]:
-    """Return questions about the lessons of explored episodes, as many to keep as to skip."""
-    solving: dict[tuple[str, int], set[str]] = {}
-    for instance in parts.instances:
-        walk = parts.source(*instance)
-        solving[instance] = set(map(render_lesson, find_deciding_steps(walk))) if walk is not None else set()
-    times = Counter(text for texts in solving.values() for text in texts)
-    marked: list[Marked] = []
-    for instance, own in solving.items():
-        for episode in parts.explored(*instance):
-            for lesson in offer(episode):
-                finding = lesson.finding or lesson.text
-                solves_others = times[finding] > (finding in own)
-                if solves_others or not times[finding]:
-                    marked.append(Marked(ask(lesson, episode), solves_others, lesson.text))
-    return balance(marked, most, parts.seed)
 
 
 def mark_steps(
@@ -80,3 +52,8 @@ def mark_steps(
                     marked.append(Marked(ask(shared), decides and is_new, f"{step.pre.task} {step.action}"))
                 keys.append(key)
     return balance(marked, most, parts.seed)
+
+
+def format_path(steps: Sequence[Step]) -> str:
+    """Return steps as a text of places and actions."""
+    return " ".join(f"{step.pre.location.lower()} : {step.action} ." for step in steps)

@@ -1,6 +1,6 @@
-"""Stage 1 of a role that answers with one of two words: it imitates right answers before it learns from outcomes.
+"""Stage 1 of a role: it imitates right answers, one of two words or a lesson, before it learns from outcomes.
 
-    stage = SupervisedStage(parts, "extractor", prompts.verdicts("keep"), WarmStart(updates=64, batch=2, lr=5e-4))
+    stage = SupervisedStage(parts, "admission", prompts.verdicts("share"), WarmStart(updates=64, batch=2, lr=5e-4))
     stage.learn(marked, tell)       # questions about explored episodes whose right answers are known
     await stage.describe()          # P(right) on the questions that were held out
 
@@ -33,9 +33,12 @@ class Marked:
     """A question with its right answer."""
 
     prompt: Ids
-    is_yes: bool
+    is_yes: bool | None
+    """Which of two words is right; None if the answer is a text."""
     about: str
     """The subject. All questions about one subject are learned from, or all are held out."""
+    answer: Ids = ()
+    """The tokens of a text."""
 
 
 def split_marked(marked: Sequence[Marked]) -> tuple[list[Marked], list[Marked]]:
@@ -61,8 +64,8 @@ def balance(marked: Sequence[Marked], most: int, seed: int) -> list[Marked]:
 class SupervisedStage:
     """Teaches a role right answers, and measures what it has learned."""
 
-    def __init__(self, parts: Parts, role: str, verdicts: Verdicts, learning: WarmStart | None) -> None:
-        """Create the stage of a role."""
+    def __init__(self, parts: Parts, role: str, verdicts: Verdicts | None, learning: WarmStart | None) -> None:
+        """Create the stage of a role, which answers with one of two words or, without them, with a text."""
         self._parts, self._role, self._verdicts, self.learning = parts, role, verdicts, learning
         self.teaches = learning is not None
         """Whether the role has a stage 1, in this process or before the run was resumed."""
@@ -85,27 +88,43 @@ class SupervisedStage:
         if has_adapters(model) and POLICY in model.peft_config:
             copy_adapter(model, POLICY, self._role)
         learned, held_out = split_marked(marked)
-        self._held_out = balance(held_out, TUNING.measured, self._parts.seed) or held_out[: TUNING.measured]
+        balanced = balance(held_out, TUNING.measured, self._parts.seed) if self._verdicts is not None else []
+        self._held_out = balanced or held_out[: TUNING.measured]
         if not learned or self.learning is None:
             return None
-        tell(f"{self._role}: {len(learned)} questions with known answers, {sum(each.is_yes for each in learned)} yes")
+        yes = f", {sum(map(_is_yes, learned))} yes" if self._verdicts is not None else ""
+        tell(f"{self._role}: {len(learned)} questions with known answers{yes}")
         rows = [self.build_example(each, f"lesson/{number}") for number, each in enumerate(learned)]
         return imitate(self._parts, self._role, rows, self.learning, tell)
 
     def build_example(self, marked: Marked, name: str) -> Sample:
         """Return the right answer to a question as a sample to imitate."""
+        if self._verdicts is None:
+            n = len(marked.answer)
+            fields = (self._role, 0, "", "", "", name, 0)
+            return Sample(marked.prompt, marked.answer, (0.0,) * n, (True,) * n, (None,) * n, *fields)
         word = self._verdicts.yes if marked.is_yes else self._verdicts.no
         return build_row(self._verdicts, word, 1.0, prompt=marked.prompt, role=self._role, version=0, trace=name)
 
     async def measure(self) -> float:
-        """Return the mean probability of the right answers to the held-out questions."""
-        requests = [Request(each.prompt, self._role, self._verdicts.trie, temperature=0.0) for each in self._held_out]
+        """Return the mean probability of the right answers to the held-out questions; of texts, how many are equal."""
+        requests = [self._ask(each) for each in self._held_out]
         answers = await asyncio.gather(*map(self._parts.engine.generate, requests))
+        if self._verdicts is None:
+            equal = (answer.tokens == each.answer for answer, each in zip(answers, self._held_out, strict=True))
+            return sum(equal) / len(self._held_out)
         right = 0.0
         for answer, each in zip(answers, self._held_out, strict=True):
             probability = math.exp(sum(answer.logprobs))
             right += probability if (answer.tokens == self._verdicts.yes) == each.is_yes else 1.0 - probability
         return right / len(self._held_out)
+
+    def _ask(self, marked: Marked) -> Request:
+        """Return a question to be answered greedily."""
+        if self._verdicts is not None:
+            return Request(marked.prompt, self._role, self._verdicts.trie, temperature=0.0)
+        end = (self._parts.prompts.end,)
+        return Request(marked.prompt, self._role, max_tokens=len(marked.answer) + 1, temperature=0.0, stop=end)
 
     async def describe(self) -> str:
         """Return in words how often the role is right, or why this was not measured."""
@@ -116,11 +135,22 @@ class SupervisedStage:
                 f"WARNING: {self._role} was not measured: there are fewer than two explored situations whose right "
                 f"answer is known. Explore more task instances, or set roles.{self._role}.settings.distil=0."
             )
-        right, yes = await self.measure(), sum(each.is_yes for each in self._held_out)
+        right = await self.measure()
+        if self._verdicts is None:
+            return (
+                f"{self._role}: {right:.2f} of {len(self._held_out)} lessons that it did not learn from are its "
+                "teacher's, word for word."
+            )
+        yes = sum(map(_is_yes, self._held_out))
         return (
             f"{self._role}: P(right) is {right:.2f} on {len(self._held_out)} questions that it did not learn from, "
             f"{yes} of which have the answer yes."
         )
+
+
+def _is_yes(marked: Marked) -> bool:
+    """Return whether the right answer is yes."""
+    return bool(marked.is_yes)
 
 
 @runtime_checkable

@@ -1,4 +1,4 @@
-"""Begin with the policy of another run (`warmstart.run`) in place of a warm start, which takes an hour of one core."""
+"""Begin with the roles of another run (`warmstart.run`) in place of a warm start, which takes an hour of one core."""
 
 from pathlib import Path
 
@@ -26,16 +26,25 @@ def check_run(config: TrainConfig) -> str:
 
 
 def take_over(session: Session) -> None:
-    """Give the policy the weights of the newest checkpoint of `warmstart.run`, or of the checkpoint that it names."""
+    """Give each role that the run has as well its weights in the newest checkpoint of `warmstart.run`.
+
+    `warmstart.run` may also name a checkpoint. The policy of a run is always there.
+    """
     import torch
 
     assert session.config.warmstart is not None
     run = Path(session.config.warmstart.run or "")
-    weights = torch.load(find(run) / f"{POLICY}.pt", map_location="cpu", weights_only=True)["state"]["weights"]
-    own = parameters_of(session.roles[POLICY].model, POLICY)
-    if [*weights] != [*own] or any(weights[name].shape != value.shape for name, value in own.items()):
-        raise ConfigError(f"warmstart.run is {run}, whose base has other layers; set model.base to that of the run.")
-    load_weights(own, weights)
+    checkpoint = find(run)
+    for name, role in session.roles.items():
+        if not (path := checkpoint / f"{name}.pt").exists():
+            continue
+        weights = torch.load(path, map_location="cpu", weights_only=True)["state"]["weights"]
+        own = parameters_of(role.model, name)
+        if [*weights] != [*own] or any(weights[key].shape != value.shape for key, value in own.items()):
+            raise ConfigError(
+                f"warmstart.run is {run}, whose base has other layers; set model.base to that of the run."
+            )
+        load_weights(own, weights)
 
 
 def _check_model(config: TrainConfig, before: TrainConfig, run: Path) -> None:

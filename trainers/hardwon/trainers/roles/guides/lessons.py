@@ -19,8 +19,7 @@ from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 
 from ..base import Parts
-from ..marking import find_deciding_steps
-from ..note_generators import format_path
+from ..marking import find_deciding_steps, format_path
 from .speech import GuideQuery, query_of
 
 Lesson = tuple[GuideQuery, str]

@@ -27,8 +27,7 @@ from hardwon.trainers.models.adapters import activate, has_adapters, parameters_
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.rollouts.rollout import Spec
 
-from ..base import Parts, load_weights, weights_of
-from ..item_reward import row_of
+from ..base import Parts, load_weights, row_of, weights_of
 from ..supervised_stage import Marked, SupervisedStage, imitate, plan_stage
 from ..verdicts import weigh
 from .credit import LEAST, Branch, GuideCredit, credit_blueprints, credit_foresight, guide_credit

@@ -1,0 +1,320 @@
+"""Does reward teach an extractor to write lessons that an imitated teacher misses?
+
+    python -m examples.experiments.lessons runs/lessons             # all stages; repeat it to go on after a stop
+    python -m examples.experiments.lessons runs/lessons --seeds 2 --villages 20 --iterations 2    # minutes, to look
+
+The world is `infirmary`. One base with a chat template learns to read rules (minutes of one core). Its policy imitates
+solutions with rules in view, and its extractor a careless teacher, who overlooks two of three remarks. Then, for each
+seed, the extractor learns from trials of its lessons. Every arm answers the same requests in villages that no stage has
+seen, after the same eight first visits; only the items in the library differ. The settings are fixed in this file.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from examples.experiments.infirmary import (
+    FIRST,
+    ILLNESSES,
+    LAST,
+    SEEDS_PER_VILLAGE,
+    TREATMENTS,
+    VILLAGES,
+    Infirmary,
+    teach,
+    teach_all,
+    write_rule,
+)
+
+from hardwon.memory import ExperienceLibrary, Trajectory
+from hardwon.memory.records import Add
+from hardwon.runtime import Agent, RandomPolicy
+from hardwon.runtime.guidance.lessons import render_lesson
+from hardwon.trainers import load_roles, train
+from hardwon.trainers.gating.item_guidance import ItemGuidance
+from hardwon.trainers.gating.pasted import PastedEpisodes
+from hardwon.trainers.roles.writing import build_item
+
+CHAT = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+WARM, TRAINED, HELD_OUT = range(50), range(60, 180), range(200, 400)
+"""Villages of the warm start, of the trials, and of the evaluation."""
+VISITS = 8
+"""First visits to a village, each with a lesson, before its requests are answered."""
+
+
+def run_seeds(villages: range) -> str:
+    """Return the task instances of some villages as the settings write them."""
+    return f"{villages[0] * SEEDS_PER_VILLAGE}-{(villages[-1] + 1) * SEEDS_PER_VILLAGE - 1}"
+
+
+# -- the base and the start -----------------------------------------------------------------------
+
+
+def build_base(folder: Path, updates: int) -> None:
+    """Write a chat model of 0.6 million parameters that has learned to look rules up."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    tokenizer = _build_tokenizer()
+    special = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8}
+    model: Any = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer), max_position_embeddings=2048, tie_word_embeddings=True, **shape, **special
+        )
+    )
+    chance, optimizer = random.Random(0), torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.98))
+    for update in range(updates):
+        for group in optimizer.param_groups:
+            group["lr"] = 2e-3 * min(1.0, (update + 1) / 100) * (1 - update / updates)
+        ids, weights = _pad([_write_document(tokenizer, chance) for _ in range(64)], tokenizer.pad_token_id)
+        logits = model(input_ids=ids, attention_mask=(weights > 0).long()).logits[:, :-1]
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+        loss = (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if update % 50 == 0:
+            print(f"base: update {update} of {updates}, loss {loss.item():.2f}", flush=True)
+    model.eval().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _build_tokenizer() -> Any:
+    """Return byte-level BPE in which a village is two tokens, so that those of new villages are known."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    from hardwon.runtime.llm import prompts
+    from hardwon.trainers.prompting import instructions
+
+    sources = [Path(str(module.__file__)).read_text(encoding="utf-8") for module in (prompts, instructions)]
+    texts = [
+        *sources * 40,
+        *(f" {word}" for word in FIRST for _ in range(500)),
+        *(word for word in LAST for _ in range(500)),
+    ]
+    world = Infirmary()
+    for seed in range(480):
+        for treatment in TREATMENTS:
+            state = world.reset("train", seed)
+            said = world.step(f"give {treatment}")[0].observation
+            rules = [write_rule("", treatment, ILLNESSES[seed % 4], cures=cures) for cures in (True, False)]
+            texts += [state.task.split(" in ")[0], state.observation, said, *rules, f"give {treatment}"]
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=1000, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    names = {"bos_token": special[1], "eos_token": special[2], "pad_token": special[0], "unk_token": special[0]}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=CHAT, **names)
+
+
+def _write_document(tokenizer: Any, chance: random.Random) -> tuple[list[int], list[float]]:
+    """Return a document of invented rules and requests with their answers, as tokens with weights."""
+    villages = chance.sample(VILLAGES, 3)
+    facts: dict[tuple[str, str], str] = {}
+    lines = []
+    for _ in range(chance.choice((2, 3, 4, 5))):
+        key, treatment = (chance.choice(villages), chance.choice(ILLNESSES)), chance.choice(TREATMENTS)
+        if key in facts:
+            continue
+        cures = chance.random() < 0.7
+        if cures:
+            facts[key] = treatment
+        kind = chance.choice(("insight", "warning"))
+        lines.append(f"- {kind}: {write_rule(key[0], treatment, key[1], cures=cures)}")
+    ids: list[int] = []
+    weights: list[float] = []
+
+    def put(text: str, weight: float, *more: int) -> None:
+        tokens = [*tokenizer(text, add_special_tokens=False).input_ids, *more]
+        ids.extend(tokens)
+        weights.extend([weight] * len(tokens))
+
+    put("\n".join(lines) + "\n", 0.1)
+    for (village, illness), treatment in chance.sample(sorted(facts.items()), min(4, len(facts))):
+        put(f"Cure the {illness} in {village}.\n", 0.1)
+        put(f"give {treatment}", 1.0, tokenizer.eos_token_id)
+        put("\n", 0.1)
+    return ids, weights
+
+
+def _pad(documents: Sequence[tuple[list[int], list[float]]], pad: int) -> tuple[Any, Any]:
+    """Return documents as tensors of ids and of weights, (documents, tokens)."""
+    import torch
+
+    longest = max(len(ids) for ids, _ in documents)
+    ids = torch.tensor([[*ids, *[pad] * (longest - len(ids))] for ids, _ in documents])
+    return ids, torch.tensor([[*weights, *[0.0] * (longest - len(weights))] for _, weights in documents])
+
+
+def build_start(folder: Path) -> None:
+    """Train the policy to follow rules and the extractor to imitate the careless teacher."""
+    with ExperienceLibrary.open(str(folder / "rules.db")) as library, closing(_open_visitor(library)) as visitor:
+        for number in range(2 * 60 * SEEDS_PER_VILLAGE):
+            episode = _visit(visitor, library, number % (60 * SEEDS_PER_VILLAGE), "train")
+            _store(library, episode, teach_all(episode))
+    settings = build_settings(folder, 0, 0)
+    settings["warmstart"] = {
+        "examples": {"copies": 2, "memory_share": 0.75},
+        "learning": {"updates": 120, "batch": 32, "lr": 1e-3, "budget": 16384},
+    }
+    teacher = {"distil": 150, "distil_batch": 32, "distil_lr": 2e-3, "teacher": "examples.experiments.infirmary:teach"}
+    settings["roles"]["extractor"]["settings"] |= teacher
+    settings["run"]["out"] = str(folder / "start")
+    train(settings, export=folder / "start" / "export", resume=(folder / "start").exists())
+
+
+def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
+    """Return the settings of a run. They were fixed before the runs that count."""
+    return {
+        "environment": {"name": "examples.experiments.infirmary:Infirmary", "max_steps": 1},
+        "tasks": {
+            "train": {"fold": "train", "seeds": run_seeds(TRAINED)},
+            "eval": {"fold": "test", "seeds": run_seeds(HELD_OUT[:1])},
+        },
+        "explore": {"worlds": {"fold": "train", "seeds": run_seeds(WARM)}, "steps": 1, "tries": 40},
+        "library": {
+            "path": str(folder / "rules.db"), "evolve_every": 0, "guardrails": False, "recall": 3, "withhold": False,
+        },
+        "model": {"base": str(folder / "base")},
+        "arms": {"control": 2, "lessons": 2},
+        "guidance": {"lessons": "items"},
+        "roles": {
+            "policy": {"learner": {"lr": 0.0}},
+            "extractor": {
+                "learner": {"lr": 3e-4},
+                "loss": {"kind": "ppo", "low": 0.2, "high": 0.28, "kl": 0.0},
+                "settings": {"episodes": 12, "samples": 6, "pairs": 16, "ready": 32, "tokens": 24},
+            },
+        },
+        "eval": {"every": 0},
+        "run": {
+            "iterations": iterations, "groups": 12, "out": str(folder / f"seed-{seed}"), "threads": 1, "seed": seed,
+        },
+    }  # fmt: skip
+
+
+# -- the evaluation -------------------------------------------------------------------------------
+
+
+def _open_visitor(library: ExperienceLibrary) -> Agent:
+    """Return an agent that tries treatments at random."""
+    return Agent(RandomPolicy(), library, Infirmary(), guardrails=False, max_steps=1, seed=1, recall_k=0)
+
+
+def _visit(visitor: Agent, library: ExperienceLibrary, seed: int, fold: str) -> Trajectory:
+    """Return a recorded episode."""
+    return library.trajectory(visitor.run(fold, seed).trajectory.id)
+
+
+def _store(library: ExperienceLibrary, episode: Trajectory, text: str) -> None:
+    """Add a lesson about an episode."""
+    if text:
+        library.apply([Add(build_item(text.rstrip("."), episode, "teacher"))], episode, [])
+
+
+def measure(folder: Path, arm: str, export: Path, villages: Sequence[int]) -> list[float]:
+    """Return the share of requests that are answered right in each village, greedily."""
+    roles = load_roles(export, device="cpu", temperature=0.0)
+    assert roles.policy is not None
+    writers: dict[str, Callable[[Trajectory], str]] = {
+        "rules": lambda episode: render_lesson(episode.steps[0]),
+        "teacher": teach,
+        "oracle": teach_all,
+    }
+    with ExperienceLibrary.open(":memory:") as library:
+        with closing(_open_visitor(library)) as visitor:
+            for village in villages:
+                for visit in range(VISITS):
+                    seed = village * SEEDS_PER_VILLAGE + visit % SEEDS_PER_VILLAGE
+                    episode = _visit(visitor, library, seed, f"visit {visit}")
+                    if arm in writers:
+                        _store(library, episode, writers[arm](episode))
+                    elif arm not in ("control", "pasted"):
+                        assert roles.extractor is not None
+                        library.apply(list(roles.extractor.extract(episode, ())), episode, ())
+        guidance = PastedEpisodes(library) if arm == "pasted" else ItemGuidance()
+        recall_k = 0 if arm == "control" else 3
+        options: Any = {"guidance": guidance, "recall_k": recall_k, "learn": False, "guardrails": False, "max_steps": 1}
+        with closing(Agent(roles.policy, library, Infirmary(), **options)) as agent:
+            return [
+                fmean(
+                    float(bool(agent.run("request", village * SEEDS_PER_VILLAGE + illness).trajectory.success))
+                    for illness in range(len(ILLNESSES))
+                )
+                for village in villages
+            ]
+
+
+def report(results: dict[str, list[float]], seeds: Sequence[int]) -> str:
+    """Return the table: success of each arm and, for the trained ones, the difference to the frozen extractor."""
+    lines = ["| arm | success | minus frozen, paired by village |", "|---|---|---|"]
+    for arm, values in results.items():
+        difference = [a - b for a, b in zip(values, results["frozen"], strict=True)]
+        error = stdev(difference) / len(difference) ** 0.5 if len(difference) > 1 else 0.0
+        lines.append(f"| {arm} | {fmean(values):.3f} | {fmean(difference):+.3f} ± {1.96 * error:.3f} |")
+    trained = [results[f"seed {seed}"] for seed in seeds if f"seed {seed}" in results]
+    gains = [fmean(values) - fmean(results["frozen"]) for values in trained]
+    if len(gains) > 1:
+        error = stdev(gains) / len(gains) ** 0.5
+        lines.append(
+            f"\nTrained minus frozen over {len(gains)} seeds: {fmean(gains):+.3f}, standard error {error:.3f}."
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the stages that are not done yet, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where everything is kept; an existing one is continued")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--villages", type=int, default=75, help="held-out villages, four requests each")
+    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--updates", type=int, default=900, help="of the base")
+    given = parser.parse_args()
+    folder, seeds = given.folder, range(given.seeds)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "base" / "config.json").exists():
+        build_base(folder / "base", given.updates)
+    if not (folder / "start" / "export" / "roles.json").exists():
+        build_start(folder)
+    kept = folder / "results.json"
+    results: dict[str, list[float]] = json.loads(kept.read_text()) if kept.exists() else {}
+    start, villages = folder / "start" / "export", [*HELD_OUT[: given.villages]]
+    exports = dict.fromkeys(("control", "pasted", "rules", "teacher", "frozen", "oracle"), start)
+    exports |= {f"seed {seed}": folder / f"seed-{seed}" / "export" for seed in seeds}
+    for number, (arm, export) in enumerate(exports.items()):
+        began = time.monotonic()
+        if not (export / "roles.json").exists():
+            seed = int(arm.removeprefix("seed "))
+            settings = build_settings(folder, seed, given.iterations) | {"warmstart": {"run": str(folder / "start")}}
+            train(settings, export=export, resume=(folder / f"seed-{seed}").exists())
+        if len(results.get(arm, ())) != len(villages):
+            results[arm] = measure(folder, arm, export, villages)
+            kept.write_text(json.dumps(results))
+        minutes = (time.monotonic() - began) / 60
+        left = (len(exports) - number - 1) * minutes
+        print(f"{arm}: {fmean(results[arm]):.3f} ({minutes:.1f} min; about {left:.0f} min left)", flush=True)
+    print(report(results, seeds))
+
+
+if __name__ == "__main__":
+    main()
