@@ -174,15 +174,6 @@ def test_a_graded_world_moves_the_policy(corridor, tmp_path):
             {"arms": {"control": 2, "experience": 2}},
             "arms.experience shows .* none of 12 instances has one with a success above 0.*explore.tries",
         ),
-        (
-            "Open",
-            {
-                "arms": {"control": 2, "library": 2},
-                "roles": {"extractor": {}},
-                "explore": {"worlds": {"seeds": "1-5"}},
-            },
-            "roles.extractor keeps or skips lessons, .* no episode of 12 task instances has one.*report rewards",
-        ),
     ],
 )
 def test_what_cannot_learn_stops_at_the_first_iteration(corridor, name, sections, says):
@@ -277,8 +268,8 @@ def test_a_group_of_one_episode_per_arm_has_nothing_to_compare(corridor):
 def test_decisions_between_frozen_equal_tokens_are_refused(corridor, tmp_path):
     """The marks of a compact transcript are added to a base of words: under LoRA their rows never move."""
     model = {"base": str(save_base(tmp_path / "base")), "adapter": 2, "device": "cpu", "prompt": "compact"}
-    with pytest.raises(CannotLearn, match=r"roles\.extractor decides between tokens that were added"):
-        train(corridor(model=model, roles={"extractor": {}}, arms={"control": 2, "library": 2}, warmstart=None))
+    with pytest.raises(CannotLearn, match=r"roles\.admission decides between tokens that were added"):
+        train(corridor(model=model, roles={"admission": {}}, warmstart=None))
 
 
 def test_a_prompt_longer_than_the_model_reads_is_refused_before_the_first_iteration(corridor):

@@ -14,14 +14,17 @@ from tests.trainers.corridor import Corridor, Walks
 from tests.trainers.folder_base import build_settings, keep_requests, save_base
 
 from hardwon.apps.shared.trained import check_policy, open_policy
-from hardwon.memory import ExperienceLibrary
+from hardwon.memory import ExperienceLibrary, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.records import Add, Return
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.teams.sharing_policy import SharingInput as Shared
 from hardwon.trainers.config.loading import of
+from hardwon.trainers.engines.base import Completion
 from hardwon.trainers.engines.base_models import select_device
+from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.exports import MANIFEST, choose_guidance
 from hardwon.trainers.gating.item_guidance import ItemGuidance
 from hardwon.trainers.gating.pasted import PastedEpisodes
@@ -167,16 +170,29 @@ def test_the_guide_reads_the_recollection_that_it_reads_in_training(exported, re
     assert "<recalled>\n1. -" in text
 
 
-def test_the_extractor_reads_the_candidates_that_it_read_in_training(exported, requests):
+def test_the_extractor_reads_the_episode_that_it_read_in_training(exported, requests, monkeypatch):
+    """Its most probable answer is the addition of a lesson, or why there is none."""
     folder, session, _ = exported
     with ExperienceLibrary.open(":memory:") as library:
         remember(library, seeds=(3,))
         episode = library.trajectory(library.trajectories()[0]["id"])
-    asyncio.run(session.roles["extractor"]._writer.read(episode, greedy=True))
+    (written,) = asyncio.run(session.roles["extractor"]._writer.write(episode, greedy=True))
     trained = requests.pop("extractor")
-    load_roles(folder).extractor.extract(episode, ())
+    extractor = load_roles(folder).extractor
+    (answer,) = extractor.extract(episode, ())
     assert requests["extractor"] == trained
     assert trained
+    assert answer == (Return(f"the answer is {written.problem}") if written.item is None else Add(written.item))
+    assert extractor.extract(Trajectory("", (), True, id="none"), ()) == [Return("the episode has no steps")]
+    lesson = session.prompts.text("go east")
+
+    async def write(self, request):
+        n = len(lesson)
+        return Completion(lesson, (0.0,) * n, (True,) * n, (None,) * n, 0)
+
+    monkeypatch.setattr(LocalEngine, "generate", write)
+    (added,) = extractor.extract(episode, ())
+    assert (added.item.title, added.item.provenance) == ("go east", tuple(step.id for step in episode.steps))
 
 
 def test_admission_reads_the_step_that_it_read_in_training(exported, requests):

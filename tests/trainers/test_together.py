@@ -24,7 +24,7 @@ TOGETHER: dict[str, Any] = {
     "library": {"recall": 1},
     "roles": {
         "policy": {"phase": 2},
-        "extractor": {"settings": {"trials": 1, "ready": 4, "episodes": 4}},
+        "extractor": {"settings": {"samples": 2, "pairs": 2, "tokens": 8, "ready": 4, "episodes": 4}},
         "guide": {"loss": {"kl": 0.1}, "settings": {"ready": 2, "distil": 3}},
         "admission": {"settings": {"teams": 2, "runs": 2, "worlds": 1, "ready": 4, "steps": 5}},
     },
@@ -119,6 +119,6 @@ def test_four_roles_that_were_killed_go_on_bit_for_bit(settings, straight, monke
 def test_what_a_team_keeps_to_itself_is_no_failure_of_the_extractor(straight):
     """systems.md §7.8: the episodes of teams, and what the admission says there, reach no other role."""
     _, seen = straight
-    saved = torch.load(find(straight[0]) / "extractor.pt", weights_only=True)["state"]["buffer"]
+    saved = torch.load(find(straight[0]) / "extractor.pt", weights_only=True)["state"]["judged"]
     assert {sample["row"]["role"] for sample in saved} <= {"extractor"}
     assert set(seen) == {*ROLES}

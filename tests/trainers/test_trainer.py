@@ -290,7 +290,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "library": {"arms": {"control": 2, "library": 2}, "warmstart": None},
     "extractor into the library": {
         "arms": {"control": 2, "library": 2},
-        "roles": {"extractor": {"settings": {"trials": 1, "ready": 4}}},
+        "roles": {"extractor": {"settings": {"samples": 2, "pairs": 2, "tokens": 8, "ready": 4}}},
         "warmstart": None,
     },
 }

@@ -37,6 +37,21 @@ def test_words_that_are_of_no_rule_are_left_out(body):
     assert "Marigold" not in told("refund(order=8123)", body)
 
 
+@pytest.mark.parametrize(
+    ("title", "line"),
+    [
+        ("Check the date", "- insight: Check the date."),
+        ("Check the date.", "- insight: Check the date."),
+        ("Is it open? ", "- insight: Is it open?"),
+        ("先检查日期。", "- insight: 先检查日期。"),
+    ],
+)
+def test_a_title_ends_with_one_mark(title, line):
+    assert render_item(Item("insight", title), HERE) == line
+    unless = render_item(Item("insight", title, when_not_to_use="on Sundays."), HERE)
+    assert unless == f"{line} Not when: on Sundays."
+
+
 def test_an_item_of_which_only_the_verb_would_remain_is_left_out():
     """Without its condition, `put {1} in {2} paid` would be claimed of everything."""
     item = Item("strategy", "Prefer `put vase in chest` when the vase is Marigold's", source="experience")

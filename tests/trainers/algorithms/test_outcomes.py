@@ -15,7 +15,7 @@ from hardwon.trainers.config.loading import of
 from hardwon.trainers.models.tiny import build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.guides.lessons import build_lessons, build_query
-from hardwon.trainers.roles.note_generators import GRADES, OUTCOMES, Candidate, KeepOrSkip, item_of
+from hardwon.trainers.roles.writing import GRADES, OUTCOMES, LessonWriter, build_item
 from hardwon.trainers.rollouts.explore import way
 from hardwon.trainers.session import _open_base
 
@@ -97,8 +97,8 @@ def test_an_outcome_is_named_by_a_word_or_by_its_figure(meta, success, text):
 @pytest.mark.parametrize(("score", "kind"), [(1.0, "insight"), (0.5, "insight"), (0.49, "warning"), (0.0, "warning")])
 def test_a_text_about_a_well_graded_episode_is_an_insight(score, kind):
     graded = mark_outcome(played("a", score), "score")
-    assert item_of("wait in the hall", graded, (), "extractor", 0).kind == kind
-    assert item_of("wait in the hall", played("a", score), (), "extractor", 0).kind == "warning"
+    assert build_item("wait in the hall", graded, "extractor/0").kind == kind
+    assert build_item("wait in the hall", played("a", score), "extractor/0").kind == "warning"
     assert build_query(graded).recalled[0].endswith(kind)
     assert bool(build_lessons([graded])) == (kind == "insight")
 
@@ -108,11 +108,11 @@ def test_words_of_graded_outcomes_are_read_and_those_of_others_stay():
     texts = ["find the coin hall wait tidy up . you are in the", OUTCOMES]
     plain, graded = (CompactFormat(build_tokenizer([*texts, *more])) for more in ([], [GRADES]))
     for success, word in ((True, "success"), (False, "failure"), (None, "failure")):
-        tokens = KeepOrSkip(None, plain).ask(Candidate("wait", HALL), played("a", 0.75, success=success))  # type: ignore[arg-type]
+        tokens = LessonWriter(None, plain).ask(played("a", 0.75, success=success))  # type: ignore[arg-type]
         assert f"<see> {word} ." in plain.tokenizer.decode(tokens)
     for number in range(-100, 101):
         episode = mark_outcome(played("a", number / 100), "score")
-        asked = KeepOrSkip(None, graded).ask(Candidate("wait", HALL), episode)  # type: ignore[arg-type]
+        asked = LessonWriter(None, graded).ask(episode)  # type: ignore[arg-type]
         assert "<unk>" not in graded.tokenizer.decode(asked)
     assert "score 1 . 00" in graded.tokenizer.decode(asked)
 

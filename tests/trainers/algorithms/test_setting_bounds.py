@@ -75,7 +75,7 @@ REFUSED = [
     (WarmStart, ("updates", 0), ("batch", 0), ("lr", 0.0), ("budget", 0)),
     (GuideSettings, ("length", 0), ("ready", 0), ("executions", 0), ("distil_batch", 0), ("distil", -1)),
     (ExtractorSettings, ("episodes", 0), ("ready", 0), ("length", 0)),
-    (ExtractorSettings, ("distil_batch", 0), ("trials", 0), ("explores", -0.1), ("explores", 1.1)),
+    (ExtractorSettings, ("distil_batch", 0), ("samples", 1), ("pairs", 0), ("tokens", 0)),
     (AdmissionSettings, ("teams", 1), ("runs", 1), ("worlds", 0), ("ready", 0), ("steps", 0), ("distil_batch", 0)),
     (Sparsity, ("target", 0.0), ("target", 1.0)),
 ]
@@ -105,7 +105,7 @@ ACCEPTED = [
     (Examples, ("memory_share", 0.0), ("memory_share", 1.0), ("renamed", 0.0), ("renamed", 1.0)),
     (WarmStart, ("updates", 1), ("batch", 1)),
     (GuideSettings, ("length", 1), ("ready", 1), ("distil", 0)),
-    (ExtractorSettings, ("episodes", 1), ("trials", 1), ("explores", 0.0), ("explores", 1.0)),
+    (ExtractorSettings, ("episodes", 1), ("samples", 2), ("pairs", 1), ("tokens", 1)),
     (AdmissionSettings, ("teams", 2), ("runs", 2), ("worlds", 1)),
 ]
 

@@ -122,7 +122,7 @@ def test_text_never_becomes_a_control_token(token):
     assert counts[0] == counts[1]
     assert PROMPTS.text(f"say {token}")[:-1].count(number) == 0
     assert PROMPTS.read(PROMPTS.text(f"say {token}")) == f"say {token}"
-    asked = [PROMPTS.query(Query("keep", {"lesson": text})).count(number) for text in (f"x {token}", "x")]
+    asked = [PROMPTS.query(Query("share", {"keys": text})).count(number) for text in (f"x {token}", "x")]
     assert asked[0] == asked[1]
 
 
@@ -140,14 +140,14 @@ def test_a_pretrained_base_reads_every_word(text, other):
     for seen in (text, other):
         context = make_context(text=seen)
         assert seen in TOKENIZER.decode(PROMPTS.open_prompt(Conversations().advance(context), context))
-        assert seen in TOKENIZER.decode(PROMPTS.query(Query("keep", {"lesson": seen})))
+        assert seen in TOKENIZER.decode(PROMPTS.query(Query("write", {"outcome": seen})))
 
 
 def test_the_template_adds_no_system_message_of_its_own():
     """That of the base says `You are a helpful assistant` wherever a conversation has none."""
     _, chat = play(2, lambda n: ("go east", "go east", PROMPTS.text("go east")))
     assert "helpful" in TOKENIZER.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False)
-    for ids in (PROMPTS.open_prompt(chat, make_context()), PROMPTS.query(Query("keep", {"lesson": "x"}))):
+    for ids in (PROMPTS.open_prompt(chat, make_context()), PROMPTS.query(Query("write", {"outcome": "x"}))):
         assert "helpful" not in TOKENIZER.decode(ids)
 
 
@@ -193,15 +193,15 @@ def test_a_hint_that_still_holds_is_shown_once():
 
 
 def test_a_question_shows_instruction_and_data():
-    ids = PROMPTS.query(Query("keep", {"task": "Find it.", "lesson": "look in the chest</lesson>", "location": ""}))
+    ids = PROMPTS.query(Query("write", {"task": "Find it.", "recalled": "look in the chest</recalled>", "location": ""}))
     text = TOKENIZER.decode(ids)
-    assert "You decide what an agent remembers" in text
-    assert text.count("</lesson>") == 1  # the block closes once, whatever the lesson says
+    assert "You write down what an agent should remember" in text
+    assert text.count("</recalled>") == 1  # the block closes once, whatever the text says
     assert "location" not in text
     assert text.endswith("<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize("purpose", ["guide", "keep", "share"])
+@pytest.mark.parametrize("purpose", ["guide", "share"])
 def test_verdicts_are_ordinary_words(purpose):
     verdicts = PROMPTS.verdicts(purpose)
     assert verdicts.trie.complete(verdicts.yes)
@@ -211,10 +211,10 @@ def test_verdicts_are_ordinary_words(purpose):
 
 
 def test_answers_that_begin_with_the_same_token_cannot_be_learned(monkeypatch):
-    words = INSTRUCTIONS["keep"]
-    monkeypatch.setitem(INSTRUCTIONS, "keep", replace(words, no=f"{words.yes} nothing"))
+    words = INSTRUCTIONS["share"]
+    monkeypatch.setitem(INSTRUCTIONS, "share", replace(words, no=f"{words.yes} nothing"))
     with pytest.raises(CannotLearn, match="with the same token; use another base"):
-        PROMPTS.verdicts("keep")
+        PROMPTS.verdicts("share")
 
 
 @pytest.mark.parametrize("template", [NO_SYSTEM, MOVES_SYSTEM], ids=["raises", "moves"])
@@ -246,7 +246,7 @@ def test_the_thinking_of_a_template_is_closed():
     switch = "{% if enable_thinking is not defined or enable_thinking %}{{ 'Think aloud. ' }}{% endif %}"
     prompts = ChatFormat(build_chat_tokenizer(CHATML + switch))
     assert "its own thinking is closed" in prompts.describe()
-    assert "Think aloud" not in TOKENIZER.decode(prompts.query(Query("keep", {"lesson": "x"})))
+    assert "Think aloud" not in TOKENIZER.decode(prompts.query(Query("write", {"outcome": "x"})))
 
 
 def test_unusable_templates_are_refused():

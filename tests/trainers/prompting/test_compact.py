@@ -55,20 +55,20 @@ def test_a_hint_is_shown_again_in_a_second_attempt_at_the_same_step():
 def test_questions_of_the_roles():
     asked: dict[Any, Any] = {
         "guide": {"task": "find the prize", "observation": "You find red.", "location": "Red", "recalled": ["a", "b"]},
-        "keep": {"task": "find prize", "lesson": "red : east", "outcome": "success", "observation": "", "location": ""},
+        "write": {"task": "find prize", "steps": ["red : east"], "outcome": "success", "observation": "", "recalled": []},
         "share": {"task": "find prize", "keys": ["red", "blue"], "observation": ["green", "east"]},
     }
     said = {purpose: words(PROMPTS.query(Query(purpose, sections))) for purpose, sections in asked.items()}
     assert said == {
         "guide": "<task> find prize . <see> find red . <at> red <memory> <unk> <memory> <unk> <item>",
-        "keep": "<task> find prize . <memory> red : east <see> success . <see> <at> <item>",
+        "write": "<task> find prize . red : east <see> success . <see> <item>",
         "share": "<task> find prize . <memory> red . blue . <see> green . east . <item>",
     }
 
 
 def test_a_guide_goes_on_after_its_verdict():
     assert words(PROMPTS.verdicts("guide").yes) == "<keep>"
-    assert words(PROMPTS.verdicts("keep").yes) == "<keep> <end>"
+    assert words(PROMPTS.verdicts("share").yes) == "<keep> <end>"
     assert words(PROMPTS.verdicts("share").no) == "<skip> <end>"
 
 

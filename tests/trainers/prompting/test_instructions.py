@@ -14,8 +14,8 @@ from hardwon.trainers.prompting import instructions
 from hardwon.trainers.session import INSTRUCTIONS
 
 
-def change(monkeypatch, purpose="keep"):
-    changed = replace(instructions.INSTRUCTIONS[purpose], ask="Keep it?")
+def change(monkeypatch, purpose="write"):
+    changed = replace(instructions.INSTRUCTIONS[purpose], ask="What is it?")
     monkeypatch.setattr(instructions, "INSTRUCTIONS", {**instructions.INSTRUCTIONS, purpose: changed})
 
 
@@ -26,7 +26,7 @@ def test_equal_texts_pass():
 def test_a_changed_text_is_refused_even_if_the_version_was_forgotten(monkeypatch):
     saved = instructions.describe()
     change(monkeypatch)
-    with pytest.raises(ConfigError, match=f"export was trained with version {instructions.VERSION}.* texts of keep"):
+    with pytest.raises(ConfigError, match=f"export was trained with version {instructions.VERSION}.* texts of write"):
         instructions.check(saved, "export")
 
 
@@ -34,7 +34,7 @@ def test_a_text_that_no_role_was_asked_may_change(monkeypatch):
     saved = instructions.describe()
     change(monkeypatch)
     instructions.check(saved, "export", ["policy", "guide"])
-    with pytest.raises(ConfigError, match="texts of keep differ"):
+    with pytest.raises(ConfigError, match="texts of write differ"):
         instructions.check(saved, "export", ["policy", "extractor"])
 
 
@@ -45,7 +45,7 @@ def test_a_record_of_an_older_form_is_refused():
 
 def test_every_deciding_purpose_has_two_different_words():
     for purpose, each in instructions.INSTRUCTIONS.items():
-        assert each.yes != each.no
+        assert (each.yes != each.no) is (purpose != "write")
         assert all(word in each.ask for word in (each.yes, each.no)), purpose
 
 
@@ -74,8 +74,8 @@ def test_a_checkpoint_and_an_export_say_what_they_were_trained_on(run, tmp_path,
     change(monkeypatch, "share")
     assert train(settings, ["run.iterations=2"], resume=True).iterations == 2
     read_manifest(tmp_path / "export")
-    change(monkeypatch, "keep")
-    with pytest.raises(ConfigError, match=r"checkpoints.* texts of keep differ"):
+    change(monkeypatch, "write")
+    with pytest.raises(ConfigError, match=r"checkpoints.* texts of write differ"):
         train(settings, ["run.iterations=3"], resume=True)
-    with pytest.raises(ConfigError, match=r"export was trained with .* texts of keep differ"):
+    with pytest.raises(ConfigError, match=r"export was trained with .* texts of write differ"):
         read_manifest(tmp_path / "export")

@@ -5,11 +5,9 @@ import math
 
 import pytest
 import torch
-from hardwon.trainers.roles.note_generators import Candidate, KeepOrSkip
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
 
-from hardwon.memory import State, Step, Trajectory
-from hardwon.memory.records import Diagnosis
+from hardwon.memory import State
 from hardwon.runtime.teams.sharing_policy import SharingInput as Shared
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.prompting.chat import ChatFormat
@@ -19,13 +17,8 @@ from hardwon.trainers.roles.guides.speech import GuideQuery, Speaker
 
 TOKENIZER = build_chat_tokenizer()
 PROMPTS = ChatFormat(TOKENIZER)
-ROLES = ("guide", "extractor", "admission")
+ROLES = ("guide", "admission")
 HERE = State("You see the fork. <|im_end|>", location="kitchen", task="put the fork away")
-STEPS = tuple(
-    Step(HERE, action, HERE, Diagnosis(True), reward, n, id=n + 1)
-    for n, (action, reward) in enumerate([("take fork", 0.0), ("put fork in drawer", 1.0)])
-)
-EPISODE = Trajectory(HERE.task, STEPS, True, id="e")
 LINES = ("put fork in drawer: rewarded", "put plate in sink: failed")
 
 
@@ -71,16 +64,6 @@ def test_free_words_of_a_guide_have_no_control_tokens(engine):
     assert reply.text is None or "<|im" not in reply.text
 
 
-def test_an_extractor_keeps_or_skips_each_lesson_without_any_place(engine):
-    writer = KeepOrSkip(engine, PROMPTS)
-    (written,) = asyncio.run(writer.read(EPISODE, salt="a"))
-    answer = text_of(written.row.completion)
-    assert answer in ("keep<|im_end|>", "skip<|im_end|>")
-    said = math.exp(sum(written.row.logprobs))
-    assert written.keeps == pytest.approx(said if answer.startswith("keep") else 1.0 - said, abs=1e-5)
-    assert "<lesson>\nput fork in drawer: rewarded\n</lesson>" in text_of(written.row.prompt)
-
-
 def test_admission_reads_the_keys_and_the_step(engine):
     candidate = Shared("find it", ("a: 1", "b: 2"), "open", "open box", "the box is empty")
     admission = EngineAdmission(engine, PROMPTS)
@@ -99,9 +82,3 @@ def test_text_of_an_episode_never_becomes_a_control_token(engine):
     speaker = Speaker(engine, PROMPTS)
     marked = speaker.prompt(GuideQuery(HERE, (*LINES, "say <|im_end|>")))
     assert marked.count(ends) == speaker.prompt(plain).count(ends)
-
-
-def test_a_lesson_s_place_is_shown_if_there_is_one(engine):
-    writer = KeepOrSkip(engine, PROMPTS)
-    assert "<location>" in text_of(writer.prompt(Candidate("x", HERE)))
-    assert "<location>" not in text_of(writer.prompt(Candidate("x", State("a", task="b"))))

@@ -9,23 +9,20 @@ import math
 import random
 import re
 import time
-from collections import Counter
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
 import pytest
 import torch
-from hardwon.trainers.roles.note_generators import KeepOrSkip, lessons
-from hardwon.trainers.roles.proposals import Reading
 from tests.trainers.corridor import Corridor
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer
 from tests.trainers.models.test_smollm2 import FOLDER
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
+from hardwon.memory import ExperienceLibrary, State, Trajectory
 from hardwon.runtime.teams.sharing_policy import SharingInput as Shared
 from hardwon.trainers.algorithms.learner import LearnerSettings
-from hardwon.trainers.algorithms.samples import Rollout, Tried
+from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Request
 from hardwon.trainers.engines.local import LocalEngine
@@ -35,7 +32,6 @@ from hardwon.trainers.roles.admission import AdmissionRole, EngineAdmission
 from hardwon.trainers.roles.admission_learning import Decided, Episode
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.decisions import PURPOSES, Look, look
-from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.guides.role import GuideRole
 from hardwon.trainers.roles.guides.speech import GuideQuery
 from hardwon.trainers.rollouts.rollout import Spec
@@ -101,43 +97,6 @@ class GuideBench:
                               for spec in (*told, *without)])  # fmt: skip
 
 
-class ExtractorBench:
-    """Did it work? A lesson that did not costs the success where it is tried."""
-
-    role = "extractor"
-
-    def __init__(self, parts, notes):
-        settings = {"ready": notes, "trials": 1, "explores": 1.0, "cost": 0.0}
-        self.trained = ExtractorRole(replace(parts, config=replace(parts.config, settings=settings)))
-        self.writer = KeepOrSkip(parts.engine, parts.prompts)
-
-    def episode(self, note, name="e"):
-        failed = Diagnosis(False, Failure.NO_EFFECT)
-        step = Step(note.seen, f"put {note.thing} in {note.place}", note.seen,
-                    Diagnosis(True) if note.right else failed, float(note.right), id=1)  # fmt: skip
-        return Trajectory(note.seen.task, (step,), note.right, id=name)
-
-    def prompt(self, note):
-        (candidate,) = lessons(self.episode(note))
-        return self.writer.prompt(candidate, "success" if note.right else "failure")
-
-    def collect(self, notes, salt):
-        proposals, library = self.trained._proposals, self.trained._parts.library
-        for n, note in enumerate(notes):
-            recorded = library.trajectory(library.record(self.episode(note, f"{salt}/{n}")))
-            written = asyncio.run(self.trained._writer.read(recorded, salt=salt))
-            proposals.offer(Reading(recorded, tuple(written), "elsewhere#0"), Counter())
-        right = {one.item.id: one.item.title.endswith("rewarded") for one in proposals.trials._trials.values()}
-        specs = [Spec("", seed, "library", copy, salt=salt) for seed in range(len(notes)) for copy in range(4)]
-        # without a candidate, every other episode succeeds
-        played = [
-            _ended(spec, spec.copy % 2 == 0 if spec.candidate is None else right[spec.candidate.id], spec)
-            for spec in self.trained.assign_candidates(specs)
-        ]
-        self.trained.collect(played)
-        proposals.judge(Counter())
-
-
 class AdmissionBench:
     """Is it new to the team? What is new is pulled, and the team succeeds."""
 
@@ -167,17 +126,15 @@ class AdmissionBench:
         self.trained._groups = [[(Episode(1.0, decided), list(admission.rows))]]
 
 
-BENCHES = {bench.role: bench for bench in (GuideBench, ExtractorBench, AdmissionBench)}
+BENCHES = {bench.role: bench for bench in (GuideBench, AdmissionBench)}
 
 
 async def _gather(call):
     return list(await call)
 
 
-def _ended(spec, success, tried=None):
-    trajectory = Trajectory("", (), success, arm=spec.arm, id=spec.session)
-    noted: Tried = "shown" if tried is not None and spec.candidate is not None else ""
-    return Rollout(trajectory, (), spec.group, tried=noted)
+def _ended(spec, success):
+    return Rollout(Trajectory("", (), success, arm=spec.arm, id=spec.session), (), spec.group)
 
 
 class Bench:
@@ -225,7 +182,7 @@ class Bench:
 def test_a_base_that_does_not_obey_is_reported():
     assert Look(0.02, (0.9, 0.1)).explain("guide")
     assert "2.0%" in (Look(0.02, (0.9, 0.1)).explain("guide") or "")
-    assert "whatever it reads" in (Look(0.9, (0.51, 0.5)).explain("extractor") or "")
+    assert "whatever it reads" in (Look(0.9, (0.51, 0.5)).explain("guide") or "")
     assert Look(0.9, (0.9, 0.1)).explain("admission") is None
 
 

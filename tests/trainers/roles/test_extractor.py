@@ -1,21 +1,17 @@
-"""The extractor: paid by the paired difference, credited by verdict."""
+"""The extractor: what its lessons earn, which of them are stored, and what it learns from them."""
 
 import asyncio
-import math
-import random
 from dataclasses import replace
-from statistics import fmean
 from typing import Any, cast
 
 import pytest
 import torch
-from hardwon.trainers.roles.item_reward import Buffer, Use, is_gain, to_streams, worth
-from hardwon.trainers.roles.note_generators import KeepOrSkip, ways
 from tests.trainers.corridor import Corridor
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.trainers.algorithms.samples import Rollout, Sample
+from hardwon.trainers.algorithms.learner import LearnerSettings
+from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.base import Completion
 from hardwon.trainers.engines.local import LocalEngine
@@ -23,115 +19,16 @@ from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenize
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.extractor import ExtractorRole, spread
-from hardwon.trainers.roles.tuning import TUNING
-from hardwon.trainers.rollouts.rollout import Spec
 
 TOKENIZER = build_tokenizer(["find the coin . red blue green hall : go east west . take coin . you are in the room"])
 TRANSCRIPT = CompactFormat(TOKENIZER)
 SHAPE = TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16, context=256)
+GOOD, BAD, OTHER, NONE = "take coin", "go west", "go east", ""
 
 
 @pytest.fixture(autouse=True)
 def _one_thread():
     torch.set_num_threads(1)
-
-
-def row(name, said=5):
-    return Sample((1, 2, 3), (said,), (-0.7,), (True,), ((5, 6),), "extractor", 0, "", "", "", name, 0)
-
-
-def flips(chance, p, n):
-    return tuple(float(chance.random() < p) for _ in range(n))
-
-
-# -- what an item is worth
-
-
-@pytest.mark.parametrize("by", [0.0, 0.15, -0.15])
-@pytest.mark.parametrize("base", [0.2, 0.5, 0.8])
-def test_an_item_is_worth_its_effect_whatever_the_base(base, by):
-    """One without an effect has a mean reward of 0 +- 0.05 over 1,000 pairs; what helps has more, what harms less."""
-    chance = random.Random(f"{base}")
-    pairs = [Use(flips(chance, base + by, 1), flips(chance, base, 1)) for _ in range(1000)]
-    value = worth(pairs)
-    assert value is not None
-    if by:
-        assert value * math.copysign(1.0, by) > 0.05
-    else:
-        assert fmean(worth([pair]) or 0.0 for pair in pairs) == pytest.approx(0.0, abs=0.05)
-        assert value == pytest.approx(0.0, abs=0.05)
-
-
-def test_the_reward_by_hand():
-    """Two groups: mean difference over three consumers, shrunk 3 / 5, less 10 of 100 tokens at 0.2."""
-    uses = [Use((1.0, 0.0), (0.0, 0.5)), Use((1.0,), (0.0,))]
-    assert worth(uses, tokens=10, cost=0.2, length=100) == pytest.approx((0.75 - 0.25 + 1.0) / 3 * 0.6 - 0.02)
-
-
-def test_without_a_control_sibling_nothing_can_be_said():
-    assert worth([]) is None
-    assert worth([Use((1.0,), ())]) is None
-    assert worth([Use((), (1.0,))]) is None
-
-
-def test_an_item_helped_if_it_gained_more_than_its_error():
-    """Differences 1 and 0: mean 1/2, error 1/2; with another 1 the mean 2/3 is above the error 1/3."""
-    helped, same, harmed = Use((1.0,), (0.0,)), Use((1.0,), (1.0,)), Use((0.0,), (1.0,))
-    assert is_gain([helped])
-    assert is_gain([helped, same, helped])
-    for uses in ([same], [harmed], [helped, same], [Use((), (0.0,)), Use((1.0,), ())], []):
-        assert not is_gain(uses)
-
-
-# -- the buffer
-
-
-def test_credit_reaches_only_the_verdict_about_the_item():
-    buffer = Buffer(ready=1)
-    for name in ("a", "b"):
-        buffer.add(row(name, TRANSCRIPT.verdicts("keep").yes[0]), 1.0)
-    buffer.settle("b", 0.5)
-    buffer.settle("unknown", 9.0)
-    batch = buffer.take()
-    assert [(verdict.row.trace, reward) for verdict, reward in batch] == [("b", 0.5)]
-    assert [stream.trace for stream in to_streams(batch, TRANSCRIPT.verdicts("keep"))] == ["b"]
-    assert (len(buffer), buffer.take()) == (1, [])
-
-
-def test_it_is_ready_when_enough_verdicts_are_rewarded():
-    buffer = Buffer(ready=2)
-    for name in "abc":
-        buffer.add(row(name), 1.0)
-    buffer.settle("a", 0.0)
-    assert not buffer.ready()
-    buffer.forget("b")
-    buffer.forget("b")
-    buffer.settle("b", 1.0)
-    assert not buffer.ready()
-    buffer.settle("c", 1.0)
-    assert buffer.ready()
-
-
-def test_a_buffer_goes_on_where_it_was():
-    buffer = Buffer(ready=1)
-    buffer.add(row("a"), 0.5)
-    buffer.settle("a", 0.25)
-    other = Buffer(ready=1)
-    other.load_state_dict(buffer.state_dict())
-    assert other.state_dict() == buffer.state_dict()
-    assert other.take() == buffer.take()
-
-
-def test_a_buffer_is_bounded():
-    buffer = Buffer(ready=1)
-    for n in range(TUNING.max_buffered + 1):
-        buffer.add(row(f"{n}"), 1.0)
-    buffer.settle("0", 1.0)
-    assert len(buffer) == TUNING.max_buffered
-    assert not buffer.ready()
-
-
-# -- verdicts
 
 
 def episode(success=True):
@@ -143,69 +40,195 @@ def episode(success=True):
     return Trajectory("find the coin", steps, success, id="e")
 
 
-def test_ways_lead_to_each_place_without_circles():
-    found = ways(episode())
-    assert [(one.text, one.seen.location, one.steps) for one in found] == [
-        ("red : go east .", "blue", (1,)),
-        ("red : go west .", "green", (3,)),
-    ]
-
-
-def test_each_candidate_is_one_sampled_token_with_a_name_of_its_own():
-    engine = LocalEngine(build_model(len(TOKENIZER), SHAPE), TOKENIZER, roles=("extractor",))
-    writer, names = KeepOrSkip(engine, TRANSCRIPT), set()
-    for n in range(8):
-        verdicts = asyncio.run(writer.read(episode(), salt=str(n)))
-        for written, candidate in zip(verdicts, ways(episode()), strict=True):
-            word = TOKENIZER.convert_ids_to_tokens(written.row.completion[0])
-            assert written.row.mask == (True, False)
-            assert word == ("<keep>" if written.is_kept else "<skip>")
-            assert (written.item.title, written.item.provenance) == (candidate.text, candidate.steps)
-            names.add(written.row.trace)
-    assert len(names) == 16
-
-
-@pytest.mark.parametrize(("keeps", "expected"), [(True, 0.8), (False, 0.2)])
-def test_the_probability_of_keeping_is_that_of_the_verdict_or_of_its_opposite(keeps, expected):
-    verdicts = TRANSCRIPT.verdicts("keep")
-    tokens = verdicts.yes if keeps else verdicts.no
-    n = len(tokens)
-
-    class Engine:
-        async def generate(self, request):
-            logprobs = (math.log(0.8), *(0.0 for _ in tokens[1:]))
-            return Completion(tokens, logprobs, (True,) * n, (None,) * n, 0)
-
-    written = asyncio.run(KeepOrSkip(cast(Any, Engine()), TRANSCRIPT).read(episode()))
-    assert [one.keeps for one in written] == pytest.approx([expected] * len(ways(episode())))
-    assert all(one.is_kept is keeps for one in written)
-
-
-# -- the role
-
-
-def role(**settings):
-    model = build_model(len(TOKENIZER), SHAPE)
-    engine = LocalEngine(model, TOKENIZER, roles=("extractor",))
-    library = ExperienceLibrary.open(":memory:")
-    config = RoleConfig(settings={"ready": 4, **settings})
-    return ExtractorRole(Parts(config, model, TRANSCRIPT, engine, library, environment=cast(Any, Corridor())))
-
-
-def groups(salt, seeds=range(4)):
-    return [Spec("find", seed, "memory", copy, salt=salt) for seed in seeds for copy in range(4)]
-
-
 def ended(spec, success, arm="memory", name=None, meta=None):
     trajectory = Trajectory("find", (), success, arm=arm, id=name or spec.session, meta=meta or {})
     return Rollout(trajectory, (), spec.group)
 
 
-def test_a_group_is_wanted_if_its_outcomes_differ_among_those_that_count():
-    spec = groups("1")[0]
-    broken = replace(ended(spec, True, name="c"), failed="environment_crash")
-    assert role().wants([ended(spec, True, name="a"), ended(spec, False, name="b")])
-    assert not role().wants([ended(spec, False, name="a"), ended(spec, False, name="b"), broken])
+class Says(LocalEngine):
+    """An engine that writes these lessons, one after another, with the probabilities of a model."""
+
+    def __init__(self, model, *texts):
+        super().__init__(model, TOKENIZER, roles=("extractor",))
+        self.answers = [TRANSCRIPT.text(text) for text in texts]
+
+    async def generate(self, request):
+        tokens = self.answers.pop(0)
+        n = len(tokens)
+        return Completion(tokens, measure(self.model, request.prompt, tokens), (True,) * n, (None,) * n, 0)
+
+
+def measure(model, prompt, tokens):
+    """Return the log-probabilities of an answer."""
+    with torch.no_grad():
+        logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    chosen = torch.log_softmax(logits, -1)[range(len(tokens)), list(tokens)]
+    return tuple(map(float, chosen))
+
+
+def build_role(*texts, seeds=6, **settings):
+    model = build_model(len(TOKENIZER), SHAPE)
+    config = RoleConfig(
+        learner=LearnerSettings(lr=1e-2),
+        settings={"samples": max(2, len(texts)), "pairs": 16, "ready": 1, "cost": 0.0, **settings},
+    )
+    library = ExperienceLibrary.open(":memory:")
+    instances = [("find", seed) for seed in range(seeds)]
+    parts = Parts(config, model, TRANSCRIPT, Says(model, *texts), library, trained=instances,
+                  environment=cast(Any, Corridor()))  # fmt: skip
+    return ExtractorRole(parts)
+
+
+def read_and_try(role, helps=lambda spec: spec.candidate.title == GOOD, trust="trusted", tried="shown"):
+    """Let a role read one episode and try its lessons; return the metrics and the episodes that were played.
+
+    Without a lesson, all fail.
+    """
+    played: list[Any] = []
+
+    async def play(specs):
+        played.extend(specs)
+        outcomes = [spec.candidate is not None and helps(spec) for spec in specs]
+        rollouts = [ended(spec, outcome) for spec, outcome in zip(specs, outcomes, strict=True)]
+        return [
+            replace(each, tried="" if spec.candidate is None else tried)
+            for each, spec in zip(rollouts, specs, strict=True)
+        ]
+
+    async def run():
+        library = role._parts.library
+        trajectory = replace(episode(), trust=trust)
+        library.record(trajectory)
+        await role.written([Rollout(trajectory, (), "find#0")])
+        role.read("s")
+        assert (await role.written())["problems"] == 0
+        return await role.try_candidates(play, "library", "s")
+
+    return asyncio.run(run()), played
+
+
+def get_advantages(role):
+    return pytest.approx([each["advantage"] for each in role.state_dict()["judged"]])
+
+
+def stored(role):
+    return [item for item in role._parts.library.items() if item.writer.startswith("extractor/")]
+
+
+# -- what a lesson earns
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "advantages"),
+    [
+        ((GOOD, BAD, OTHER), {}, [1.0, -0.5, -0.5]),
+        ((GOOD, GOOD, BAD), {}, [0.5, 0.5, -1.0]),
+        ((BAD, NONE), {"malformed": 0.3}, [0.3, -0.3]),
+        ((BAD, "go west . go west"), {"cost": 0.2, "length": 10}, [0.06, -0.06]),
+    ],
+    ids=["one helps", "equal ones", "no lesson", "longer"],
+)
+def test_a_lesson_is_paid_for_its_gain_less_what_its_siblings_earn(texts, settings, advantages):
+    role = build_role(*texts, **settings)
+    read_and_try(role)
+    assert get_advantages(role) == advantages
+
+
+def test_equal_lessons_are_tried_once_and_what_is_no_lesson_never():
+    metrics, played = read_and_try(build_role(GOOD, GOOD, BAD, NONE))
+    shown = [spec for spec in played if spec.candidate is not None]
+    assert {spec.candidate.title for spec in shown} == {GOOD, BAD}
+    assert {spec.candidate.id for spec in shown} == {"s/e/0", "s/e/2"}
+    assert "find#0" not in {spec.group for spec in played}
+    assert {name: metrics[name] for name in ("written", "malformed", "judged", "helps", "added")} == {
+        "written": 4, "malformed": 1, "judged": 2, "helps": 1, "added": 1,
+    }  # fmt: skip
+    assert metrics["pairs"] == len(shown)
+    assert metrics["reward"] == pytest.approx((1 + 1 + 0 - 0.1) / 4)
+
+
+def test_the_episodes_without_a_lesson_are_shared():
+    _, played = read_and_try(build_role(BAD, OTHER), helps=lambda spec: False)
+    assert sum(spec.candidate is None for spec in played) == 16
+    assert sum(spec.candidate is not None for spec in played) == 32
+
+
+@pytest.mark.parametrize(("helps", "score"), [(lambda spec: True, 1.0), (lambda spec: spec.copy % 4 < 3, 0.875)])
+def test_what_helped_is_stored_with_its_gain_and_its_steps(helps, score):
+    role = build_role(GOOD, BAD)
+    read_and_try(role, lambda spec: spec.candidate.title == GOOD and helps(spec))
+    (item,) = stored(role)
+    assert (item.title, item.kind, item.score, item.provenance) == (GOOD, "insight", pytest.approx(score), (1, 2, 3))
+    assert not item.id.startswith("s/")
+
+
+def test_a_lesson_that_is_recalled_anyway_earns_nothing():
+    role = build_role(GOOD, BAD)
+    metrics, _ = read_and_try(role, tried="known")
+    assert metrics["known"] == 2
+    assert get_advantages(role) == [0.0, 0.0]
+    assert not stored(role)
+
+
+def test_a_lesson_of_an_untrusted_episode_waits_in_quarantine_untried():
+    role = build_role(GOOD, BAD)
+    _, played = read_and_try(role, trust="untrusted")
+    assert (played, role.state_dict()["judged"]) == ([], [])
+    assert {item.status for item in role._parts.library.items(status=None)} == {"quarantined"}
+
+
+def test_a_lesson_about_the_only_instance_cannot_be_tried():
+    role = build_role(GOOD, BAD, seeds=1)
+    metrics, played = read_and_try(role)
+    assert (played, metrics["undecided"], stored(role)) == ([], 2, [])
+
+
+def test_an_episode_that_was_forgotten_meanwhile_keeps_no_lesson():
+    role = build_role(GOOD, BAD)
+
+    def forget_and_help(spec):
+        if role._parts.library.trajectories():
+            role._parts.library.forget(episode="e")
+        return spec.candidate.title == GOOD
+
+    metrics, _ = read_and_try(role, forget_and_help)
+    assert (metrics["rejected"], stored(role)) == (1, [])
+
+
+# -- learning
+
+
+def test_an_update_makes_what_helped_likelier_than_its_siblings():
+    role = build_role(GOOD, BAD, OTHER)
+    read_and_try(role)
+    assert role.ready()
+    rows = [row for row, _ in role._judged]
+    assert role.update()["samples"] == 3
+    now = [sum(measure(role.model, row.prompt, row.completion)) - sum(row.logprobs) for row in rows]
+    assert now[0] > max(now[1:])
+    assert not role.ready()
+
+
+@pytest.mark.parametrize(("texts", "ready"), [((BAD, OTHER), 1), ((GOOD, BAD), 3)])
+def test_there_is_no_update_from_equal_rewards_or_too_few_lessons(texts, ready):
+    role = build_role(*texts, ready=ready)
+    read_and_try(role)
+    assert not role.ready()
+
+
+def test_it_goes_on_where_it_was():
+    role, other = build_role(GOOD, BAD), build_role()
+    read_and_try(role)
+    asyncio.run(role.written([Rollout(replace(episode(), id="next"), (), "find#1")]))
+    saved = role.state_dict()
+    other.load_state_dict(saved)
+    restored = other.state_dict()
+    assert all(torch.equal(value, restored["weights"][name]) for name, value in saved["weights"].items())
+    assert restored["unread"] == ["next"]
+    assert {name: restored[name] for name in ("judged", "unread", "groups")} == {
+        name: saved[name] for name in ("judged", "unread", "groups")
+    }
+    assert other.update()["loss"] == pytest.approx(role.update()["loss"])
 
 
 def test_episodes_are_read_one_of_each_group_first():
@@ -218,6 +241,15 @@ def test_episodes_are_read_one_of_each_group_first():
     assert [one.trajectory.id for one in spread([*useless, *rollouts])] == ["a1", "b1", "a2", "b2", "a3"]
 
 
-def test_settings_are_checked():
-    with pytest.raises(ConfigError, match="did you mean ready"):
-        role(redy=3)
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"redy": 3}, "did you mean ready"),
+        ({"samples": 1}, "samples is 1; use 2 or more"),
+        ({"pairs": 0}, "pairs is 0"),
+        ({"teacher": "gpt"}, "teacher is 'gpt'; use rules, or MODULE:CALLABLE"),
+    ],
+)
+def test_settings_are_checked(settings, match):
+    with pytest.raises(ConfigError, match=match):
+        build_role(**settings)

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from hardwon.trainers.roles.item_reward import Buffer, to_streams
 
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings
+from hardwon.trainers.algorithms.samples import pack_samples
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 from hardwon.trainers.prompting.base import Verdicts
@@ -94,7 +94,7 @@ def test_a_probability_of_0_is_finite():
 
 @pytest.mark.parametrize("right", [YES, NO])
 def test_a_learner_unlearns_what_it_was_certain_of(right):
-    """From P = .998 of the wrong word, through the buffer and the learner of the trainer."""
+    """From P = .998 of the wrong word, through the learner of the trainer."""
     torch.manual_seed(0)
     model = build_model(8, TinyConfig(hidden=16, layers=1, heads=2, kv_heads=1, intermediate=16))
     wrong = NO if right == YES else YES
@@ -112,24 +112,11 @@ def test_a_learner_unlearns_what_it_was_certain_of(right):
     p_right = read() if right == YES else 1.0 - read()
     assert p_right < 0.01
     for n in range(40):
-        buffer = Buffer(ready=1)
         p_yes = read()
         said = build_row(VERDICTS, wrong, p_yes if wrong == YES else 1 - p_yes, prompt=(1, 3), role="", version=0,
                          trace=f"{n}")  # fmt: skip
-        buffer.add(said, 1.0)
-        buffer.settle(said.trace, 1.0 if right == YES else -1.0)
-        learner.step(to_streams(buffer.take(), VERDICTS))
+        words = sort_words(VERDICTS, said)
+        weights = weigh(*words, 1.0 if right == YES else -1.0)
+        trained = [word for word, weight in zip(words, weights, strict=True) if weight]
+        learner.step(pack_samples(trained, {said.trace: [max(weights)]}))
     assert (read() if right == YES else 1.0 - read()) > 0.9
-
-
-def test_tried_candidates_count_for_those_that_were_not():
-    """One of four skipped candidates is tried, so its weight is that of four."""
-    weights = []
-    for tried in (1.0, 0.25):
-        buffer = Buffer(ready=1)
-        buffer.add(say(NO, 0.6), tried)
-        buffer.settle("a", 0.5)
-        (stream,) = to_streams(buffer.take(), VERDICTS)
-        assert stream.tokens == (1, 3, *YES)
-        weights.append(stream.advantages[2])
-    assert weights == pytest.approx([0.5 * 0.4, 4 * 0.5 * 0.4])

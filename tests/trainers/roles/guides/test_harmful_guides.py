@@ -7,7 +7,7 @@ import pytest
 
 from hardwon.trainers.config.loading import load
 from hardwon.trainers.metrics import FILE, is_worse
-from hardwon.trainers.trainer import find_harmful_guides
+from hardwon.trainers.trainer import find_harmful_guides, find_harmful_memory
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 
@@ -42,3 +42,17 @@ def test_a_run_warns_of_a_guide_that_hurts_and_names_the_next_step(tmp_path):
     assert "roles.json" in warning
     (tmp_path / FILE).write_text("".join(json.dumps(line) + "\n" for line in rows([0.9] * 6, [0.75] * 6)))
     assert find_harmful_guides(config, tmp_path) == ()
+
+
+def test_a_run_warns_of_memory_that_hurts(tmp_path):
+    config = load(EXAMPLES / "train_smollm2.yaml")
+    lines = [
+        {"iteration": n, "kind": "train", "success/retrieved": 0.4 + 0.1 * (n % 2), "success/control": 0.75}
+        for n in range(6)
+    ]
+    (tmp_path / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (warning,) = find_harmful_memory(config, tmp_path)
+    assert "retrieved solves fewer tasks than control" in warning
+    equal = [{**line, "success/retrieved": line["success/control"]} for line in lines]
+    (tmp_path / FILE).write_text("".join(json.dumps(line) + "\n" for line in equal))
+    assert find_harmful_memory(config, tmp_path) == ()
