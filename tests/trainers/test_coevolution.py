@@ -11,20 +11,22 @@ import yaml
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import CannotLearn
 from hardwon.trainers import metrics, train
+from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.player import Player
 from hardwon.trainers.roles.extractor import ExtractorRole
-from hardwon.trainers.roles.note_generators import KeepOrSkip
-from hardwon.trainers.roles.trials import Trials
+from hardwon.trainers.roles.trials import Trial, Trials
+from hardwon.trainers.roles.writing import LessonWriter
+from hardwon.trainers.rollouts.rollout import Spec
 
 WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0}, "warmstart": None}
 
 
 def library_run(corridor: Any, iterations: int = 5, **settings: Any) -> dict[str, Any]:
     """Settings in which the extractor writes into the library."""
-    extractor = {"trials": 1, "ready": 4, "episodes": 6, **settings}
+    extractor = {"samples": 2, "pairs": 2, "tokens": 8, "ready": 4, "episodes": 6, **settings}
     run = {"iterations": iterations, "rerolls": 0}
     made: dict[str, Any] = corridor(**WRITES, roles={"extractor": {"settings": extractor}}, run=run)
     return made
@@ -76,7 +78,7 @@ def seconds_of(settings: dict[str, Any], out: Path, delay_s: float, monkeypatch:
             await asyncio.sleep(0.1)
             return await generate(self, request)
 
-        async def reads(self: KeepOrSkip, *episode: Any, **how: Any) -> list[Any]:
+        async def reads(self: LessonWriter, *episode: Any, **how: Any) -> list[Any]:
             await asyncio.sleep(delay_s)
             return []
 
@@ -87,7 +89,7 @@ def seconds_of(settings: dict[str, Any], out: Path, delay_s: float, monkeypatch:
             return rollouts
 
         patch.setattr(LocalEngine, "generate", slowly)
-        patch.setattr(KeepOrSkip, "read", reads)
+        patch.setattr(LessonWriter, "write", reads)
         patch.setattr(Player, "play", timed)
         patch.setattr(asyncio, "run", partial(run_by, Clock))
         train(settings, [f"run.out={out}"])
@@ -110,38 +112,51 @@ def test_to_be_repeatable_a_run_waits_at_the_end_of_an_iteration_alone(corridor,
     assert delayed == pytest.approx(without, rel=0.05)
 
 
-def test_candidates_are_tried_in_other_worlds_before_they_are_stored(corridor, tmp_path, monkeypatch):
-    """From a YAML file with the defaults of the extractor; the trials leave no trace but what helped."""
-    played: list[tuple[Rollout, str]] = []
-    judged: list[Any] = []
-    collect, take = Trials.collect, Trials.take_judged
+def test_lessons_are_tried_in_other_instances_before_they_are_stored(corridor, tmp_path, monkeypatch):
+    """From a YAML file, after a stage 1; the trials leave no trace but what helped, and the policy learns from none."""
+    tried: dict[str, tuple[Spec, Rollout]] = {}
+    trials: list[Trial] = []
+    learned: dict[str, set[str]] = {}
+    play, add, step = Player.play_trials, Trials.add, Learner.step
 
-    def watch(self: Trials, rollouts: Any) -> int:
-        sessions = {name: each.candidate for each in self._assigned.values() for name in each.sessions}
-        groups = {name: self._trials[ref].group for name, ref in sessions.items()}
-        played.extend((one, groups[one.trajectory.id]) for one in rollouts if one.trajectory.id in groups)
-        return collect(self, rollouts)
+    async def watch(self: Player, specs: Any, arm: Any, **how: Any) -> list[Rollout]:
+        rollouts = await play(self, specs, arm, **how)
+        tried.update({spec.session: (spec, one) for spec, one in zip(specs, rollouts, strict=True)})
+        return rollouts
 
-    def keep(self: Trials) -> list[Any]:
-        judged.extend(found := take(self))
-        return found
+    def note(self: Trials, trial: Trial) -> None:
+        trials.append(trial)
+        add(self, trial)
 
-    monkeypatch.setattr(Trials, "collect", watch)
-    monkeypatch.setattr(Trials, "take_judged", keep)
-    settings = library_run(corridor, 6, cost=0.0)
-    del settings["roles"]["extractor"]["settings"]["trials"]
+    def learn(self: Learner, sequences: Any, *more: Any) -> Any:
+        for each in sequences:
+            learned.setdefault(each.role, set()).add(each.trace)
+        return step(self, sequences, *more)
+
+    monkeypatch.setattr(Player, "play_trials", watch)
+    monkeypatch.setattr(Trials, "add", note)
+    monkeypatch.setattr(Learner, "step", learn)
+    taught = {"distil": 40, "distil_batch": 8, "distil_lr": 1e-2, "tokens": 24}
+    settings = library_run(corridor, 4, cost=0.0, pairs=8, **taught)
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
     report = train(tmp_path / "run.yaml")
-    assert played
-    assert all(rollout.group != group for rollout, group in played)
-    assert {rollout.tried for rollout, _ in played} <= {"shown", "known"}
     lines = metrics.read(Path(report.out))
-    total = {name: sum(line.get(f"extractor/{name}", 0) for line in lines) for name in ("proposed", "judged", "added")}
-    assert total["proposed"] >= total["judged"] == len(judged) > 0
-    helped = {each.item.title for each in judged if each.helped}
+    total = {name: sum(line.get(f"extractor/{name}", 0) for line in lines) for name in ("written", "judged", "added")}
+    assert total["written"] >= total["judged"] == len(trials) > 0
+    homes = {trial.item.id: trial.group for trial in trials}
+    shown = [(spec, one) for spec, one in tried.values() if spec.candidate is not None]
+    assert shown
+    assert all(one.group != homes[spec.candidate.id] for spec, one in shown)
+    assert {one.tried for _, one in shown} <= {"shown", "known"}
+    assert all(one.rows for _, one in tried.values()), "the policy played them"
+    assert not {*tried} & {name for names in learned.values() for name in names}
+    assert learned["extractor"] <= {trial.item.id for trial in trials}
+    helped = {trial.item.title for trial in trials if trial.test.verdict == "helps"}
     with ExperienceLibrary.open(Path(report.out) / "library.db", read_only=True) as library:
-        stored = [item for item in library.items(limit=None) if item.writer.startswith("extractor/")]
-        assert not any("on trial" in item.body or "#" in item.id for item in library.items(limit=None))
+        items = library.items(limit=None)
+        assert not {*tried} & {each["id"] for each in library.trajectories(limit=None)}
+    stored = [item for item in items if item.writer.startswith("extractor/")]
+    assert not any("on trial" in item.body or "/" in item.id for item in items)
     assert len(stored) == total["added"]
     assert {item.title for item in stored} <= helped
     assert all(item.provenance for item in stored)

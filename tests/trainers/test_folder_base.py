@@ -21,9 +21,10 @@ from hardwon.trainers.evaluate import evaluate_checkpoint
 from hardwon.trainers.rollouts.renaming import Names
 from hardwon.trainers.rollouts.rollout import Spec
 
+FEW = {"samples": 2, "pairs": 2, "tokens": 8}
 EXTRACTOR = {
     "arms": {"control": 2, "library": 2},
-    "roles": {"policy": {"learner": {"lr": 0.01}}, "extractor": {"settings": {"samples": 2, "pairs": 2, "tokens": 8, "ready": 2}}},
+    "roles": {"policy": {"learner": {"lr": 0.01}}, "extractor": {"settings": {**FEW, "ready": 2}}},
 }
 STAGE_1 = {"distil": 4, "distil_batch": 2}
 ALL_ROLES: dict[str, Any] = {
@@ -37,7 +38,7 @@ ALL_ROLES: dict[str, Any] = {
         "policy": {"phase": 1, "credit": {"name": "grpo"}, "learner": {"lr": 0.01}, "loss": {"entropy": 0.1}},
         "extractor": {
             "learner": {"lr": 0.01},
-            "settings": {"samples": 2, "pairs": 2, "tokens": 8, "episodes": 3, "ready": 1, **STAGE_1},
+            "settings": {**FEW, "episodes": 3, "ready": 1, **STAGE_1},
         },
         "guide": {
             "learner": {"lr": 0.01},

@@ -52,7 +52,7 @@ SETTINGS: dict[str, Any] = {
             "loss": {"kl": 0.1, "max_kl": 1.0, "old": "trainer"},
         },
         "guide": {"settings": {"distil": 1, "ready": 1}},
-        "extractor": {"settings": {"samples": 2, "pairs": 2, "tokens": 8, "ready": 1}},
+        "extractor": {"settings": {"samples": 2, "pairs": 2, "tokens": 8, "ready": 1, "distil": 1}},
         "admission": {"settings": {"ready": 1, "teams": 2, "runs": 2, "worlds": 1, "steps": 3}},
     },
     "eval": {"every": 4, "copies": 1},

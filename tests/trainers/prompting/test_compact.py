@@ -55,7 +55,7 @@ def test_a_hint_is_shown_again_in_a_second_attempt_at_the_same_step():
 def test_questions_of_the_roles():
     asked: dict[Any, Any] = {
         "guide": {"task": "find the prize", "observation": "You find red.", "location": "Red", "recalled": ["a", "b"]},
-        "write": {"task": "find prize", "steps": ["red : east"], "outcome": "success", "observation": "", "recalled": []},
+        "write": {"task": "find prize", "steps": ["red : east"], "outcome": "success", "observation": ""},
         "share": {"task": "find prize", "keys": ["red", "blue"], "observation": ["green", "east"]},
     }
     said = {purpose: words(PROMPTS.query(Query(purpose, sections))) for purpose, sections in asked.items()}

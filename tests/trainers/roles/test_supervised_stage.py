@@ -1,7 +1,8 @@
-"""Stage 1 of the roles that answer with one of two words: its questions, what it learns, and how that is measured."""
+"""Stage 1 of the roles: its questions, what it learns, and how that is measured."""
 
 import asyncio
 import os
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from hardwon.trainers.roles.note_generators import lessons
 from tests.trainers.folder_base import build_chat_model, build_chat_tokenizer, build_settings
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
@@ -22,13 +22,14 @@ from hardwon.trainers.prompting.base import Query
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.roles.admission import EngineAdmission
 from hardwon.trainers.roles.base import Parts
-from hardwon.trainers.roles.marking import find_deciding_steps, mark_lessons, mark_steps
+from hardwon.trainers.roles.marking import find_deciding_steps, mark_steps
 from hardwon.trainers.roles.supervised_stage import Marked, SupervisedStage, balance, plan_stage, split_marked
 from hardwon.trainers.trainer import train
 from hardwon.trainers.warmstart import updates
 
 TOKENIZER = build_chat_tokenizer()
 PROMPTS = ChatFormat(TOKENIZER)
+SHARE = PROMPTS.verdicts("share")
 KITCHEN = State("You are in the kitchen.", task="put things away")
 
 
@@ -48,58 +49,6 @@ def walk(*steps, success=True):
         ),
         success,
     )
-
-
-def build_parts(episodes, solved=None):
-    """Parts with explored episodes by seed; `solved` has the seeds with a known solution."""
-    engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("extractor",))
-    solved = {*episodes} if solved is None else solved
-    return Parts(
-        RoleConfig(), engine.model, PROMPTS, engine, ExperienceLibrary.open(":memory:"),
-        source=lambda split, seed: episodes[seed] if seed in solved else None,
-        explored=lambda split, seed: (episodes[seed],), instances=[("train", seed) for seed in episodes],
-    )  # fmt: skip
-
-
-def mark(parts, most=99):
-    return {(each.about, each.is_yes) for each in mark_lessons(parts, lessons, lambda lesson, episode: (1,), most=most)}
-
-
-# -- questions
-
-
-def test_a_lesson_is_right_if_it_solved_another_instance_and_wrong_if_it_solved_none():
-    """A lesson of its own instance alone is left out, because nothing says whether it holds elsewhere."""
-    milk, coat = ("put milk in fridge", 1.0, True), ("put coat in closet", 1.0, True)
-    lost, late = ("put milk in closet", -1.0, True), ("eat lamp", 0.0, False)
-    parts = build_parts({0: walk(lost, milk), 1: walk(late, milk), 2: walk(coat)})
-    assert len(mark(parts)) == 3  # both instances ask about the milk in the fridge, and there are two wrong lessons
-    assert ("put coat in closet: rewarded", True) not in mark(parts)
-    assert ("put coat in closet: rewarded", False) not in mark(parts)
-    assert ("put milk in fridge: rewarded", True) in mark(parts)
-    assert ("put milk in closet: punished", False) in mark(parts)
-
-
-def test_lessons_with_other_paths_to_the_same_finding_agree():
-    opened, milk = ("open fridge", 0.0, True), ("put milk in fridge", 1.0, True)
-    parts = build_parts({0: walk(opened, milk), 1: walk(milk), 2: walk(("put milk in lamp", -1.0, True), milk)})
-    assert {about for about, is_yes in mark(parts) if is_yes} <= {
-        "open fridge, then put milk in fridge: rewarded", "put milk in fridge: rewarded",
-    }  # fmt: skip
-    assert {about for about, is_yes in mark(parts) if not is_yes} == {"put milk in lamp: punished"}
-
-
-def test_a_reward_off_the_solution_is_a_lesson_to_skip():
-    """Rewarded steps that no solution needs, such as one that is undone, do not pass for knowledge."""
-    dead_end = walk(("polish lamp", 1.0, True), success=False)
-    milk = walk(("put milk in fridge", 1.0, True), ("eat lamp", 0.0, False))
-    parts = build_parts({0: milk, 1: milk, 2: dead_end}, solved={0, 1})
-    assert ("polish lamp: rewarded", False) in mark(parts)
-
-
-def test_without_any_solution_there_are_no_questions():
-    assert mark(build_parts({0: walk(("polish lamp", 1.0, True))}, solved=set())) == set()
-    assert mark(build_parts({})) == set()
 
 
 def test_a_step_is_shared_if_it_solves_the_instance_and_once_only():
@@ -159,30 +108,38 @@ def test_all_questions_about_a_subject_are_on_one_side():
 # -- learning
 
 
-def build_study(updates=120):
-    engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("extractor",))
+def build_study(updates=120, verdicts=SHARE):
+    engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("admission",))
     parts = Parts(RoleConfig(), engine.model, PROMPTS, engine, ExperienceLibrary.open(":memory:"))
     learning = None if updates is None else WarmStart(updates=updates, batch=8, lr=1e-2)
-    return SupervisedStage(parts, "extractor", PROMPTS.verdicts("keep"), learning)
+    return SupervisedStage(parts, "admission", verdicts, learning)
 
 
-def ask(n):
+def ask(n, answer=False):
     """A question whose answer is in its words; n makes it another one."""
-    lesson = f"put thing {n} in place: {'rewarded' if n % 2 else 'punished'}"
-    return Marked(PROMPTS.query(Query("keep", {"lesson": lesson})), bool(n % 2), str(n))
+    word = "rewarded" if n % 2 else "punished"
+    prompt = PROMPTS.query(Query("share", {"observation": f"put thing {n} in place: {word}"}))
+    return Marked(prompt, None, str(n), PROMPTS.text(word)) if answer else Marked(prompt, bool(n % 2), str(n))
 
 
-def test_stage_1_makes_the_answer_depend_on_the_text():
-    """P(right) on held-out questions is 1/2 before, whatever the base prefers, and far above it afterwards."""
-    stage, lines = build_study(), list[str]()
-    marked = [ask(n) for n in range(60)]
+@pytest.mark.parametrize(
+    ("verdicts", "before", "words"),
+    [(SHARE, 0.5, "P(right) is"), (None, 0.0, "are its teacher's, word for word")],
+    ids=["two words", "a text"],
+)
+def test_stage_1_makes_the_answer_depend_on_the_text(verdicts, before, words):
+    """P(right), or the share of equal texts, on held-out questions: far above what the base prefers."""
+    stage, lines = build_study(verdicts=verdicts), list[str]()
+    marked = [ask(n, answer=verdicts is None) for n in range(60)]
     _, stage._held_out = split_marked(marked)
-    assert asyncio.run(stage.measure()) == pytest.approx(0.5, abs=0.1)
+    assert asyncio.run(stage.measure()) == pytest.approx(before, abs=0.1)
     stage.learn(marked, lines.append)
-    stage._parts.engine.load_adapter("extractor", 1, stage._parts.model.state_dict())
+    stage._parts.engine.load_adapter("admission", 1, stage._parts.model.state_dict())
     assert asyncio.run(stage.measure()) > 0.9
-    assert "questions with known answers, 2" in lines[0]
-    assert "P(right) is 0.9" in asyncio.run(stage.describe()) or "P(right) is 1.0" in asyncio.run(stage.describe())
+    assert ("questions with known answers, 2" in lines[0]) is (verdicts is not None)
+    told = asyncio.run(stage.describe())
+    assert words in told
+    assert re.search(r"(0\.9|1\.0)\d", told)
 
 
 def test_nothing_is_learned_or_measured_without_questions():
@@ -212,11 +169,11 @@ def settings(tmp_path):
     )
 
 
-def test_a_run_tells_how_well_extractor_and_admission_decide(settings, capsys):
+def test_a_run_tells_what_extractor_and_admission_have_learned(settings, capsys):
     train(settings, quiet=False)
     told = capsys.readouterr().err
-    for role in ("extractor", "admission"):
-        assert f"{role}: P(right) is 0." in told or f"WARNING: {role} was not measured" in told
+    assert re.search(r"extractor: [01]\.\d\d of \d+ lessons|WARNING: extractor was not measured", told)
+    assert re.search(r"admission: P\(right\) is 0\.|WARNING: admission was not measured", told)
 
 
 def test_a_role_that_cannot_be_measured_warns_in_quiet_runs_too(settings, capsys):
@@ -300,10 +257,10 @@ def test_a_role_that_was_taught_is_not_called_untrained(tmp_path, capsys):
         tmp_path,
         arms={"control": 1, "retrieved": 2},
         library={"explored": {"": {"seeds": "20-23"}}},
-        roles={"policy": {}, "extractor": {"settings": {"distil": 1}}},
+        roles={"policy": {}, "admission": {"settings": {"distil": 1, "teams": 2, "runs": 2, "worlds": 1, "steps": 2}}},
     )
     train(settings)
     assert "the untrained base" not in capsys.readouterr().err
-    settings["roles"]["extractor"]["settings"]["distil"] = 0
+    settings["roles"]["admission"]["settings"]["distil"] = 0
     train(settings, [f"run.out={tmp_path / 'second'}"])
     assert "the untrained base" in capsys.readouterr().err

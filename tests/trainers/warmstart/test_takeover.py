@@ -1,4 +1,4 @@
-"""A run that begins with the policy of another one."""
+"""A run that begins with the roles of another one."""
 
 import os
 import signal
@@ -29,8 +29,8 @@ def begin(settings, first, tmp_path, **changes):
     return train({**settings, "warmstart": {"run": str(first)}} | changes, [f"run.out={tmp_path / 'second'}"])
 
 
-def read_weights(checkpoint):
-    return torch.load(Path(checkpoint) / "policy.pt", weights_only=True)["state"]["weights"]
+def read_weights(checkpoint, role="policy"):
+    return torch.load(Path(checkpoint) / f"{role}.pt", weights_only=True)["state"]["weights"]
 
 
 def test_the_policy_begins_as_that_of_the_run(settings, first, tmp_path):
@@ -42,6 +42,21 @@ def test_the_policy_begins_as_that_of_the_run(settings, first, tmp_path):
     assert not (tmp_path / "second" / "warmstart").exists()
     third = train({**settings, "warmstart": {"run": str(tmp_path / "second")}}, [f"run.out={tmp_path / 'third'}"])
     assert all(torch.equal(value, weights[name]) for name, value in read_weights(third.checkpoint).items())
+
+
+def test_the_other_roles_begin_as_those_of_the_run_too(settings, tmp_path):
+    """A role that the first run lacks begins as usual."""
+    extractor = {"settings": {"distil": 2}}
+    settings |= {"arms": {"control": 1, "library": 1}, "roles": {"policy": {}, "extractor": extractor}}
+    first = train(settings).checkpoint
+    weights = read_weights(first, "extractor")
+    assert any(not torch.equal(value, read_weights(first)[name.replace("extractor", "policy")])
+               for name, value in weights.items())  # fmt: skip
+    admission = {"settings": {"teams": 2, "runs": 2, "worlds": 1, "steps": 2}}
+    more = {"policy": {}, "extractor": {}, "admission": admission}
+    second = begin(settings, first, tmp_path, roles=more).checkpoint
+    assert all(torch.equal(value, weights[name]) for name, value in read_weights(second, "extractor").items())
+    assert not any(value.any() for name, value in read_weights(second, "admission").items() if "lora_B" in name)
 
 
 def test_a_resumed_run_does_not_begin_again(settings, first, tmp_path):
