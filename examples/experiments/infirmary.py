@@ -61,7 +61,8 @@ LAST = [
     "fen",
     "cliff",
 ]
-VILLAGES = tuple(first + last for first in FIRST for last in LAST)
+VILLAGES = tuple(random.Random(0).sample([first + last for first in FIRST for last in LAST], len(FIRST) * len(LAST)))
+"""In random order, so that any part of them has all beginnings and ends."""
 SEEDS_PER_VILLAGE = 12
 """Task instances of one village: each illness three times."""
 OTHER = (

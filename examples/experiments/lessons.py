@@ -68,7 +68,12 @@ def build_base(folder: Path, updates: int) -> None:
     torch.manual_seed(0)
     tokenizer = _build_tokenizer()
     special = {"bos_token_id": 1, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8}
+    shape: dict[str, Any] = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+    }
     model: Any = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer), max_position_embeddings=2048, tie_word_embeddings=True, **shape, **special
@@ -165,21 +170,27 @@ def _pad(documents: Sequence[tuple[list[int], list[float]]], pad: int) -> tuple[
     return ids, torch.tensor([[*weights, *[0.0] * (longest - len(weights))] for _, weights in documents])
 
 
-def build_start(folder: Path) -> None:
-    """Train the policy to follow rules and the extractor to imitate the careless teacher."""
-    with ExperienceLibrary.open(str(folder / "rules.db")) as library, closing(_open_visitor(library)) as visitor:
+def build_rules(path: Path) -> None:
+    """Fill a library with the rules of a teacher who misses nothing."""
+    with ExperienceLibrary.open(str(path)) as library, closing(_open_visitor(library)) as visitor:
         for number in range(2 * 60 * SEEDS_PER_VILLAGE):
             episode = _visit(visitor, library, number % (60 * SEEDS_PER_VILLAGE), "train")
             _store(library, episode, teach_all(episode))
+
+
+def build_start(folder: Path) -> None:
+    """Train the policy to follow rules and the extractor to imitate the careless teacher."""
+    if not (folder / "start").exists():
+        build_rules(folder / "rules.db")
     settings = build_settings(folder, 0, 0)
     settings["warmstart"] = {
         "examples": {"copies": 2, "memory_share": 0.75},
         "learning": {"updates": 120, "batch": 32, "lr": 1e-3, "budget": 16384},
     }
-    teacher = {"distil": 150, "distil_batch": 32, "distil_lr": 2e-3, "teacher": "examples.experiments.infirmary:teach"}
+    teacher = {"distil": 600, "distil_batch": 32, "distil_lr": 2e-3, "teacher": "examples.experiments.infirmary:teach"}
     settings["roles"]["extractor"]["settings"] |= teacher
     settings["run"]["out"] = str(folder / "start")
-    train(settings, export=folder / "start" / "export", resume=(folder / "start").exists())
+    train(settings, quiet=False, export=folder / "start" / "export", resume=(folder / "start").exists())
 
 
 def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
@@ -200,7 +211,7 @@ def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
         "roles": {
             "policy": {"learner": {"lr": 0.0}},
             "extractor": {
-                "learner": {"lr": 3e-4},
+                "learner": {"lr": 1e-3},
                 "loss": {"kind": "ppo", "low": 0.2, "high": 0.28, "kl": 0.0},
                 "settings": {"episodes": 12, "samples": 6, "pairs": 16, "ready": 32, "tokens": 24},
             },
@@ -208,6 +219,7 @@ def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
         "eval": {"every": 0},
         "run": {
             "iterations": iterations, "groups": 12, "out": str(folder / f"seed-{seed}"), "threads": 1, "seed": seed,
+            "at_once": 256, "save_every": 4,
         },
     }  # fmt: skip
 
@@ -306,7 +318,7 @@ def main() -> None:
         if not (export / "roles.json").exists():
             seed = int(arm.removeprefix("seed "))
             settings = build_settings(folder, seed, given.iterations) | {"warmstart": {"run": str(folder / "start")}}
-            train(settings, export=export, resume=(folder / f"seed-{seed}").exists())
+            train(settings, quiet=False, export=export, resume=(folder / f"seed-{seed}").exists())
         if len(results.get(arm, ())) != len(villages):
             results[arm] = measure(folder, arm, export, villages)
             kept.write_text(json.dumps(results))

@@ -343,13 +343,17 @@ class TrainingLoop:
         return any(role.wants(group) for role in self.session.roles.values())
 
     def _select_role(self) -> Role | None:
-        """Return the role to train now: the current one until its phase ends, then the next that is ready."""
+        """Return the role to train now: the current one until its phase ends, then the next that is ready.
+
+        A frozen role, or one without anything to learn from, takes no turn and gets no new version.
+        """
         roles, position = list(self.session.roles.values()), self.position
         if position.in_turn >= self.config.roles[roles[position.turn].name].phase:
             position.turn, position.in_turn = (position.turn + 1) % len(roles), 0
         for ahead in range(len(roles)):
             at = (position.turn + ahead) % len(roles)
-            if roles[at].ready():
+            is_frozen = not self.config.roles[roles[at].name].learner.lr
+            if not is_frozen and roles[at].ready():
                 if ahead:
                     position.turn, position.in_turn = at, 0
                 position.in_turn += 1

@@ -25,8 +25,8 @@ from . import checkpoint as checkpoints, feasibility
 from .algorithms import parallel
 from .checkpoint import Checkpoints, restore_random_states
 from .config import loading
-from .config.kinds import ASKS, LESSONS, TELLS, TRIES
-from .config.schema import TrainConfig, as_dict, as_yaml, differences
+from .config.kinds import ASKS, LESSONS, RECALLS, TELLS, TRIES
+from .config.schema import CONTROL, TrainConfig, as_dict, as_yaml, differences
 from .console import Screen
 from .engines import base_models
 from .exports import write_manifest
@@ -139,6 +139,7 @@ def train(
             exported,
             warnings=(
                 *find_harmful_guides(config, loop.session.out),
+                *find_harmful_memory(config, loop.session.out),
                 *feasibility.find_untrained_roles(config, loop.session.engine.versions(), loop.position.iteration),
             ),
             temperature=config.eval.temperature,
@@ -377,6 +378,17 @@ def find_harmful_guides(config: TrainConfig, out: Path) -> tuple[str, ...]:
         for arm in guided
         for reference in recalled
         if is_worse(rows, f"success/{arm}", f"success/{reference}")
+    )
+
+
+def find_harmful_memory(config: TrainConfig, out: Path) -> tuple[str, ...]:
+    """Return a warning for each arm that recalls and did clearly worse than control."""
+    rows = read_metrics(out)
+    return tuple(
+        f"{arm} solves fewer tasks than {CONTROL} (success/{arm} and success/{CONTROL} in metrics.jsonl): what it "
+        "recalls hurts. Look at the library (hardwon memory ls), or begin with a policy that reads (warmstart)."
+        for arm in config.arms
+        if config.get_guidance(arm) in RECALLS and is_worse(rows, f"success/{arm}", f"success/{CONTROL}")
     )
 
 

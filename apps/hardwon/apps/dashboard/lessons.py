@@ -6,6 +6,7 @@ from typing import Any
 from hardwon.apps.shared.common import excerpt
 from hardwon.apps.shared.lists import find_estimates
 from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.situations.titles import end_sentence
 
 from .markup import Html, Link, join, linked, section, tag
 
@@ -68,7 +69,7 @@ def _describe_lesson(item: Item, measured: Mapping[str, Any]) -> dict[str, Any]:
     worth, words = _judge(item.kind, measured)
     return {
         "id": item.id,
-        "says": f"{item.title}. {item.body}" if item.body else item.title,
+        "says": f"{end_sentence(item.title)} {item.body}" if item.body else item.title,
         "step": item.provenance[0] if item.provenance else None,
         "example": "",
         "kind": _KINDS.get(item.kind, item.kind),

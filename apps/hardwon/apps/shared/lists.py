@@ -15,6 +15,7 @@ from rich.text import Text
 from hardwon.memory import ExperienceLibrary, Hit, Item, Step
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import KINDS, SOURCES, Kind
+from hardwon.memory.situations.titles import end_sentence
 
 from .common import WIDEST, as_text, cell, excerpt
 
@@ -163,7 +164,7 @@ def _format_marks(item: Item) -> str:
 
 
 def _format_item(item: Item) -> str:
-    return f"{item.title}. {item.body}" if item.body else item.title
+    return f"{end_sentence(item.title)} {item.body}" if item.body else item.title
 
 
 def render_quarantine(items: Sequence[Item]) -> Group:

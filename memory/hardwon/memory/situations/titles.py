@@ -43,6 +43,12 @@ WITH_FAILED_VALUES = "with the values that failed before; other values may work"
 """The end of a sentence about failures whose values are left out."""
 
 
+def end_sentence(text: str) -> str:
+    """Return a text with a full stop, if it does not end with a mark of its own."""
+    text = text.rstrip()
+    return text if text.endswith((".", "!", "?", "。", "！", "？")) else f"{text}."
+
+
 def strategy_title(key: str, common: Collection[str] = (), examples: Collection[str] = ()) -> str:
     """Return the title of a strategy that was found under a key of the value table."""
     pattern, *parts = key.split(" | ")

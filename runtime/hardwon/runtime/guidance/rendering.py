@@ -17,7 +17,7 @@ from hardwon.memory.situations.actions import ParsedAction, parse_action, put_va
 from hardwon.memory.situations.commands import looks_like_shell
 from hardwon.memory.situations.refinements import names_all_things
 from hardwon.memory.situations.scripts import split_words
-from hardwon.memory.situations.titles import BEGINNING, WITH_FAILED_VALUES, name_holes
+from hardwon.memory.situations.titles import BEGINNING, WITH_FAILED_VALUES, end_sentence, name_holes
 from hardwon.memory.trust.instructions import instruction_in
 from hardwon.memory.trust.testimony import REQUESTS, find_chosen_words, find_names, form_of
 from hardwon.memory.upkeep.write_buffer import DISCOUNT
@@ -299,8 +299,8 @@ def render_item(item: Item, visible: Visible) -> str:
     general = describe_item(item, visible)
     if general and not any(_says_something(generalize_action(a, visible)) for a in list_actions(item)):
         return ""
-    text = general or f"{_choose_cases(item.title, visible)}. {item.body}".rstrip()
-    unless = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
+    text = general or f"{end_sentence(_choose_cases(item.title, visible))} {item.body}".rstrip()
+    unless = f" Not when: {end_sentence(item.when_not_to_use)}" if item.when_not_to_use else ""
     return f"- {item.kind}: {text}".rstrip() + unless
 
 

@@ -26,7 +26,7 @@ OUTCOME: Bounds = (-1_000_000, 1_000_000)
 
 _NAMES: dict[Bounds, str] = {
     SHARE: """
-        lr distil_lr weight_decay discount lam_turn lam_segment tau decay memory_share renamed explores target
+        lr distil_lr weight_decay discount lam_turn lam_segment tau decay memory_share renamed target
         begun probability bound rate floor advance old saturated spread mean share keep most eta grounding start
         scope.balance prefixed.groups share.step
     """,
@@ -37,20 +37,20 @@ _NAMES: dict[Bounds, str] = {
     """,
     COUNT: """
         warmup every rerolls history iterations evolve_every warmup_iterations workers max_lag
-        trials distil cooldown falling successes longest hinted.start
+        distil cooldown falling successes longest hinted.start
     """,
     NUMBER: """
         learner.decay steps tries max_steps budget epochs constant updates batch copies phase save_every kept ready
         length capacity episodes max_tokens speech_tokens context recall least over horizon instructions.every size
-        first rounds candidates patience max_turns limit visits
+        first rounds candidates patience max_turns limit visits tokens pairs
     """,
     SIZE: """
         arms hidden layers heads kv_heads intermediate adapter width minibatches threads groups votes attempts
-        beam depth nearest buffer distil_batch executions teams runs worlds at_once right run.keep repair.copies
+        beam depth nearest buffer distil_batch executions samples teams runs worlds at_once right run.keep repair.copies
         density.k
     """,
     OUTCOME: "broken",
-    (0, 10): "cost",
+    (0, 10): "cost malformed",
     (0, 65_535): "port",
     (0, 1_000_000): "clip cap dual max_kl max_mismatch timeout_s",
     (0, 2**32 - 1): "seed",

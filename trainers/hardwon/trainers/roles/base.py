@@ -189,8 +189,9 @@ class PolicyRole:
         self._rollouts = _select_finished(rollouts)
 
     def ready(self) -> bool:
-        """Return whether there are rollouts."""
-        return bool(self._rollouts)
+        """Return whether the rollouts have an advantage, an example, or a loss term that needs neither."""
+        loss = self._loss
+        return bool(self._rollouts) and (bool(loss.kl or loss.entropy or loss.terms) or self.wants(self._rollouts))
 
     def update(self) -> dict[str, float]:
         """Run one optimizer step on the collected rollouts and drop them."""

@@ -167,7 +167,7 @@ class ExtractorRole:
             round_ += 1
         for trial in self._trials.take():
             counts["judged"] += 1
-            counts[trial.test.verdict or ("known" if trial.is_known else "undecided")] += 1
+            counts["known" if trial.is_known else trial.test.verdict or "undecided"] += 1
             if trial.test.verdict == "helps" and not trial.is_known:
                 counts[self._store(trial).status] += 1
         rewards = [self._credit(reading, trials[reading.trajectory.id]) for reading in readings]

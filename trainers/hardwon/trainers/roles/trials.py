@@ -70,10 +70,9 @@ class Trials:
         """
         specs: dict[str, Spec] = {}
         for trial in self._trials:
-            if trial.is_over:
+            if trial.is_over or not (chosen := self._choose(trial)):
                 continue
             done, most = len(trial.test.differences), min(TUNING.pairs_at_once, self._pairs)
-            chosen = self._choose(trial)
             for number in range(done, done + most):
                 split, seed = chosen[number % len(chosen)]
                 plain = Spec(split, seed, arm, number, salt=f"{salt}/plain")
