@@ -170,25 +170,41 @@ def _pad(documents: Sequence[tuple[list[int], list[float]]], pad: int) -> tuple[
     return ids, torch.tensor([[*weights, *[0.0] * (longest - len(weights))] for _, weights in documents])
 
 
-def build_rules(path: Path) -> None:
-    """Fill a library with the rules of a teacher who misses nothing."""
+def build_rules(path: Path, visits: Sequence[int]) -> None:
+    """Fill a library with the rules of a teacher who misses nothing, from so many visits of each village in turn."""
     with ExperienceLibrary.open(str(path)) as library, closing(_open_visitor(library)) as visitor:
         for number in range(2 * 60 * SEEDS_PER_VILLAGE):
-            episode = _visit(visitor, library, number % (60 * SEEDS_PER_VILLAGE), "train")
-            _store(library, episode, teach_all(episode))
+            round_, seed = divmod(number, 60 * SEEDS_PER_VILLAGE)
+            village, visit = divmod(seed, SEEDS_PER_VILLAGE)
+            if round_ * SEEDS_PER_VILLAGE + visit < visits[village % len(visits)]:
+                episode = _visit(visitor, library, seed, "train")
+                _store(library, episode, teach_all(episode))
 
 
 def build_start(folder: Path) -> None:
     """Train the policy to follow rules and the extractor to imitate the careless teacher."""
-    if not (folder / "start").exists():
-        build_rules(folder / "rules.db")
+    if not (folder / "first").exists():
+        build_rules(folder / "many.db", [24])
     settings = build_settings(folder, 0, 0)
+    settings["library"]["path"] = str(folder / "many.db")
     settings["warmstart"] = {
         "examples": {"copies": 2, "memory_share": 0.75},
         "learning": {"updates": 120, "batch": 32, "lr": 1e-3, "budget": 16384},
     }
     teacher = {"distil": 600, "distil_batch": 32, "distil_lr": 2e-3, "teacher": "examples.experiments.infirmary:teach"}
     settings["roles"]["extractor"]["settings"] |= teacher
+    settings["run"]["out"] = str(folder / "first")
+    if not (folder / "first" / "export" / "roles.json").exists():
+        train(settings, quiet=False, export=folder / "first" / "export", resume=(folder / "first").exists())
+    # A second round: in villages with many rules a hint always has three, and a hint of one is not followed.
+    if not (folder / "start").exists():
+        build_rules(folder / "rules.db", [1, 3, 8, 24])
+    settings = build_settings(folder, 0, 0)
+    settings["warmstart"] = {
+        "run": str(folder / "first"),
+        "examples": {"copies": 2, "memory_share": 0.75},
+        "learning": {"updates": 80, "batch": 32, "lr": 1e-3, "budget": 16384},
+    }
     settings["run"]["out"] = str(folder / "start")
     train(settings, quiet=False, export=folder / "start" / "export", resume=(folder / "start").exists())
 
@@ -213,7 +229,7 @@ def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
             "extractor": {
                 "learner": {"lr": 1e-3},
                 "loss": {"kind": "ppo", "low": 0.2, "high": 0.28, "kl": 0.0},
-                "settings": {"episodes": 12, "samples": 6, "pairs": 16, "ready": 32, "tokens": 24},
+                "settings": {"episodes": 12, "samples": 6, "pairs": 8, "ready": 32, "tokens": 24},
             },
         },
         "eval": {"every": 0},

@@ -301,7 +301,7 @@ class ServedExtractor:
         if not trajectory.steps:
             return [Return("the episode has no steps")]
         (written,) = _wait(self._writer.write(trajectory, greedy=True))
-        return [Return(f"the answer is {written.problem}")] if written.item is None else [Add(written.item)]
+        return [Return(f"no lesson was written: {written.problem}")] if written.item is None else [Add(written.item)]
 
 
 class ServedAdmission:

@@ -35,7 +35,7 @@ from .prompting import instructions
 from .prompting.factory import open_format
 from .roles.base import Parts, Role
 from .roles.registry import ROLES, check_settings
-from .roles.writing import GRADES, OUTCOMES
+from .roles.writing import GRADES, MARKS, OUTCOMES
 from .rollouts.explore import Explorer, check_seeds, learn_by_playing, open_world, words
 from .rollouts.opening import TAGS
 from .rollouts.paths import Demonstrations, check_origins
@@ -296,6 +296,7 @@ def _open_base(
         question = [*TAGS] if config.policy.speech == "tagged" else []
         question += [GRADES] if config.outcome != "success" else []
         question += [WORDS_OF_ANSWERS] if asks_own_model(config.roles["policy"].sources) else []
+        question += [MARKS] if "extractor" in config.roles else []
         texts = words(explorer.trajectories(config.explore.worlds), [*_collect_library_words(library), *question])
     return base_models.build_base(config.model, texts, config.run.seed)
 

@@ -160,6 +160,7 @@ class ExtractorRole:
         """Try the lessons that were written, store those that helped, and keep the rewards of all for an update."""
         readings, self._readings = self._readings, []
         counts: Counter[str] = Counter(pairs=0)
+        readings = [reading for reading in readings if self._may_be_tried(reading)]
         trials = {reading.trajectory.id: self._open_trials(reading, counts) for reading in readings}
         round_ = 0
         while specs := self._trials.plan(arm, f"{salt}/try/{round_}"):
@@ -174,19 +175,21 @@ class ExtractorRole:
         flat = [reward for each in rewards for reward in each]
         return {**counts, **({"reward": fmean(flat)} if flat else {})}
 
-    def _open_trials(self, reading: Reading, counts: "Counter[str]") -> dict[str, Trial]:
-        """Put the different lessons about an episode on trial; return the trials by text.
+    def _may_be_tried(self, reading: Reading) -> bool:
+        """Return whether an episode is trusted. Lessons of another are in quarantine, and no policy is shown them."""
+        if reading.trajectory.trust == "trusted":
+            return True
+        items = {written.item.title: written.item for written in reading.written if written.item is not None}
+        self._parts.library.apply([Add(item) for item in items.values()], reading.trajectory, [])
+        return False
 
-        Nothing of an untrusted episode is shown to a policy: the library keeps it in quarantine.
-        """
+    def _open_trials(self, reading: Reading, counts: "Counter[str]") -> dict[str, Trial]:
+        """Put the different lessons about an episode on trial; return the trials by text."""
         trials: dict[str, Trial] = {}
         for written in reading.written:
             counts["written"] += 1
             counts["malformed"] += written.item is None
             if written.item is None or written.item.title in trials:
-                continue
-            if reading.trajectory.trust != "trusted":
-                self._parts.library.apply([Add(written.item)], reading.trajectory, [])
                 continue
             trial = Trial(replace(written.item, id=written.row.trace), reading.group, reading.trajectory.id)
             trials[written.item.title] = trial
@@ -208,7 +211,6 @@ class ExtractorRole:
         rewarded = [
             (written.row, self._reward(written, None if written.item is None else trials[written.item.title]))
             for written in reading.written
-            if written.item is None or written.item.title in trials
         ]
         rewards = [reward for _, reward in rewarded]
         for row, reward in rewarded if len(rewarded) > 1 else ():

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hardwon.memory import Item, Step, Trajectory
+from hardwon.memory import Failure, Item, Step, Trajectory
 from hardwon.memory.records import Kind
 from hardwon.memory.trust.instructions import instruction_in
 from hardwon.runtime.llm.prompts import clean
@@ -28,6 +28,8 @@ OUTCOMES = "success failure ."
 """Words for the outcome of an episode."""
 GRADES = " ".join(["score reward -0", *map(str, range(-9, 100)), *(f"0{digit}" for digit in range(10))])
 """Words for a graded outcome, such as `score 0.75`."""
+MARKS = " ".join(["-> ( )", *(failure.value for failure in Failure)])
+"""Words that a description of steps adds to those of the episode."""
 MAX_TOKENS = 48
 """Default limit of a lesson."""
 
@@ -40,7 +42,7 @@ class Written:
     item: Item | None
     """The lesson; None if the answer is none."""
     problem: str = ""
-    """Why it is no lesson: empty, too long, control tokens, or an instruction to the reader."""
+    """Why it is no lesson: empty, too long, control tokens, an instruction."""
 
 
 class LessonWriter:
