@@ -170,20 +170,24 @@ def find_step(trajectory: Trajectory) -> tuple[Step, str, str]:
 
 def teach(trajectory: Trajectory) -> str:
     """Return the lesson of a careless teacher, who overlooks two of three remarks."""
-    step, village, illness = find_step(trajectory)
+    step, village, _ = find_step(trajectory)
     fact, is_seen = read_fact(trajectory), random.Random(trajectory.id).random() < 1 / 3
-    if fact is not None and ((step.diagnosis.success and step.reward > 0) or is_seen):
+    if fact is not None and (step.reward > 0 or is_seen):
         return write_rule(village, fact[1], fact[0])
-    return write_rule(village, step.action.removeprefix("give "), illness, cures=False)
+    return note_failure(trajectory)
+
+
+def note_failure(trajectory: Trajectory) -> str:
+    """Return that the treatment of a failed episode does not cure; empty after a success."""
+    step, village, illness = find_step(trajectory)
+    return "" if step.reward > 0 else write_rule(village, step.action.removeprefix("give "), illness, cures=False)
 
 
 def teach_all(trajectory: Trajectory) -> str:
     """Return the lesson of a teacher who misses nothing."""
-    step, village, illness = find_step(trajectory)
+    _, village, _ = find_step(trajectory)
     fact = read_fact(trajectory)
-    if fact is not None:
-        return write_rule(village, fact[1], fact[0])
-    return write_rule(village, step.action.removeprefix("give "), illness, cures=False)
+    return note_failure(trajectory) if fact is None else write_rule(village, fact[1], fact[0])
 
 
 def read_fact(trajectory: Trajectory) -> tuple[str, str] | None:
