@@ -129,7 +129,8 @@ def _build_tokenizer() -> Any:
     )
     tokenizer.train_from_iterator(texts, trainer)
     names = {"bos_token": special[1], "eos_token": special[2], "pad_token": special[0], "unk_token": special[0]}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=CHAT, **names)
+    build: Any = PreTrainedTokenizerFast
+    return build(tokenizer_object=tokenizer, chat_template=CHAT, **names)
 
 
 def _write_document(tokenizer: Any, chance: random.Random) -> tuple[list[int], list[float]]:

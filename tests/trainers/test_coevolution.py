@@ -144,9 +144,9 @@ def test_lessons_are_tried_in_other_instances_before_they_are_stored(corridor, t
     total = {name: sum(line.get(f"extractor/{name}", 0) for line in lines) for name in ("written", "judged", "added")}
     assert total["written"] >= total["judged"] == len(trials) > 0
     homes = {trial.item.id: trial.group for trial in trials}
-    shown = [(spec, one) for spec, one in tried.values() if spec.candidate is not None]
+    shown = [(spec.candidate, one) for spec, one in tried.values() if spec.candidate is not None]
     assert shown
-    assert all(one.group != homes[spec.candidate.id] for spec, one in shown)
+    assert all(one.group != homes[item.id] for item, one in shown)
     assert {one.tried for _, one in shown} <= {"shown", "known"}
     assert all(one.rows for _, one in tried.values()), "the policy played them"
     assert not {*tried} & {name for names in learned.values() for name in names}

@@ -18,7 +18,7 @@ from typing import Literal
 
 from .tuning import TUNING
 
-Verdict = Literal["", "helps", "useless"]
+Judgment = Literal["", "helps", "useless"]
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class SequentialTest:
 
     differences: list[float] = field(default_factory=list)
     """Outcome with the lesson less the outcome without it, in [-1, 1], for each pair of episodes."""
-    verdict: Verdict = ""
+    verdict: Judgment = ""
 
     def add(self, differences: Iterable[float]) -> None:
         """Add the differences of further pairs. A verdict is final."""

@@ -76,9 +76,9 @@ class Trials:
             for number in range(done, done + most):
                 split, seed = chosen[number % len(chosen)]
                 plain = Spec(split, seed, arm, number, salt=f"{salt}/plain")
-                shown = replace(plain, salt=f"{salt}/{trial.item.id}", candidate=trial.item)
-                specs |= {plain.session: plain, shown.session: shown}
-                self._planned[shown.session] = trial, plain.session
+                candidate = replace(plain, salt=f"{salt}/{trial.item.id}", candidate=trial.item)
+                specs |= {plain.session: plain, candidate.session: candidate}
+                self._planned[candidate.session] = trial, plain.session
         return list(specs.values())
 
     def collect(self, rollouts: Iterable[Rollout]) -> int:
@@ -90,11 +90,11 @@ class Trials:
         played = {rollout.trajectory.id: rollout for rollout in rollouts}
         new: dict[str, list[float]] = {}
         for session, (trial, plain) in self._planned.items():
-            shown, without = played[session], played[plain]
-            if shown.outcome is None or without.outcome is None or not shown.tried:
+            with_it, without = played[session], played[plain]
+            if with_it.outcome is None or without.outcome is None or not with_it.tried:
                 continue
-            trial.is_known = trial.is_known or shown.tried == "known"
-            new.setdefault(trial.item.id, []).append(shown.outcome - without.outcome)
+            trial.is_known = trial.is_known or with_it.tried == "known"
+            new.setdefault(trial.item.id, []).append(with_it.outcome - without.outcome)
         for trial in {trial.item.id: trial for trial, _ in self._planned.values()}.values():
             trial.test.add(new.get(trial.item.id, []))
             is_last = len(trial.test.differences) >= self._pairs or trial.item.id not in new
