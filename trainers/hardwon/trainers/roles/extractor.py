@@ -214,8 +214,8 @@ class ExtractorRole:
         ]
         rewards = [reward for _, reward in rewarded]
         for row, reward in rewarded if len(rewarded) > 1 else ():
-            others = (sum(rewards) - reward) / (len(rewards) - 1)
-            self._judged.append((row, reward - others))
+            baseline = (sum(rewards) - reward) / (len(rewards) - 1)
+            self._judged.append((row, reward - baseline))
         return rewards
 
     def _reward(self, written: Written, trial: Trial | None) -> float:

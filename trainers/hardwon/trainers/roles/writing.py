@@ -106,9 +106,9 @@ class LessonWriter:
 
 def describe_step(step: Step) -> str:
     """Return a step with what it showed, such as `open door -> It is locked.`."""
-    shown = clean(step.post.feedback or step.post.observation, TUNING.characters_read)
+    result = clean(step.post.feedback or step.post.observation, TUNING.characters_read)
     failed = "" if step.diagnosis.success else f" ({step.diagnosis.failure.value})"
-    return f"{step.action} -> {' '.join(shown.split())}{failed}"
+    return f"{step.action} -> {' '.join(result.split())}{failed}"
 
 
 def build_item(text: str, trajectory: Trajectory, writer: str) -> Item:
