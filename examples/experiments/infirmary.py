@@ -168,13 +168,29 @@ def find_step(trajectory: Trajectory) -> tuple[Step, str, str]:
     return step, words[-1], words[2]
 
 
-def teach(trajectory: Trajectory) -> str:
+def teach(trajectory: Trajectory, salt: str = "") -> str:
     """Return the lesson of a careless teacher, who overlooks two of three remarks."""
-    step, village, _ = find_step(trajectory)
-    fact, is_seen = read_fact(trajectory), random.Random(trajectory.id).random() < 1 / 3
-    if fact is not None and (step.reward > 0 or is_seen):
+    _, village, _ = find_step(trajectory)
+    chance = random.Random(f"{trajectory.seed} {trajectory.steps[0].action}{salt}")  # explored episodes have no id
+    fact, is_seen = read_fact(trajectory), chance.random() < 1 / 3
+    if fact is not None and (trajectory.success or is_seen):
         return write_rule(village, fact[1], fact[0])
     return note_failure(trajectory)
+
+
+def teach_again(trajectory: Trajectory) -> str:
+    """Return the lesson of the careless teacher, who overlooks other remarks this time."""
+    return teach(trajectory, " again")
+
+
+def teach_simple(trajectory: Trajectory) -> str:
+    """Return the lesson of a teacher who understands two of six kinds of remarks; empty at the others."""
+    _, _, illness = find_step(trajectory)
+    fact = read_fact(trajectory)
+    if fact is None or trajectory.success:
+        return teach_all(trajectory)
+    remarks = {form.format(illness=illness, other=fact[0]) for form in OTHER[:2]}
+    return teach_all(trajectory) if trajectory.steps[0].post.observation in remarks else ""
 
 
 def note_failure(trajectory: Trajectory) -> str:

@@ -185,18 +185,27 @@ def build_rules(path: Path) -> None:
 
 
 def build_start(folder: Path) -> None:
-    """Train the policy to follow rules and the extractor to imitate the careless teacher."""
-    if not (folder / "start").exists():
+    """Train the policy to follow rules and the extractor to imitate teachers; the last one is careless.
+
+    The last round shows no episode twice, because what a careless teacher overlooks can be learned by heart.
+    """
+    if not (folder / "rules.db").exists():
         build_rules(folder / "rules.db")
-    settings = build_settings(folder, 0, 0)
-    settings["warmstart"] = {
-        "examples": {"copies": 2, "memory_share": 0.75},
-        "learning": {"updates": 120, "batch": 32, "lr": 1e-3, "budget": 16384},
-    }
-    teacher = {"distil": 600, "distil_batch": 32, "distil_lr": 2e-3, "teacher": "examples.experiments.infirmary:teach"}
-    settings["roles"]["extractor"]["settings"] |= teacher
-    settings["run"]["out"] = str(folder / "start")
-    train(settings, quiet=False, export=folder / "start" / "export", resume=(folder / "start").exists())
+    rounds = [("first", 600, 2e-3, "teach"), ("second", 200, 1e-3, "teach_simple"), ("start", 100, 1e-3, "teach_again")]
+    before: Path | None = None
+    for name, updates, lr, teacher in rounds:
+        settings = build_settings(folder, 0, 0)
+        demonstrations = {
+            "examples": {"copies": 2, "memory_share": 0.75},
+            "learning": {"updates": 120, "batch": 32, "lr": 1e-3, "budget": 16384},
+        }
+        settings["warmstart"] = demonstrations if before is None else {"run": str(before)}
+        stage = {"distil": updates, "distil_batch": 32, "distil_lr": lr}
+        settings["roles"]["extractor"]["settings"] |= stage | {"teacher": f"examples.experiments.infirmary:{teacher}"}
+        before = folder / name
+        settings["run"]["out"] = str(before)
+        if not (before / "export" / "roles.json").exists():
+            train(settings, quiet=False, export=before / "export", resume=before.exists())
 
 
 def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
@@ -217,15 +226,15 @@ def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
         "roles": {
             "policy": {"learner": {"lr": 0.0}},
             "extractor": {
-                "learner": {"lr": 1e-3},
+                "learner": {"lr": 3e-4},
                 "loss": {"kind": "ppo", "low": 0.2, "high": 0.28, "kl": 0.0},
-                "settings": {"episodes": 12, "samples": 6, "pairs": 8, "ready": 32, "tokens": 24},
+                "settings": {"episodes": 24, "samples": 8, "pairs": 8, "ready": 64, "tokens": 24},
             },
         },
         "eval": {"every": 0},
         "run": {
-            "iterations": iterations, "groups": 12, "out": str(folder / f"seed-{seed}"), "threads": 1, "seed": seed,
-            "at_once": 256, "save_every": 4,
+            "iterations": iterations, "groups": 24, "out": str(folder / f"seed-{seed}"), "threads": 1, "seed": seed,
+            "at_once": 256, "save_every": 4, "temperature": 0.5,
         },
     }  # fmt: skip
 
@@ -305,7 +314,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where everything is kept; an existing one is continued")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--villages", type=int, default=75, help="held-out villages, four requests each")
-    parser.add_argument("--iterations", type=int, default=12)
+    parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--updates", type=int, default=900, help="of the base")
     given = parser.parse_args()
     folder, seeds = given.folder, range(given.seeds)
