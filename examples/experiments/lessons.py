@@ -327,11 +327,12 @@ def main() -> None:
     results: dict[str, list[float]] = json.loads(kept.read_text()) if kept.exists() else {}
     start, villages = folder / "start" / "export", [*HELD_OUT[: given.villages]]
     exports = dict.fromkeys(("control", "pasted", "rules", "teacher", "frozen", "oracle"), start)
-    exports |= {f"seed {seed}": folder / f"seed-{seed}" / "export" for seed in seeds}
+    trained = {f"seed {seed}": seed for seed in seeds}
+    exports |= {arm: folder / f"seed-{seed}" / "export" for arm, seed in trained.items()}
     for number, (arm, export) in enumerate(exports.items()):
         began = time.monotonic()
         if not (export / "roles.json").exists():
-            seed = int(arm.removeprefix("seed "))
+            seed = trained[arm]
             settings = build_settings(folder, seed, given.iterations) | {"warmstart": {"run": str(folder / "start")}}
             train(settings, quiet=False, export=export, resume=(folder / f"seed-{seed}").exists())
         if len(results.get(arm, ())) != len(villages):

@@ -33,7 +33,7 @@ READS: dict[str, Any] = {
     "statistics": lambda doors: doors.http.get("/v1/stats"),
     **{
         f"page {path}": partial(lambda path, doors: doors.http.get(path, headers={"Accept": "text/html"}), path)
-        for path in ("/", "/items", "/items?text=kettle&how=dense", "/map", "/episodes")
+        for path in ("/", "/items", "/items?text=kettle&how=dense", "/episodes")
     },
     "recall over MCP": lambda doors: doors.call("recall", task="find the spoon", situation="a copper kettle"),
     "check over MCP": lambda doors: doors.call("check", task="find the spoon", action="burn"),

@@ -83,7 +83,7 @@ def test_the_image_has_the_extras_of_the_commands():
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     extras = re.search(r"\.\[([\w,]+)\]", text)
     assert extras is not None
-    assert {"serve", "postgres", "train", "ray", "textworld"} <= {*extras[1].split(",")}
+    assert {"agent", "postgres", "train", "ray", "games"} <= {*extras[1].split(",")}
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert all(re.search(rf"(?m)^{extra} = \[", pyproject) for extra in extras[1].split(","))
 

@@ -26,6 +26,13 @@ EXTRACTOR = {
     "arms": {"control": 2, "library": 2},
     "roles": {"policy": {"learner": {"lr": 0.01}}, "extractor": {"settings": {**FEW, "ready": 2}}},
 }
+ADMISSION = {
+    "arms": {"control": 2, "library": 2},
+    "roles": {
+        "policy": {"learner": {"lr": 0.01}},
+        "admission": {"settings": {"teams": 2, "runs": 2, "worlds": 1, "ready": 2, "steps": 3}},
+    },
+}
 STAGE_1 = {"distil": 4, "distil_batch": 2}
 ALL_ROLES: dict[str, Any] = {
     "explore": {"policy": "episodic", "worlds": {"seeds": "12-23"}, "steps": 10, "tries": 1},
@@ -149,15 +156,15 @@ def test_a_checkpoint_evaluates_as_the_run_did(corridor, base, tmp_path):
 
 
 def test_a_run_warns_of_a_base_whose_verdicts_are_close_to_chance(corridor, base, capsys):
-    train(run_of(corridor, base, None, **EXTRACTOR), ["run.iterations=0", "eval.every=0"])
+    train(run_of(corridor, base, None, **ADMISSION), ["run.iterations=0", "eval.every=0"])
     warned = capsys.readouterr().err
     assert "WARNING: the untrained base puts" in warned
-    assert "as extractor. Its first verdicts are close to chance; train roles.extractor" in warned
+    assert "as admission. Its first verdicts are close to chance; train roles.admission" in warned
 
 
 def test_a_run_with_a_server_warns_in_the_same_words(corridor, base, tmp_path, capsys):
     """The base is the same, and adapters that have learned nothing change nothing."""
-    settings, only = run_of(corridor, base, 4, **EXTRACTOR), ["run.iterations=0", "eval.every=0"]
+    settings, only = run_of(corridor, base, 4, **ADMISSION), ["run.iterations=0", "eval.every=0"]
     train(settings, only)
     here = read_warning(capsys)
     with serving(build_chat_model(build_chat_tokenizer())) as fake:
@@ -165,7 +172,7 @@ def test_a_run_with_a_server_warns_in_the_same_words(corridor, base, tmp_path, c
         asked = {body["model"].partition("-")[0] for _, body in fake.asked if body and "prompt_logprobs" in body}
     assert read_warning(capsys) == here
     assert "the untrained base puts" in here
-    assert asked == {"extractor"}
+    assert asked == {"admission"}
 
 
 def read_warning(capsys):

@@ -182,7 +182,9 @@ def test_the_extractor_reads_the_episode_that_it_read_in_training(exported, requ
     (answer,) = extractor.extract(episode, ())
     assert requests["extractor"] == trained
     assert trained
-    assert answer == (Return(f"the answer is {written.problem}") if written.item is None else Add(written.item))
+    assert answer == (
+        Return(f"no lesson was written: {written.problem}") if written.item is None else Add(written.item)
+    )
     assert extractor.extract(Trajectory("", (), True, id="none"), ()) == [Return("the episode has no steps")]
     lesson = session.prompts.text("go east")
 

@@ -63,7 +63,7 @@ def test_address_is_told_first(server):
     assert server.first.startswith("Dashboard and API of")
 
 
-@pytest.mark.parametrize("path", ["/", "/items", "/items?text=potato&how=dense", "/map", "/episodes", "/runs"])
+@pytest.mark.parametrize("path", ["/", "/items", "/items?text=potato&how=dense", "/episodes", "/runs"])
 def test_page_is_there_and_asks_no_other_host(server, path):
     answer = server.page(path)
     assert answer.status_code == 200

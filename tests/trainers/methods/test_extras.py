@@ -88,7 +88,7 @@ def test_a_run_imitates_what_a_file_demonstrates(corridor, tmp_path):
         run["out"] = str(tmp_path / f"run{n}")
         train(corridor(**plain, roles=roles, tasks=tasks, run=run, explore={"steps": 1, "tries": 1}))
         (line,) = metrics.read(tmp_path / f"run{n}")
-        assert line["policy/sft_share"] == float(n)
+        assert line.get("policy/sft_share", 0.0) == float(n), "without an example there is no update"
 
 
 def test_an_imitated_example_reads_as_the_policy_does(corridor, tmp_path, monkeypatch):

@@ -94,7 +94,9 @@ def server(tmp_path):
 def test_workers_ask_a_server_themselves(corridor, processes, server, tmp_path, monkeypatch):
     """No token passes through the learner; weights, figures and counted tokens are those of a run without workers."""
     fake, sections = server
-    settings = corridor(**sections, run={"iterations": 2, "groups": 2, "rerolls": 0}, eval={"every": 2, "copies": 1})
+    roles = {"policy": {"loss": {"entropy": 0.01}}}  # outcomes that are alike give no update
+    run_settings = {"iterations": 2, "groups": 2, "rerolls": 0}
+    settings = corridor(**sections, roles=roles, run=run_settings, eval={"every": 2, "copies": 1})
     alone = run(settings, tmp_path / "alone")
     assert take_named(fake) == {"v1", "v2", "v3"}, "the weights of two iterations and of the evaluation"
     monkeypatch.delattr(InferenceProxy, "answer")
@@ -120,7 +122,8 @@ def test_weights_that_a_worker_asks_for_stay_on_the_server(corridor, processes, 
     """The learner loads newer ones while the workers play; the fake refuses weights that are unloaded."""
     _, sections = server
     more = {"iterations": 4, "groups": 2, "rerolls": 0}
-    settings = corridor(**sections, roles=CORRECTED, run=more, eval={"every": 0})
+    roles = {"policy": {**CORRECTED["policy"], "loss": {"old": "trainer", "entropy": 0.01}}}
+    settings = corridor(**sections, roles=roles, run=more, eval={"every": 0})
     processes()
     out = run(settings, tmp_path / "run", workers=2, max_lag=2)
     logged = [json.loads(line) for line in (out / "metrics.jsonl").open()]
