@@ -81,7 +81,7 @@ NEARLY = (
 
 @dataclass(frozen=True)
 class Case:
-    """What an episode is about."""
+    """A patient: the village, the illness, and the hidden table of cures."""
 
     village: str
     illness: str

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from hardwon.memory import ExperienceLibrary
-from hardwon.memory.errors import CannotLearn
+from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.trainers import metrics, train
 from hardwon.trainers.algorithms.learner import Learner
 from hardwon.trainers.algorithms.samples import Rollout
@@ -20,6 +20,7 @@ from hardwon.trainers.roles.extractor import ExtractorRole
 from hardwon.trainers.roles.trials import Trial, Trials
 from hardwon.trainers.roles.writing import LessonWriter
 from hardwon.trainers.rollouts.rollout import Spec
+from hardwon.trainers.workers.agent_pool import AgentPool, AgentSpec
 
 WRITES = {"arms": {"control": 2, "library": 3}, "library": {"evolve_every": 0}, "warmstart": None}
 
@@ -117,10 +118,13 @@ def test_lessons_are_tried_in_other_instances_before_they_are_stored(corridor, t
     tried: dict[str, tuple[Spec, Rollout]] = {}
     trials: list[Trial] = []
     learned: dict[str, set[str]] = {}
+    asked: list[AgentSpec] = []
     play, add, step = Player.play_trials, Trials.add, Learner.step
 
     async def watch(self: Player, specs: Any, arm: Any, **how: Any) -> list[Rollout]:
+        asked.clear()
         rollouts = await play(self, specs, arm, **how)
+        assert not any(spec.learning for spec in asked), "nothing is withheld in a trial"
         tried.update({spec.session: (spec, one) for spec, one in zip(specs, rollouts, strict=True)})
         return rollouts
 
@@ -133,6 +137,8 @@ def test_lessons_are_tried_in_other_instances_before_they_are_stored(corridor, t
             learned.setdefault(each.role, set()).add(each.trace)
         return step(self, sequences, *more)
 
+    get_agent = AgentPool.get_agent
+    monkeypatch.setattr(AgentPool, "get_agent", lambda self, spec: asked.append(spec) or get_agent(self, spec))  # type: ignore[func-returns-value]
     monkeypatch.setattr(Player, "play_trials", watch)
     monkeypatch.setattr(Trials, "add", note)
     monkeypatch.setattr(Learner, "step", learn)
@@ -182,3 +188,19 @@ def test_the_credit_is_one_setting(corridor, credit):
     report = train(corridor(run={"iterations": 1}), [f"roles.policy.credit={{name: {credit}}}"])
     (line,) = metrics.read(Path(report.out))
     assert line["policy/updates"] == 1
+
+
+def test_a_frozen_policy_takes_no_turn_from_the_extractor(corridor, tmp_path):
+    """Although its loss has a term that needs no advantage."""
+    settings = library_run(corridor, 3, samples=2, pairs=2, tokens=8)
+    settings["roles"]["policy"] = {"learner": {"lr": 0.0}, "loss": {"entropy": 0.1}}
+    report = train(settings, [f"run.out={tmp_path / 'run'}"])
+    assert not any("policy/lr" in line for line in metrics.read(Path(report.out)))
+
+
+def test_a_run_does_not_write_through_a_link(corridor, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "library.db").symlink_to(tmp_path / "precious.db")
+    with pytest.raises(ConfigError, match=r"library\.db is a link"):
+        train(library_run(corridor, 1), [f"run.out={tmp_path / 'run'}"])
+    assert not (tmp_path / "precious.db").exists()

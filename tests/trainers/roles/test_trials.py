@@ -84,6 +84,15 @@ def test_the_pairs_are_bounded():
     assert trials.take()[0].test.verdict == ""
 
 
+def test_the_last_look_has_only_the_pairs_that_are_left():
+    trials = open_trials("In oakdale fern cures rash", pairs=10)
+    sizes = []
+    while specs := trials.plan("lessons", f"s{len(sizes)}"):
+        sizes.append(sum(spec.candidate is not None for spec in specs))
+        trials.collect(end(specs, lambda spec: False))
+    assert sizes == [8, 2]
+
+
 @pytest.mark.parametrize(("tried", "known"), [("", False), ("known", True)])
 def test_a_lesson_that_is_not_shown_or_known_already_is_over(tried, known):
     trials = open_trials("In oakdale fern cures rash")

@@ -17,7 +17,7 @@ from hardwon.trainers.engines.grammar import CallForm
 from hardwon.trainers.engines.trie import Trie
 
 Purpose = Literal["guide", "write", "share"]
-"""What a role is asked: whether to give a hint, to write a lesson, or whether to share a step."""
+"""The question to a role: whether to give a hint, what to write as a lesson, or whether to share a step."""
 
 
 @dataclass(frozen=True, slots=True)

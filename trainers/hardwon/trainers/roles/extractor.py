@@ -64,7 +64,7 @@ class ExtractorSettings:
     distil_batch: int = 2
     """Lessons of an update of stage 1."""
     teacher: str = RULES
-    """Who writes the lessons of stage 1. rules: the task with the step that solved it or, in a failed episode, the
+    """The teacher that stage 1 imitates. rules: the task with the step that solved it or, in a failed episode, the
     first failed step. Or MODULE:CALLABLE, which takes an episode and returns a lesson, or an empty text."""
 
     def __post_init__(self) -> None:
@@ -116,7 +116,12 @@ class ExtractorRole:
         """Samples with their advantages, until there are enough for an update."""
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
-        """Run stage 1 if the settings ask for it."""
+        """Say what an iteration of trials can cost, and run stage 1 if the settings ask for it."""
+        how = self.settings
+        tell(
+            f"{self.name}: each iteration tries up to {how.episodes * how.samples} lessons, each in up to {how.pairs} "
+            f"pairs of episodes. Lower pairs, samples or episodes in its settings if that is too slow."
+        )
         if (learning := self.supervised.learning) is not None:
             most, teacher = learning.updates * learning.batch, open_teacher(self.settings.teacher, self._parts)
             self.supervised.learn(mark_lessons(self._parts, teacher, self._writer, most=most), tell)
@@ -236,7 +241,7 @@ class ExtractorRole:
     # -- learning -----------------------------------------------------------------------------------
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """Return whether a group is worth more than another: every finished episode can be read."""
+        """Return False: every finished episode can be read, so no group is worth more than another."""
         return False
 
     def collect(self, rollouts: Sequence[Rollout]) -> None:

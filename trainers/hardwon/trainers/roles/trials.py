@@ -72,8 +72,8 @@ class Trials:
         for trial in self._trials:
             if trial.is_over or not (chosen := self._choose(trial)):
                 continue
-            done, most = len(trial.test.differences), min(TUNING.pairs_at_once, self._pairs)
-            for number in range(done, done + most):
+            done = len(trial.test.differences)
+            for number in range(done, min(done + TUNING.pairs_at_once, self._pairs)):
                 split, seed = chosen[number % len(chosen)]
                 plain = Spec(split, seed, arm, number, salt=f"{salt}/plain")
                 candidate = replace(plain, salt=f"{salt}/{trial.item.id}", candidate=trial.item)
