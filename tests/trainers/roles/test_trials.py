@@ -86,7 +86,7 @@ def test_the_pairs_are_bounded():
 
 def test_the_last_look_has_only_the_pairs_that_are_left():
     trials = open_trials("In oakdale fern cures rash", pairs=10)
-    sizes = []
+    sizes = list[int]()
     while specs := trials.plan("lessons", f"s{len(sizes)}"):
         sizes.append(sum(spec.candidate is not None for spec in specs))
         trials.collect(end(specs, lambda spec: False))
