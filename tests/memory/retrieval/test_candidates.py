@@ -206,3 +206,14 @@ def test_a_remedy_is_about_the_call_that_failed_and_the_one_that_worked(action, 
     item = Item("remedy", "pay by gift", forbids="pay(n={1}, to=card)", steps=("pay(n={1}, to=gift)",))
     steps = [Hit(Step(State("a"), action, State("b"), Diagnosis(True)), 1.0, "")]
     assert len(list(recall._find_remedies(cast(Any, SimpleNamespace(remedies=[item])), steps, ()))) == n
+
+
+@pytest.mark.parametrize("cure", ["rash", "cough", "fever"])
+def test_of_the_items_of_a_situation_that_of_the_task_comes_first(library, cure):
+    """One situation serves many tasks, and its signature says nothing about them."""
+    bed = State("You are at the bed.", task=f"cure the {cure}")
+    for name in ("cough", "fever", "rash"):
+        library.add(Item("strategy", f"Give basil for the {name}.", signatures=(bed.signature,)))
+    first, *rest = library.recall(bed, k=3).items
+    assert first.what.title == f"Give basil for the {cure}."
+    assert {hit.why for hit in (first, *rest)} == {"its own situation"}

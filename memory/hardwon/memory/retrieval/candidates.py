@@ -34,6 +34,9 @@ DEEPER = 8
 """Factor on the depth of a search if its results are from other worlds."""
 MIN_COSINE = 0.2
 """Least similarity of a result that matches by words and meaning alone; an empty result is valid."""
+SAME = 0.8
+"""Least similarity of an item that is filed under the current situation. Its words decide the rest: a signature hides
+names, and one situation serves many tasks."""
 HERE = 0.5
 """Least similarity of an item that is filed under the current place."""
 NEXT_DOOR = 0.3
@@ -390,7 +393,7 @@ class Candidates:
             (MIN_COSINE, "its tags", self._find_by_tag(rarest[:RARE_WORDS])),
             (NEXT_DOOR, "a place that is near", adjacent),
             (HERE, "its own place", at_place),
-            (1.0, "its own situation", own),
+            (SAME, "its own situation", own),
         ]
 
     def _read_filed(self, by: str, values: Sequence[str]) -> list[int]:
