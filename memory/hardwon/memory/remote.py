@@ -347,8 +347,17 @@ class RemoteLibrary(ExperienceLibrary):
         level: Literal["step", "task"] = "step",
         actions: Mapping[str, str] | None = None,
         after: str | None = None,
+        beside: Item | None = None,
     ) -> Recollection:
-        """Return the past experience that fits a state or a text; see `ExperienceLibrary.recall`."""
+        """Return the past experience that fits a state or a text; see `ExperienceLibrary.recall`.
+
+        Raises:
+            ConfigError: There is an item beside the library.
+        """
+        if beside is not None:
+            raise ConfigError(
+                f"a served library does not rank an item beside it, such as {beside.title!r:.60}; open its file."
+            )
         about = {"text": state_or_text} if isinstance(state_or_text, str) else {"state": asdict(state_or_text)}
         query = {
             **about, "task": task, "k": k, "kinds": None if kinds is None else list(kinds),

@@ -6,7 +6,7 @@ import pytest
 from tests.apps.http.test_remote import served
 
 from hardwon.apps.http.access.auth import Tokens
-from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError, LibraryForbidden
 from hardwon.memory.remote import RemoteLibrary
 from hardwon.memory.situations.episode_map import EpisodeMap, Trail
@@ -105,6 +105,11 @@ def test_a_map_does_not_grow_with_the_length_of_the_episode():
         state = State(f"A hall. The clock shows {n}.", task=TASK, location="hall")
         episode.add(Step(state, "wait", state, Diagnosis(True), t=n, admissible=IN_HALL))
     assert len(episode.trace().tried) == 1
+
+
+def test_no_item_is_ranked_beside_a_served_library(file):
+    with served(file) as url, RemoteLibrary(url) as far, pytest.raises(ConfigError, match="open its file"):
+        far.recall("where is it?", beside=Item("insight", "it is in the hall"))
 
 
 def test_demonstrations_are_those_of_the_file(file):

@@ -101,6 +101,15 @@ def test_a_lesson_that_is_not_shown_or_known_already_is_over(tried, known):
     assert trials.take()[0].is_known is known
 
 
+def test_a_lesson_that_recall_misses_adds_nothing():
+    """Whatever its episodes ended with: they are those without it, and their difference is noise."""
+    trials = open_trials("In oakdale fern cures rash")
+    specs = trials.plan("lessons", "s")
+    assert trials.collect(end(specs, lambda spec: spec.candidate is not None, "missed")) == TUNING.pairs_at_once
+    (trial,) = trials.take()
+    assert (trial.test.differences, trial.hits) == ([0.0] * TUNING.pairs_at_once, 0)
+
+
 def test_an_episode_that_broke_makes_no_pair():
     trials = open_trials("In oakdale fern cures rash")
     specs = trials.plan("lessons", "s")

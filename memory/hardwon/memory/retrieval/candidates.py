@@ -240,6 +240,20 @@ class Candidates:
                 derived.bound[where] = bound
         return bound
 
+    def rate(self, item: Item) -> Hit | None:
+        """Return the hit that an item would be if the library had it, filed under its words alone; None if it is none.
+
+        Only the depth of a search is not considered: where it matters, better items fill the places anyway.
+        """
+        query = self.text if self.is_question else f"{self.state.task}\n{self.text}"
+        terms = MORE_TERMS if self.is_question else QUERY_TERMS
+        cosine = float(self._embed() @ self._index.embed(item.text))
+        share = self._index.measure_share("items", query, item.text, self._derived.count_episodes, terms)
+        subject = weigh_subject(f"{item.title}\n{item.body}", self._weigh).rate(content_words(query))
+        similarity = max(cosine, share, 0.0 if self.is_question else subject)
+        is_hit = similarity >= MIN_COSINE and self._derived.counts_in(item, self.worlds)
+        return Hit(item, similarity, "words and meaning") if is_hit else None
+
     def states(self) -> list[RankedRow]:
         """Return the states of the applicable worlds that search finds for the text."""
         nearest, query = self._derived.nearest, (self.text, self.worlds, self.is_question)

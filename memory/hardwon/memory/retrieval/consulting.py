@@ -50,6 +50,7 @@ class ConsultedLibrary(ABC):
         level: Level = "step",
         actions: Mapping[str, str] | None = None,
         after: str | None = None,
+        beside: Item | None = None,
     ) -> Recollection:
         """Return the past experience that fits a state or a text.
 
@@ -67,6 +68,8 @@ class ConsultedLibrary(ABC):
                 `Situation.keys`). The result then has an estimate for each action.
             after: The previous action of the episode, or "" at its beginning. Steps that followed the same kind of
                 action rank higher; see `retrieval.ranking`.
+            beside: An item that is not in the library. At level "step", it is ranked as if it were, so the result shows
+                whether it would be recalled.
 
         Returns:
             Items, similar steps, guardrails and estimates, with the reason for each hit.
@@ -76,14 +79,14 @@ class ConsultedLibrary(ABC):
             WrongType: An argument has the wrong type.
         """
         arguments = state_or_text, task, k, kinds, budget_tokens, level, actions, after
-        key = make_key(*arguments)
+        key = make_key(*arguments) if beside is None else None
         with self._lock:
             # Asked here: a known situation is recalled so often that each call counts.
             derived = self._derived if self._freshness.is_current() else self._caught_up()
             kept = derived.recollections.get(key) if key is not None else None
             if kept is not None:
                 return copy_recollection(kept)
-            request = parse_request(*arguments)
+            request = parse_request(*arguments, beside)
             if level == "task":
                 recollection = recall_by_task(self._store, derived, self._search, request)
             else:

@@ -80,6 +80,8 @@ def _rank_items(
     """Return the hits on items that may be shown, the best first, and the ids of those that are masked."""
     state, actions = request.state, request.actions or {}
     candidates = query.items()
+    if request.beside is not None:
+        candidates = _add_beside(candidates, request.beside, query)
     if not candidates:
         return (), ()
     ranked = candidates if query.is_question else _order(candidates, derived.score_in(state, actions))
@@ -91,6 +93,15 @@ def _rank_items(
     flagged = [(hit, isinstance(hit.what, Item) and hit.what.id in masked) for hit in fitting]
     left_out = tuple(str(hit.what.id) for hit, is_masked in flagged if is_masked)[: query.k]
     return [hit for hit, is_masked in flagged if not is_masked], left_out
+
+
+def _add_beside(candidates: Sequence[Hit], item: Item, query: Candidates) -> Sequence[Hit]:
+    """Return the candidates with an item that is not in the library, unless one of them has the same words."""
+    own = frozenset(words(item.text))
+    hit = query.rate(item)
+    if hit is None or any(isinstance(each.what, Item) and own == {*words(each.what.text)} for each in candidates):
+        return candidates
+    return _interleave(candidates, [hit])
 
 
 def _find_remedies(derived: NamespaceCache, steps: Iterable[Hit], masked: Sequence[str]) -> Iterator[Hit]:

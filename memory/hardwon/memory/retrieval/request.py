@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from hardwon.memory.errors import WrongType
 from hardwon.memory.privacy.redaction import redact, redact_names, redact_state
-from hardwon.memory.records import Kind, Recollection, State
+from hardwon.memory.records import Item, Kind, Recollection, State
 from hardwon.memory.validation import (
     check_choice,
     check_count,
@@ -48,6 +48,8 @@ class RecallRequest:
     """Whether to search by text instead of looking up the situation."""
     after: str | None = None
     """The previous action of this episode; "" at its beginning, None if unknown."""
+    beside: Item | None = None
+    """An item that is not in the library, ranked as if it were."""
 
     def restore_names(self, recollection: Recollection) -> Recollection:
         """Return the recollection with estimates under the caller's actions instead of the redacted ones."""
@@ -68,6 +70,7 @@ def parse_request(
     level: Level,
     actions: Mapping[str, str] | None,
     after: str | None,
+    beside: Item | None = None,
 ) -> RecallRequest:
     """Check the arguments of a recall, and redact them."""
     check_text("task", task or "")
@@ -95,7 +98,7 @@ def parse_request(
     # the library stores redacted text only, so an unredacted query would miss its own situation
     return RecallRequest(
         redact_state(state), k, kinds, budget_tokens, level, redact_names(given), given,
-        isinstance(state_or_text, str), after and redact(after[:LONGEST_QUERY]),
+        isinstance(state_or_text, str), after and redact(after[:LONGEST_QUERY]), beside,
     )  # fmt: skip
 
 

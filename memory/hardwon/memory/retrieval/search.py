@@ -119,6 +119,10 @@ class Search:
         """Return the ids of the rows that `by_words` returns, without the cost of their coverage."""
         return self._texts[kind].search(text, k, count_episodes, terms)
 
+    def measure_share(self, kind: IndexKind, text: str, row: str, count_episodes: WordCounts, terms: int) -> float:
+        """Return the coverage that `by_words` would find if a text were one of the rows."""
+        return self._texts[kind].measure_share(text, plain(row), count_episodes, terms)
+
     def select_present(self, kind: IndexKind, words: Sequence[str]) -> list[str]:
         """Return those of the words that occur in any row, in their order."""
         return self._texts[kind].select_present(words)

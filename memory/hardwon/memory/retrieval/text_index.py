@@ -15,7 +15,8 @@ import sqlite3
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -164,11 +165,31 @@ class TextIndex:
         shares: list[float] = (sums / (sum(query.weights) + query.missing)).tolist()
         return shares
 
-    def choose(self, text: str, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> TextQuery:
-        """Choose the words of a text to look up; ties are broken alphabetically."""
+    def measure_share(self, text: str, row: str, count_episodes: WordCounts, terms: int) -> float:
+        """Return the coverage that `scored` would find if a text were one of the rows."""
+        own = _select_contained(row, _select_words(text, count_episodes))
+        query = self.choose(text, count_episodes, terms, own)
+        covered = sum(weight for word, weight in zip(query.words, query.weights, strict=True) if word in own)
+        return covered / (sum(query.weights) + query.missing) if covered else 0.0
+
+    def choose(
+        self, text: str, count_episodes: WordCounts, terms: int = QUERY_TERMS, further: Collection[str] | None = None
+    ) -> TextQuery:
+        """Choose the words of a text to look up; ties are broken alphabetically.
+
+        Args:
+            text: The text.
+            count_episodes: Returns the number of episodes that showed each of some words.
+            terms: Number of words that are looked up regardless of their rows.
+            further: The words of one more row, which is not in the table.
+        """
         self._follow()
         cached = self._reaches
         reaches = {word: cached.get(word) or self._count_rows(word) for word in _select_words(text, count_episodes)}
+        count = len(self._ids)
+        if further is not None:
+            count += 1
+            reaches.update({word: replace(reaches[word], rows=reaches[word].rows + 1) for word in further})
         rarest = [word for _, word in sorted((reach.rows, word) for word, reach in reaches.items() if reach.rows)]
         if not rarest:
             return TextQuery((), (), 0, 0.0)
@@ -182,8 +203,8 @@ class TextIndex:
                 break
             chosen.append(word)
             load += rows
-        weights = tuple(math.log1p(len(self._ids) / reaches[word].rows) for word in chosen)
-        missing = sum(not reach.rows for reach in reaches.values()) * math.log1p(len(self._ids))
+        weights = tuple(math.log1p(count / reaches[word].rows) for word in chosen)
+        missing = sum(not reach.rows for reach in reaches.values()) * math.log1p(count)
         return TextQuery(tuple(chosen), weights, since, load, missing)
 
     def _rows_with(self, word: str, since: int) -> NDArray[np.int64]:
@@ -268,6 +289,15 @@ class TextIndex:
 def _quote(word: str) -> str:
     """Return the word as an FTS5 string."""
     return f'"{word}"'
+
+
+def _select_contained(row: str, words_wanted: Iterable[str]) -> list[str]:
+    """Return those of some words that FTS5 finds in a text."""
+    with closing(sqlite3.connect(":memory:")) as table:
+        table.execute("CREATE VIRTUAL TABLE texts USING fts5(text, tokenize='porter unicode61')")
+        table.execute("INSERT INTO texts VALUES (?)", (index_text(row),))
+        match = "SELECT 1 FROM texts WHERE texts MATCH ?"
+        return [word for word in words_wanted if table.execute(match, (_quote(word),)).fetchone()]
 
 
 def _short(words_found: Iterable[str]) -> set[str]:

@@ -22,10 +22,11 @@ from .signals import NO_SIGNALS, Signals
 Ids = tuple[int, ...]
 REVISED = "revised"
 """Label of an episode that revises another one, with which its trace's id ends."""
-Tried = Literal["", "known", "shown"]
+Tried = Literal["", "missed", "known", "shown"]
 """Whether an episode was shown the candidate that it was to try.
 
-It was shown, or known because a recalled item says the same. Empty if there was none, or if nothing could be shown.
+It was shown, or known because a recalled item says the same, or missed because recall did not find it. Empty if there
+was none, or if nothing was recalled.
 """
 Allowed = tuple[int, ...] | None
 """Token ids that were possible at a position; None for the whole vocabulary."""

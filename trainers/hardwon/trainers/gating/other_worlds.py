@@ -18,7 +18,7 @@ from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.memory.values.lookahead import Lookahead, look_around
 from hardwon.memory.values.lookahead_table import NOTHING
-from hardwon.trainers.rollouts.rollout import current_instance
+from hardwon.trainers.rollouts.rollout import current_candidate, current_instance
 
 from .tuning import TUNING
 
@@ -62,11 +62,13 @@ class OtherWorlds:
         """Return what the library recalls from other task instances.
 
         Summaries and estimates are left out if the library has episodes of the instance, because their counts would
-        include them.
+        include them. An item that the episode tries is ranked among those of the library; see `rollouts.candidate`.
         """
         instance = self._find_instance()
         if instance is None:
             return self._library.recall(state_or_text, k=k, budget_tokens=budget_tokens, **how)
+        if (candidate := current_candidate()) is not None:
+            how["beside"] = candidate
         task = state_or_text.task if isinstance(state_or_text, State) else how.get("task") or ""
         wanted = k
         while True:

@@ -1,8 +1,9 @@
 """The extractor role: reads finished episodes, writes lessons, and learns from what they are worth (Complementary RL).
 
-It samples several lessons about an episode. Each is tried in other task instances, beside what recall gives there, in
-pairs of episodes with it and without it; see `roles.trials`. The mean difference in outcome is its reward, its siblings
-are the baseline, and only what helped is stored. Episodes are read in the background while others are played.
+It samples several lessons about an episode. Each is tried in other task instances, where recall ranks it among the
+items of the library, in pairs of episodes with it and without it; see `roles.trials`. The mean difference in outcome is
+its reward, its siblings are the baseline, and only what helped is stored. Episodes are read in the background while
+others are played.
 """
 
 from collections import Counter
@@ -173,6 +174,7 @@ class ExtractorRole:
             round_ += 1
         for trial in self._trials.take():
             counts["judged"] += 1
+            counts["recalled"] += trial.hits
             counts["known" if trial.is_known else trial.test.verdict or "undecided"] += 1
             if trial.test.verdict == "helps" and not trial.is_known:
                 counts[self._store(trial).status] += 1

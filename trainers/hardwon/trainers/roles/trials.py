@@ -1,4 +1,4 @@
-"""Trials of lessons: each is shown in episodes of other task instances, and paired with equal episodes without it.
+"""Trials of lessons: each is recalled in episodes of other task instances, and paired with equal ones without it.
 
     trials = Trials(specs_of, pairs=160)
     trials.add(Trial(item, group="train#7"))
@@ -35,6 +35,8 @@ class Trial:
     episode: str
     """Id of the episode that it was written about."""
     test: SequentialTest = field(default_factory=SequentialTest)
+    hits: int = 0
+    """Number of pairs in which recall found it and it was shown."""
     is_known: bool = False
     """Whether a recalled item says the same."""
     is_over: bool = False
@@ -84,8 +86,8 @@ class Trials:
     def collect(self, rollouts: Iterable[Rollout]) -> int:
         """Add the differences of the planned episodes; return their number. A trial without any new one is over.
 
-        A lesson that could not be shown, or whose episodes broke, says nothing. One that a recalled item says as well
-        adds nothing.
+        Episodes that broke say nothing. A lesson that recall does not find, or that a recalled item says as well, adds
+        nothing.
         """
         played = {rollout.trajectory.id: rollout for rollout in rollouts}
         new: dict[str, list[float]] = {}
@@ -94,7 +96,9 @@ class Trials:
             if with_it.outcome is None or without.outcome is None or not with_it.tried:
                 continue
             trial.is_known = trial.is_known or with_it.tried == "known"
-            new.setdefault(trial.item.id, []).append(with_it.outcome - without.outcome)
+            trial.hits += with_it.tried == "shown"
+            gain = 0.0 if with_it.tried == "missed" else with_it.outcome - without.outcome
+            new.setdefault(trial.item.id, []).append(gain)
         for trial in {trial.item.id: trial for trial, _ in self._planned.values()}.values():
             trial.test.add(new.get(trial.item.id, []))
             is_last = len(trial.test.differences) >= self._pairs or trial.item.id not in new

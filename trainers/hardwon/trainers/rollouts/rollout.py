@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from hardwon.memory import Reasons, Trajectory
+from hardwon.memory import Item, Reasons, Trajectory
 from hardwon.memory.errors import CannotBranch, PolicyFailure
 from hardwon.memory.records import Step
 from hardwon.runtime import Agent
@@ -83,6 +83,12 @@ def current_instance() -> tuple[str, int] | None:
     """Return the split and the seed that the current asyncio task plays, or None outside of a rollout."""
     episode = _EPISODE.get(None)
     return None if episode is None else (episode.spec.task, episode.spec.seed)
+
+
+def current_candidate() -> Item | None:
+    """Return the item that the current asyncio task tries, or None."""
+    episode = _EPISODE.get(None)
+    return None if episode is None else episode.spec.candidate
 
 
 def enter_episode(spec: Spec) -> None:
