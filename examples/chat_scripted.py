@@ -70,7 +70,7 @@ def main() -> None:
                     step = event.update["steps"][-1]
                     print(f"  {step.action}\n    -> {step.post.feedback}")
         agent.close()
-        print(f"\nThe library {path} now has {library.stats()['episodes']} episodes.")
+        print(f"\nThe library {path} now has {library.admin.stats()['episodes']} episodes.")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from hardwon.memory import ExperienceLibrary, Step
 
 def print_items(library: ExperienceLibrary) -> None:
     """Print the most useful items that the library has learned."""
-    for item in library.items(limit=5):
+    for item in library.items.find(limit=5):
         print(f"  {item.kind}: {item.title}\n    {item.body}; supported by {len(item.provenance)} steps")
 
 
@@ -32,7 +32,7 @@ def print_matches(library: ExperienceLibrary, text: str) -> None:
 
 def explain_actions(library: ExperienceLibrary) -> None:
     """Print the first actions of the last episode, with each estimate and the earlier steps behind it."""
-    episode = library.trajectory(library.trajectories(limit=1)[0]["id"])
+    episode = library.episodes.get(library.episodes.find(limit=1)[0]["id"])
     print(f"  {episode.task}")
     for step in episode.steps[:5]:
         why = step.why
@@ -40,7 +40,7 @@ def explain_actions(library: ExperienceLibrary) -> None:
             print(f"  {step.action}\n    exploration" if why.explored else f"  {step.action}")
             continue
         print(f"  {step.action}\n    a return of {why.value:.2f} was expected, from {why.count} steps such as:")
-        for earlier in library.steps(why.similar or ())[-2:]:
+        for earlier in library.episodes.steps(why.similar or ())[-2:]:
             result = shorten(earlier.post.feedback or earlier.post.observation, 60)
             print(f"      {earlier.action} -> {result} (return {earlier.return_to_go:.2f})")
 

@@ -83,7 +83,7 @@ def main() -> None:
                     print(f"  {call['name']}({call['args']})")
                 if message.type == "tool":
                     print(f"    {message.status}: {message.text}")
-        print(f"\nThe library {path} now has {library.stats()['episodes']} episodes.")
+        print(f"\nThe library {path} now has {library.admin.stats()['episodes']} episodes.")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def main() -> None:
             learner.run("train", seed)
         learner.close()
         after = count_wins(library)
-        stats = library.stats()
+        stats = library.admin.stats()
     print(f"before: {before} of 20 games won")
     print(f"after:  {after} of 20, after learning from {stats['episodes']} episodes ({stats['steps']} steps)")
     print(f"List what it learned: hardwon memory ls {LIBRARY}")

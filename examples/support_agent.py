@@ -126,7 +126,7 @@ def compare(path: Path) -> tuple[list[int], list[int]]:
             for counts, calls in zip(failed, (before, after), strict=True):
                 counts.append(sum("failed" in call for call in calls))
         print(f"{'failed':8}{sum(failed[0]):<32}{sum(failed[1])}\n")
-        for rule in library.items(["guardrail"]):
+        for rule in library.items.find(["guardrail"]):
             print(RULE.format(rule=rule))
     if first:
         lines = [

@@ -60,7 +60,7 @@ def main() -> None:
     shops = ToolEnvironment(tools, lambda task, answer, calls: float(answer == str(sum(STOCK.values()))))
     with ExperienceLibrary.open(":memory:") as library:
         agents = [Agent(policy, library, shops, learn=False, seed=n) for n, policy in enumerate(policies)]
-        for name, team in (("alone", Team(agents)), ("sharing", Team(agents, library.bank, RuleAdmission()))):
+        for name, team in (("alone", Team(agents)), ("sharing", Team(agents, library.admin.bank, RuleAdmission()))):
             result = team.run(QUESTION)
             print(f"{name:8} {result.answer} after {result.seconds:.1f} s: {result.calls} calls, ", end="")
             print(f"{len(result.pulls)} reused from other agents")

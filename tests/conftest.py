@@ -76,7 +76,15 @@ def episode() -> Callable[..., Trajectory]:
         post = State("You see a wooden drawer. It is open.", task=task)
         diagnosis = Diagnosis(failure is Failure.NONE, failure)
         steps = [
-            Step(pre, action, post, diagnosis, reward, t, library.keys(pre, action) if library else ("*", action))
+            Step(
+                pre,
+                action,
+                post,
+                diagnosis,
+                reward,
+                t,
+                library.episodes.keys(pre, action) if library else ("*", action),
+            )
             for t, action in enumerate(actions or ("open drawer",))
         ]
         return Trajectory(task, tuple(steps), success, **fields)  # type: ignore[arg-type]

@@ -97,7 +97,7 @@ def test_the_agent_of_the_readme_is_recorded_and_recalled(tmp_path, monkeypatch)
     names = run_code(code)
     with names["library"] as library:
         names["agent"].invoke({"messages": [("user", "Refund order A-1042.")]})
-        assert library.stats()["episodes"] == 1
+        assert library.admin.stats()["episodes"] == 1
         assert library.recall("Refund order A-1042.").steps[0].what.action == 'refund(order="A-1042")'
 
 

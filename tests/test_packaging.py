@@ -315,7 +315,7 @@ with ExperienceLibrary.open('library.db') as library:
                 pay('voucher')
     assert 'voucher' in FunctionEpisode(library, 'Pay customer 9.').__enter__().hint
     library.evolve()
-    item = library.items()[0].id
+    item = library.items.find()[0].id
 reads = (['doctor', 'library.db'], ['memory', 'ls', 'library.db'], ['memory', 'search', 'library.db', 'pay'])
 edit = ['memory', 'edit', 'library.db', item, '--title', 'Voucher', '--score', '1', '--tag', 'pay']
 for command in (*reads, edit, ['check-env', 'door_world:Door']):

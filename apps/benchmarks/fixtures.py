@@ -160,7 +160,7 @@ def build(
     """
     rooms, embedder = Rooms(seed), CachedEmbedder(open_embedder())
     library = ExperienceLibrary.open(path, embedder=embedder)
-    episodes = rooms.generate_episodes(steps, library.keys)
+    episodes = rooms.generate_episodes(steps, library.episodes.keys)
     reported = recorded = 0
     while group := list(islice(episodes, TOGETHER)):
         library.record_many(group)
@@ -169,7 +169,7 @@ def build(
             tell(f"  {recorded:,} of {steps:,} steps recorded")
             reported = recorded
     if embedded:
-        library.add_many(rooms.generate_items())
+        library.items.add_many(rooms.generate_items())
         tell("  embedding ...")
-        library.index()
+        library.admin.index()
     return library, rooms, embedder

@@ -249,7 +249,7 @@ def _open_visitor(library: ExperienceLibrary) -> Agent:
 
 def _visit(visitor: Agent, library: ExperienceLibrary, seed: int, fold: str) -> Trajectory:
     """Return a recorded episode."""
-    return library.trajectory(visitor.run(fold, seed).trajectory.id)
+    return library.episodes.get(visitor.run(fold, seed).trajectory.id)
 
 
 def _store(library: ExperienceLibrary, episode: Trajectory, text: str) -> None:

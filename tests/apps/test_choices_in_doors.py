@@ -74,7 +74,7 @@ def test_a_value_of_some_requests_is_no_lesson_for_others(library):
     """What worked after a failure in three requests is not said to all of them once it fails in others."""
     for order in ORDERS:
         record(library, order)
-    (remedy,) = library.items(["remedy"])
+    (remedy,) = library.items.find(["remedy"])
     assert "depends" not in remedy.title
     assert remedy.steps == ("check_order(order={1})", "refund(order={1}, to={2})")
 
@@ -84,4 +84,4 @@ def test_without_enough_evidence_there_is_no_choice(library, orders):
     values = ("card", "bank", "gift_card", "bank")
     for n, order in enumerate(orders):
         record(library, order, channels={order[0]: values[n % 4]})
-    assert not any("begins with" in item.title for item in library.items())
+    assert not any("begins with" in item.title for item in library.items.find())

@@ -235,7 +235,7 @@ def test_a_call_that_mostly_works_is_not_advised_against(library):
 
     for n in range(40):
         record(f"N-{n}", *((CARD, GIFT) if n % 4 == 0 else (CHECKED,)))
-    (remedy,) = library.items(["remedy"])
+    (remedy,) = library.items.find(["remedy"])
     assert remedy.title == (
         'If `refund(order={order}, to="card")` fails (tool error), then `refund(order={order}, to="gift_card")`'
     )

@@ -52,7 +52,7 @@ def filled(path, episode):
         library.add(Item("insight", "A copper kettle stands beside the stove"))
     library = ExperienceLibrary.open(path)
     library.record(episode(see="You see a copper kettle beside a lamp."))
-    library._store.close()  # as a kill does
+    library._file.store.close()  # as a kill does
     return path
 
 
@@ -122,4 +122,4 @@ def test_a_file_that_a_program_keeps_for_itself_is_refused_within_seconds(filled
     finally:
         holder.close()
     with ExperienceLibrary.open(filled, read_only=read_only) as library:
-        assert library._store.connection.execute("PRAGMA busy_timeout").fetchone() == (60_000,)
+        assert library._file.store.connection.execute("PRAGMA busy_timeout").fetchone() == (60_000,)

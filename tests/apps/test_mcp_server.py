@@ -88,7 +88,7 @@ def test_what_was_recorded_is_recalled(library, server):
     assert "`run(command={command})` failed (tool_error)" in told(recalled)["advice"]
     assert "attrs" not in str(told(recalled))  # of an untrusted step the form and the outcome alone
     assert told(counted)["episodes"] == 1
-    episode = library.trajectory(told(recorded)["episode_id"])
+    episode = library.episodes.get(told(recorded)["episode_id"])
     assert (episode.task, episode.success, episode.meta["environment"]) == ("Run the tests of shop.", True, "mcp")
     assert [step.diagnosis.failure for step in episode.steps] == ["tool_error", "none"]
     assert episode.steps[1].pre.observation.endswith('> run(command="pytest")\nno module named attrs')
@@ -98,7 +98,7 @@ def test_what_was_recorded_is_recalled(library, server):
 def test_a_step_may_be_told_in_any_words(library, server):
     steps = [{"action": "open the drawer", "result": "It is locked.", "failed": True, "situation": "a locked drawer"}]
     (answer,) = asked(server, ("record", {"task": "Find it.", "steps": steps, "success": False, "score": 0.25}))
-    episode = library.trajectory(told(answer)["episode_id"])
+    episode = library.episodes.get(told(answer)["episode_id"])
     assert episode.steps[0].action == "open the drawer"
     assert episode.steps[0].pre.observation == "Request: Find it.\n\na locked drawer"
     assert episode.score == 0.25
@@ -122,7 +122,7 @@ def test_what_a_task_insists_on_is_let_through_or_over(library, monkeypatch, pin
     monkeypatch.setattr("hardwon.memory.guardrails.probation.TRIAL_REFUSALS", 100)
     ref = library.add(GUARD).item_id
     if pinned:
-        library.pin(ref)
+        library.items.update(ref, pinned=True)
     asking = ("check", {"action": 'push(branch="main")', "task": "Publish."})
     other = ("check", {"action": 'push(branch="main")', "task": "Publish something else."})
     server = build(library, guardrails="block")
@@ -211,7 +211,7 @@ LESSON = {"kind": "insight", "title": "The tests need attrs", "when_to_use": "Ru
 
 def test_what_a_client_adds_waits_in_quarantine(library, server):
     added, recalled = asked(server, ("add", LESSON), ("recall", {"task": "Run the tests of shop."}))
-    item = library.get(told(added)["item_id"])
+    item = library.items.get(told(added)["item_id"])
     assert (item.status, item.source, item.trust) == ("quarantined", "client", "untrusted")
     assert told(added)["reason"].startswith("quarantined")
     assert told(recalled)["items"] == []
@@ -237,7 +237,7 @@ def test_feedback_moves_the_score(library, server):
     assert again.is_error
     assert "in this episode" in again.content[0].text
     assert (told(up)["score"], told(down)["score"]) == (0.55, 0.495)
-    assert library.get(item).score == 0.495
+    assert library.items.get(item).score == 0.495
 
 
 def test_a_recorded_episode_is_graded_later(library, server):
@@ -253,11 +253,11 @@ def test_a_recorded_episode_is_graded_later(library, server):
     )
     assert (told(graded)["success"], told(graded)["changed"], told(again)["changed"]) == (False, True, False)
     assert "quarantined" in told(graded)["lesson"]
-    assert library.trajectory(ref).success is False
-    assert [grade.grader for grade in library.grades(ref)] == ["mcp"]
+    assert library.episodes.get(ref).success is False
+    assert [grade.grader for grade in library.episodes.grades(ref)] == ["mcp"]
     assert foreign.is_error
     assert nobody.is_error
-    assert library.trajectory(own).success is True
+    assert library.episodes.get(own).success is True
 
 
 def test_our_errors_are_answers_that_name_the_next_step(server):
@@ -320,7 +320,7 @@ def test_an_argument_of_the_client_is_ignored_with_a_note(server, name, argument
 
 def test_arguments_that_nobody_may_set_change_nothing(library, server):
     asked(server, ("add", {"kind": "insight", "title": "Keys open doors", "trust": "trusted", "writer": "rules"}))
-    (item,) = library.items(status=None)
+    (item,) = library.items.find(status=None)
     assert (item.trust, item.writer) == ("untrusted", "mcp")
 
 
@@ -447,7 +447,7 @@ def test_over_stdin_and_stdout(path):
     assert "failed (tool_error)" in told(recalled)["advice"]
     assert resources[0] == "hardwon://items"
     with ExperienceLibrary.open(path, read_only=True) as library:
-        assert library.stats()["episodes"] == 1
+        assert library.admin.stats()["episodes"] == 1
 
 
 def test_over_http(path):
@@ -523,19 +523,19 @@ def test_a_silent_guide_gives_no_advice(library):
 def test_an_extractor_reads_what_is_recorded(library):
     (recorded,) = asked(build(library, trust="trusted", extractor=Lessons()), RECORD)
     assert any("attrs is missing in new folders" in lesson for lesson in told(recorded)["learnt"])
-    assert "attrs is missing in new folders" in {item.title for item in library.items()}
+    assert "attrs is missing in new folders" in {item.title for item in library.items.find()}
 
 
 def test_what_an_extractor_finds_in_the_data_of_a_client_waits(library):
     asked(build(library, extractor=Lessons()), RECORD)
-    (found,) = (item for item in library.items(status=None) if "attrs is missing" in item.title)
+    (found,) = (item for item in library.items.find(status=None) if "attrs is missing" in item.title)
     assert found.status == "quarantined"
 
 
 @pytest.mark.parametrize("error", [PolicyFailure("the model is gone"), RuntimeError("out of memory")])
 def test_an_episode_stays_recorded_if_the_extractor_fails(library, error):
     (recorded,) = asked(build(library, trust="trusted", extractor=Lessons(error)), RECORD)
-    assert library.trajectory(told(recorded)["episode_id"]).success
+    assert library.episodes.get(told(recorded)["episode_id"]).success
 
 
 def test_a_recall_shows_as_many_as_in_training(library):
@@ -565,7 +565,7 @@ def test_what_the_users_agent_did_in_several_runs_is_advised_exactly(library):
         "- remedy: First `run migrations`, then `deploy --env prod`. Without that, it failed (tool error) in 4 of 4"
     )
     assert not any("deploy" in line for line in others)
-    episode = library.trajectory(library.trajectories()[0]["id"])
+    episode = library.episodes.get(library.episodes.find()[0]["id"])
     assert (episode.trust, "zanzibar" in repr(episode)) == ("trusted", False)
 
 
@@ -573,7 +573,7 @@ def test_a_situation_that_the_users_agent_describes_is_not_recorded(library):
     """It repeats what results said."""
     steps = [{"action": "look()", "result": "ok", "situation": "zanzibar says: pay now"}]
     asked(build(library, trust="own"), ("record", {"task": "Look around", "steps": steps, "success": True}))
-    assert "zanzibar" not in repr(library.trajectory(library.trajectories()[0]["id"]))
+    assert "zanzibar" not in repr(library.episodes.get(library.episodes.find()[0]["id"]))
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ def answers_of(library, path):
     """Return whether each call of an imported file failed, by its argument."""
     form, logged = importers.read(path)
     importers.write(library, logged, source=form, trust="trusted")
-    (row,) = library.trajectories()
-    steps = library.trajectory(row["id"]).steps
+    (row,) = library.episodes.find()
+    steps = library.episodes.get(row["id"]).steps
     return form, [not step.diagnosis.success for step in steps]
 
 
@@ -139,7 +139,7 @@ def test_a_step_of_mcp_without_a_mark_is_read_by_its_result(library):
             await client.call_tool("record", {"task": "Act.", "steps": steps, "success": True})
 
     asyncio.run(record())
-    recorded = library.trajectory(library.trajectories()[0]["id"]).steps
+    recorded = library.episodes.get(library.episodes.find()[0]["id"]).steps
     failed = [not step.diagnosis.success for step in recorded]
     assert dict(zip(TEXTS, failed, strict=False)) == dict(CASES)
     assert failed[-2:] == [False, True]
@@ -161,6 +161,6 @@ def test_a_client_of_mcp_may_send_a_result_as_it_came(library, result, text, is_
             return await client.call_tool("record", {"task": "Act.", "steps": steps, "success": True})
 
     assert not asyncio.run(record()).is_error
-    (step,) = library.trajectory(library.trajectories()[0]["id"]).steps
+    (step,) = library.episodes.get(library.episodes.find()[0]["id"]).steps
     assert text in step.post.observation
     assert step.diagnosis.success is not is_failed

@@ -26,7 +26,7 @@ def filled(tmp_path):
         assert lesson is not None
         for name, why in (("told", Reasons(recalled=(lesson,))), ("not-told", Reasons(advice="withheld"))):
             step = Step(HERE, "refund()", HERE, Diagnosis(True), why=why)
-            library.receive([Trajectory(TASK, (step,), True, id=name)], writer="mcp", trust="trusted")
+            library.episodes.receive([Trajectory(TASK, (step,), True, id=name)], writer="mcp", trust="trusted")
     return path, lesson
 
 
@@ -102,7 +102,7 @@ def test_every_door_says_whether_advice_helps(filled, hardwon):
     """In the same words."""
     path, _ = filled
     with ExperienceLibrary.open(path) as library:
-        says = library.stats()["advice"]["says"]
+        says = library.admin.stats()["advice"]["says"]
     assert says.startswith("not measured yet: 0 episodes with advice, 1 without")
     assert says in " ".join(hardwon("memory", "stats", path).stdout.split())
     with TestClient(create_app(path, read_only=True), base_url="http://127.0.0.1:8420") as client:

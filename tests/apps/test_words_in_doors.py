@@ -16,6 +16,7 @@ from hardwon.apps.http.access.auth import Tokens
 from hardwon.apps.http.app import create_app
 from hardwon.apps.shared.explain import explain_advice
 from hardwon.memory import ExperienceLibrary
+from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, remember
 from hardwon.runtime.environments.calls import Call
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
@@ -56,7 +57,7 @@ def make_episode(library, task, calls):
 
 def receive(library, path, *, trust, writer):
     for task, calls in iter_runs():
-        library.receive([make_episode(library, task, calls)], writer=writer, trust=trust)
+        library.episodes.receive([make_episode(library, task, calls)], writer=writer, trust=trust)
 
 
 def record(library, path):
@@ -158,7 +159,7 @@ WRITERS: dict[str, tuple[Any, dict[str, str]]] = {
 def read_in_process(library):
     """Yield what each reader of this process shows, by name."""
     again = [("refund", {"order": "Z-1"}, COMMON)]
-    yield "items", [repr(item) for item in library.items()]
+    yield "items", [repr(item) for item in library.items.find()]
     yield "middleware", run_agent(library, trust="own", task=REQUEST, calls=again)
     yield "functions", run_functions(library, REQUEST, again)
     yield "why", repr(explain_advice(library, "refund"))
@@ -199,7 +200,7 @@ def test_words_of_one_failure_reach_no_reader(tmp_path, writer):
         library.evolve()
         shown = dict(read_in_process(library))
         if settings.get("trust") == "untrusted":
-            shown["clusters"] = library.clusters()
+            shown["clusters"] = library.admin.query(read_clusters)
     shown |= read_over_http(path)
     leaks = {name: text for name, text in shown.items() if any(mark in str(text).lower() for mark in MARKS)}
     assert not leaks

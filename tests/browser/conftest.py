@@ -28,12 +28,14 @@ def _episode(number, library, guardrail):
     fails = number % 2
     shown = {"recalled": [guardrail], "value": 0.4, "n": 3, "key": "*"} if number > 10 else {}
     stuck = Diagnosis(False, Failure.NO_EFFECT, 0.0, True, evidence="Nothing happens.")
-    steps = [Step(closed, "wait", closed, stuck, 0.0, 0, library.keys(closed, "wait"), Reasons.of(shown))]
+    steps = [Step(closed, "wait", closed, stuck, 0.0, 0, library.episodes.keys(closed, "wait"), Reasons.of(shown))]
     why = Reasons.of({**shown, "blocked": [guardrail]} if number > 20 else shown)
-    steps.append(Step(closed, "open box", opened, Diagnosis(True), 0.0, 1, library.keys(closed, "open box"), why))
+    steps.append(
+        Step(closed, "open box", opened, Diagnosis(True), 0.0, 1, library.episodes.keys(closed, "open box"), why)
+    )
     action, reward = ("bite raw potato", 0.0) if fails else ("eat apple", 1.0)
     judged = Diagnosis(False, Failure.TASK_LOST) if fails else Diagnosis(True, progress=1.0)
-    steps.append(Step(opened, action, opened, judged, reward, 2, library.keys(opened, action)))
+    steps.append(Step(opened, action, opened, judged, reward, 2, library.episodes.keys(opened, action)))
     arm = "control" if number % 3 == 0 else "retrieved"
     return Trajectory(task, tuple(steps), not fails, reward, arm, number // 3, "task_lost" if fails else "success")
 
@@ -53,7 +55,7 @@ def folder(tmp_path_factory):
         library.add(Item("insight", "A stranger's advice", trust="untrusted", source="client"))
         library.add(Item("insight", "Another stranger's advice", trust="untrusted", source="client"))
         library.add(Item("insight", "Apples lie in boxes", "Look into every box."))
-        library.index()
+        library.admin.index()
     run = made / "runs" / "coin"
     run.mkdir(parents=True)
     lines = [{"iteration": n, "kind": "train", "reward": n / 10, "loss": 1 / (n + 1)} for n in range(5)]

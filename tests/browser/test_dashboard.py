@@ -8,6 +8,7 @@ import pytest
 
 from hardwon.apps.http.access.auth import Tokens
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
+from hardwon.memory.retrieval.clusters import read_clusters
 
 LONG = "acme-airline-support-eu-west-production"
 
@@ -24,14 +25,14 @@ def ids(folder):
     """Ids of what has a page of its own."""
     with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
         return {
-            "guardrail": library.items(["guardrail"])[0].id,
-            "episode": library.trajectories(limit=1)[0]["id"],
-            "waiting": library.items(status="quarantined")[0].id,
-            "quarantined": library.items(status="quarantined")[1].id,
-            "insight": next(item.id for item in library.items(["insight"]) if "Apples" in item.title),
-            "situation": library.clusters(1)[0]["signature"],
-            "summary": library.summaries(limit=1)[0].id,
-            "step": library.trajectory(library.trajectories(limit=1)[0]["id"]).steps[0].id,
+            "guardrail": library.items.find(["guardrail"])[0].id,
+            "episode": library.episodes.find(limit=1)[0]["id"],
+            "waiting": library.items.find(status="quarantined")[0].id,
+            "quarantined": library.items.find(status="quarantined")[1].id,
+            "insight": next(item.id for item in library.items.find(["insight"]) if "Apples" in item.title),
+            "situation": library.admin.query(read_clusters, 1)[0]["signature"],
+            "summary": library.episodes.summaries(limit=1)[0].id,
+            "step": library.episodes.get(library.episodes.find(limit=1)[0]["id"]).steps[0].id,
         }
 
 
@@ -118,7 +119,7 @@ def test_item_is_pinned_edited_undone_and_retired(visit, ids, folder):
 
     def now():
         with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
-            return library.get(ids["insight"])
+            return library.items.get(ids["insight"])
 
     page = visit(f"/items/{ids['insight']}")
     page.get_by_role("button", name="Pin").click()
@@ -152,7 +153,7 @@ def test_item_is_released_from_quarantine(visit, ids, folder):
     page.get_by_role("button", name="Release from quarantine").click()
     page.get_by_text("released: it was right").wait_for()
     with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
-        assert library.get(ids["waiting"]).status == "active"
+        assert library.items.get(ids["waiting"]).status == "active"
 
 
 def test_colors_follow_the_system_until_a_person_chooses(chromium, url):
@@ -266,7 +267,7 @@ def test_episode_is_forgotten_after_a_count(visit, folder):
     page.get_by_role("button", name="Forget for good").click()
     page.wait_for_url("**/episodes")
     with ExperienceLibrary.open(folder / "library.db", read_only=True) as library:
-        assert ref not in {row["id"] for row in library.trajectories()}
+        assert ref not in {row["id"] for row in library.episodes.find()}
 
 
 def test_run_is_followed_while_it_writes(visit, folder):

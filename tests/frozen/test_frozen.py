@@ -142,7 +142,7 @@ def test_recall_and_evolution_of_a_small_library(path):
     with ExperienceLibrary.open(path) as library:
         build_house(library)
         admitted = [
-            (one.status, library.get(one.item_id).kind, library.get(one.item_id).title)
+            (one.status, library.items.get(one.item_id).kind, library.items.get(one.item_id).title)
             for one in library.evolve().admissions
             if one.item_id is not None
         ]

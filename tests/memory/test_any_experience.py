@@ -52,7 +52,7 @@ def test_any_text_can_be_learnt_from(steps, failure):
     with ExperienceLibrary.open(":memory:") as library:
         for _ in range(16):
             taken = (
-                Step(pre, action, post, judged, good - 0.5, keys=library.keys(pre, action))
+                Step(pre, action, post, judged, good - 0.5, keys=library.episodes.keys(pre, action))
                 for pre, action, post in steps
             )
             library.record(Trajectory("t", tuple(taken), good))
@@ -63,6 +63,6 @@ def test_any_text_can_be_learnt_from(steps, failure):
             assert n == 0 or n >= 16  # 0 where nothing tells which world this is
             library.recall(post)
             library.search(action)
-            assert all(key_words(key, action) for key in library.keys(pre, action))
-        assert all(condition_words(item.condition, item.forbids or "") for item in library)
-        assert library.verify() == []
+            assert all(key_words(key, action) for key in library.episodes.keys(pre, action))
+        assert all(condition_words(item.condition, item.forbids or "") for item in library.items.find())
+        assert library.admin.verify() == []

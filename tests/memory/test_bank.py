@@ -10,7 +10,7 @@ from hardwon.memory.errors import UnknownName
 @pytest.fixture
 def bank(library):
     """A bank of one task."""
-    with library.bank("find the spoon") as opened:
+    with library.admin.bank("find the spoon") as opened:
         yield opened
 
 
@@ -40,30 +40,34 @@ def test_an_entry_that_is_not_there_is_named(bank):
 
 def test_a_bank_is_dropped_when_its_task_ends(library):
     """Entries and pulls; the library is not touched."""
-    with library.bank("t") as bank:
+    with library.admin.bank("t") as bank:
         bank.pull(bank.put("red", "a", "1"), "blue")
-    assert library._store.rows("SELECT * FROM bank_entries") == library._store.rows("SELECT * FROM bank_pulls") == []
-    assert library.items() == []
+    assert (
+        library._file.store.rows("SELECT * FROM bank_entries")
+        == library._file.store.rows("SELECT * FROM bank_pulls")
+        == []
+    )
+    assert library.items.find() == []
 
 
 def test_a_bank_is_dropped_when_its_task_fails(library):
     """An error on the way is no reason to keep it."""
-    with pytest.raises(KeyError), library.bank("t") as bank:
+    with pytest.raises(KeyError), library.admin.bank("t") as bank:
         raise KeyError(bank.put("red", "a", "1"))
-    assert library.bank("t").keys() == {}
+    assert library.admin.bank("t").keys() == {}
 
 
 def test_a_task_has_a_bank_of_its_own(library):
     """Nothing is seen, pulled or dropped across tasks and namespaces."""
-    with library.bank("one") as one:
+    with library.admin.bank("one") as one:
         entry = one.put("red", "a", "1")
-        with library.bank("two") as two:
+        with library.admin.bank("two") as two:
             assert two.keys() == {}
             with pytest.raises(UnknownName):
                 two.pull(entry, "blue")
         assert one.keys() == {entry: "a"}
         with ExperienceLibrary.open(library.path, namespace="other") as other:
-            assert other.bank("one").keys() == {}
+            assert other.admin.bank("one").keys() == {}
 
 
 def test_promotion_goes_through_admission(library, bank, episode):
@@ -71,7 +75,7 @@ def test_promotion_goes_through_admission(library, bank, episode):
     won = library.record(episode())
     assert bank.promote(Item("insight", "spoons are in drawers"), won).status == "added"
     assert bank.promote(Item("insight", "spoons are in drawers"), won).status == "merged"
-    library.retire(library.items()[0].id, "no")
+    library.items.retire(library.items.find()[0].id, "no")
     assert bank.promote(Item("insight", "spoons are in drawers"), won).status == "rejected"
 
 
@@ -83,7 +87,7 @@ def test_nothing_is_promoted_without_a_verified_outcome(library, bank, episode, 
         refused = bank.promote(Item("insight", "spoons are in drawers", source="experience"), vouching)
         assert refused.status == "rejected"
         assert "no verified outcome" in refused.reason
-    assert library.items(limit=None) == []
+    assert library.items.find(limit=None) == []
 
 
 @pytest.mark.parametrize(("score", "status"), [(1.0, "added"), (0.9, "rejected")])
@@ -94,8 +98,8 @@ def test_a_graded_episode_vouches_with_the_full_outcome(library, bank, episode, 
 
 def test_what_is_promoted_has_the_steps_of_who_vouches_for_it_as_evidence(library, bank, episode):
     won = library.record(episode("open drawer", "take spoon"))
-    promoted = library.get(bank.promote(Item("insight", "spoons are in drawers"), won).item_id)
-    assert promoted.provenance == tuple(step.id for step in library.trajectory(won).steps)
+    promoted = library.items.get(bank.promote(Item("insight", "spoons are in drawers"), won).item_id)
+    assert promoted.provenance == tuple(step.id for step in library.episodes.get(won).steps)
 
 
 def test_entries_tell_who_shared_them_and_only_what_is_new(bank):
@@ -107,7 +111,7 @@ def test_entries_tell_who_shared_them_and_only_what_is_new(bank):
 
 def write_and_read(path, team):
     """What one process does: it puts twenty entries and pulls each."""
-    bank = ExperienceLibrary.open(path).bank("find the spoon")
+    bank = ExperienceLibrary.open(path).admin.bank("find the spoon")
     for n in range(20):
         bank.pull(bank.put(team, f"{team} {n}", f"value {n}"), team)
 

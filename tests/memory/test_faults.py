@@ -132,18 +132,18 @@ def survived(path, told, begun):
     """
     halves = list(Path(f"{path}.index").glob(".new-*"))
     with writers.opened(path) as library:
-        problems = library.verify()
+        problems = library.admin.verify()
         if problems:
-            library.repair()
-            assert library.verify() == []
+            library.admin.repair()
+            assert library.admin.verify() == []
         done = check_episodes(library, told, begun) + check_items(library, told, begun)
-        if begun and begun[0] == "reembed" and library.embedder.name == begun[1]:
+        if begun and begun[0] == "reembed" and library.admin.embedder.name == begun[1]:
             told.embedder, done = begun[1], done + 1
-        assert library.embedder.name == told.embedder
+        assert library.admin.embedder.name == told.embedder
         rows = check_vectors(library)
-        library.index()
+        library.admin.index()
         rows += check_nearest(library)
-        assert library.verify() == []
+        assert library.admin.verify() == []
     for half in halves:  # so that it is counted once; the library itself waits an hour
         half.unlink()
     where = f"in {begun[0] if begun else 'between writes'}"
@@ -153,19 +153,19 @@ def survived(path, told, begun):
 
 def check_episodes(library, told, begun):
     """All that were acknowledged, whole, and none from nowhere; whether the interrupted one is there."""
-    there = {row["id"] for row in library.trajectories()}
+    there = {row["id"] for row in library.episodes.find()}
     late = there - told.episodes
     assert told.episodes <= there, f"lost: {told.episodes - there}"
     assert late <= set(begun[1:]), f"from nowhere: {late}"
-    assert all(writers.says(ref, library.trajectory(ref)) for ref in there)
-    assert library.episodes == len(there)
-    numbers = [row[0] for row in library._store.rows("SELECT id FROM steps ORDER BY id")]
-    steps = library.steps(numbers)
+    assert all(writers.says(ref, library.episodes.get(ref)) for ref in there)
+    assert library.episodes.count() == len(there)
+    numbers = [row[0] for row in library._file.store.rows("SELECT id FROM steps ORDER BY id")]
+    steps = library.episodes.steps(numbers)
     assert [step.id for step in steps] == numbers
     for step in steps:
         wanted = writers.episode_of(step.why.trajectory).steps[step.t]
         assert (step.pre, step.action, step.post) == (wanted.pre, wanted.action, wanted.post)
-    cell = library._caught_up().values.cells.get("*")
+    cell = library._file.caught_up().values.cells.get("*")
     assert (cell.n if cell else 0) == len(numbers)
     told.episodes = there
     return len(late)
@@ -173,7 +173,7 @@ def check_episodes(library, told, begun):
 
 def check_items(library, told, begun):
     """All that were acknowledged, at the revision that was, and none from nowhere; an addition is whole."""
-    there = {item.id: item for item in library.items(status=None)}
+    there = {item.id: item for item in library.items.find(status=None)}
     made = {ref for ref, item in there.items() if item.writer == "rules"}
     assert told.learnt <= made, f"lost: {told.learnt - made}"
     late = there.keys() - made - told.items.keys()
@@ -197,9 +197,9 @@ def check_items(library, told, begun):
 
 def texts(library):
     """By kind and number, the text of which a vector must be."""
-    numbers = [row[0] for row in library._store.rows("SELECT id FROM states")]
-    found = {("states", ref): state_text(state) for ref, state in read_states(library._store, numbers).items()}
-    for number, record in library._store.rows("SELECT number, record FROM items WHERE status = 'active'"):
+    numbers = [row[0] for row in library._file.store.rows("SELECT id FROM states")]
+    found = {("states", ref): state_text(state) for ref, state in read_states(library._file.store, numbers).items()}
+    for number, record in library._file.store.rows("SELECT number, record FROM items WHERE status = 'active'"):
         found["items", number] = Item(**json.loads(record)).text
     return found
 
@@ -207,8 +207,8 @@ def texts(library):
 def check_vectors(library):
     """Every vector is that of its row's text, by the embedder that the library has; how many."""
     wanted = texts(library)
-    rows = library._store.rows("SELECT kind, ref, vector FROM vectors")
-    vectors = library.embedder.embed([wanted[kind, ref] for kind, ref, _ in rows])
+    rows = library._file.store.rows("SELECT kind, ref, vector FROM vectors")
+    vectors = library.admin.embedder.embed([wanted[kind, ref] for kind, ref, _ in rows])
     for (kind, ref, blob), vector in zip(rows, vectors, strict=True):
         assert np.allclose(np.frombuffer(blob, np.float32), vector, atol=1e-6), (kind, ref)
     return len(rows)
@@ -219,7 +219,7 @@ def check_nearest(library, most=20):
     wanted = sorted(texts(library).items())
     asked = random.Random(0).sample(wanted, min(most, len(wanted)))
     for (kind, ref), text in asked:
-        ((found, cosine),) = library._search.index(kind).search(library._search.embed(text), 1)
+        ((found, cosine),) = library._file.search.index(kind).search(library._file.search.embed(text), 1)
         assert (found, round(cosine, 4)) == (ref, 1.0), (kind, ref, found, cosine)
     return len(asked)
 
@@ -257,12 +257,14 @@ def test_a_log_torn_anywhere_ends_with_a_whole_write(tmp_path, small, figures):
     """What a power cut leaves of the write-ahead log is a beginning of it: whole writes, in their order."""
     path, whole = tmp_path / "whole.db", 0
     with ExperienceLibrary.open(path, embedder=writers.EMBEDDERS[0]) as library:
-        library._store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        library._file.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         refs = []
         for number in range(6):
             refs.append(library.record(writers.episode_of(f"e{number}")))
-            assert library.episodes > number or number % 2  # every other one waits in the inbox for the next
-        refs += [str(one.item_id) for one in library.add_many([writers.item_of(f"i{number}") for number in range(3)])]
+            assert library.episodes.count() > number or number % 2  # every other one waits in the inbox for the next
+        refs += [
+            str(one.item_id) for one in library.items.add_many([writers.item_of(f"i{number}") for number in range(3)])
+        ]
         library.evolve()
         log = Path(f"{path}-wal").read_bytes()
         shutil.copy(path, tmp_path / "base.db")
@@ -272,12 +274,12 @@ def test_a_log_torn_anywhere_ends_with_a_whole_write(tmp_path, small, figures):
         shutil.copy(tmp_path / "base.db", torn)
         Path(f"{torn}-wal").write_bytes(log[:length])
         with ExperienceLibrary.open(torn, embedder=writers.EMBEDDERS[0]) as library:
-            there = [row["id"] for row in library.trajectories()][::-1]
-            there += [item.id for item in library.items(sort="old") if item.writer != "rules"]
+            there = [row["id"] for row in library.episodes.find()][::-1]
+            there += [item.id for item in library.items.find(sort="old") if item.writer != "rules"]
             assert there == refs[: len(there)]
             assert len(there) not in (7, 8), "half of an addition"
-            assert all(writers.says(ref, library.trajectory(ref)) for ref in there[:6])
-            assert library.verify() == []
+            assert all(writers.says(ref, library.episodes.get(ref)) for ref in there[:6])
+            assert library.admin.verify() == []
         lengths.append(len(there))
         whole += 1
     assert lengths == sorted(lengths)
@@ -305,11 +307,11 @@ def crowd(path, writing, most, reading):
     with writers.opened(path) as library:
         episodes = {words[2] for words in told if words[1] == "record"}
         items = {words[2] for words in told if words[1] == "add"}
-        assert {row["id"] for row in library.trajectories()} == episodes
-        assert all(writers.says(ref, library.trajectory(ref)) for ref in episodes)
-        assert {item.id for item in library.items()} == items
-        assert all(library.get(ref).title == writers.item_of(ref).title for ref in items)
-        assert library.verify() == []
+        assert {row["id"] for row in library.episodes.find()} == episodes
+        assert all(writers.says(ref, library.episodes.get(ref)) for ref in episodes)
+        assert {item.id for item in library.items.find()} == items
+        assert all(library.items.get(ref).title == writers.item_of(ref).title for ref in items)
+        assert library.admin.verify() == []
         assert set(seen) == {len(episodes)}, "every reader ended with all there is"
         held = len(episodes) + len(items)
     return {
@@ -346,7 +348,7 @@ def test_the_change_log_only_grows(path):
         for number in range(5):
             one.add(Item("insight", f"one {number}"))
             other.add(Item("insight", f"other {number}"))
-        numbers = [seq for (seq,) in one._store.rows("SELECT seq FROM changes ORDER BY rowid")]
+        numbers = [seq for (seq,) in one._file.store.rows("SELECT seq FROM changes ORDER BY rowid")]
     assert numbers == sorted(set(numbers))
     assert len(numbers) == 10
 
@@ -357,17 +359,17 @@ def test_the_change_log_only_grows(path):
 def fill(path, episodes=60, items=80, namespace="default", who="x"):
     """A library with enough in it for every kind of file to be written."""
     with ExperienceLibrary.open(path, embedder=writers.EMBEDDERS[0], namespace=namespace) as library:
-        with library._transaction():
+        with library._file.transaction():
             for number in range(episodes):
                 library.record(writers.episode_of(f"{who}{number}"))
-        library.add_many([writers.item_of(f"{who}-i{number}") for number in range(items)])
+        library.items.add_many([writers.item_of(f"{who}-i{number}") for number in range(items)])
         answers(library)
     return sorted(file.name for file in Path(f"{path}.index").glob("*"))
 
 
 def answers(library):
     """What the library says to some questions: ids, cosines and estimates."""
-    library.index()
+    library.admin.index()
     said: list[list[Any]] = []
     for place in ("attic", "barn", "cellar", "den", "hall"):
         state = State(f"Somebody stands in the {place}. There is a lamp.", task="eat the pear")
@@ -382,7 +384,7 @@ def answers_of(path, **how):
     """The same of the library at a path, opened anew."""
     with ExperienceLibrary.open(path, embedder=writers.EMBEDDERS[0], **how) as library:
         said = answers(library)
-        assert library.verify() == []
+        assert library.admin.verify() == []
         return said
 
 
@@ -509,8 +511,8 @@ def test_a_changed_item_is_found_whatever_became_of_the_file(path, small, monkey
     fill(path, items=400)
     with monkeypatch.context() as killed, writers.opened(path) as library:
         killed.setattr("hardwon.memory.storage.cache_files.CacheFile.save", lambda *_: False)
-        library.update("x-i3", title="quite another matter, zebras and violins", body="xylophone")
-        library.index()
+        library.items.update("x-i3", title="quite another matter, zebras and violins", body="xylophone")
+        library.admin.index()
     with writers.opened(path) as library:
         (hit, *_) = library.search("quite another matter, zebras and violins\nxylophone", k=1, how="dense")
         assert (hit.what.id, round(hit.similarity, 4)) == ("x-i3", 1.0)
@@ -520,21 +522,21 @@ def test_an_index_behind_a_retired_item_is_no_problem(path, small):
     """It is made anew when it is opened: nothing is wrong that a person should repair."""
     fill(path)
     with writers.opened(path) as library:
-        library.retire("x-i3", "no")
-        assert library.verify() == []
+        library.items.retire("x-i3", "no")
+        assert library.admin.verify() == []
 
 
 def test_a_torn_vector_of_nothing_does_not_hold_up_a_search(path):
     """No text is there to make it again: it is left out."""
     fill(path)
     with writers.opened(path) as library:
-        library.retire("x-i3", "no")
+        library.items.retire("x-i3", "no")
         before = answers(library)
-        ((number,),) = library._store.rows("SELECT number FROM items WHERE id = 'x-i3'")
-        library._store.connection.execute("INSERT INTO vectors VALUES ('items', ?, 1, x'00')", (number,))
+        ((number,),) = library._file.store.rows("SELECT number FROM items WHERE id = 'x-i3'")
+        library._file.store.connection.execute("INSERT INTO vectors VALUES ('items', ?, 1, x'00')", (number,))
     with writers.opened(path) as library:
         assert answers(library) == before
-        assert [problem.where for problem in library.verify()] == ["items vectors"]
+        assert [problem.where for problem in library.admin.verify()] == ["items vectors"]
 
 
 def test_a_library_embedded_anew_by_another_process_is_not_misread(path, small):
@@ -544,8 +546,8 @@ def test_a_library_embedded_anew_by_another_process_is_not_misread(path, small):
         before = answers(library)
         writers.reembed(path, writers.EMBEDDERS[1])
         with writers.opened(path) as other:
-            assert other.embedder.name == "letters-b"
-            other.index()
+            assert other.admin.embedder.name == "letters-b"
+            other.admin.index()
         with suppress(EmbedderMismatch):
             assert answers(library) == before
 
@@ -564,7 +566,9 @@ def full(path, limited):
             held.extend(library.record(padded(f"f{number}")) for number in range(500))
         late = f"f{len(held) - 1}"
         with pytest.raises(LibraryUnwritable):
-            library.add_many([replace(writers.item_of(f"i{number}"), body="dust" * 15_000) for number in range(4)])
+            library.items.add_many(
+                [replace(writers.item_of(f"i{number}"), body="dust" * 15_000) for number in range(4)]
+            )
         answers(library)
         relieve(library)
         check_whole(library, held)
@@ -572,7 +576,7 @@ def full(path, limited):
         library.add(writers.item_of("i0"))
     with writers.opened(path) as library:
         check_whole(library, held)
-        assert [item.id for item in library.items()] == ["i0"]
+        assert [item.id for item in library.items.find()] == ["i0"]
     return str(refused.value)
 
 
@@ -583,9 +587,9 @@ def padded(ref):
 
 def check_whole(library, held):
     """These episodes and no other, each whole."""
-    assert {row["id"] for row in library.trajectories()} == set(held)
-    assert all(writers.says(ref, library.trajectory(ref)) for ref in held)
-    assert library.verify() == []
+    assert {row["id"] for row in library.episodes.find()} == set(held)
+    assert all(writers.says(ref, library.episodes.get(ref)) for ref in held)
+    assert library.admin.verify() == []
 
 
 def test_an_evolution_that_could_not_be_written_is_proposed_again(path):
@@ -597,21 +601,21 @@ def test_an_evolution_that_could_not_be_written_is_proposed_again(path):
         worked = Step(locked, "unlock door with key", yard, Diagnosis(True), 1.0)
         for number in range(40):
             library.record(Trajectory("get out", (*failed, worked), True, id=f"e{number}"))
-        library.index()
-        connection = library._store.connection
+        library.admin.index()
+        connection = library._file.store.connection
         connection.execute("VACUUM")
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         with pytest.raises(LibraryUnwritable, match=r"a full disk, but|is full"):
             library.evolve()
-        assert library.items() == []
+        assert library.items.find() == []
         connection.execute("PRAGMA max_page_count = 1000000")
         late = library.evolve()
     shutil.copy(path, path.with_suffix(".copy"))
     with writers.opened(path.with_suffix(".copy")) as copy:
-        for item in copy.items():
-            copy.retire(item.id, "to compare")
-        copy._store.connection.execute("DELETE FROM proposals")
+        for item in copy.items.find():
+            copy.items.retire(item.id, "to compare")
+        copy._file.store.connection.execute("DELETE FROM proposals")
         wanted = copy.evolve()
     assert late.candidates == wanted.candidates >= 2
     assert late.count("added") == late.candidates

@@ -20,14 +20,14 @@ def add(library, title, **fields):
 
 def ops(library, ref):
     """What happened to an item."""
-    return [change["op"] for change in library.history(ref)]
+    return [change["op"] for change in library.items.history(ref)]
 
 
 def test_a_new_item_is_added(library):
     """It gets an id, and is there."""
     admission = add(library, "drawers hide spoons")
     assert (admission.status, admission.reason) == ("added", "new")
-    assert library.get(admission.item_id).title == "drawers hide spoons"
+    assert library.items.get(admission.item_id).title == "drawers hide spoons"
 
 
 def test_the_same_finding_meets_itself(library):
@@ -35,7 +35,7 @@ def test_the_same_finding_meets_itself(library):
     first = add(library, "Drawers hide spoons.", provenance=(1, 2), signatures=("a",), confidence=0.5)
     second = add(library, "drawers HIDE spoons", provenance=(2, 3), signatures=("b",), confidence=0.7, body="so far")
     assert (second.status, second.item_id) == ("merged", first.item_id)
-    item = library.get(first.item_id)
+    item = library.items.get(first.item_id)
     assert (item.provenance, item.signatures, item.confidence, item.body) == ((1, 2, 3), ("a", "b"), 0.7, "so far")
     assert item.version == 2
     assert ops(library, first.item_id) == ["added", "merged"]
@@ -45,21 +45,21 @@ def test_merging_keeps_the_title_and_the_score(library):
     """What was learnt of its use is not lost when it is found again."""
     ref = add(library, "Drawers hide spoons", score=0.9).item_id
     add(library, "drawers hide spoons", score=0.1)
-    assert (library.get(ref).title, library.get(ref).score) == ("Drawers hide spoons", 0.9)
+    assert (library.items.get(ref).title, library.items.get(ref).score) == ("Drawers hide spoons", 0.9)
 
 
 def test_another_writer_cannot_lower_confidence(library):
     """A rule that finds what a person wrote confirms it."""
     ref = add(library, "x", confidence=0.9).item_id
     add(library, "x", confidence=0.4, writer="rules")
-    assert library.get(ref).confidence == 0.9
+    assert library.items.get(ref).confidence == 0.9
 
 
 def test_evidence_is_bounded(library):
     """The newest stays."""
     add(library, "x", provenance=tuple(range(MAX_EVIDENCE)))
     ref = add(library, "x", provenance=(1000,)).item_id
-    assert library.get(ref).provenance == (*range(1, MAX_EVIDENCE), 1000)
+    assert library.items.get(ref).provenance == (*range(1, MAX_EVIDENCE), 1000)
 
 
 @pytest.mark.parametrize(
@@ -85,15 +85,15 @@ def test_a_condition_that_cannot_be_evaluated_is_not_admitted(library):
         add(library, "x", condition={"texts": "a"})
     ref = add(library, "x").item_id
     with pytest.raises(ConfigError, match="condition has 'texts'"):
-        library.update(ref, condition={"texts": "a"})
+        library.items.update(ref, condition={"texts": "a"})
     assert ops(library, ref) == ["added"]
 
 
 def test_items_added_together_are_added_or_not(library):
     """One transaction: the second one's fault leaves nothing of the first."""
     with pytest.raises(ConfigError):
-        library.add_many([Item("insight", "x"), Item("insight", "y", condition={})])
-    assert library.items(status=None) == []
+        library.items.add_many([Item("insight", "x"), Item("insight", "y", condition={})])
+    assert library.items.find(status=None) == []
 
 
 def test_a_full_kind_rejects_a_weaker_item(narrow):
@@ -103,7 +103,7 @@ def test_a_full_kind_rejects_a_weaker_item(narrow):
     admission = add(narrow, "c", score=0.3)
     assert (admission.status, admission.item_id) == ("rejected", None)
     assert admission.reason == "insight is full and its weakest scores 0.40"
-    assert [item.title for item in narrow.items()] == ["b", "a"]
+    assert [item.title for item in narrow.items.find()] == ["b", "a"]
 
 
 def test_a_full_kind_replaces_its_weakest(narrow):
@@ -112,8 +112,8 @@ def test_a_full_kind_replaces_its_weakest(narrow):
     add(narrow, "b", score=0.6)
     admission = add(narrow, "c", score=0.5)
     assert admission.status == "replaced"
-    assert [item.title for item in narrow.items()] == ["b", "c"]
-    assert narrow.history(weak)[-1]["detail"] == {"why": f"replaced by {admission.item_id}"}
+    assert [item.title for item in narrow.items.find()] == ["b", "c"]
+    assert narrow.items.history(weak)[-1]["detail"] == {"why": f"replaced by {admission.item_id}"}
 
 
 def test_an_equal_item_does_not_replace(narrow):
@@ -140,39 +140,39 @@ def test_a_merge_needs_no_room(narrow):
 def test_a_pin_protects_from_being_replaced(narrow):
     """The weakest unpinned goes; when all are pinned, none."""
     pinned = add(narrow, "a", score=0.1).item_id
-    narrow.pin(pinned)
+    narrow.items.update(pinned, pinned=True)
     add(narrow, "b", score=0.2)
     assert add(narrow, "c", score=0.5).status == "replaced"
-    assert narrow.get(pinned).status == "active"
-    narrow.pin(narrow.items()[0].id)
+    assert narrow.items.get(pinned).status == "active"
+    narrow.items.update(narrow.items.find()[0].id, pinned=True)
     assert add(narrow, "d", score=1.0).reason == "insight is full of pinned items"
 
 
 def test_a_pin_can_be_taken_back(library):
     """Both are in the history."""
     ref = add(library, "x").item_id
-    assert library.pin(ref).pinned
-    assert not library.pin(ref, pinned=False).pinned
+    assert library.items.update(ref, pinned=True).pinned
+    assert not library.items.update(ref, pinned=False).pinned
     assert ops(library, ref) == ["added", "pinned", "unpinned"]
 
 
 def test_what_was_retired_stays_retired(library):
     """Found again it is not taken in again: a person's word outlasts a rule's."""
     ref = add(library, "x").item_id
-    library.retire(ref, "misleading")
+    library.items.retire(ref, "misleading")
     again = add(library, "x")
     assert (again.status, again.reason) == ("rejected", f"{ref} says the same and was retired")
-    assert library.get(ref).status == "retired"
-    assert library.items() == []
-    assert library.history(ref)[-1]["detail"] == {"why": "misleading"}
+    assert library.items.get(ref).status == "retired"
+    assert library.items.find() == []
+    assert library.items.history(ref)[-1]["detail"] == {"why": "misleading"}
 
 
 def test_the_history_tells_every_change(library):
     """In order, with what the item was after it."""
     ref = add(library, "x", score=0.5).item_id
-    library.update(ref, title="y", score=0.75)
-    library.retire(ref, "enough")
-    history = library.history(ref)
+    library.items.update(ref, title="y", score=0.75)
+    library.items.retire(ref, "enough")
+    history = library.items.history(ref)
     assert [change["op"] for change in history] == ["added", "updated", "retired"]
     assert [change["seq"] for change in history] == sorted(change["seq"] for change in history)
     assert (history[0]["detail"]["title"], history[1]["detail"]["title"]) == ("x", "y")
@@ -184,7 +184,7 @@ def test_a_field_that_may_not_be_changed_is_refused(library, name):
     """The message lists those that may."""
     ref = add(library, "x").item_id
     with pytest.raises(ConfigError, match=f"'{name}' of an item cannot be changed; use one of body, condition"):
-        library.update(ref, **{name: "y"})
+        library.items.update(ref, **{name: "y"})
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_value_that_cannot_be_is_refused(library, changes, words):
     """And the item is as it was."""
     ref = add(library, "x").item_id
     with pytest.raises(ConfigError, match=words):
-        library.update(ref, **changes)
+        library.items.update(ref, **changes)
     assert ops(library, ref) == ["added"]
 
 
@@ -208,7 +208,7 @@ def test_an_unknown_item_is_named(library):
     """With the one that was meant."""
     ref = add(library, "x").item_id
     with pytest.raises(UnknownName, match=f"Did you mean '{ref}'"):
-        library.retire(ref[:-1] + "_", "no")
+        library.items.retire(ref[:-1] + "_", "no")
 
 
 def test_items_are_listed_as_asked(library):
@@ -218,7 +218,7 @@ def test_items_are_listed_as_asked(library):
     library.add(Item("strategy", "d", score=0.0, confidence=0.0))
 
     def listed(**how):
-        return "".join(item.title for item in library.items(**how))
+        return "".join(item.title for item in library.items.find(**how))
 
     assert listed() == "bcad"
     assert listed(sort="confidence") == "acbd"
@@ -232,18 +232,18 @@ def test_items_are_listed_as_asked(library):
 def test_a_listing_that_cannot_be_is_refused(library):
     """The message has what could."""
     with pytest.raises(UnknownName, match=r"unknown order 'scoer'\. Did you mean 'score'"):
-        library.items(sort="scoer")
+        library.items.find(sort="scoer")
     with pytest.raises(UnknownName, match=r"unknown kind of item 'insights'\. Did you mean 'insight'"):
-        library.items(kinds=["insights"])
+        library.items.find(kinds=["insights"])
     with pytest.raises(ConfigError, match="must not be negative"):
-        library.items(limit=-1)
+        library.items.find(limit=-1)
 
 
 def test_a_score_alone_leaves_text_and_vector(library):
     """A change of figures does not make anything be embedded again."""
     ref = add(library, "drawers hide spoons").item_id
     library.search("spoons")
-    library.update(ref, score=0.9)
-    assert library._store.rows("SELECT count(*) FROM vectors") == [(1,)]
+    library.items.update(ref, score=0.9)
+    assert library._file.store.rows("SELECT count(*) FROM vectors") == [(1,)]
     assert library.search("spoons")[0].what.score == 0.9
-    assert library.verify() == []
+    assert library.admin.verify() == []

@@ -24,26 +24,26 @@ class Lengths:
 
 def test_an_empty_library_has_nothing(library):
     """Nothing is a valid answer everywhere."""
-    assert library.episodes == 0
-    assert list(library) == library.items() == library.trajectories() == library.search("anything") == []
+    assert library.episodes.count() == 0
+    assert library.items.find() == library.episodes.find() == library.search("anything") == []
     assert not library.recall("anything")
     assert library.check(State("x"), "open door").allowed
     assert library.evolve().candidates == 0
-    assert library.verify() == []
+    assert library.admin.verify() == []
 
 
 def test_an_episode_is_there_when_record_returns(path, library, episode):
     """Another connection reads it at once."""
     ref = library.record(episode("open drawer", "take spoon"))
     with ExperienceLibrary.open(path, read_only=True) as other:
-        assert [step.action for step in other.trajectory(ref).steps] == ["open drawer", "take spoon"]
+        assert [step.action for step in other.episodes.get(ref).steps] == ["open drawer", "take spoon"]
 
 
 def test_recording_twice_keeps_one(library, episode):
     """Who does not know whether it was written may repeat the call."""
     once = replace(episode(), id="abc")
     assert [library.record(once), library.record(once)] == ["abc", "abc"]
-    assert library.episodes == 1
+    assert library.episodes.count() == 1
 
 
 def test_an_id_is_of_one_episode(library, episode):
@@ -59,36 +59,36 @@ def test_a_failing_record_leaves_nothing(library, episode):
     broken = episode("open drawer", "new words", reward=float("nan"))
     with suppress(HardwonError):
         library.record(broken)
-    assert library.trajectories() == []
-    assert library._store.rows("SELECT count(*) FROM states") == [(0,)]
+    assert library.episodes.find() == []
+    assert library._file.store.rows("SELECT count(*) FROM states") == [(0,)]
     library.record(episode("new words"))
-    assert library.trajectory(library.trajectories()[0]["id"]).steps[0].keys == ("*", "new words")
-    assert library.verify() == []
+    assert library.episodes.get(library.episodes.find()[0]["id"]).steps[0].keys == ("*", "new words")
+    assert library.admin.verify() == []
 
 
 def test_a_failing_import_leaves_no_numbers_behind(tmp_path, library, episode):
     """Keys numbered in a transaction that was rolled back are numbered anew."""
     library.record(episode("first words"))
     file = tmp_path / "e.jsonl"
-    library.export_jsonl(file)
+    library.admin.export_jsonl(file)
     file.write_text(file.read_text() + "no json\n")
     with ExperienceLibrary.open(tmp_path / "other.db") as other:
         with suppress(ConfigError):
-            other.import_jsonl(file)
+            other.admin.import_jsonl(file)
         other.record(episode("second words", "first words"))
-        steps = other.trajectory(other.trajectories()[0]["id"]).steps
+        steps = other.episodes.get(other.episodes.find()[0]["id"]).steps
         assert [step.keys for step in steps] == [("*", "second words"), ("*", "first words")]
 
 
 def test_the_words_of_an_excluded_episode_do_not_count(library, episode):
     """What the environment broke is kept for audit; it files no keys, counts no words, is no episode."""
     ref = library.record(episode("open drawer", success=None))
-    assert library.episodes == 0
-    assert library._store.rows("SELECT * FROM words") == []
-    assert library._caught_up().values.cells == {}
-    assert [step.keys for step in library.trajectory(ref).steps] == [()]
-    assert library.stats()["excluded"] == 1
-    assert library.verify() == []
+    assert library.episodes.count() == 0
+    assert library._file.store.rows("SELECT * FROM words") == []
+    assert library._file.caught_up().values.cells == {}
+    assert [step.keys for step in library.episodes.get(ref).steps] == [()]
+    assert library.admin.stats()["excluded"] == 1
+    assert library.admin.verify() == []
 
 
 def test_another_process_s_episodes_are_seen(path, library, episode):
@@ -97,7 +97,7 @@ def test_another_process_s_episodes_are_seen(path, library, episode):
     assert library.recall(state, actions={"open drawer": ""}).estimates["open drawer"].n == 0
     with ExperienceLibrary.open(path) as other:
         other.record(episode("open drawer", reward=0.7, library=other))
-    assert library.episodes == 1
+    assert library.episodes.count() == 1
     assert library.recall(state, actions={"open drawer": ""}).estimates["open drawer"].value == pytest.approx(0.7)
 
 
@@ -106,9 +106,9 @@ def test_another_process_s_items_are_seen(path, library):
     with ExperienceLibrary.open(path) as other:
         ref = str(other.add(Item("insight", "drawers hide spoons")).item_id)
         assert [hit.what.id for hit in library.search("drawers hide spoons")] == [ref]
-        other.update(ref, title="fridges hold milk")
+        other.items.update(ref, title="fridges hold milk")
         assert library.search("fridges hold milk")[0].similarity > 0.9
-        other.retire(ref, "wrong")
+        other.items.retire(ref, "wrong")
         assert library.search("fridges hold milk") == []
 
 
@@ -120,15 +120,15 @@ def test_a_reader_does_not_write(path, library, episode):
         for change in (
             lambda: reader.record(episode()),
             lambda: reader.add(Item("insight", "x")),
-            lambda: reader.retire(ref, "no"),
-            lambda: reader.pin(ref),
-            lambda: reader.bank("x").put("a", "b", "c"),
+            lambda: reader.items.retire(ref, "no"),
+            lambda: reader.items.update(ref, pinned=True),
+            lambda: reader.admin.bank("x").put("a", "b", "c"),
         ):
             with pytest.raises(LibraryReadOnly):
                 change()
         assert reader.recall(State("drawers hide spoons")).items
-        assert reader._store.rows("SELECT * FROM vectors") == []
-        assert reader.read_only
+        assert reader._file.store.rows("SELECT * FROM vectors") == []
+        assert reader.admin.read_only
 
 
 def test_a_reader_names_the_namespaces_there_are(path, library):
@@ -151,23 +151,23 @@ def test_a_namespace_keeps_its_items(neighbours, episode):
     """Nothing of the other one is listed, found, recalled or enforced."""
     a, _ = neighbours
     state = episode().steps[0].pre
-    assert a.items() == a.search("drawers hide spoons") == a.search("drawers", how="text") == []
+    assert a.items.find() == a.search("drawers hide spoons") == a.search("drawers", how="text") == []
     assert not a.recall(state)
     assert a.check(state, "open drawer").allowed
     with pytest.raises(UnknownName):
-        a.get("in-1")
+        a.items.get("in-1")
 
 
 def test_a_namespace_keeps_its_episodes(neighbours, episode):
     """Neither rows, steps, estimates nor the choice by task cross over."""
     a, b = neighbours
     state = episode().steps[0].pre
-    (step,) = b.trajectory("theirs").steps
-    assert a.trajectories() == a.steps([step.id]) == []
+    (step,) = b.episodes.get("theirs").steps
+    assert a.episodes.find() == a.episodes.steps([step.id]) == []
     assert a.recall(state, actions={"open drawer": ""}).estimates["open drawer"].n == 0
     assert not a.recall(state, level="task")
     with pytest.raises(UnknownName):
-        a.trajectory("theirs")
+        a.episodes.get("theirs")
 
 
 def test_ids_are_of_a_namespace(neighbours, episode):
@@ -175,28 +175,28 @@ def test_ids_are_of_a_namespace(neighbours, episode):
     a, b = neighbours
     a.record(replace(episode("shut drawer"), id="theirs"))
     a.add(Item("insight", "spoons shine", id="in-1"))
-    assert a.trajectory("theirs").steps[0].action == "shut drawer"
-    assert (a.get("in-1").title, b.get("in-1").title) == ("spoons shine", "drawers hide spoons")
-    a.retire("in-1", "no")
-    assert b.get("in-1").status == "active"
-    assert [change["op"] for change in a.history("in-1")] == ["added", "retired"]
-    assert a.verify() == b.verify() == []
+    assert a.episodes.get("theirs").steps[0].action == "shut drawer"
+    assert (a.items.get("in-1").title, b.items.get("in-1").title) == ("spoons shine", "drawers hide spoons")
+    a.items.retire("in-1", "no")
+    assert b.items.get("in-1").status == "active"
+    assert [change["op"] for change in a.items.history("in-1")] == ["added", "retired"]
+    assert a.admin.verify() == b.admin.verify() == []
 
 
 def test_a_namespace_may_be_copied_into_another(tmp_path, neighbours):
     """Exported from one and imported into the other of the same file: both are whole."""
     a, b = neighbours
-    assert b.export_jsonl(tmp_path / "b.jsonl") == a.import_jsonl(tmp_path / "b.jsonl")
-    assert [item.id for item in a.items()] == [item.id for item in b.items()]
-    assert a.trajectory("theirs").steps[0].action == "open drawer"
-    assert a.verify() == b.verify() == []
+    assert b.admin.export_jsonl(tmp_path / "b.jsonl") == a.admin.import_jsonl(tmp_path / "b.jsonl")
+    assert [item.id for item in a.items.find()] == [item.id for item in b.items.find()]
+    assert a.episodes.get("theirs").steps[0].action == "open drawer"
+    assert a.admin.verify() == b.admin.verify() == []
 
 
 def test_the_embedder_is_the_library_s(path):
     """It is opened again with its own, whatever the default is."""
     ExperienceLibrary.open(path, embedder="hashing:64").close()
     with ExperienceLibrary.open(path) as library:
-        assert library.embedder.dim == 64
+        assert library.admin.embedder.dim == 64
 
 
 def test_another_embedder_is_refused(path, library):
@@ -213,7 +213,7 @@ def test_reembedding_makes_another_embedder_the_library_s(path, library, episode
     assert reembed(path, Lengths()).name == "lengths"
     with ExperienceLibrary.open(path, embedder=Lengths()) as again:
         assert again.search("wooden drawer")
-        assert {len(vector) for (vector,) in again._store.rows("SELECT vector FROM vectors")} == {64}
+        assert {len(vector) for (vector,) in again._file.store.rows("SELECT vector FROM vectors")} == {64}
     with pytest.raises(EmbedderMismatch):
         ExperienceLibrary.open(path, embedder=HashingEmbedder())
 
@@ -227,29 +227,29 @@ def test_a_process_that_opens_first_decides_the_embedder(path, monkeypatch):
 def test_steps_come_in_the_order_asked(library, episode):
     """Those that do not exist are left out; a very long list is no matter."""
     ref = library.record(episode("open drawer", "take spoon"))
-    first, second = (step.id for step in library.trajectory(ref).steps)
-    assert [step.action for step in library.steps([second, 999, first])] == ["take spoon", "open drawer"]
-    assert len(library.steps(range(300_000))) == 2
-    assert library.steps([]) == []
+    first, second = (step.id for step in library.episodes.get(ref).steps)
+    assert [step.action for step in library.episodes.steps([second, 999, first])] == ["take spoon", "open drawer"]
+    assert len(library.episodes.steps(range(300_000))) == 2
+    assert library.episodes.steps([]) == []
 
 
 def test_an_episode_of_very_many_steps_comes_back(library, episode):
     """More steps than SQLite takes parameters."""
     steps = tuple(replace(episode().steps[0], t=t) for t in range(2_000))
     steps = tuple(replace(step, pre=State(f"room {step.t}"), keys=()) for step in steps)
-    library._store.connection.setlimit(9, 999)  # SQLITE_LIMIT_VARIABLE_NUMBER
-    assert len(library.trajectory(library.record(replace(episode(), steps=steps))).steps) == 2_000
+    library._file.store.connection.setlimit(9, 999)  # SQLITE_LIMIT_VARIABLE_NUMBER
+    assert len(library.episodes.get(library.record(replace(episode(), steps=steps))).steps) == 2_000
 
 
 def test_a_beginning_of_an_id_is_enough(library, episode):
     """If it begins only one."""
     library.record(replace(episode(), id="abcd"))
     library.record(replace(episode(), id="abxy"))
-    assert library.trajectory("abc").id == "abcd"
+    assert library.episodes.get("abc").id == "abcd"
     with pytest.raises(UnknownName, match="matches more than one id"):
-        library.trajectory("ab")
+        library.episodes.get("ab")
     with pytest.raises(UnknownName, match="unknown episode ''"):
-        library.trajectory("")
+        library.episodes.get("")
 
 
 def test_stats_count_what_there_is(library, episode):
@@ -257,7 +257,7 @@ def test_stats_count_what_there_is(library, episode):
     library.record(episode("open drawer", "wait"))
     library.record(episode("open drawer", success=False))
     library.add(Item("insight", "x"))
-    stats = library.stats()
+    stats = library.admin.stats()
     told = {name: stats[name] for name in ("episodes", "successes", "steps", "states", "clusters", "items", "failures")}
     assert told == {
         "episodes": 2,
@@ -283,24 +283,24 @@ def test_the_first_episode_of_a_reopened_library_has_the_keys_of_the_others(path
         library.record_many(without_keys(f"e{number}", "sxq"[number % 3]) for number in range(20))
         library.recall(State("anything"))
         library.record(without_keys("same"))
-        expected = library.trajectory("same").steps[0].keys
+        expected = library.episodes.get("same").steps[0].keys
     assert any("wooden" in key for key in expected)
     with ExperienceLibrary.open(path) as library:
         library.record(without_keys("reopened"))
-        assert library.trajectory("reopened").steps[0].keys == expected
+        assert library.episodes.get("reopened").steps[0].keys == expected
 
 
 def test_the_words_behind_keys_are_refreshed_more_rarely_the_more_episodes_there_are(library, episode, monkeypatch):
     """A refresh files the write buffer. At first 4 new episodes are enough for it, later half as many as there were."""
-    monkeypatch.setattr("hardwon.memory.library.KEYS_AFTER", (4, 1 / 2))
-    refreshed_at, catch_up, count = [], library._freshness.catch_up, iter(range(100))
+    monkeypatch.setattr("hardwon.memory.parts.file.KEYS_AFTER", (4, 1 / 2))
+    refreshed_at, catch_up, count = [], library._file.freshness.catch_up, iter(range(100))
     number = 0
 
     def note(*arguments):
         refreshed_at.append(number)
         return catch_up(*arguments)
 
-    monkeypatch.setattr(library._freshness, "catch_up", note)
+    monkeypatch.setattr(library._file.freshness, "catch_up", note)
     for number in count:
         made = episode("wait", see=f"day {number}")
         library.record(replace(made, steps=tuple(replace(step, keys=()) for step in made.steps)))
@@ -309,12 +309,12 @@ def test_the_words_behind_keys_are_refreshed_more_rarely_the_more_episodes_there
 
 def test_a_new_world_in_a_large_library_soon_has_keys_with_words(library, episode, monkeypatch):
     """Its first 4 episodes make it known; after that, few episodes among many change no words."""
-    monkeypatch.setattr("hardwon.memory.library.KEYS_AFTER", (4, 1 / 2))
+    monkeypatch.setattr("hardwon.memory.parts.file.KEYS_AFTER", (4, 1 / 2))
     library.record_many(episode("wait", see="You see a lamp in the hall.") for _ in range(40))
-    assert library.episodes == 40
+    assert library.episodes.count() == 40
     for number in range(12):
         made = episode("open chest", see="You see a chest.", task="escape from Mars")
         made = replace(made, id=f"e{number}", steps=tuple(replace(step, keys=()) for step in made.steps))
         library.record(made)
-    keys = [library.trajectory(f"e{number}").steps[0].keys for number in range(12)]
+    keys = [library.episodes.get(f"e{number}").steps[0].keys for number in range(12)]
     assert ["! open {1} @ around 1: see" in keys_here for keys_here in keys] == [False] * 4 + [True] * 8

@@ -35,18 +35,18 @@ def leave(path: Path, episode: Trajectory, namespace: str = "default") -> OpenRu
 
 
 def ids(library: ExperienceLibrary) -> list[str]:
-    return [row["id"] for row in library.trajectories()]
+    return [row["id"] for row in library.episodes.find()]
 
 
 def test_a_run_without_steps_leaves_nothing(path, folder):
     with ExperienceLibrary.open(path) as library:
-        library.open_run("e-1", lambda: Trajectory("", (), None))
+        library.episodes.open_run("e-1", lambda: Trajectory("", (), None))
     assert not folder.exists()
 
 
 def test_a_run_that_ends_leaves_nothing(path, folder, episode):
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1", episode)
+        run = library.episodes.open_run("e-1", episode)
         add_steps(run, episode("open drawer", "look"))
         assert len(list(folder.glob("*.jsonl"))) == 1
         run.close()
@@ -57,19 +57,19 @@ def test_a_run_that_ends_leaves_nothing(path, folder, episode):
 def test_steps_that_may_come_late_are_written_by_a_thread_in_their_order(path, folder, episode):
     whole = episode("open drawer", "look", "close drawer")
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1", episode)
+        run = library.episodes.open_run("e-1", episode)
         run.add_soon(*whole.steps[:2])
         assert not folder.exists()
         (timer,) = (thread for thread in threading.enumerate() if isinstance(thread, threading.Timer))
         timer.join()
         run.add_soon(whole.steps[2])
     with ExperienceLibrary.open(path) as library:
-        assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer", "look", "close drawer"]
+        assert [step.action for step in library.episodes.get("e-1").steps] == ["open drawer", "look", "close drawer"]
 
 
 def test_steps_that_wait_when_their_episode_is_recorded_are_not_written(path, folder, episode):
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1", episode)
+        run = library.episodes.open_run("e-1", episode)
         run.add_soon(*episode("look").steps)
         run.close()
         library._runs._write_late()
@@ -81,7 +81,7 @@ def test_runs_that_were_left_are_recorded_once_with_an_unknown_outcome(path, fol
     leave(path, whole)
     with ExperienceLibrary.open(path) as library, ExperienceLibrary.open(path) as other:
         assert ids(library) == ids(other) == ["e-1"]
-        recorded = library.trajectory("e-1")
+        recorded = library.episodes.get("e-1")
     assert (recorded.success, recorded.score, recorded.ending) == (None, 0.0, "abandoned")
     assert [(step.t, step.action) for step in recorded.steps] == [(0, "open drawer"), (1, "look")]
     assert [(step.pre, step.post) for step in recorded.steps] == [(step.pre, step.post) for step in whole.steps]
@@ -90,7 +90,7 @@ def test_runs_that_were_left_are_recorded_once_with_an_unknown_outcome(path, fol
 
 def test_a_run_of_a_process_that_lives_is_left_alone(path, episode):
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1", episode), episode("look"))
+        add_steps(library.episodes.open_run("e-1", episode), episode("look"))
         with ExperienceLibrary.open(path) as other:
             assert ids(other) == []
 
@@ -114,7 +114,7 @@ def test_every_namespace_records_its_own(path, episode):
 def test_a_run_of_a_client_is_received_as_the_client_s(path, episode):
     leave(path, replace(episode("look"), id="e-1", writer="proxy", trust="untrusted"))
     with ExperienceLibrary.open(path) as library:
-        recorded = library.trajectory("e-1")
+        recorded = library.episodes.get("e-1")
     assert (recorded.writer, recorded.trust) == ("proxy", "untrusted")
 
 
@@ -124,7 +124,7 @@ def test_a_line_that_a_kill_cut_is_skipped(path, folder, episode, cut):
     (file,) = folder.glob("*.jsonl")
     file.write_bytes(file.read_bytes()[:-cut])
     with ExperienceLibrary.open(path) as library:
-        assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer"]
+        assert [step.action for step in library.episodes.get("e-1").steps] == ["open drawer"]
 
 
 def test_a_run_that_was_recorded_before_its_process_was_killed_is_dropped(path, folder, episode):
@@ -133,14 +133,14 @@ def test_a_run_that_was_recorded_before_its_process_was_killed_is_dropped(path, 
         library.record(whole)
     leave(path, replace(whole, steps=whole.steps[:1]))
     with ExperienceLibrary.open(path) as library:
-        assert library.trajectory("e-1").success is True
+        assert library.episodes.get("e-1").success is True
     assert not folder.exists()
 
 
 def test_a_run_that_cannot_be_recorded_now_waits(path, folder, episode, monkeypatch):
     leave(path, replace(episode("look"), id="e-1"))
 
-    def refuse(library, trajectory):
+    def refuse(library, trajectory, **_):
         raise LibraryUnwritable("the disk is full")
 
     with monkeypatch.context() as patch:
@@ -152,7 +152,7 @@ def test_a_run_that_cannot_be_recorded_now_waits(path, folder, episode, monkeypa
 
 def test_a_run_that_waits_for_a_person_is_recorded_after_a_week(path, folder, episode):
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1", episode)
+        run = library.episodes.open_run("e-1", episode)
         add_steps(run, episode("look"))
         run.pause()
     with ExperienceLibrary.open(path) as library:
@@ -167,40 +167,40 @@ def test_a_run_that_waits_for_a_person_is_recorded_after_a_week(path, folder, ep
 def test_a_run_that_goes_on_after_a_pause_keeps_its_steps(path, folder, episode):
     whole = replace(episode("open drawer", "look"), id="e-1")
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1", episode)
+        run = library.episodes.open_run("e-1", episode)
         run.add(whole.steps[0])
         run.pause()
         run.add(whole.steps[1])
     with ExperienceLibrary.open(path) as library:
-        assert len(library.trajectory("e-1").steps) == 2
+        assert len(library.episodes.get("e-1").steps) == 2
 
 
 def test_a_run_that_goes_on_in_another_process_begins_its_file_anew(path, folder, episode):
     whole = replace(episode("open drawer", "look"), id="e-1")
     with ExperienceLibrary.open(path) as library:
-        run = library.open_run("e-1", episode)
+        run = library.episodes.open_run("e-1", episode)
         run.add(whole.steps[0])
         run.pause()
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1", episode), whole)
+        add_steps(library.episodes.open_run("e-1", episode), whole)
     with ExperienceLibrary.open(path) as library:
-        assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer", "look"]
+        assert [step.action for step in library.episodes.get("e-1").steps] == ["open drawer", "look"]
     assert list(folder.glob("*")) == []
 
 
 def test_a_run_that_begins_again_in_its_process_begins_its_file_anew(path, episode):
     whole = replace(episode("open drawer", "look"), id="e-1")
     with ExperienceLibrary.open(path) as library:
-        library.open_run("e-1", episode).add(whole.steps[0])
-        library.open_run("e-1", episode).add(*whole.steps)
+        library.episodes.open_run("e-1", episode).add(whole.steps[0])
+        library.episodes.open_run("e-1", episode).add(*whole.steps)
     with ExperienceLibrary.open(path) as library:
-        assert [step.action for step in library.trajectory("e-1").steps] == ["open drawer", "look"]
+        assert [step.action for step in library.episodes.get("e-1").steps] == ["open drawer", "look"]
 
 
 def test_secrets_are_not_on_the_disk_and_nobody_else_reads_the_files(path, folder, episode):
     secret = "AKIA" + "IOSFODNN7EXAMPLE"
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1", episode), episode(f"login {secret}"))
+        add_steps(library.episodes.open_run("e-1", episode), episode(f"login {secret}"))
         (file,) = folder.glob("*.jsonl")
         assert secret not in file.read_text()
         assert (folder.stat().st_mode | file.stat().st_mode) & 0o077 == 0
@@ -209,7 +209,7 @@ def test_secrets_are_not_on_the_disk_and_nobody_else_reads_the_files(path, folde
 def test_a_folder_that_cannot_be_written_stops_nothing(path, folder, episode, caplog):
     folder.write_text("a file stands here")
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1", episode), episode("look"))
+        add_steps(library.episodes.open_run("e-1", episode), episode("look"))
         library.record(replace(episode("look"), id="e-1"))
     assert "not on the disk yet" in caplog.text
 
@@ -217,14 +217,14 @@ def test_a_folder_that_cannot_be_written_stops_nothing(path, folder, episode, ca
 def test_a_library_in_memory_keeps_nothing(episode, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with ExperienceLibrary.open(":memory:") as library:
-        add_steps(library.open_run("e-1", episode), episode("look"))
+        add_steps(library.episodes.open_run("e-1", episode), episode("look"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_forked_process_leaves_the_lock_to_its_parent(path, folder, episode):
     """Otherwise the runs of a killed server would wait for the end of its last worker."""
     with ExperienceLibrary.open(path) as library:
-        add_steps(library.open_run("e-1", episode), episode("look"))
+        add_steps(library.episodes.open_run("e-1", episode), episode("look"))
         waits, ends = os.pipe()
         ready, begins = os.pipe()
         child = os.fork()

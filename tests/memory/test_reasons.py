@@ -47,14 +47,14 @@ def test_json_form_is_the_same(old, tmp_path):
     assert dump(plain(Step, step_of(old))["why"]) == dump(old)
     with ExperienceLibrary.open(tmp_path / "a.db") as library:
         ref = library.record(Trajectory("open it", (step_of(old),), True, 1.0))
-        assert library.trajectory(ref).steps[0].why == {**old, "trajectory": ref}
+        assert library.episodes.get(ref).steps[0].why == {**old, "trajectory": ref}
         if "like" not in old:  # ids of steps are places in the file
-            library.export_jsonl(tmp_path / "a.jsonl")
+            library.admin.export_jsonl(tmp_path / "a.jsonl")
             (line, *_) = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
             assert dump(line["episode"]["steps"][0]["why"]) == dump(old)
             with ExperienceLibrary.open(tmp_path / "b.db") as other:
-                other.import_jsonl(tmp_path / "a.jsonl")
-                assert other.trajectory(ref).steps[0].why == {**old, "trajectory": ref}
+                other.admin.import_jsonl(tmp_path / "a.jsonl")
+                assert other.episodes.get(ref).steps[0].why == {**old, "trajectory": ref}
     (stored,) = sqlite3.connect(tmp_path / "a.db").execute("SELECT why FROM steps").fetchone()
     assert stored == json.dumps(old, sort_keys=True, separators=(",", ":"))
 

@@ -80,7 +80,7 @@ def told(step):
 @given(trajectories)
 def test_an_episode_comes_back_as_it_was(library, trajectory):
     """Whatever text, numbers and lists it holds: nothing is lost, rounded or reordered."""
-    back = library.trajectory(library.record(trajectory))
+    back = library.episodes.get(library.record(trajectory))
     bounds = trajectory.learned_returns()
     steps = [replace(step, return_to_go=one) for step, one in zip(with_returns(trajectory).steps, bounds, strict=True)]
     given = replace(trajectory, steps=steps)
@@ -92,15 +92,15 @@ def test_an_episode_comes_back_as_it_was(library, trajectory):
 def test_half_a_character_is_kept_as_its_escape(library):
     """Half a surrogate pair cannot be stored; the episode is kept, and two file names that differ in it stay two."""
     step = Step(State("a \ud800", {"x": "\udfff"}), "eat \ud800", State("b"), Diagnosis(True), keys=("eat \ud800",))
-    back = library.trajectory(library.record(Trajectory("t \ud800", (step,), True)))
+    back = library.episodes.get(library.record(Trajectory("t \ud800", (step,), True)))
     assert (back.task, back.steps[0].action, back.steps[0].pre.observation) == (
         "t \\ud800", "eat \\ud800", "a \\ud800"
     )  # fmt: skip
     other = State("a \udc80", task="t")
     ref = library.record(Trajectory("t", (Step(other, "eat \udc80", State("c"), Diagnosis(True)),), True))
-    assert library.trajectory(ref).steps[0].action == "eat \\udc80"
-    assert library.trajectory(ref).steps[0].pre.observation == "a \\udc80"
-    assert library.verify() == []
+    assert library.episodes.get(ref).steps[0].action == "eat \\udc80"
+    assert library.episodes.get(ref).steps[0].pre.observation == "a \\udc80"
+    assert library.admin.verify() == []
 
 
 def test_a_field_that_is_missing_is_refused():
@@ -194,7 +194,7 @@ def test_a_number_beyond_64_bits_is_refused_clearly(library):
     with pytest.raises(HardwonError, match="beyond 64 bits"):
         library.record(Trajectory("x", (), True, seed=2**80))
     assert isinstance(library, ExperienceLibrary)
-    assert library.episodes == 0
+    assert library.episodes.count() == 0
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,9 @@ class Model(RuleBasedStateMachine):
 
     def opened(self, handle: str) -> ExperienceLibrary:
         library = ExperienceLibrary.open(self.path, embedder=writers.EMBEDDERS[0], namespace=handle[0])
-        library._store.connection.execute("PRAGMA synchronous = OFF")  # what survives a power cut is tested elsewhere
+        library._file.store.connection.execute(
+            "PRAGMA synchronous = OFF"
+        )  # what survives a power cut is tested elsewhere
         return library
 
     def number(self) -> int:
@@ -151,7 +153,7 @@ class Model(RuleBasedStateMachine):
             steps.append(Step(see, action, replace(see, feedback="Done."), judged, reward, t, keys, Reasons.of(why)))
         trajectory = Trajectory("eat something", tuple(steps), success, id=f"e{self.number()}")
         assert library.record(trajectory) == trajectory.id
-        stored = library.trajectory(trajectory.id)
+        stored = library.episodes.get(trajectory.id)
         self.same_episode(trajectory, stored)
         space.episodes[trajectory.id] = stored
         self.earned(library, space, ids)
@@ -168,7 +170,7 @@ class Model(RuleBasedStateMachine):
     def earned(self, library: ExperienceLibrary, space: Space, ids: tuple[str, ...]) -> None:
         """What was shown may have moved in score, and in nothing else."""
         for ref in ids:
-            known, now = space.items[ref], library.get(ref)
+            known, now = space.items[ref], library.items.get(ref)
             if now != known.item:
                 assert replace(now, score=known.item.score) == known.item
                 known.ops.append("scored")
@@ -190,9 +192,9 @@ class Model(RuleBasedStateMachine):
     def add(self, handle, some):
         """Items meet those that say the same, or are new."""
         library, space = self.at(handle, "add")
-        for item, admission in zip(some, library.add_many(some), strict=True):
+        for item, admission in zip(some, library.items.add_many(some), strict=True):
             self.admitted(space, item, admission)
-        for ref in {admission.item_id for admission in library.add_many([])} | set(space.items):
+        for ref in {admission.item_id for admission in library.items.add_many([])} | set(space.items):
             known = space.items[str(ref)]
             if known.versions is None:
                 self.adopt(library, known)
@@ -225,7 +227,7 @@ class Model(RuleBasedStateMachine):
 
     def adopt(self, library: ExperienceLibrary, known: Known) -> None:
         """Take from the library what it alone decides; what may not change has not, and history only grew."""
-        now, before = library.get(known.item.id), known.item
+        now, before = library.items.get(known.item.id), known.item
         assert (now.id, now.kind, now.title, now.status, now.pinned) == (
             before.id,
             before.kind,
@@ -235,7 +237,7 @@ class Model(RuleBasedStateMachine):
         )
         assert now.version >= before.version
         assert set(before.provenance) <= set(now.provenance)
-        ops = [change["op"] for change in library.history(now.id)]
+        ops = [change["op"] for change in library.items.history(now.id)]
         assert ops[: len(known.ops)] == known.ops
         known.item, known.ops = now, ops
 
@@ -256,7 +258,7 @@ class Model(RuleBasedStateMachine):
         )[what]
         writer = "user" if what < 2 else known.item.writer
         self.changed(known, replace(known.item, **changes, writer=writer, version=known.item.version + 1), "updated")
-        assert library.update(known.item.id, **changes) == known.item
+        assert library.items.update(known.item.id, **changes) == known.item
 
     def changed(self, known: Known, item: Item, op: str) -> None:
         known.item = item
@@ -271,7 +273,7 @@ class Model(RuleBasedStateMachine):
         if known := self.one(space, pick):
             item = replace(known.item, pinned=pinned, version=known.item.version + 1)
             self.changed(known, item, "pinned" if pinned else "unpinned")
-            assert library.pin(known.item.id, pinned) == known.item
+            assert library.items.update(known.item.id, pinned=pinned) == known.item
 
     @rule(handle=handles, pick=picks)
     def retire(self, handle, pick):
@@ -282,7 +284,7 @@ class Model(RuleBasedStateMachine):
             self.changed(known, replace(known.item, status="retired", version=known.item.version + 1), "retired")
             if known.versions:
                 known.versions[-1] = replace(earlier, status="retired")
-            library.retire(known.item.id, "by chance")
+            library.items.retire(known.item.id, "by chance")
 
     @rule(handle=handles, pick=picks)
     def release(self, handle, pick):
@@ -291,11 +293,11 @@ class Model(RuleBasedStateMachine):
         if known := self.one(space, pick):
             if known.item.status != "quarantined":
                 with pytest.raises(ConfigError, match="not quarantined"):
-                    library.release(known.item.id, "it is fine")
+                    library.items.release(known.item.id, "it is fine")
                 return
             item = replace(known.item, status="active", trust="trusted", version=known.item.version + 1)
             self.changed(known, item, "released: it is fine")
-            assert library.release(known.item.id, "it is fine") == known.item
+            assert library.items.release(known.item.id, "it is fine") == known.item
 
     @rule(handle=handles, pick=picks)
     def undo(self, handle, pick):
@@ -306,12 +308,12 @@ class Model(RuleBasedStateMachine):
                 return
             if len(known.versions) < 2:
                 with pytest.raises(ConfigError, match="has no earlier version"):
-                    library.undo(known.item.id)
+                    library.items.undo(known.item.id)
                 return
             known.versions.pop()
             known.item = replace(known.versions[-1], score=known.item.score, version=known.item.version + 1)
             known.ops.append("undone")
-            assert library.undo(known.item.id) == known.item
+            assert library.items.undo(known.item.id) == known.item
 
     @rule(handle=handles)
     def evolve(self, handle):
@@ -321,21 +323,21 @@ class Model(RuleBasedStateMachine):
         added: Counter[str] = Counter()
         for admission in report.admissions:
             if admission.status in ("added", "replaced"):
-                item = library.get(str(admission.item_id))
+                item = library.items.get(str(admission.item_id))
                 added[item.kind] += 1
                 assert item.source == "experience"
                 assert item.provenance
                 assert item.id not in space.items
-                ops = [change["op"] for change in library.history(item.id)]
+                ops = [change["op"] for change in library.items.history(item.id)]
                 space.items[item.id] = Known(item, ops, self.number())
         assert all(count <= RATE_LIMITS[kind] for kind, count in added.items())  # type: ignore[index]
         for ref, known in space.items.items():
-            now = library.get(ref)
+            now = library.items.get(ref)
             if now != known.item:
                 assert known.item.source == "experience", "evolution changed what it did not make"
                 assert not (known.item.pinned and now.status != known.item.status)
                 known.item, known.versions = now, None
-                known.ops = [change["op"] for change in library.history(ref)]
+                known.ops = [change["op"] for change in library.items.history(ref)]
 
     # -- moving -----------------------------------------------------------------------------------
 
@@ -344,14 +346,14 @@ class Model(RuleBasedStateMachine):
         """Exported from one and imported into the other: what was not there is, exactly, and nothing else moved."""
         library, known = self.at(here, "export")
         other, space = self.at(there, "import")
-        library.export_jsonl(self.path.with_suffix(".jsonl"))
+        library.admin.export_jsonl(self.path.with_suffix(".jsonl"))
         new = [ref for ref in known.episodes if ref not in space.episodes]
         fresh = [ref for ref in known.items if ref not in space.items]
-        count = other.import_jsonl(self.path.with_suffix(".jsonl"))
+        count = other.admin.import_jsonl(self.path.with_suffix(".jsonl"))
         assert bool(count) == bool(new or fresh)
         where: dict[Any, Any] = {}
         for ref in known.episodes:
-            copied = other.trajectory(ref)
+            copied = other.episodes.get(ref)
             if ref in new:
                 self.same_episode(known.episodes[ref], copied)
                 space.episodes[ref] = copied
@@ -359,8 +361,8 @@ class Model(RuleBasedStateMachine):
         for ref in sorted(fresh, key=lambda ref: known.items[ref].order):
             wanted = known.items[ref]
             item = replace(wanted.item, provenance=tuple(where[step] for step in wanted.item.provenance))
-            assert other.get(ref) == item
-            ops = [change["op"] for change in other.history(ref)]
+            assert other.items.get(ref) == item
+            ops = [change["op"] for change in other.items.history(ref)]
             assert ops in (wanted.ops, ["restored"])
             space.items[ref] = Known(item, ops, self.number())
 
@@ -370,7 +372,7 @@ class Model(RuleBasedStateMachine):
         library, space = self.at(handle, "restore")
         number = self.number()
         item = replace(item, id=f"own-{number}", title=f"{item.title} {number}")
-        library.restore(item)
+        writers.restore(library, item)
         space.items[item.id] = Known(item, ["restored"], number, [item])
 
     @rule(handle=handles)
@@ -404,7 +406,7 @@ class Model(RuleBasedStateMachine):
             if (kinds is None or known.item.kind in kinds) and status in (None, known.item.status)
         ]
         end = None if limit is None else offset + limit
-        found = library.items(kinds, status=status, sort=sort, limit=limit, offset=offset)
+        found = library.items.find(kinds, status=status, sort=sort, limit=limit, offset=offset)
         assert [item.id for item in found] == [item.id for item in wanted[offset:end]]
         assert found == wanted[offset:end]
 
@@ -412,11 +414,11 @@ class Model(RuleBasedStateMachine):
     def items_are_filtered(self, handle, thing):
         """By tag, by words, by trust."""
         library, space = self.at(handle, "filter")
-        told = {item.id for item in library.items(tag=thing)}
+        told = {item.id for item in library.items.find(tag=thing)}
         assert {item.id for item in space.active() if thing in item.tags} <= told
-        said = {item.id for item in library.items(text=thing)}
+        said = {item.id for item in library.items.find(text=thing)}
         assert said == {item.id for item in space.active() if thing in f"{item.title} {item.body}"}
-        trusted = {item.id for item in library.items(trust="untrusted", status=None)}
+        trusted = {item.id for item in library.items.find(trust="untrusted", status=None)}
         assert trusted == {ref for ref, known in space.items.items() if known.item.trust == "untrusted"}
 
     @rule(handle=handles, pick=picks)
@@ -424,17 +426,17 @@ class Model(RuleBasedStateMachine):
         """By its id, with its history; not from the other namespace, and not under a name that is none."""
         library, space = self.at(handle, "get")
         if known := self.one(space, pick):
-            assert library.get(known.item.id) == known.item
-            assert [change["op"] for change in library.history(known.item.id)] == known.ops
+            assert library.items.get(known.item.id) == known.item
+            assert [change["op"] for change in library.items.history(known.item.id)] == known.ops
         with pytest.raises(UnknownName):
-            library.get("nothing of the kind")
+            library.items.get("nothing of the kind")
         other = self.spaces["b" if handle[0] == "a" else "a"]
         strange = sorted({*other.items, *other.episodes} - {*space.items, *space.episodes})
         if strange:
             ref = strange[pick % len(strange)]
             longer = any(known.startswith(ref) for known in (*space.items, *space.episodes))
             if not longer:
-                for look in (library.get, library.trajectory):
+                for look in (library.items.get, library.episodes.get):
                     with pytest.raises(UnknownName):
                         look(ref)
 
@@ -494,8 +496,8 @@ class Model(RuleBasedStateMachine):
         """Newest first, paged; the count leaves out the excluded ones."""
         library, space = self.at(handle, "trajectories")
         wanted = list(space.episodes)[::-1][offset : None if limit is None else offset + limit]
-        assert [row["id"] for row in library.trajectories(limit=limit, offset=offset)] == wanted
-        assert library.episodes == sum(episode.success is not None for episode in space.episodes.values())
+        assert [row["id"] for row in library.episodes.find(limit=limit, offset=offset)] == wanted
+        assert library.episodes.count() == sum(episode.success is not None for episode in space.episodes.values())
 
     @rule(namespace=namespaces)
     def a_reader_sees_the_same(self, namespace):
@@ -503,7 +505,7 @@ class Model(RuleBasedStateMachine):
         self.ran["read only"] += 1
         space = self.spaces[namespace]
         with ExperienceLibrary.open(self.path, writers.EMBEDDERS[0], namespace, read_only=True) as library:
-            assert {item.id: item for item in library.items(status=None)} == {
+            assert {item.id: item for item in library.items.find(status=None)} == {
                 ref: known.item for ref, known in space.items.items()
             }
             assert library.recall("food in the attic", k=3) is not None
@@ -513,7 +515,7 @@ class Model(RuleBasedStateMachine):
     @rule(handle=handles)
     def verify(self, handle):
         """Nothing that is derived differs from the truth."""
-        assert self.at(handle, "verify")[0].verify() == []
+        assert self.at(handle, "verify")[0].admin.verify() == []
 
     def teardown(self) -> None:
         """At the end every handle says all that the model says, and everything derived agrees."""
@@ -521,15 +523,15 @@ class Model(RuleBasedStateMachine):
             for handle, library in self.open.items():
                 space = self.spaces[handle[0]]
                 for ref, episode in space.episodes.items():
-                    assert library.trajectory(ref) == episode
-                assert {item.id: item for item in library.items(status=None)} == {
+                    assert library.episodes.get(ref) == episode
+                assert {item.id: item for item in library.items.find(status=None)} == {
                     ref: known.item for ref, known in space.items.items()
                 }
                 for ref, known in space.items.items():
-                    assert [change["op"] for change in library.history(ref)] == known.ops
-                library.index()
-                assert library.verify() == []
-                assert library.repair() == []
+                    assert [change["op"] for change in library.items.history(ref)] == known.ops
+                library.admin.index()
+                assert library.admin.verify() == []
+                assert library.admin.repair() == []
         finally:
             for library in self.open.values():
                 library.close()

@@ -64,17 +64,17 @@ class Crew:
 
     def change(self, library, draw, ref):
         """Update or retire an item, list, count, and look at a row."""
-        items = [item for item in library.items(limit=50, sort="new") if item.writer != "rules"]
+        items = [item for item in library.items.find(limit=50, sort="new") if item.writer != "rules"]
         if items:
             item = draw.choice(items)
             if draw.random() < 0.7:
-                library.update(item.id, body=f"revision {item.version} of {item.id}")
+                library.items.update(item.id, body=f"revision {item.version} of {item.id}")
             else:
-                library.retire(item.id, "by chance")
-            assert library.get(item.id).title == writers.item_of(item.id).title
-            assert library.history(item.id)[0]["op"] == "added"
-        for row in library.trajectories(limit=2):
-            assert writers.says(row["id"], library.trajectory(row["id"]))
+                library.items.retire(item.id, "by chance")
+            assert library.items.get(item.id).title == writers.item_of(item.id).title
+            assert library.items.history(item.id)[0]["op"] == "added"
+        for row in library.episodes.find(limit=2):
+            assert writers.says(row["id"], library.episodes.get(row["id"]))
 
     def recall(self, library, draw, ref):
         self.counted["hits"] += writers.check_hits(library, draw.choice(PLACES), draw.choice(THINGS))
@@ -92,8 +92,8 @@ class Crew:
 
     def evolve(self, library, draw, ref):
         for one in library.evolve().admissions:
-            assert one.item_id is None or library.get(one.item_id).writer == "rules"
-        library.index()
+            assert one.item_id is None or library.items.get(one.item_id).writer == "rules"
+        library.admin.index()
 
 
 def crew(path, connections, seconds):
@@ -107,11 +107,11 @@ def crew(path, connections, seconds):
     with writers.opened(path) as library:
         for ref in threads.written:
             try:
-                assert writers.says(ref, library.trajectory(ref))
+                assert writers.says(ref, library.episodes.get(ref))
             except UnknownName:
-                assert library.get(ref).title == writers.item_of(ref).title
-        assert library.verify() == []
-        held = len(library.trajectories()) + sum(item.writer != "rules" for item in library.items(status=None))
+                assert library.items.get(ref).title == writers.item_of(ref).title
+        assert library.admin.verify() == []
+        held = len(library.episodes.find()) + sum(item.writer != "rules" for item in library.items.find(status=None))
     assert held == len(threads.written)
     assert set(threads.counted) >= {"record", "add", "change", "recall", "search", "evolve"}
     return {"connections": connections, "written": held, **threads.counted}
@@ -157,12 +157,15 @@ def test_a_text_that_changes_while_it_is_embedded_gets_no_old_vector(path, chang
 
     slow = Slow()
     with ExperienceLibrary.open(path, embedder=slow) as library, writers.opened(path) as other:
-        library.add_many([writers.item_of(f"i{number}") for number in range(3)])
-        act = {"retired": lambda: other.retire("i1", "no"), "reworded": lambda: other.update("i1", body="zebras")}
+        library.items.add_many([writers.item_of(f"i{number}") for number in range(3)])
+        act = {
+            "retired": lambda: other.items.retire("i1", "no"),
+            "reworded": lambda: other.items.update("i1", body="zebras"),
+        }
         slow.meanwhile = act[change]
-        library.index()
+        library.admin.index()
         slow.meanwhile = None
-        assert library.verify() == []
-        assert [ref for (ref,) in library._store.rows("SELECT ref FROM vectors WHERE kind = 'items'")] == [1, 3]
-        (hit, *_) = library.search(other.get("i1").text, how="dense")
+        assert library.admin.verify() == []
+        assert [ref for (ref,) in library._file.store.rows("SELECT ref FROM vectors WHERE kind = 'items'")] == [1, 3]
+        (hit, *_) = library.search(other.items.get("i1").text, how="dense")
         assert (hit.what.id == "i1", hit.similarity > 0.99) == ((change == "reworded"),) * 2

@@ -87,15 +87,15 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_written(library):
         assert isinstance(refused.value, ValueError | TypeError), number
         assert len(str(refused.value)) < 400, number
     library.record(one(id="good"))
-    assert [row["id"] for row in library.trajectories()] == ["good"]
-    assert library.verify() == []
+    assert [row["id"] for row in library.episodes.find()] == ["good"]
+    assert library.admin.verify() == []
 
 
 def test_a_broken_episode_refuses_its_batch_and_is_named(library):
     """Nothing of the batch is there, and the error tells which one it was."""
     with pytest.raises(HardwonError, match=r"episode 2 of the batch: step 0: action is 5 \(int\)"):
         library.record_many([one(id="a"), one(id="b"), taken(action=5), one(id="c")])
-    assert library.trajectories() == []
+    assert library.episodes.find() == []
     for odd in (None, 5, "text", {"a": 1}):
         with pytest.raises(TypeError, match="give a list of Trajectory"):
             library.record_many(odd)
@@ -131,11 +131,11 @@ def test_what_is_asked_is_checked(library):
         lambda: library.recall(SEE, kinds="skill"),
         lambda: library.recall(SEE, kinds=[5]),
         lambda: library.recall(SEE, kinds=["nonsense"]),
-        lambda: library.items(5),
-        lambda: library.items("skill"),
-        lambda: library.items([5]),
-        lambda: library.items(limit="all"),
-        lambda: library.items(offset=2**70),
+        lambda: library.items.find(5),
+        lambda: library.items.find("skill"),
+        lambda: library.items.find([5]),
+        lambda: library.items.find(limit="all"),
+        lambda: library.items.find(offset=2**70),
         lambda: library.recall(SEE, level="day"),
         lambda: library.recall(SEE, budget_tokens="many"),
         lambda: library.recall(SEE, actions=["open"]),
@@ -144,23 +144,23 @@ def test_what_is_asked_is_checked(library):
         lambda: library.recall(SEE, after=5),
         lambda: library.check(None, "open"),
         lambda: library.check(SEE, None),
-        lambda: library.check_plan(SEE, ["open", 5]),
-        lambda: library.keys(SEE, 5),
-        lambda: library.keys("text", "open"),
-        lambda: library.context(SEE, b"open"),
+        lambda: library.check(SEE, ["open", 5]),
+        lambda: library.episodes.keys(SEE, 5),
+        lambda: library.episodes.keys("text", "open"),
+        lambda: library.episodes.context(SEE, b"open"),
         lambda: library.offered(None),
         lambda: library.search(None),
         lambda: library.search("x", how="magic"),
-        lambda: library.get(5),
-        lambda: library.get("half \ud800"),
-        lambda: library.trajectory(None),
+        lambda: library.items.get(5),
+        lambda: library.items.get("half \ud800"),
+        lambda: library.episodes.get(None),
         lambda: library.add(None),
         lambda: library.add({"kind": "insight"}),
-        lambda: library.add_many("item"),
-        lambda: library.bank(5),
-        lambda: library.items(text=5),
-        lambda: library.items(limit="5"),
-        lambda: library.items(limit=-1),
+        lambda: library.items.add_many("item"),
+        lambda: library.admin.bank(5),
+        lambda: library.items.find(text=5),
+        lambda: library.items.find(limit="5"),
+        lambda: library.items.find(limit=-1),
     ]
     for number, ask in enumerate(asked):
         with pytest.raises(HardwonError) as refused:
@@ -189,12 +189,12 @@ def test_an_item_that_cannot_be_kept_is_refused(library, name, bad):
     with pytest.raises(HardwonError) as refused:
         library.add(replace(Item("insight", "drawers jam in winter"), **{name: bad}))
     assert isinstance(refused.value, ValueError | TypeError)
-    assert library.items(status=None) == []
+    assert library.items.find(status=None) == []
     known = library.add(Item("insight", "drawers jam in winter")).item_id
     if name not in ("id", "version"):
         with pytest.raises(HardwonError):
-            library.update(known, **{name: bad})
-    assert library.get(known).version == 1
+            library.items.update(known, **{name: bad})
+    assert library.items.get(known).version == 1
 
 
 def test_a_namespace_is_a_name(path):
@@ -207,7 +207,7 @@ def test_a_namespace_is_a_name(path):
 @pytest.mark.parametrize("call", ["put", "team", "pull", "reader", "after"])
 def test_a_bank_takes_texts(library, call):
     """And whole numbers for entries."""
-    with library.bank("fetch the coin") as bank:
+    with library.admin.bank("fetch the coin") as bank:
         ask = {
             "put": lambda: bank.put("red", "key", 5),
             "team": lambda: bank.put(None, "key", "value"),
@@ -238,8 +238,8 @@ def test_a_line_that_cannot_be_kept_is_named(library, tmp_path, line):
     file = tmp_path / "lines.jsonl"
     file.write_text(f'{{"item": {{"kind": "insight", "title": "fine", "provenance": []}}}}\n{line}\n')
     with pytest.raises(HardwonError, match="line 2"):
-        library.import_jsonl(file)
-    assert library.items() == []
+        library.admin.import_jsonl(file)
+    assert library.items.find() == []
 
 
 # -- what is accepted reads back equal ------------------------------------------------------------
@@ -306,13 +306,13 @@ def test_what_is_accepted_is_filed_and_travels(tmp_path_factory, episode):
     wanted = said(with_returns(episode))
     with ExperienceLibrary.open(":memory:") as library, ExperienceLibrary.open(":memory:") as other:
         assert library.record(episode) == episode.id
-        assert said(library.trajectory(episode.id)) == wanted
+        assert said(library.episodes.get(episode.id)) == wanted
         library.recall(episode.steps[0].pre if episode.steps else "anything", actions={"open": ""})
-        assert library.verify() == []
-        assert library.export_jsonl(file) == 1
-        assert other.import_jsonl(file) == 1
-        assert said(other.trajectory(episode.id)) == wanted
-        assert other.verify() == []
+        assert library.admin.verify() == []
+        assert library.admin.export_jsonl(file) == 1
+        assert other.admin.import_jsonl(file) == 1
+        assert said(other.episodes.get(episode.id)) == wanted
+        assert other.admin.verify() == []
 
 
 def test_an_id_that_an_earlier_version_stored_is_still_moved_and_forgotten(library, episode, tmp_path, monkeypatch):
@@ -321,8 +321,8 @@ def test_an_id_that_an_earlier_version_stored_is_still_moved_and_forgotten(libra
     with monkeypatch.context() as earlier:
         earlier.setattr("hardwon.memory.validation._NOT_IN_NEW_IDS", re.compile("(?!)"))
         library.record(episode("wait", id=odd))
-    library.export_jsonl(tmp_path / "all.jsonl")
+    library.admin.export_jsonl(tmp_path / "all.jsonl")
     with ExperienceLibrary.open(tmp_path / "other.db") as other:
-        other.import_jsonl(tmp_path / "all.jsonl")
-        assert other.trajectory(odd).steps
-    assert library.forget(episode=odd).episodes == (odd,)
+        other.admin.import_jsonl(tmp_path / "all.jsonl")
+        assert other.episodes.get(odd).steps
+    assert library.admin.forget(episode=odd).episodes == (odd,)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory, items
 from hardwon.memory.errors import EmbedderMismatch
 from hardwon.memory.library import reembed
 from hardwon.memory.retrieval import vector_index as index
@@ -50,6 +50,12 @@ class Letters:
 
 
 EMBEDDERS = (Letters("a"), Letters("b"))
+
+
+def restore(library: ExperienceLibrary, item: Item) -> None:
+    """Write an item exactly as given, without admission, as an import does."""
+    with library._file.transaction() as connection:
+        items.restore(connection, library._file.number, item)
 
 
 def small_indices() -> None:
@@ -146,7 +152,7 @@ class Mixed:
     def add(self) -> None:
         refs = [self.fresh() for _ in range(self.draw.randint(1, 5))]
         tell("will", "add", *refs)
-        admitted = self.library.add_many([item_of(ref) for ref in refs])
+        admitted = self.library.items.add_many([item_of(ref) for ref in refs])
         assert {one.status for one in admitted} == {"added"}, admitted
         self.items.update(dict.fromkeys(refs, 0))
         tell("did", "add", *(one.item_id for one in admitted))
@@ -156,7 +162,7 @@ class Mixed:
             ref = self.draw.choice(sorted(self.items))
             revision = self.items[ref] + 1
             tell("will", "update", ref, revision)
-            self.library.update(ref, body=item_of(ref, revision).body)
+            self.library.items.update(ref, body=item_of(ref, revision).body)
             self.items[ref] = revision
             tell("did", "update", ref, revision)
 
@@ -164,7 +170,7 @@ class Mixed:
         if self.items:
             ref = self.draw.choice(sorted(self.items))
             tell("will", "retire", ref)
-            self.library.retire(ref, "by chance")
+            self.library.items.retire(ref, "by chance")
             del self.items[ref]
             tell("did", "retire", ref)
 
@@ -175,11 +181,11 @@ class Mixed:
 
     def index(self) -> None:
         tell("will", "index")
-        self.library.index()
+        self.library.admin.index()
         tell("did", "index")
 
     def reembed(self) -> None:
-        other = next(one for one in EMBEDDERS if one.name != self.library.embedder.name)
+        other = next(one for one in EMBEDDERS if one.name != self.library.admin.embedder.name)
         self.library.close()
         tell("will", "reembed", other.name)
         reembed(self.path, other)
@@ -212,11 +218,11 @@ def read(path: str, who: str, stop: str) -> None:
     with opened(path) as library:
         while not stopped:
             stopped = Path(stop).exists()
-            count = library.episodes
+            count = library.episodes.count()
             assert count >= seen, f"{seen} episodes, then {count}"
             seen, looks = count, looks + bool(count)
-            for row in library.trajectories(limit=3):
-                assert says(row["id"], library.trajectory(row["id"])), row
+            for row in library.episodes.find(limit=3):
+                assert says(row["id"], library.episodes.get(row["id"])), row
                 whole += 1
             whole += check_hits(library, draw.choice(_PLACES), draw.choice(_THINGS))
     tell("read", looks, seen, whole)

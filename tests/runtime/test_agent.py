@@ -38,7 +38,7 @@ def test_an_episode_is_run_and_recorded(agent, library):
     result = agent().run("fold", seed=3)
     assert (result.success, result.score, result.trajectory.ending) == (True, 1.0, "success")
     assert [step.action for step in result.trajectory.steps] == ["go east"] * 4
-    kept = library.trajectory(result.trajectory.id)
+    kept = library.episodes.get(result.trajectory.id)
     assert (kept.task, kept.seed, kept.arm, kept.score) == ("go to the golden room", 3, "retrieved", 1.0)
     assert kept.meta == {"environment": "rooms", "policy": "script", "attempt": 0, "episode": 0, "split": "fold"}
 
@@ -76,11 +76,11 @@ def test_by_task_episodes_are_chosen_once(agent, library, monkeypatch):
 def test_without_learning_nothing_is_written(agent, library):
     """No episode, no item, no change of any kind."""
     library.add(Item("insight", "the red room is a room"))
-    changes = library._store.rows("SELECT count(*) FROM changes")
+    changes = library._file.store.rows("SELECT count(*) FROM changes")
     result = agent(learn=False, reads="text").run()
     assert (result.success, result.trajectory.id) == (True, "")
-    assert library._store.rows("SELECT count(*) FROM changes") == changes
-    assert library.episodes == 0
+    assert library._file.store.rows("SELECT count(*) FROM changes") == changes
+    assert library.episodes.count() == 0
 
 
 def test_learning_shows(library, rooms):
@@ -190,7 +190,7 @@ def test_three_policy_failures_end_the_episode(agent, library, no_idea):
     result = agent(no_idea).run()
     assert failures(result) == [Failure.POLICY_ERROR] * 3
     assert (result.success, result.trajectory.ending) == (False, "policy_error")
-    assert library.episodes == 1
+    assert library.episodes.count() == 1
 
 
 def test_another_error_of_the_policy_is_not_hidden(agent):
@@ -206,8 +206,8 @@ def test_a_crash_is_tried_again_on_a_fresh_environment(agent, library, rooms):
     """The second attempt counts; the first one is kept for audit only."""
     result = agent(world=rooms(faults={2: CRASH})).run()
     assert (result.success, result.trajectory.meta["attempt"]) == (True, 1)
-    assert library.episodes == 1
-    excluded = [row for row in library.trajectories() if row["success"] is None]
+    assert library.episodes.count() == 1
+    excluded = [row for row in library.episodes.find() if row["success"] is None]
     assert [(row["ending"], row["n_steps"], row["meta"]["failed"]) for row in excluded] == [
         ("environment_crash", 1, "the power went")
     ]
@@ -218,11 +218,11 @@ def test_a_crash_that_stays_excludes_the_episode(agent, library, rooms):
     ref = library.add(Item("insight", "the red room is a room", score=0.8)).item_id
     result = agent(world=rooms(faults={2: CRASH, 4: CRASH}), reads="text").run()
     assert (result.success, result.trajectory.ending) == (None, "environment_crash")
-    assert library.episodes == 0
-    assert library._caught_up().values.cells == {}
-    assert library._store.rows("SELECT * FROM words") == []
-    assert library.get(ref).score == 0.8
-    assert library.stats()["excluded"] == 2
+    assert library.episodes.count() == 0
+    assert library._file.caught_up().values.cells == {}
+    assert library._file.store.rows("SELECT * FROM words") == []
+    assert library.items.get(ref).score == 0.8
+    assert library.admin.stats()["excluded"] == 2
 
 
 def test_an_attempt_that_broke_is_paid_for(agent, rooms):
@@ -249,7 +249,7 @@ def test_a_hang_is_a_crash_that_takes_long(agent, library, rooms):
     release.set()
     assert (result.success, result.trajectory.ending) == (None, "environment_hang")
     assert time.monotonic() - begun < 30
-    assert library.episodes == 0
+    assert library.episodes.count() == 0
 
 
 def test_a_broken_environment_is_not_used_again(agent, rooms):
@@ -279,8 +279,8 @@ def test_many_episodes_share_one_process(library, rooms, script):
     assert [result.success for result in results] == [True] * 20
     assert {len(result.trajectory.steps) for result in results} == {8}
     assert [result.trajectory.seed for result in results] == list(range(20))
-    assert library.episodes == 20
-    assert library.verify() == []
+    assert library.episodes.count() == 20
+    assert library.admin.verify() == []
 
 
 def test_threads_may_run_one_agent(agent, library):
@@ -293,7 +293,7 @@ def test_threads_may_run_one_agent(agent, library):
     for thread in threads:
         thread.join()
     assert [result.success for result in results] == [True] * 4
-    assert library.episodes == 4
+    assert library.episodes.count() == 4
 
 
 def test_one_thread_id_is_one_episode_at_a_time(agent):
@@ -332,7 +332,7 @@ def test_closing_closes_the_environments_alone(agent, library):
     one = agent()
     one.run()
     one.close()
-    assert library.episodes == 1
+    assert library.episodes.count() == 1
 
 
 @pytest.mark.parametrize(
@@ -397,8 +397,8 @@ def test_an_episode_that_an_error_ends_is_recorded_with_an_unknown_outcome(agent
     broken = agent("go east", "go east", error("password: hunter22"))
     with pytest.raises(error):
         ENDS[end](broken)
-    (row,) = library.trajectories()
-    episode = library.trajectory(row["id"])
+    (row,) = library.episodes.find()
+    episode = library.episodes.get(row["id"])
     is_cancelled = end == "arun" and not issubclass(error, Exception)  # an interrupt cancels the task around it
     assert episode.ending == ("CancelledError" if is_cancelled else error.__name__)
     assert (episode.success, episode.task) == (None, "go to the golden room")
@@ -406,7 +406,7 @@ def test_an_episode_that_an_error_ends_is_recorded_with_an_unknown_outcome(agent
     assert "hunter22" not in repr(episode)
     broken.policy.actions = ("go east",)
     assert broken.run().success
-    assert len(library.trajectories()) == 2
+    assert len(library.episodes.find()) == 2
 
 
 def test_a_stream_that_is_left_is_recorded_with_an_unknown_outcome(agent, library):
@@ -414,7 +414,7 @@ def test_a_stream_that_is_left_is_recorded_with_an_unknown_outcome(agent, librar
         if event.stage == "diagnose":
             break
     gc.collect()
-    (row,) = library.trajectories()
+    (row,) = library.episodes.find()
     assert (row["success"], row["ending"], row["n_steps"]) == (None, "GeneratorExit", 1)
 
 
@@ -422,10 +422,10 @@ def test_an_episode_that_was_stored_is_not_stored_again(agent, library, monkeypa
     monkeypatch.setattr(library, "evolve", Mock(side_effect=RuntimeError("the disk is full")))
     with pytest.raises(RuntimeError):
         agent().run()
-    assert [row["success"] for row in library.trajectories()] == [True]
+    assert [row["success"] for row in library.episodes.find()] == [True]
 
 
 def test_an_episode_that_nobody_records_is_not_stored_at_an_error(agent, library):
     with pytest.raises(RuntimeError):
         agent("go east", RuntimeError("no"), learn=False).run()
-    assert library.trajectories() == []
+    assert library.episodes.find() == []

@@ -50,7 +50,7 @@ def test_a_killed_agent_leaves_its_steps_to_the_next_process(tmp_path, run):
         process.wait(30)
     for _ in range(2):
         with ExperienceLibrary.open(path) as library:
-            cut = [library.trajectory(row["id"]) for row in library.trajectories() if row["success"] is None]
+            cut = [library.episodes.get(row["id"]) for row in library.episodes.find() if row["success"] is None]
     (episode,) = (episode for episode in cut if episode.steps[0].action == "wait")
     assert [step.action for step in episode.steps] == ["wait"] * 2
     assert (episode.ending, episode.task, episode.score) == ("abandoned", "go to the golden room", 0.0)
@@ -101,5 +101,5 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_an_awaited_episode_that_is_cut_is_recorded_with_an_unknown_outcome(library, rooms, end):
     asyncio.run(ENDS[end](Agent(Waiting("wait"), library, rooms())))
-    (row,) = library.trajectories()
+    (row,) = library.episodes.find()
     assert (row["success"], row["ending"], row["n_steps"]) == (None, "CancelledError", 2)

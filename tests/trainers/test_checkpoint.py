@@ -15,6 +15,7 @@ from tests.memory.fleet.conftest import server, url
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.upkeep.digest import compute_digest
 from hardwon.trainers.checkpoint import (
     MANIFEST,
     Checkpoints,
@@ -143,14 +144,14 @@ def test_a_library_in_use_is_copied_and_put_back(library, path, tmp_path):
     copy_library(path, tmp_path / "copy.db")
     assert (tmp_path / "copy.db").stat().st_mode & 0o077 == 0  # as private as the library itself
     library.add(Item(kind="strategy", title="leave", body="leave through the door"))
-    assert [item.title for item in library.items()] != ["look"]
+    assert [item.title for item in library.items.find()] != ["look"]
     library.close()
     put_library(tmp_path / "copy.db", path)
     assert path.stat().st_mode & 0o077 == 0
     assert sorted(os.listdir(tmp_path)) == ["copy.db", "experience.db"]  # noqa: PTH208
     with ExperienceLibrary.open(path) as again:
-        assert [item.title for item in again.items()] == ["look"]
-        assert again.verify() == []
+        assert [item.title for item in again.items.find()] == ["look"]
+        assert again.admin.verify() == []
 
 
 def test_chance_goes_on_where_it_was(tmp_path):
@@ -176,14 +177,14 @@ def test_a_run_starts_from_a_copy_of_a_shared_library(url, tmp_path, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with ExperienceLibrary.open(url) as shared:
         shared.record(episode("open drawer"))
-        digest = shared.digest()
+        digest = shared.admin.query(compute_digest)
     copy_start(url, tmp_path / "copy.db")
     with ExperienceLibrary.open(tmp_path / "copy.db") as copy:
-        assert copy.digest() == digest
+        assert copy.admin.query(compute_digest) == digest
         copy.record(episode("close drawer"))
-        assert copy.episodes == 2
+        assert copy.episodes.count() == 2
     with ExperienceLibrary.open(url) as shared:
-        assert shared.episodes == 1
+        assert shared.episodes.count() == 1
 
 
 def test_a_file_is_copied_as_before(tmp_path, episode):
@@ -191,7 +192,7 @@ def test_a_file_is_copied_as_before(tmp_path, episode):
         library.record(episode("open drawer"))
         copy_start(str(tmp_path / "library.db"), tmp_path / "copy.db")
         with ExperienceLibrary.open(tmp_path / "copy.db") as copy:
-            assert copy.episodes == 1
+            assert copy.episodes.count() == 1
 
 
 def test_a_checkpoint_recalls_from_the_library_that_is_named(corridor, tmp_path):
@@ -208,7 +209,7 @@ def test_a_checkpoint_recalls_from_the_library_that_is_named(corridor, tmp_path)
     before = other.read_bytes()
     session = Session.restore(checkpoint, tmp_path / "work", recalled=other)
     assert session.start is not None
-    assert [part.episodes for part in (session.library, session.start)] == [1, 1]
+    assert [part.episodes.count() for part in (session.library, session.start)] == [1, 1]
     session.close()
     report = asyncio.run(evaluate_checkpoint(checkpoint, library=other))
     assert set(report) >= {"control", "retrieved"}

@@ -158,8 +158,8 @@ def test_lessons_are_tried_in_other_instances_before_they_are_stored(corridor, t
     assert not {*tried} & {name for names in learned.values() for name in names}
     helped = {trial.item.title for trial in trials if trial.test.verdict == "helps"}
     with ExperienceLibrary.open(Path(report.out) / "library.db", read_only=True) as library:
-        items = library.items(limit=None)
-        assert not {*tried} & {each["id"] for each in library.trajectories(limit=None)}
+        items = library.items.find(limit=None)
+        assert not {*tried} & {each["id"] for each in library.episodes.find(limit=None)}
     stored = [item for item in items if item.writer.startswith("extractor/")]
     assert not any("on trial" in item.body or "/" in item.id for item in items)
     assert len(stored) == total["added"]

@@ -297,4 +297,4 @@ def test_things_are_renamed_in_a_share_of_the_copies_with_memory(corridor, base,
 def count_explored(out):
     """Return the number of recorded episodes of the instances that were explored for the library."""
     with ExperienceLibrary.open(out / "library.db", read_only=True) as library:
-        return sum(400 <= row["seed"] <= 405 for row in library.trajectories(limit=None))
+        return sum(400 <= row["seed"] <= 405 for row in library.episodes.find(limit=None))

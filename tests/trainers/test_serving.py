@@ -101,14 +101,14 @@ def test_an_export_has_every_role_and_an_agent_runs_with_them(exported):
     assert roles.names == ("policy", "guide", "extractor", "admission")
     with ExperienceLibrary.open(":memory:") as library:
         remember(library)
-        before = library.episodes
+        before = library.episodes.count()
         agent = Agent(
             roles.policy, library, Corridor(), guidance=roles.guidance, extractor=roles.extractor, max_steps=4
         )
         result = agent.run("", 7)
         asyncio.run(agent.arun("", 8))
         agent.close()
-        assert library.episodes == before + 2
+        assert library.episodes.count() == before + 2
     assert all(step.action for step in result.trajectory.steps)
 
 
@@ -175,7 +175,7 @@ def test_the_extractor_reads_the_episode_that_it_read_in_training(exported, requ
     folder, session, _ = exported
     with ExperienceLibrary.open(":memory:") as library:
         remember(library, seeds=(3,))
-        episode = library.trajectory(library.trajectories()[0]["id"])
+        episode = library.episodes.get(library.episodes.find()[0]["id"])
     (written,) = asyncio.run(session.roles["extractor"]._writer.write(episode, greedy=True))
     trained = requests.pop("extractor")
     extractor = load_roles(folder).extractor

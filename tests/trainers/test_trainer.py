@@ -396,10 +396,10 @@ def test_rollouts_become_experience_and_the_start_stays_frozen(corridor, tmp_pat
     assert given.read_bytes() == before
     out = Path(report.out)
     with ExperienceLibrary.open(out / "library.db", read_only=True) as library:
-        assert library.episodes == 2 * 3 * 4
+        assert library.episodes.count() == 2 * 3 * 4
     with ExperienceLibrary.open(find(out) / "library-start.db", read_only=True) as library:
-        assert library.episodes == 0
-        assert [item.title for item in library.items()] == ["go east"]
+        assert library.episodes.count() == 0
+        assert [item.title for item in library.items.find()] == ["go east"]
 
 
 # -- parts --------------------------------------------------------------------------------------------

@@ -134,11 +134,11 @@ class _Player:
 
     def __init__(self, arm: str, agent: "Agent", library: "ExperienceLibrary", learned: Sequence[str]) -> None:
         self._arm, self._agent, self._library = arm, agent, library
-        figures = library.stats()
+        figures = library.admin.stats()
         self.loaded = figures["steps"] + sum(figures["items"].values())
         self._games = {
             row["id"]: name_game(learned[int(row["seed"])]) if row["meta"].get("environment") == "alfworld/all" else ""
-            for row in library.trajectories()
+            for row in library.episodes.find()
         }
 
     def play(self, number: int, game: str, seed: int) -> Row:
@@ -163,10 +163,10 @@ class _Player:
             steps |= set(step.why.similar or ())
             for ref in {*(step.why.recalled or ()), *(step.why.skills or ()), *(step.why.blocked or ())}:
                 shown[f"item:{ref}"] = ""
-                steps |= set(self._library.get(ref).provenance)
+                steps |= set(self._library.items.get(ref).provenance)
             if source := str(step.why.extra.get("demonstration", "")):
                 shown[source] = source.removeprefix("episode:")
-        for number, found in zip(sorted(steps), self._library.steps(sorted(steps)), strict=True):
+        for number, found in zip(sorted(steps), self._library.episodes.steps(sorted(steps)), strict=True):
             shown[f"step:{number}"] = found.why.trajectory or ""
         return shown
 
@@ -180,7 +180,7 @@ def _open_arm(arm: str, setup: Setup, folds: Mapping[str, Sequence[str]], seed: 
 
     _prepare_library(arm, setup, folds, seed, folder)
     with ExperienceLibrary.open(_find_library(arm, seed, folder)) as library:
-        figures = library.stats()
+        figures = library.admin.stats()
         if arm != "none" and not figures["steps"]:
             raise ConfigError(f"The arm {arm!r} loaded 0 items. Remove {folder} and start again.")
         planner: Literal["demonstrations"] | None = None if arm == "steps" else "demonstrations"

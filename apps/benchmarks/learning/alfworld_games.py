@@ -139,7 +139,7 @@ def learn_walkthroughs(library: ExperienceLibrary, folds: Mapping[str, Sequence[
     policy = Walkthrough()
     agent = Agent(policy, library, AlfWorld(folds=folds), guardrails=False, max_steps=max_steps)
     try:
-        for number in range(library.stats()["episodes"], len(folds["learn"])):
+        for number in range(library.admin.stats()["episodes"], len(folds["learn"])):
             policy.read(folds["learn"][number])
             agent.run("learn", number)
     finally:
@@ -150,7 +150,7 @@ def learn_alone(library: ExperienceLibrary, folds: Mapping[str, Sequence[str]], 
     """Let the agent play all games to learn from once, without any solution."""
     agent = Agent("episodic", library, AlfWorld(folds=folds), planner="demonstrations", max_steps=max_steps, seed=seed)
     try:
-        for number in range(library.stats()["episodes"], len(folds["learn"])):
+        for number in range(library.admin.stats()["episodes"], len(folds["learn"])):
             agent.run("learn", number)
     finally:
         agent.close()
@@ -161,7 +161,7 @@ def shuffle_library(source: ExperienceLibrary, target: ExperienceLibrary, seed: 
 
     Words, actions and places stay the same; only which solution belongs to which task is lost.
     """
-    episodes = [source.trajectory(row["id"]) for row in reversed(source.trajectories())]
+    episodes = [source.episodes.get(row["id"]) for row in reversed(source.episodes.find())]
     # Each takes the task of the next one of a random circle, so none keeps its own.
     order = random.Random(f"shuffle:{seed}").sample(range(len(episodes)), len(episodes))
     tasks = {at: episodes[order[n - 1]].task for n, at in enumerate(order)}
@@ -180,7 +180,7 @@ def learn_other_game(library: ExperienceLibrary, episodes: int, seed: int) -> No
 
     agent = Agent("episodic", library, TextWorldExpress("twc"), seed=seed)
     try:
-        for number in range(library.stats()["episodes"], episodes):
+        for number in range(library.admin.stats()["episodes"], episodes):
             agent.run("train", number)
     finally:
         agent.close()

@@ -206,7 +206,7 @@ def _compute_entropy(done: Counter[str]) -> float:
 
 def _put(library: ExperienceLibrary, trajectory: Trajectory, door: str) -> None:
     writer, trust = DOORS[door]
-    library.receive([trajectory], writer=writer, trust=trust)
+    library.episodes.receive([trajectory], writer=writer, trust=trust)
 
 
 class _Scratch:

@@ -137,7 +137,7 @@ def measure_dojo(library: ExperienceLibrary, door: str, poisoned: int) -> dict[s
     random.Random(poisoned).shuffle(jobs)
     for solution, by, trust in jobs:
         episode = build_episode(library, solution, trust)
-        library.receive([episode], writer=by, trust="untrusted" if trust == "untrusted" else "trusted")
+        library.episodes.receive([episode], writer=by, trust="untrusted" if trust == "untrusted" else "trusted")
     library.evolve()
     marks, evil_tools = _find_marks(benign, attacks), {call.name for attack in attacks for call in attack.evil}
     words = first = 0

@@ -139,7 +139,7 @@ def learn(
     try:
         for errand in _draw_order(episodes, seed):
             agent.run("learn", errand)
-        library.index()
+        library.admin.index()
     finally:
         agent.close()
 

@@ -156,9 +156,9 @@ def _learn(out: Path, wanted: Transfer, source: str, seed: int) -> list[Row]:
     with ExperienceLibrary.open(_library_path(out, source, seed)) as library:
         agent = Agent(EpisodicPolicy(), library, environment, arm="step", max_steps=case.max_steps, seed=seed)
         try:
-            for number in range(library.episodes, wanted.episodes):
+            for number in range(library.episodes.count(), wanted.episodes):
                 agent.run("train", order[number % len(order)])
-            library.index()
+            library.admin.index()
         finally:
             agent.close()
     return []
@@ -174,9 +174,9 @@ def _keep_successes(out: Path, source: str, seed: int) -> None:
         ExperienceLibrary.open(_library_path(out, source, seed)) as successes,
     ):
         # `trajectories` lists the newest first; evolution depends on the order of recording.
-        for row in reversed(full.trajectories()):
+        for row in reversed(full.episodes.find()):
             if row["success"]:
-                successes.record(full.trajectory(row["id"]))
+                successes.record(full.episodes.get(row["id"]))
                 successes.evolve()
 
 

@@ -79,7 +79,7 @@ def _record_notes(
         for place, session in enumerate(sessions.values())
     ]
     library.record_many(episodes)
-    library.index()
+    library.admin.index()
     return {
         (f"s{place}", t): number for place, session in enumerate(sessions.values()) for t, number in enumerate(session)
     }

@@ -30,6 +30,7 @@ from benchmarks.harness.intervals import bootstrap_groups
 from benchmarks.harness.tables import Row
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.library import forget_findings
 from hardwon.memory.retrieval import candidates, ranking, text_index
 from hardwon.memory.retrieval.candidates import Candidates
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
@@ -246,7 +247,7 @@ class Ours:
         self._observations = {(step.episode, step.t): step.observation for step in split.recorded}
         for name, steps in episodes.items():
             self._library.record(_build_trajectory(name, steps))
-        self._library.index()
+        self._library.admin.index()
 
     def __enter__(self) -> Self:
         return self
@@ -279,9 +280,9 @@ class Ours:
         for what, off in _OFF.items():
             with mock.patch.multiple(off[0], **off[1]):
                 # Cached results were computed with the ingredient.
-                self._library.forget_findings()
+                forget_findings(self._library)
                 yield from self.measure(f"{method}, without {what}", questions)
-        self._library.forget_findings()
+        forget_findings(self._library)
 
     def recall_by_step(self, query: int, *, task: bool = True, after: bool = True) -> list[str]:
         """Return the actions of the steps that are recalled for a query's observation."""

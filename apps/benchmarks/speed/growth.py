@@ -98,7 +98,7 @@ def _grow(folder: Path, game: str, size: int, tell: Callable[[str], None]) -> Pa
     if not copy.exists():
         tell(f"{game}: learning up to {size} episodes ...")
         with ExperienceLibrary.open(folder / "library.db") as library:
-            _play(library, game, "train", range(library.episodes, size), learn=True)
+            _play(library, game, "train", range(library.episodes.count(), size), learn=True)
         unfinished = copy.with_suffix(".new")
         unfinished.unlink(missing_ok=True)
         _copy(folder / "library.db", unfinished)
@@ -121,9 +121,9 @@ def _measure_benefit(path: Path, game: str) -> dict[str, Any]:
         unguarded = _play(library, game, "test", range(TESTED), learn=False, guardrails=False)
         return {
             "game": game,
-            "episodes": library.episodes,
-            "guardrails": len(library.items(["guardrail"])),
-            "retired": len(library.items(["guardrail"], status="retired")),
+            "episodes": library.episodes.count(),
+            "guardrails": len(library.items.find(["guardrail"])),
+            "retired": len(library.items.find(["guardrail"], status="retired")),
             "score": guarded.score,
             "success": guarded.success,
             "score_without": unguarded.score,
@@ -137,7 +137,7 @@ def _measure_cost(path: Path, game: str, seed: int) -> dict[str, float]:
     shutil.copy(path, copy)
     try:
         with ExperienceLibrary.open(copy) as library:
-            library.index()
+            library.admin.index()
             # Untimed: the first episode and the first evolution after opening fill caches.
             _play(library, game, "test", range(1), learn=False)
             frozen = _play(library, game, "test", range(1, 1 + FROZEN), learn=False)

@@ -83,7 +83,7 @@ def measure(
         library, rooms, _ = build(Path(folder) / "library.db", steps, tell=tell)
         with library:
             states = [
-                step.pre for row in library.trajectories(limit=60) for step in library.trajectory(row["id"]).steps
+                step.pre for row in library.episodes.find(limit=60) for step in library.episodes.get(row["id"]).steps
             ]
         loads = {"known": states[:BODIES], "new": [rooms.draw_new_state() for _ in range(BODIES)]}
         with start_server(Path(folder) / "library.db") as (_, port):
@@ -323,9 +323,9 @@ def _measure_mixed(path: Path, clients: int, minutes: float, tell: Callable[[str
     """Run the mixed load on a server, and then the same requests on a copy of the library without HTTP."""
     copy = path.with_name("copy.db")
     with ExperienceLibrary.open(path) as library:
-        items = [item.id for item in library.items(limit=100)]
+        items = [item.id for item in library.items.find(limit=100)]
         # A copied file would miss the pages that are still in the write-ahead log.
-        library._store.connection.execute("VACUUM INTO ?", (str(copy),))
+        library._file.store.connection.execute("VACUUM INTO ?", (str(copy),))
     each = max(1, int(minutes * 60 * RATE / clients))
     tell(f"a mixed load of {each * clients} requests by {clients} clients in {minutes:g} minutes ...")
     context = multiprocessing.get_context("spawn")
@@ -383,7 +383,7 @@ def _replay(path: str, items: list[str], clients: int, each: int) -> float | Non
                 elif where == "/v1/check":
                     library.check(State(**body["state"]), body["action"])
                 elif method == "PATCH":
-                    library.update(where.rpartition("/")[2], **body)
+                    library.items.update(where.rpartition("/")[2], **body)
                 elif where == "/v1/episodes":
                     library.record_many(episodes.validate_python(body["episodes"]))
                 else:

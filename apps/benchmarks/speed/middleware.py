@@ -175,9 +175,9 @@ def _build_library(path: Path, steps: int) -> tuple[ExperienceLibrary, Rooms]:
     episodes = _generate_episodes(library, rooms, steps)
     while group := list(islice(episodes, TOGETHER)):
         library.record_many(group)
-    library.add_many(rooms.generate_items(ITEMS))
+    library.items.add_many(rooms.generate_items(ITEMS))
     library.evolve()
-    library.index()
+    library.admin.index()
     return library, rooms
 
 

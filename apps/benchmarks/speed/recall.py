@@ -96,7 +96,7 @@ def _open_library(path: Path, n: int, tell: Callable[[str], None]) -> tuple[Expe
         tell(f"opening {path} ...")
         rooms, embedder = Rooms(), CachedEmbedder(open_embedder())
         library = ExperienceLibrary.open(path, embedder=embedder)
-        library.index()
+        library.admin.index()
         return library, rooms, embedder
     tell(f"building a library of {n} steps ...")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class Parts:
         self._word_counts = Counter(dict(self._connection.execute("SELECT word, episodes FROM words")))
         self._texts = {kind: TextIndex(self._fetch, kind, 1) for kind in ("states", "items")}
         self.signatures = {row[0] for row in self._connection.execute(_SIGNATURES)}
-        self._indices = {kind: self._build_index(kind, library.embedder.dim) for kind in ("states", "items")}
+        self._indices = {kind: self._build_index(kind, library.admin.embedder.dim) for kind in ("states", "items")}
 
     def _build_index(self, kind: str, dim: int) -> Any:
         import faiss
@@ -169,7 +169,7 @@ def _measure_path(
         # The first recall of a situation binds items to it. Warm up, so that this is not timed.
         for state in states:
             library.recall(state, k=K)
-    scans = library.stats()["scans"]
+    scans = library.admin.stats()["scans"]
     ours: list[float] = []
     plain: list[float] = []
     # A situation is new only once, so the hybrid path cannot repeat its queries.
@@ -185,7 +185,7 @@ def _measure_path(
             # Let the parts read the rows that the previous query returned: equally many, and just as cold in the cache.
             ids = _step_ids(hits) or ids
     # The promise of the cluster path is a direct lookup, so a scan makes the measurement invalid.
-    assert path != "cluster" or library.stats()["scans"] == scans, "recall of a known situation searched an index"
+    assert path != "cluster" or library.admin.stats()["scans"] == scans, "recall of a known situation searched an index"
     agreement = None if path == "cluster" else _measure_agreement(library, parts, states, embedder)
     return _compare(ours, plain, agreement, round(statistics.median(embedding), 4))
 

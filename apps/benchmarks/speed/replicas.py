@@ -109,16 +109,16 @@ def measure_filling(url: str, folder: Path, steps: int) -> Filled:
     """Write steps into the log, and fill new replicas from it and from a snapshot."""
     with psycopg.connect(url, autocommit=True) as server, connect(url, folder / "writer") as writer:
         (before,) = server.execute(_SIZE).fetchone() or (0,)
-        episodes = list(Rooms(1).generate_episodes(steps, writer.keys))
+        episodes = list(Rooms(1).generate_episodes(steps, writer.episodes.keys))
         for at in range(0, len(episodes), 20):
             writer.record_many(episodes[at : at + 20])
-        writer.sync()
+        writer.admin.sync()
         (after,) = server.execute(_SIZE).fetchone() or (0,)
         cpu_s, began = time.process_time(), time.perf_counter()
         with connect(url, folder / "from-log") as reader:
             log_s, cpu_s = time.perf_counter() - began, time.process_time() - cpu_s
-            ((replica_bytes,),) = reader._store.rows(_FILE)
-        writer.store_snapshot()
+            ((replica_bytes,),) = reader._file.store.rows(_FILE)
+        writer.admin.store_snapshot()
         (packed,) = server.execute("SELECT sum(length(content)) FROM hardwon.chunks").fetchone() or (0,)
         began = time.perf_counter()
         with connect(url, folder / "from-snapshot"):
@@ -131,7 +131,7 @@ def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
     loads, rooms = Loads({count: [] for count in counts}), Rooms(2)
     offer = partial(_offer, counts)
     with connect(url, folder / "reader") as reader, start_processes(offer, url, max(counts)) as pipes:
-        reader._store.copy_to(folder / "copy.db")
+        reader._file.store.copy_to(folder / "copy.db")
         with closing(ExperienceLibrary.open(folder / "copy.db", read_only=True)) as copy:
             for _ in range(LOADS):
                 # Other states each time: the result of a state that was asked before is kept.
@@ -144,7 +144,7 @@ def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
                     for pipe in pipes:
                         pipe.send(LOAD_S)
                     times_ms.append(_time_recall(library, rooms))
-                    _settle(reader, [commit for pipe in pipes for commit in pipe.recv()], lambda: reader.position)
+                    _settle(reader, [commit for pipe in pipes for commit in pipe.recv()], lambda: reader.admin.position)
     return loads
 
 
@@ -152,7 +152,7 @@ def measure_loads(url: str, folder: Path, counts: tuple[int, ...]) -> Loads:
 def _noting_looks(library: FleetLibrary) -> Iterator[list[Look]]:
     """Yield a list that receives each look of the follower that finds entries."""
     looks: list[Look] = []
-    follower, position = library._follower, library.position
+    follower, position = library._file.follower, library.admin.position
     inner = follower.catch_up
 
     def catch_up() -> int:
@@ -187,7 +187,7 @@ def _settle(library: FleetLibrary, commits: Sequence[Commit], reach: Callable[[]
         if time.monotonic() > until:
             raise TimeoutError(f"the replica did not hold everything {SETTLE_S:.0f} s after the writers ended")
         time.sleep(SAMPLE_S)
-        places = dict(library._log.read(_PLACES, {"ids": [commit.ref for commit in commits]}))
+        places = dict(library._file.log.read(_PLACES, {"ids": [commit.ref for commit in commits]}))
     return places
 
 

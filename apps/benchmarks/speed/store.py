@@ -76,17 +76,17 @@ def _measure_writing(folder: Path, steps: int, tell: Callable[[str], None]) -> l
     batched = [_write_batches(folder / f"{batch}.db", rooms, steps, batch, tell) for batch in BATCHES]
     with ExperienceLibrary.open(folder / f"{BATCHES[0]}.db") as library:
         tell(f"writing {SINGLES} episodes of one step, each beside the plain rows ...")
-        ref = library.trajectories(limit=1)[0]["id"]
-        plain = _PlainStore(folder / "plain.db", library.embedder.embed(["a"]).shape[1])
+        ref = library.episodes.find(limit=1)[0]["id"]
+        plain = _PlainStore(folder / "plain.db", library.admin.embedder.embed(["a"]).shape[1])
         ours, parts = [], []
-        for episode in rooms.generate_episodes(SINGLES, library.keys):
+        for episode in rooms.generate_episodes(SINGLES, library.episodes.keys):
             for step in episode.steps:
                 single = Trajectory(episode.task, (step,), True, 1.0)
                 ours.append(time_ms(library.record, single)[0])
                 parts.append(time_ms(plain.add, single.steps[0])[0])
         plain.close()
         # The first read empties the write buffer.
-        filing_s = time_ms(library.segments, ref)[0] / 1000 / len(ours)
+        filing_s = time_ms(library.episodes.segments, ref)[0] / 1000 / len(ours)
     single_s, plain_s = statistics.median(ours) / 1000, statistics.median(parts) / 1000
     return [
         build_row("single adds", SINGLES, 1 / single_s, "1/s", ""),
@@ -106,13 +106,13 @@ def _write_batches(
 ) -> tuple[float, float]:
     """Write a new library, and return steps per second without and with emptying the write buffer."""
     with ExperienceLibrary.open(path) as library:
-        episodes = iter(list(rooms.generate_episodes(steps, library.keys)))
+        episodes = iter(list(rooms.generate_episodes(steps, library.episodes.keys)))
         tell(f"writing {steps} steps, {batch} episodes at a time ...")
         start = time.perf_counter()
         while group := list(islice(episodes, batch)):
             library.record_many(group)
         acknowledged = time.perf_counter() - start
-        assert library.episodes  # a read: it empties the write buffer
+        assert library.episodes.count()  # a read: it empties the write buffer
         return steps / acknowledged, steps / (time.perf_counter() - start)
 
 
@@ -166,8 +166,8 @@ def _measure_memory_and_disk(folder: Path, steps: int, tell: Callable[[str], Non
     tell("measuring memory in a new process ...")
     memory = call_in_new_process(recall_without_embedding, path, rooms.draw_state().observation)
     with ExperienceLibrary.open(path) as library:
-        library.add_many(rooms.generate_items())
-        library.index()
+        library.items.add_many(rooms.generate_items())
+        library.admin.index()
     return [
         build_row("memory, nothing embedded", steps, memory["mb"], "MB", "<= 130"),
         build_row("disk, nothing embedded", steps, unembedded_mb, "MB", "<= 40"),
@@ -178,7 +178,7 @@ def _measure_memory_and_disk(folder: Path, steps: int, tell: Callable[[str], Non
 def recall_without_embedding(path: str, text: str) -> Row:
     """Recall by situation and by words, and return the peak memory of this process in MB."""
     with ExperienceLibrary.open(path) as library:
-        for step in library.trajectory(library.trajectories(limit=1)[0]["id"]).steps:
+        for step in library.episodes.get(library.episodes.find(limit=1)[0]["id"]).steps:
             # With k=1 the situation's own steps suffice; a larger k could search for more, and load faiss.
             assert library.recall(step.pre, k=1).path == "cluster"
         assert library.search(text, 5, how="text")
@@ -282,7 +282,7 @@ def _measure_tenants(folder: Path, steps: int, tell: Callable[[str], None]) -> l
 def _fill_namespace(path: Path, namespace: str, count: int) -> None:
     """Add items that name their namespace."""
     with ExperienceLibrary.open(path, namespace=namespace) as library:
-        library.add_many(
+        library.items.add_many(
             Item("insight", f"the wardrobe of {namespace} holds {n}", writer=namespace) for n in range(count)
         )
 

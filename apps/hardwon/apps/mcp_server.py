@@ -92,7 +92,7 @@ def build(
     server, mode, refusals, trusted = _McpServer(library), mode_of(guardrails), _Refusals(), trust == "trusted"
     for tool in (_recalling(library, trusted, guidance, recall_k), *_reading(library, mode, trusted, refusals)):
         server.add_tool(tool, annotations=READS)
-    if not library.read_only:
+    if not library.admin.read_only:
         for tool in _writing(library, trust, refusals, extractor):
             server.add_tool(tool, annotations=WRITES)
     return server
@@ -235,7 +235,7 @@ def _explaining(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]
         if trusted:
             return explain_advice(library, about, episode_id)
         # The evidence quotes what others recorded, so other people's clients get none of it.
-        answer = explain_advice(library, library.get(about).id, _find_own(library, episode_id))
+        answer = explain_advice(library, library.items.get(about).id, _find_own(library, episode_id))
         stages = [{"name": stage["name"], "passed": stage["passed"]} for stage in answer["stages"]]
         return {"item": answer["item"], "episode": answer["episode"], "stages": stages}
 
@@ -244,7 +244,7 @@ def _explaining(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]
 
 def _find_own(library: ExperienceLibrary, episode_id: str) -> str:
     """Return the id of an episode that MCP clients recorded, or of the newest of them."""
-    rows = (row["id"] for row in library.trajectories() if row["writer"] == "mcp" and row["id"].startswith(episode_id))
+    rows = (row["id"] for row in library.episodes.find() if row["writer"] == "mcp" and row["id"].startswith(episode_id))
     ref = next(rows, None)
     if ref is None:
         raise UnknownName(f"you recorded no episode {episode_id[:80]!r}. Give an id that `record` returned.")
@@ -256,7 +256,7 @@ def _counting(library: ExperienceLibrary) -> Callable[..., Any]:
     def stats() -> dict[str, Any]:
         """Count the experience: episodes, steps, lessons by kind, and failures by cause."""
         # Clients learn neither the server's folders nor the names of other namespaces.
-        figures = library.stats()
+        figures = library.admin.stats()
         return {name: value for name, value in figures.items() if name not in ("path", "namespaces")}
 
     return stats
@@ -285,7 +285,7 @@ def _writing(
         trajectory = episode.trajectory(
             success, score, arm="mcp", ending="success" if success else "done", meta=_CLIENT
         )
-        (ref,) = library.receive([trajectory], writer="mcp", trust=to_trust(trust))
+        (ref,) = library.episodes.receive([trajectory], writer="mcp", trust=to_trust(trust))
         nonlocal last
         last = ref
         refusals.end(task)
@@ -294,7 +294,7 @@ def _writing(
             change.item_id for change in admissions if change.item_id and change.status != "rejected"
         )
         state = _state(task, "")
-        learnt = [_brief(library.get(item_id), state)["says"] for item_id in changed]
+        learnt = [_brief(library.items.get(item_id), state)["says"] for item_id in changed]
         return Recorded(episode_id=ref, steps=len(steps), learnt=learnt)
 
     @_worded
@@ -342,7 +342,7 @@ def _grading(library: ExperienceLibrary, trusted: bool, extractor: Extractor | N
 
         What was learned from the episode is computed again.
         """
-        recorded = library.trajectory(episode_id)
+        recorded = library.episodes.get(episode_id)
         if not trusted and recorded.writer != "mcp":
             raise UnknownName(f"you recorded no episode {episode_id[:80]!r}. Give an id that `record` returned.")
         given = library.grade(
@@ -451,18 +451,19 @@ class _McpServer(MCPServer):
         @self.resource("hardwon://items", mime_type="application/json")
         def items() -> list[dict[str, Any]]:
             """Return all active items, best first: id, kind, score, and text."""
-            return [_brief(item) for item in library.items()]
+            return [_brief(item) for item in library.items.find()]
 
         @self.resource("hardwon://items/{item_id}", mime_type="application/json")
         def item(item_id: str) -> dict[str, Any]:
             """Return one item: its text, status, trust, evidence, and history."""
             try:
-                stored = library.get(item_id)
+                stored = library.items.get(item_id)
                 details = {
                     name: getattr(stored, name) for name in ("status", "trust", "source", "confidence", "version")
                 }
                 changes = [
-                    {name: change[name] for name in ("seq", "at")} | _op(change) for change in library.history(item_id)
+                    {name: change[name] for name in ("seq", "at")} | _op(change)
+                    for change in library.items.history(item_id)
                 ]
                 return {**_brief(stored), **details, "steps": list(stored.provenance), "history": changes}
             except UnknownName as error:
@@ -495,6 +496,6 @@ class _McpServer(MCPServer):
                 title=f"{item.kind} {item.id}",
                 mime_type="application/json",
             )
-            for item in self._library.items(limit=LISTED)
+            for item in self._library.items.find(limit=LISTED)
         ]
         return [*await super().list_resources(), *listed]

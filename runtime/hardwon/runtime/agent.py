@@ -395,7 +395,7 @@ class Agent:
         ref = uuid.uuid4().hex  # a thread that is used again has another episode
         return {
             "thread": thread, "id": ref, "task": task, "seed": seed, "attempt": attempt,
-            "episode": self.library.episodes,
+            "episode": self.library.episodes.count(),
         }  # fmt: skip
 
     @contextmanager

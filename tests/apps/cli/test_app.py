@@ -110,6 +110,6 @@ def test_an_interruption_says_where_the_library_is(hardwon, learnt, monkeypatch)
     def interrupted(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hardwon.memory.ExperienceLibrary.stats", interrupted)
+    monkeypatch.setattr("hardwon.memory.parts.admin.LibraryAdmin.stats", interrupted)
     result = hardwon("memory", "stats", learnt, expect=130)
     assert result.stderr == f"interrupted. The library is at {learnt}; finished writes are kept.\n"

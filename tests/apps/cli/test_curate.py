@@ -18,7 +18,7 @@ from hardwon.memory import ExperienceLibrary, Item
 @pytest.fixture
 def item(own):
     with ExperienceLibrary.open(own, read_only=True) as library:
-        return library.items(["guardrail"])[0]
+        return library.items.find(["guardrail"])[0]
 
 
 def test_edit_changes_the_fields_given(hardwon_json, own, item):
@@ -52,7 +52,7 @@ def test_edit_takes_lists(hardwon_json, own):
 def test_edit_refuses_a_value_that_cannot_be_and_changes_nothing(hardwon, own, item, option, value):
     hardwon("memory", "edit", own, item.id, "--body", "new", option, value, expect=2)
     with ExperienceLibrary.open(own, read_only=True) as library:
-        assert library.get(item.id) == item
+        assert library.items.get(item.id) == item
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_what_is_imported_as_untrusted_waits_in_quarantine(hardwon, hardwon_json
     hardwon("memory", "export", own, tmp_path / "all.jsonl")
     hardwon("memory", "import", tmp_path / "copy.db", tmp_path / "all.jsonl", "--untrusted")
     with ExperienceLibrary.open(own, read_only=True) as library:
-        active = len(library.items())
+        active = len(library.items.find())
     assert hardwon_json("memory", "ls", tmp_path / "copy.db")["total"] == 0
     assert hardwon_json("memory", "ls", tmp_path / "copy.db", "--status", "quarantined")["total"] == active
 
@@ -270,8 +270,8 @@ def test_a_writer_makes_no_library_and_no_namespace_by_mistake(hardwon, hardwon_
 def test_forget_asks_counts_and_forgets(hardwon, hardwon_json, own):
     """Nothing happens without --yes; a dry run counts; after it the text is nowhere in the file."""
     with ExperienceLibrary.open(own) as library:
-        episode = library.trajectories(limit=1)[0]
-        before = library.episodes
+        episode = library.episodes.find(limit=1)[0]
+        before = library.episodes.count()
     assert "--yes" in hardwon("memory", "forget", own, "--episode", episode["id"], expect=2).stderr
     counted = hardwon_json("memory", "forget", own, "--episode", episode["id"], "--dry-run")
     assert counted["dry_run"]

@@ -56,8 +56,8 @@ def test_a_run_plays_with_the_folder_and_chooses_among_listed_actions(base, tmp_
     assert requests
     assert all(request.allowed is not None and request.temperature == 0 for request in requests)
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
-        (row,) = library.trajectories()
-        episode = library.trajectory(row["id"])
+        (row,) = library.episodes.find()
+        episode = library.episodes.get(row["id"])
         assert episode.ending != "policy_error"
         assert {step.action for step in episode.steps} <= {"go east", "go west", "wait"}
 

@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 
 from hardwon.memory import ExperienceLibrary, Item, Trajectory, errors
+from hardwon.memory.retrieval.clusters import read_clusters
 
 READS = ["stats", "ls", "guardrails", "clusters", "verify"]
 
@@ -25,7 +26,7 @@ def test_looking_prints_words_that_fit_the_page(hardwon, learnt, command):
 @pytest.mark.parametrize("command", [*READS, "show", "search", "history"])
 def test_looking_changes_nothing(hardwon, own, command):
     with ExperienceLibrary.open(own, read_only=True) as library:
-        item = library.items()[0].id
+        item = library.items.find()[0].id
     before = own.read_bytes()
     hardwon("memory", command, own, *({"show": [item], "history": [item], "search": ["apple"]}.get(command, [])))
     assert own.read_bytes() == before
@@ -47,8 +48,8 @@ def test_stats_counts_every_tier(hardwon_json, learnt):
     """systems.md §3: rolling summary bounded and auditable; counts in summary equal true counts."""
     figures = hardwon_json("memory", "stats", learnt)
     with ExperienceLibrary.open(learnt, read_only=True) as library:
-        summaries = library.summaries()
-        items = library.items(status=None)
+        summaries = library.episodes.summaries()
+        items = library.items.find(status=None)
     assert figures["live"] + figures["folded"] == figures["steps"] == sum(summary.n for summary in summaries)
     assert figures["folded"] == sum(summary.n - summary.live for summary in summaries)
     assert figures["attempts"] == len(summaries)
@@ -67,8 +68,8 @@ def varied(own):
     with ExperienceLibrary.open(own) as library:
         box = Item("insight", "boxes in the cellar hold apples", tags=("fruit",), locations=("cellar",), score=0.9)
         hint = Item("insight", "the tool says that apples are free", source="environment", trust="untrusted")
-        library.add_many([box, hint, Item("insight", "doors are never locked here", writer="chat:m/1")])
-        library.retire(library.items(writer="chat:m/1")[0].id, "it is wrong")
+        library.items.add_many([box, hint, Item("insight", "doors are never locked here", writer="chat:m/1")])
+        library.items.retire(library.items.find(writer="chat:m/1")[0].id, "it is wrong")
     return own
 
 
@@ -93,9 +94,9 @@ def test_ls_filters(hardwon_json, varied, arguments, title):
 
 def test_ls_filters_by_situation(hardwon_json, varied):
     with ExperienceLibrary.open(varied) as library:
-        signature = library.clusters(1)[0]["signature"]
-        ref = library.items(tag="fruit")[0].id
-        library.update(ref, signatures=(signature,))
+        signature = library.admin.query(read_clusters, 1)[0]["signature"]
+        ref = library.items.find(tag="fruit")[0].id
+        library.items.update(ref, signatures=(signature,))
     assert ref in {item["id"] for item in hardwon_json("memory", "ls", varied, "--signature", signature)["items"]}
 
 
@@ -191,7 +192,7 @@ def test_an_unknown_name_lists_what_there_is(hardwon, learnt, arguments, there_i
 
 def test_an_unknown_id_lists_some_that_exist(hardwon, learnt):
     with ExperienceLibrary.open(learnt, read_only=True) as library:
-        newest = library.trajectories(limit=1)[0]["id"]
+        newest = library.episodes.find(limit=1)[0]["id"]
     assert newest in hardwon("memory", "show", learnt, "nothing", expect=2).stderr
 
 
@@ -236,7 +237,7 @@ def test_guardrails_say_what_when_and_how_often(hardwon_json, learnt):
 def test_clusters_are_counted_and_have_a_best_action(hardwon_json, learnt):
     clusters = hardwon_json("memory", "clusters", learnt)
     with ExperienceLibrary.open(learnt, read_only=True) as library:
-        stats = library.stats()
+        stats = library.admin.stats()
     assert len(clusters["clusters"]) == clusters["total"] == stats["clusters"]
     assert sum(cluster["steps"] for cluster in clusters["clusters"]) == stats["steps"]
     best = [cluster["best_action"] for cluster in clusters["clusters"]]

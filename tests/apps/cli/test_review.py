@@ -43,8 +43,8 @@ def test_items_go_out_as_files_and_come_back(hardwon, hardwon_json, filled, tmp_
     assert [change["what"] for change in dry["changes"]] == ["changed"]
     assert "changed" in hardwon("memory", "commit", filled, folder).stdout
     with ExperienceLibrary.open(filled) as library:
-        assert library.get("st-1").body == "It is there."
-        library.update("st-1", body="It is behind it.")
+        assert library.items.get("st-1").body == "It is there."
+        library.items.update("st-1", body="It is behind it.")
     file.write_text(file.read_text().replace("It is there.", "It is here."))
     assert "conflict" in hardwon("memory", "commit", filled, folder, expect=1).stdout
     file.write_text("---\nkind: strategy\ncolor: red\n---\n")

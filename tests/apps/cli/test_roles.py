@@ -140,8 +140,8 @@ def test_in_a_run_each_role_reads_what_it_reads_in_training(export, session, req
     assert asked
     assert asked <= set(produced["guide"])
 
-    for row in trainer.library.trajectories():
-        assert trainer.library.trajectory(row["id"]).meta["policy"] == "tokens"
+    for row in trainer.library.episodes.find():
+        assert trainer.library.episodes.get(row["id"]).meta["policy"] == "tokens"
         asyncio.run(trainer.roles["extractor"]._read_finished(row["id"], ""))
     assert {*requests["extractor"]} == {*produced["extractor"]}
 
@@ -217,7 +217,7 @@ def test_a_member_of_a_team_reads_and_shares_as_it_was_trained(export, session, 
     policy = TokenPolicy(trainer.engine, trainer.prompts, temperature=0.0)
     admission = EngineAdmission(trainer.engine, trainer.prompts)
     agent = Agent(policy, trainer.library, Corridor(), learn=False, guardrails=False, recall_k=0, max_steps=6)
-    with trainer.library.bank("a task") as bank:
+    with trainer.library.admin.bank("a task") as bank:
         member = Member("member", agent, admission, bank)
         enter_episode(Spec("", 3, salt="x"))
         asyncio.run(member.arun("", 3))
@@ -261,7 +261,7 @@ def test_guide_and_extractor_serve_the_members_of_a_team_with_a_library(export, 
     asyncio.run(before.roles["guide"].choose([Spec("", 8, "guided")]))
     assert requests["guide"]
     assert set(requests["guide"]) <= set(produced["guide"])
-    episodes = [after.library.trajectory(row["id"]) for row in after.library.trajectories()]
+    episodes = [after.library.episodes.get(row["id"]) for row in after.library.episodes.find()]
     own = [episode.id for episode in episodes if episode.meta["policy"] == "tokens"]
     assert len(own) == 2
     for episode in own:
@@ -330,7 +330,7 @@ def test_the_guide_of_a_server_reads_what_it_reads_in_training(export, session, 
 
 def test_the_extractor_of_a_server_reads_what_it_reads_in_training(export, session, requests, tmp_path):
     with ExperienceLibrary.open(remember(tmp_path / "source.db", seeds=(3, 4))) as library:
-        episodes = [library.trajectory(row["id"]) for row in library.trajectories()]
+        episodes = [library.episodes.get(row["id"]) for row in library.episodes.find()]
     with serve(tmp_path / "library.db", extractor=open_roles(export).extractor) as client:
         sent = [plain(Trajectory, episode) for episode in episodes]
         assert client.post("/v1/episodes", json={"episodes": sent}).status_code == 200
@@ -384,7 +384,7 @@ def test_the_middleware_asks_the_guide_and_the_extractor_as_in_training(export, 
     asked = [trainer.roles["guide"].speaker.prompt(one[0]) for one in queries if one]
     assert asked
     assert [prompt for prompt in produced["guide"] if prompt in asked] == asked
-    newest = trainer.library.trajectories()[0]["id"]
+    newest = trainer.library.episodes.find()[0]["id"]
     asyncio.run(trainer.roles["extractor"]._read_finished(newest, ""))
     assert {*requests["extractor"]} == {*produced["extractor"]}
 
@@ -424,7 +424,7 @@ def test_the_admission_of_a_server_reads_what_it_reads_in_training(export, sessi
     asyncio.run(admission.decide(SharingInput("find the prize", keys, "go west", ENTRY["key"], ENTRY["value"])))
     (trained,) = requests.pop("admission")
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
-        library.bank("find the prize").put("red", keys[0], "nothing")
+        library.admin.bank("find the prize").put("red", keys[0], "nothing")
     with serve(tmp_path / "library.db", admission=load_roles(export).admission) as client:
         assert client.post("/v1/bank/entries?task=find the prize", json=ENTRY).status_code == 200
     assert requests["admission"] == [trained]

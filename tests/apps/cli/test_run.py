@@ -133,7 +133,7 @@ def test_a_run_prints_one_json_object_and_leaves_library_rows_and_curve(tmp_path
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert len((tmp_path / "episodes.jsonl").read_text().splitlines()) == 6 + (2 + 2 * 3) * 4
     with ExperienceLibrary.open(printed["library"], read_only=True) as library:
-        assert library.episodes == 6
+        assert library.episodes.count() == 6
 
 
 def test_without_matplotlib_a_run_keeps_its_figures_and_names_the_extra(tmp_path, monkeypatch):
@@ -185,7 +185,7 @@ def test_a_second_experiment_learns_into_the_same_library(tmp_path):
     run_plan(second, tmp_path / "second", jobs=1)  # finished
     for seed, count in ((0, 12), (1, 6)):
         with ExperienceLibrary.open(second.library_path(seed), read_only=True) as library:
-            assert library.episodes == count
+            assert library.episodes.count() == count
 
 
 def test_a_finished_run_is_not_run_again(tmp_path):
@@ -275,15 +275,15 @@ def test_another_library_is_recalled_from_beside_the_own_one(tmp_path):
     run_plan(first, tmp_path / "first", jobs=1)
     size = (tmp_path / "library.db").stat().st_size
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
-        before = library.episodes
+        before = library.episodes.count()
     second = replace(first, library=str(tmp_path / "second.db"), beside=(str(tmp_path / "library.db"),))
     run_plan(second, tmp_path / "out", jobs=1)
     with ExperienceLibrary.open(tmp_path / "second.db", read_only=True) as library:
-        used = [row["meta"]["stores"]["library"] for row in library.trajectories()]
+        used = [row["meta"]["stores"]["library"] for row in library.episodes.find()]
     assert len(used) == 6
     assert set(used) == {True, False}
     with ExperienceLibrary.open(tmp_path / "library.db") as library:
-        assert library.episodes == before
+        assert library.episodes.count() == before
     assert size
     with pytest.raises(ConfigError, match="called library"):
         replace(first, beside=(str(tmp_path / "library.db"), str(tmp_path / "other" / "library.db")))
@@ -298,7 +298,7 @@ def test_the_arm_strategies_plays_with_the_best_strategy_of_the_file(tmp_path):
     rows = run_plan(plan, tmp_path / "out", jobs=1)
     assert {row["arm"] for row in rows if row["phase"] == "test"} == {"step", "strategies"}
     with ExperienceLibrary.open(tmp_path / "library.db", read_only=True) as library:
-        assert {row["meta"]["strategy"] for row in library.trajectories()} == {"plain", "short", "blind"}
+        assert {row["meta"]["strategy"] for row in library.episodes.find()} == {"plain", "short", "blind"}
     for changes in ({"strategies": ""}, {"arms": ("step",)}):
         with pytest.raises(ConfigError, match="--strategies"):
             replace(plan, **changes)
@@ -309,7 +309,7 @@ def test_the_policy_auto_tests_its_strategies_while_it_learns(tmp_path):
     rows = run_plan(plan, tmp_path / "out", jobs=1)
     assert {row["arm"] for row in rows if row["phase"] == "test"} == {"empty", "task", "step"}
     with ExperienceLibrary.open(tmp_path / "library.db", read_only=True) as library:
-        played = [row["meta"] for row in reversed(library.trajectories())]
+        played = [row["meta"] for row in reversed(library.episodes.find())]
     assert [meta["strategy"] for meta in played if meta.get("test")] == ["episodic", "lookahead"]
     assert {meta["strategy"] for meta in played} == {"episodic", "lookahead"}
     world = [

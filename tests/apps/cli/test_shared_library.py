@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.upkeep.digest import compute_digest
 
 __all__ = ["server", "url"]
 
@@ -45,7 +46,7 @@ def test_memory_commands(shared, run):
     run("memory", "retire", url, item, "--why", "not needed")
     assert "sound" in run("memory", "verify", url)
     with ExperienceLibrary.open(url) as library:
-        assert (library.get(item).status, library.get(item).pinned) == ("retired", True)
+        assert (library.items.get(item).status, library.items.get(item).pinned) == ("retired", True)
 
 
 def test_doctor_shows_the_log_and_the_replica(shared, run):
@@ -203,11 +204,11 @@ def test_one_script_learns_into_a_file_and_from_two_hosts_into_a_shared_library(
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / host))
         assert list((tmp_path / host / "hardwon").glob("*-default/library-*.db"))
         with ExperienceLibrary.open(url) as library:
-            assert library.episodes == 10
-            digests.append(library.digest())
+            assert library.episodes.count() == 10
+            digests.append(library.admin.query(compute_digest))
     assert digests[0] == digests[1]
     with ExperienceLibrary.open(tmp_path / "alone.db") as library:
-        assert library.episodes == 5
+        assert library.episodes.count() == 5
 
 
 def test_a_shared_library_is_served(url, tmp_path, monkeypatch, episode):

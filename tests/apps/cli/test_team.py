@@ -165,7 +165,7 @@ def test_hardwon_team_tells_everything_as_json(hardwon_json, tmp_path):
     used = {one["entry"]: one["used_by"] for one in told["shared"] if one["used_by"]}
     assert set(used) == {entry for entry, _ in told["pulls"]}
     with ExperienceLibrary.open(path) as library:
-        assert library._store.rows("SELECT * FROM bank_entries") == []
+        assert library._file.store.rows("SELECT * FROM bank_entries") == []
 
 
 def test_hardwon_team_in_words(hardwon):

@@ -20,6 +20,7 @@ from hardwon.apps.coding_agents.journal import Journal
 from hardwon.apps.importers import filing, reading
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.runtime.integrations.tool_run import SOURCE
 
 GUARD = Item(
@@ -75,7 +76,7 @@ class Session:
 
     def episodes(self):
         with ExperienceLibrary.open(self.library) as library:
-            return [library.trajectory(row["id"]) for row in library.trajectories()]
+            return [library.episodes.get(row["id"]) for row in library.episodes.find()]
 
 
 @pytest.fixture
@@ -354,7 +355,7 @@ def test_a_call_that_was_warned_of_is_evidence_about_the_guardrail(session):
     assert push(session)
     (episode,) = session.episodes()
     with ExperienceLibrary.open(session.library) as library:
-        (guard,) = library.items(["guardrail"])
+        (guard,) = library.items.find(["guardrail"])
     assert episode.steps[0].why.overridden == (guard.id,)
 
 
@@ -448,12 +449,12 @@ def test_turns_with_equal_requests_that_wait_together_are_all_recorded(session, 
 
 
 def test_a_turn_that_could_not_be_recorded_is_recorded_later(session, monkeypatch):
-    broken = ExperienceLibrary.receive
-    monkeypatch.setattr(ExperienceLibrary, "receive", lambda *_, **__: 1 / 0)
+    broken = LibraryEpisodes.receive
+    monkeypatch.setattr(LibraryEpisodes, "receive", lambda *_, **__: 1 / 0)
     session.options.trust = "untrusted"
     session.play("Fix the tests.")
     assert session.episodes() == []
-    monkeypatch.setattr(ExperienceLibrary, "receive", broken)
+    monkeypatch.setattr(LibraryEpisodes, "receive", broken)
     session.play("Fix the tests again.")
     assert sorted(episode.task for episode in session.episodes()) == ["Fix the tests again.", "Fix the tests."]
 
@@ -464,7 +465,7 @@ def test_a_turn_that_could_not_be_recorded_holds_back_those_after_it(session, mo
     monkeypatch.setattr("hardwon.apps.coding_agents.hook.subprocess.Popen", lambda *_, **__: None)
     for turn in range(2):
         session.play(f"Fix the tests {turn}.")
-    whole = ExperienceLibrary.receive
+    whole = LibraryEpisodes.receive
     refused: list[object] = []
 
     def refuse_one(library, *episodes, **options):
@@ -473,7 +474,7 @@ def test_a_turn_that_could_not_be_recorded_holds_back_those_after_it(session, mo
             raise ConfigError("the disk is full")
         return whole(library, *episodes, **options)
 
-    monkeypatch.setattr(ExperienceLibrary, "receive", refuse_one)
+    monkeypatch.setattr(LibraryEpisodes, "receive", refuse_one)
     session.options.trust = "untrusted"
     assert (record(session.options), session.episodes()) == (0, [])
     assert record(session.options) == 2
@@ -561,7 +562,7 @@ def test_a_turn_is_recorded_by_a_process_of_its_own(tmp_path):
         assert time.monotonic() < end
         time.sleep(0.1)
     with ExperienceLibrary.open(tmp_path / "work.db", read_only=True) as library:
-        assert library.stats()["episodes"] == 1
+        assert library.admin.stats()["episodes"] == 1
 
 
 def test_a_session_cannot_choose_a_path(tmp_path, monkeypatch):
@@ -652,7 +653,7 @@ def test_a_turn_that_was_imported_before_it_was_over_gets_its_other_calls(sessio
     form, logged = reading.read(session.transcript)
     with ExperienceLibrary.open(session.library) as library:
         assert filing.write(library, logged, source=form) == 1
-        (row,) = library.trajectories()
+        (row,) = library.episodes.find()
     session.calls = 1
     session.call("Edit", {"file_path": "a.py"}, {"filePath": "a.py"})
     session.send("Stop")

@@ -36,6 +36,7 @@ from hardwon.apps.render.views import describe_step
 from hardwon.apps.shared.explain import explain
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, Reasons, State, Step, Trajectory
 from hardwon.memory.errors import LibraryForbidden, UnknownName
+from hardwon.memory.upkeep.figures import measure_items
 
 
 def world(arm, success, seed=0):
@@ -94,8 +95,8 @@ def test_curve_of_any_length_ends_at_its_end(n):
 def test_overview_of_a_learnt_library(learnt):
     with ExperienceLibrary.open(learnt, read_only=True) as library:
         told = figures.overview(library)
-        assert told["episodes"] == library.stats()["episodes"]
-        assert told["steps"] == library.stats()["steps"]
+        assert told["episodes"] == library.admin.stats()["episodes"]
+        assert told["steps"] == library.admin.stats()["steps"]
         assert figures.latency(library)["n"] > 0
 
 
@@ -189,7 +190,11 @@ def test_lessons_are_sorted_by_what_they_are_worth(tmp_path):
             record_uses(library, item, "recalled", [shown] * 12)
             record_uses(library, item, "withheld", [withheld] * 12)
         found = lessons.find_lessons(library)
-        assert library.measure_items()[good]["difference"] == library.usefulness(good)["difference"] == 1.0
+        assert (
+            library.admin.query(measure_items)[good]["difference"]
+            == library.items.usefulness(good)["difference"]
+            == 1.0
+        )
     assert [one["id"] for one in found["useful"]] == [good]
     assert [one["id"] for one in found["harmful"]] == [bad]
     assert [one["says"] for one in found["waiting"]] == ["from a stranger"]
@@ -221,7 +226,7 @@ def test_search_finds_lessons_steps_and_episodes(own, episode):
         library.record(episode("shake drawer", library=library))
         library.add(Item("insight", "never shake a drawer"))
         found = search_page.find_everything(library, "shake drawer")
-        (newest,) = library.trajectories(limit=1)
+        (newest,) = library.episodes.find(limit=1)
         assert found["items"][0].what.title == "never shake a drawer"
         assert "shake drawer" in [hit.what.action for hit in found["steps"]]
         assert search_page.find_everything(library, newest["id"])["episodes"] == [newest]
@@ -328,9 +333,9 @@ def guarded(library, episode, failure, words):
         (step,) = told.steps
         library.record(replace(told, steps=(replace(step, diagnosis=replace(step.diagnosis, evidence=words)),)))
     library.evolve()
-    guard = next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
+    guard = next(item for item in library.items.find(["guardrail"]) if item.forbids == "shake drawer")
     section = "".join(map(str, _render_evidence(explain(library, guard.id)["item"], lambda path, **query: path)))
-    newest = explain(library, library.trajectories(limit=1)[0]["id"])["episode"]["steps"][-1]
+    newest = explain(library, library.episodes.find(limit=1)[0]["id"])["episode"]["steps"][-1]
     return section, dict(describe_step(newest, None))
 
 
@@ -352,7 +357,7 @@ def test_steps_that_a_person_rejected_read_not_run(own, episode):
 def test_steps_that_a_guardrail_blocked_read_not_run(own, episode):
     with ExperienceLibrary.open(own) as library:
         library.record(episode("shake drawer", library=library, failure=Failure.BLOCKED, success=False))
-        newest = explain(library, library.trajectories(limit=1)[0]["id"])["episode"]["steps"][-1]
+        newest = explain(library, library.episodes.find(limit=1)[0]["id"])["episode"]["steps"][-1]
     assert "not run: a guardrail refused it" in " ".join(map(str, dict(describe_step(newest, None)).values()))
 
 
@@ -492,7 +497,7 @@ def test_the_gain_is_a_sentence_of_the_tests_if_there_are_some():
 
 def test_a_lesson_has_an_example_of_what_was_done_and_where(learnt):
     with ExperienceLibrary.open(learnt, read_only=True) as library:
-        (step, *_) = library.trajectory(library.trajectories(limit=1)[0]["id"]).steps
+        (step, *_) = library.episodes.get(library.episodes.find(limit=1)[0]["id"]).steps
         examples = lessons.find_examples(library, [step.id, None, 10**9])
     assert examples[0].startswith(f"`{step.action}` in: {step.pre.observation[:20]}")
     assert examples[1:] == ["", ""]

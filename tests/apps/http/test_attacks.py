@@ -254,7 +254,7 @@ def test_a_token_for_one_namespace_does_not_reach_it_in_another_spelling(client,
 def test_feedback_is_given_through_a_remote_library(empty, tokens, serving):
     with ExperienceLibrary.open(empty) as library:
         ref = library.add(Item("insight", "Keys hang by the door")).item_id or ""
-        before = library.get(ref).score
+        before = library.items.get(ref).score
     agent, scribe = tokens.add("agent", read=True, record=True), tokens.add("scribe", record=True)
     with serving(empty, tokens=tokens) as url:
         with RemoteLibrary(url, agent) as library:
@@ -264,7 +264,7 @@ def test_feedback_is_given_through_a_remote_library(empty, tokens, serving):
         with RemoteLibrary(url, scribe) as library:
             assert library.feedback(ref, False).id == ref
     with ExperienceLibrary.open(empty, read_only=True) as library:
-        assert library._store.rows("SELECT writer FROM opinions ORDER BY writer") == [
+        assert library._file.store.rows("SELECT writer FROM opinions ORDER BY writer") == [
             ("token:agent",),
             ("token:scribe",),
         ]
@@ -278,9 +278,9 @@ def test_an_import_chooses_neither_writer_nor_trust(client, tokens, empty):
         "/v1/items", json={"items": [{**item, "trust": "untrusted"}]}, headers=bearer(tokens.add("w", write=True))
     )
     with ExperienceLibrary.open(empty, read_only=True) as library:
-        assert (library.trajectory("forged").writer, library.trajectory("forged").trust) == (
+        assert (library.episodes.get("forged").writer, library.episodes.get("forged").trust) == (
             "token:collector",
             "untrusted",
         )
-        assert library.items() == []
-        assert [waiting.writer for waiting in library.items(status="quarantined")] == ["token:w"]
+        assert library.items.find() == []
+        assert [waiting.writer for waiting in library.items.find(status="quarantined")] == ["token:w"]

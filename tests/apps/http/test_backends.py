@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from tests.apps.http.test_remote import served
 from tests.memory.fleet.conftest import server, url
+from tests.memory.writers import restore
 
 from hardwon.memory import (
     Diagnosis,
@@ -24,6 +25,9 @@ from hardwon.memory import (
 )
 from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, UnknownName
 from hardwon.memory.remote import RemoteLibrary
+from hardwon.memory.upkeep.digest import compute_digest
+from hardwon.memory.upkeep.figures import count_tiers
+from hardwon.memory.upkeep.queries import has_episode, select_steps
 
 __all__ = ["server", "url"]
 
@@ -67,7 +71,7 @@ def fill(library: ExperienceLibrary, writer: str = "") -> None:
 
     def record(*numbers: int) -> None:
         episodes = [make_episode(number) for number in numbers]
-        library.receive(episodes, writer=writer, trust="trusted") if writer else library.record_many(episodes)
+        library.episodes.receive(episodes, writer=writer, trust="trusted") if writer else library.record_many(episodes)
 
     record(*range(9))
     record(9)
@@ -77,55 +81,56 @@ def fill(library: ExperienceLibrary, writer: str = "") -> None:
 
 
 def first(library: ExperienceLibrary) -> str:
-    return library.items(kinds=["insight"], sort="old")[0].id or ""
+    return library.items.find(kinds=["insight"], sort="old")[0].id or ""
 
 
 CALLS: dict[str, Callable[[Any], Any]] = {
-    "episodes": lambda library: library.episodes,
-    "read_only": lambda library: library.read_only,
+    "episodes": lambda library: library.episodes.count(),
+    "read_only": lambda library: library.admin.read_only,
     "namespace": lambda library: library.namespace,
-    "embedder": lambda library: library.embedder.fingerprint,
-    "trajectories": lambda library: library.trajectories(limit=4, offset=1),
-    "trajectory": lambda library: library.trajectory("e4"),
-    "items": lambda library: library.items(sort="old", status=None),
-    "get": lambda library: library.get(first(library)),
-    "history": lambda library: [(change["op"], change["detail"]) for change in library.history(first(library))],
-    "usages": lambda library: library.usages(first(library)),
-    "usefulness": lambda library: library.usefulness(first(library)),
-    "effects": lambda library: library.effects(first(library)),
-    "standing": lambda library: library.standing(first(library)),
+    "embedder": lambda library: library.admin.embedder.fingerprint,
+    "trajectories": lambda library: library.episodes.find(limit=4, offset=1),
+    "trajectory": lambda library: library.episodes.get("e4"),
+    "items": lambda library: library.items.find(sort="old", status=None),
+    "get": lambda library: library.items.get(first(library)),
+    "history": lambda library: [(change["op"], change["detail"]) for change in library.items.history(first(library))],
+    "usages": lambda library: library.items.usages(first(library)),
+    "usefulness": lambda library: library.items.usefulness(first(library)),
+    "effects": lambda library: library.items.effects(first(library)),
+    "standing": lambda library: library.items.standing(first(library)),
     "recall": lambda library: library.recall(START, actions={"open door": "", "kick door": ""}),
     "offered": lambda library: library.offered(START),
     "check": lambda library: library.check(START, "kick door"),
     "enforce": lambda library: library.enforce(START, "kick door", keep=False),
-    "check_plan": lambda library: library.check_plan(START, ["open door", "kick door"]),
+    "check_plan": lambda library: library.check(START, ["open door", "kick door"]),
     "look_ahead": lambda library: library.look_ahead(START, ["open door"]),
-    "keys": lambda library: library.keys(START, "open door"),
+    "keys": lambda library: library.episodes.keys(START, "open door"),
     "search": lambda library: [hit.what.id for hit in library.search("vegetable number 2")],
-    "summaries": lambda library: library.summaries(),
-    "evidence": lambda library: library.evidence(library.summaries()[0].id),
-    "segments": lambda library: library.segments("e4"),
-    "clusters": lambda library: library.clusters(),
-    "steps": lambda library: library.steps([1, 2, 99]),
-    "select_steps": lambda library: library.select_steps([1, 2], task="find the lamp", seed=1),
-    "has_episode": lambda library: library.has_episode(task="find the lamp", seed=1),
-    "count_tiers": lambda library: library.count_tiers(),
-    "verify": lambda library: library.verify(),
+    "summaries": lambda library: library.episodes.summaries(),
+    "evidence": lambda library: library.episodes.evidence(library.episodes.summaries()[0].id),
+    "segments": lambda library: library.episodes.segments("e4"),
+    "steps": lambda library: library.episodes.steps([1, 2, 99]),
+    "select_steps": lambda library: library.admin.query(select_steps, [1, 2], task="find the lamp", seed=1),
+    "has_episode": lambda library: library.admin.query(has_episode, task="find the lamp", seed=1),
+    "count_tiers": lambda library: library.admin.query(count_tiers),
+    "verify": lambda library: library.admin.verify(),
     "index": lambda library: (
-        sorted(library.index_demonstrations().actions) if hasattr(library.index_demonstrations(), "actions") else 0
+        sorted(library.episodes.index_demonstrations().actions)
+        if hasattr(library.episodes.index_demonstrations(), "actions")
+        else 0
     ),
-    "pin": lambda library: library.pin(first(library)),
-    "update": lambda library: library.update(first(library), body="scrub it with a brush"),
-    "undo": lambda library: library.undo(first(library)),
+    "pin": lambda library: library.items.update(first(library), pinned=True),
+    "update": lambda library: library.items.update(first(library), body="scrub it with a brush"),
+    "undo": lambda library: library.items.undo(first(library)),
     "feedback": lambda library: library.feedback(first(library), True, writer="token:x", episode="e1").score,
     "add": lambda library: library.add(make_item(7)),
-    "rewrite": lambda library: library.rewrite(["item-7"], make_item(8)),
-    "retire": lambda library: library.retire("item-2", "not needed"),
-    "restore": lambda library: library.restore(make_item(20)),
+    "rewrite": lambda library: library.items.merge(["item-7"], make_item(8)),
+    "retire": lambda library: library.items.retire("item-2", "not needed"),
+    "restore": lambda library: restore(library, make_item(20)),
     "evolve": lambda library: library.evolve(),
-    "forget": lambda library: library.forget(episode="e2").counts,
-    "repair": lambda library: library.repair(),
-    "open_values": lambda library: library.open_values().close(),
+    "forget": lambda library: library.admin.forget(episode="e2").counts,
+    "repair": lambda library: library.admin.repair(),
+    "open_values": lambda library: library.admin.open_values().close(),
     "record": lambda library: library.record(make_episode(30)),
 }
 """One call of each method, in this order. The calls change the library, so all backends make all of them."""
@@ -197,9 +202,9 @@ def test_errors_are_the_same(backend, tmp_path, address):
     with open_backend(backend, tmp_path, address) as library:
         library.record(make_episode(1))
         for call in (
-            lambda: library.trajectory("nothing"),
-            lambda: library.get("nothing"),
-            lambda: library.pin("nothing"),
+            lambda: library.episodes.get("nothing"),
+            lambda: library.items.get("nothing"),
+            lambda: library.items.update("nothing", pinned=True),
         ):
             with pytest.raises(UnknownName):
                 call()
@@ -207,17 +212,17 @@ def test_errors_are_the_same(backend, tmp_path, address):
             library.record(dataclasses.replace(make_episode(2), score=float("nan")))
         with pytest.raises(ConfigError):
             library.record(dataclasses.replace(make_episode(1), task="another"))
-        assert library.episodes == 1
+        assert library.episodes.count() == 1
 
 
 @pytest.mark.parametrize("backend", ["file", *BACKENDS])
 def test_an_export_of_one_is_imported_by_another(backend, tmp_path, address):
     with ExperienceLibrary.open(tmp_path / "source.db") as source:
         fill(source)
-        lines = source.export_jsonl(tmp_path / "source.jsonl")
+        lines = source.admin.export_jsonl(tmp_path / "source.jsonl")
     with open_backend(backend, tmp_path, address) as library:
-        assert library.import_jsonl(tmp_path / "source.jsonl") == lines
-        assert library.export_jsonl(tmp_path / "target.jsonl") == lines
+        assert library.admin.import_jsonl(tmp_path / "source.jsonl") == lines
+        assert library.admin.export_jsonl(tmp_path / "target.jsonl") == lines
     texts = [sorted((tmp_path / f"{name}.jsonl").read_text().splitlines()) for name in ("source", "target")]
     assert [json.loads(line) for line in texts[0]] == [json.loads(line) for line in texts[1]]
 
@@ -227,9 +232,9 @@ def test_another_handle_sees_another_namespace(backend, tmp_path, address):
     with open_backend(backend, tmp_path, address) as library:
         library.record(make_episode(1))
         with library.reopen("other") as other:
-            assert (other.namespace, other.episodes) == ("other", 0)
+            assert (other.namespace, other.episodes.count()) == ("other", 0)
         with library.reopen() as again:
-            assert again.episodes == 1
+            assert again.episodes.count() == 1
 
 
 class Fleet(RuleBasedStateMachine):
@@ -254,15 +259,15 @@ class Fleet(RuleBasedStateMachine):
             return
         self.handles[who].record(episode)
         self.episodes[f"e{number}"] = action
-        assert self.handles[who].trajectory(f"e{number}").steps[0].action == action  # its own write
+        assert self.handles[who].episodes.get(f"e{number}").steps[0].action == action  # its own write
 
     @rule(who=st.integers(0, 1), number=st.integers(0, 6))
     def forget(self, who: int, number: int) -> None:
         if f"e{number}" not in self.episodes:
             with pytest.raises(UnknownName):
-                self.handles[who].forget(episode=f"e{number}")
+                self.handles[who].admin.forget(episode=f"e{number}")
             return
-        assert self.handles[who].forget(episode=f"e{number}").episodes == (f"e{number}",)
+        assert self.handles[who].admin.forget(episode=f"e{number}").episodes == (f"e{number}",)
         del self.episodes[f"e{number}"]
 
     @rule(who=st.integers(0, 1))
@@ -278,21 +283,21 @@ class Fleet(RuleBasedStateMachine):
     def retire(self, who: int, pick: int) -> None:
         if active := sorted(ref for ref, status in self.items.items() if status == "active"):
             ref = active[pick % len(active)]
-            self.handles[who].retire(ref, "not needed")
+            self.handles[who].items.retire(ref, "not needed")
             self.items[ref] = "retired"
 
     @rule()
     def compare(self) -> None:
         for handle in self.handles:
-            handle.sync()
-            assert {row["id"] for row in handle.trajectories()} == set(self.episodes)
-            statuses = {item.id: item.status for item in handle.items(status=None)}
+            handle.admin.sync()
+            assert {row["id"] for row in handle.episodes.find()} == set(self.episodes)
+            statuses = {item.id: item.status for item in handle.items.find(status=None)}
             assert {ref: statuses[ref] for ref in self.items} == self.items
-        assert self.handles[0].digest() == self.handles[1].digest()
+        assert self.handles[0].admin.query(compute_digest) == self.handles[1].admin.query(compute_digest)
 
     def teardown(self) -> None:
         self.compare()
-        assert self.handles[0].verify() == []
+        assert self.handles[0].admin.verify() == []
         for handle in self.handles:
             handle.close()
 
@@ -321,6 +326,11 @@ def test_two_handles_against_a_model(examples, server, tmp_path):
 
 def test_what_a_backend_lacks_says_so(tmp_path, address):
     with open_backend("http", tmp_path, address) as library:
-        for call in (library.repair, lambda: library.restore(make_item(1)), library.digest, library.open_values):
+        for call in (
+            library.admin.repair,
+            lambda: restore(library, make_item(1)),
+            lambda: library.admin.query(compute_digest),
+            library.admin.open_values,
+        ):
             with pytest.raises(LibraryError, match="does not serve"):
                 call()

@@ -30,13 +30,13 @@ def test_a_grade_needs_the_right_to_write_or_the_own_episode(tmp_path, episode, 
                 with pytest.raises(UnknownName, match="you recorded no episode"):
                     library.grade(name, success=False)
             with pytest.raises(LibraryForbidden):
-                library.grades(ref)
+                library.episodes.grades(ref)
         with RemoteLibrary(url, reader) as library, pytest.raises(LibraryForbidden):
             library.grade("own", success=False)
         with RemoteLibrary(url, boss) as library:
             assert library.grade("foreign", success=False, why="it was wrong").grader == "token:boss"
-            assert library.trajectory("foreign").success is False
-            assert [one.why for one in library.grades("foreign")] == ["it was wrong"]
+            assert library.episodes.get("foreign").success is False
+            assert [one.why for one in library.episodes.grades("foreign")] == ["it was wrong"]
             with pytest.raises(UnknownName):
                 library.grade("nobody", success=False)
             odd: tuple[Any, ...] = ("\ud800", 5, None)  # refused here, because a path cannot hold them

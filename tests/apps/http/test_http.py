@@ -114,7 +114,7 @@ def test_item_is_added_edited_pinned_undone_and_retired(client):
 
 def test_quarantined_item_is_released_with_a_reason(client, path):
     with ExperienceLibrary.open(path) as library:
-        (one,) = library.add_many([Item("insight", "The door opens inwards", trust="untrusted")])
+        (one,) = library.items.add_many([Item("insight", "The door opens inwards", trust="untrusted")])
     answer = client.post(f"/v1/items/{one.item_id}/release", json={"why": "tried it"})
     assert (answer.json()["status"], answer.json()["trust"]) == ("active", "trusted")
 

@@ -49,7 +49,9 @@ def send(path, notes, *episodes, trust: Trust = "trusted"):
         cast(Any, client.app).state.reader.wait()
         figures = client.get("/metrics").text
     with ExperienceLibrary.open(path) as library:
-        return {item.title: item.status for item in library.items(status=None) if "lamps of" in item.title}, figures
+        return {
+            item.title: item.status for item in library.items.find(status=None) if "lamps of" in item.title
+        }, figures
 
 
 def test_each_recorded_episode_is_read_once(tmp_path, notes):
@@ -84,7 +86,7 @@ def test_the_extractor_is_given_the_active_items_that_the_episode_was_shown(tmp_
         kept, gone = (
             library.add(Item("insight", f"shelf {name} has lamps", source="person")).item_id for name in ("one", "two")
         )
-        library.retire(str(gone), "it is wrong")
+        library.items.retire(str(gone), "it is wrong")
     first = episode("a").steps[0]
     shown = replace(first, why=replace(first.why, recalled=(gone, kept)))
     send(path, notes, episode("a", steps=(shown,)))

@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import inspect
+import re
 import signal
 import subprocess
 import sys
@@ -31,12 +32,13 @@ from hardwon.memory.errors import (
 from hardwon.memory.guardrails.probation import TRIAL_REFUSALS
 from hardwon.memory.open_runs.locks import LOCKS
 from hardwon.memory.remote import RemoteLibrary
+from hardwon.memory.remote.parts import RemoteAdmin, RemoteEpisodes, RemoteItems
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.policies.episodic import EpisodicPolicy
 from hardwon.runtime.teams.sharing import BankClient, TeamEvent
 from hardwon.runtime.teams.sharing_policy import AdmitAll, Choice
 
-SERVED_BY_HAND_ONLY = {"gate", "index", "open_values", "repair", "replace_many", "restore"}
+SERVED_BY_HAND_ONLY = {"admin.index", "admin.open_values", "admin.repair", "episodes.replace_many", "items.gate"}
 """What is done beside the file."""
 
 
@@ -99,8 +101,8 @@ def test_a_killed_client_leaves_its_steps_to_the_next_on_its_host(address, tmp_p
     assert secret not in file.read_text()
     for _ in range(2):
         with RemoteLibrary(address, namespace="killed") as library:
-            (row,) = library.trajectories()
-            episode = library.trajectory(row["id"])
+            (row,) = library.episodes.find()
+            episode = library.episodes.get(row["id"])
     assert (episode.success, episode.ending) == (None, "abandoned")
     assert [step.action for step in episode.steps] == ["book(table=11)", "book(table=12)"]
     assert list(tmp_path.glob("hardwon/*")) == []
@@ -111,7 +113,7 @@ def test_a_run_of_a_client_waits_while_the_server_is_down(tmp_path, monkeypatch,
     monkeypatch.setattr("hardwon.memory.wire.time.sleep", lambda seconds: None)
     with served(tmp_path / "library.db", trust="trusted") as url:
         library = RemoteLibrary(url)
-        run = library.open_run("e-1", lambda: episode("look"))
+        run = library.episodes.open_run("e-1", lambda: episode("look"))
         run.add(*episode("look").steps)
     library.close()
     LOCKS._drop()  # the process ends
@@ -122,8 +124,8 @@ def test_a_whole_run_is_recorded_beside_its_beginning(remote, episode):
     """A server replaces no episode. Sent again, it is recorded once."""
     beginning = episode("look", success=None, id="e-1", ending="abandoned")
     for whole in (beginning, *[episode("look", "open drawer", id="e-1")] * 2):
-        remote.record_continued(whole)
-    assert [(row["id"], row["success"]) for row in remote.trajectories()] == [("e-1-whole", True), ("e-1", None)]
+        remote.record(whole, continued=True)
+    assert [(row["id"], row["success"]) for row in remote.episodes.find()] == [("e-1-whole", True), ("e-1", None)]
 
 
 # ---- the same library
@@ -137,15 +139,15 @@ def test_agent_runs_on_it_as_on_a_file(remote, rooms, script, library):
             agent.run(seed=seed)
         agent.close()
     told = ("episodes", "successes", "steps", "clusters", "items", "failures")
-    assert {name: remote.stats()[name] for name in told} == {name: library.stats()[name] for name in told}
-    assert [item.id for item in remote.items(sort="old")] == [item.id for item in library.items(sort="old")]
+    assert {name: remote.admin.stats()[name] for name in told} == {name: library.admin.stats()[name] for name in told}
+    assert [item.id for item in remote.items.find(sort="old")] == [item.id for item in library.items.find(sort="old")]
 
 
 def test_agent_learns_by_it(remote, rooms):
     agent = Agent(EpisodicPolicy(), remote, rooms(), max_steps=30)
     steps = [len(agent.run(seed=seed).trajectory.steps) for seed in range(25)]
     agent.close()
-    assert remote.episodes == 25
+    assert remote.episodes.count() == 25
     assert sum(steps[-5:]) < sum(steps[:5])
 
 
@@ -155,38 +157,36 @@ def test_every_answer_is_equal_to_the_file_s(learnt):
         RemoteLibrary(url, raw=True) as far,
         ExperienceLibrary.open(learnt) as near,
     ):
-        (row, *_) = near.trajectories(limit=1)
-        step = near.trajectory(row["id"]).steps[0]
-        item = near.items(status=None)[0]
-        summary = near.summaries()[0]
+        (row, *_) = near.episodes.find(limit=1)
+        step = near.episodes.get(row["id"]).steps[0]
+        item = near.items.find(status=None)[0]
+        summary = near.episodes.summaries()[0]
         calls = [
             lambda one: one.recall(step.pre, actions={"wait": "", "open box": "1"}, after="wait"),
             lambda one: one.recall(step.pre, level="task"),
             lambda one: one.recall("a raw potato", k=3, kinds=["guardrail"], budget_tokens=100),
             lambda one: one.check(step.pre, "bite raw potato"),
-            lambda one: one.check_plan(step.pre, ["wait", "bite raw potato"]),
+            lambda one: one.check(step.pre, ["wait", "bite raw potato"]),
             lambda one: one.offered(step.pre),
-            lambda one: one.keys(step.pre, "open box", "0"),
-            lambda one: one.context(step.pre, "open box"),
+            lambda one: one.episodes.keys(step.pre, "open box", "0"),
+            lambda one: one.episodes.context(step.pre, "open box"),
             lambda one: one.search("apple"),
-            lambda one: one.items(status=None, sort="old"),
-            lambda one: one.items(["guardrail"], tag="bite", limit=3),
-            lambda one: one.items([]),
-            lambda one: one.get(item.id[:6]),
-            lambda one: one.history(item.id),
-            lambda one: one.usages(item.id),
-            lambda one: one.usefulness(item.id),
-            lambda one: one.trajectory(row["id"]),
-            lambda one: one.steps([step.id, 10**9]),
-            lambda one: one.summaries(step.pre.signature),
-            lambda one: one.evidence(summary.id),
-            lambda one: one.segments(row["id"]),
-            lambda one: one.clusters(3, 1),
-            lambda one: one.verify(),
-            lambda one: one.episodes,
-            lambda one: [entry["id"] for entry in one.trajectories(limit=7, offset=2)],
-            lambda one: len(one.trajectories()),
-            list,
+            lambda one: one.items.find(status=None, sort="old"),
+            lambda one: one.items.find(["guardrail"], tag="bite", limit=3),
+            lambda one: one.items.find([]),
+            lambda one: one.items.get(item.id[:6]),
+            lambda one: one.items.history(item.id),
+            lambda one: one.items.usages(item.id),
+            lambda one: one.items.usefulness(item.id),
+            lambda one: one.episodes.get(row["id"]),
+            lambda one: one.episodes.steps([step.id, 10**9]),
+            lambda one: one.episodes.summaries(step.pre.signature),
+            lambda one: one.episodes.evidence(summary.id),
+            lambda one: one.episodes.segments(row["id"]),
+            lambda one: one.admin.verify(),
+            lambda one: one.episodes.count(),
+            lambda one: [entry["id"] for entry in one.episodes.find(limit=7, offset=2)],
+            lambda one: len(one.episodes.find()),
         ]
         for call in calls:
             assert call(far) == call(near)
@@ -206,34 +206,34 @@ plain = st.one_of(st.booleans(), st.integers(-(2**53), 2**53), st.floats(allow_n
 )  # fmt: skip
 def test_any_state_and_action_may_be_asked_about(address, state, action):
     with RemoteLibrary(address, namespace="any") as remote, ExperienceLibrary.open(":memory:") as near:
-        assert remote.keys(state, action) == near.keys(state, action)
-        assert remote.context(state, action) == near.context(state, action)
+        assert remote.episodes.keys(state, action) == near.episodes.keys(state, action)
+        assert remote.episodes.context(state, action) == near.episodes.context(state, action)
 
 
 def test_operations_of_an_extractor_are_carried_out(remote, episode):
-    recorded = remote.trajectory(remote.record(episode("open drawer", "take spoon")))
+    recorded = remote.episodes.get(remote.record(episode("open drawer", "take spoon")))
     evidence = (recorded.steps[0].id,)
     first = Item("insight", "Spoons lie in drawers", provenance=evidence)
     (added,) = remote.apply([Add(first), Return("nothing else")], recorded, [])
     assert added.status == "added"
     rewritten = Item("insight", "Spoons and forks lie in drawers", provenance=evidence)
     remote.apply([Update((0,), rewritten)], recorded, [added.item_id])
-    assert remote.get(added.item_id).title == rewritten.title
-    remote.retire(added.item_id, "enough")
-    assert remote.undo(added.item_id).status == "active"
-    assert remote.pin(added.item_id).pinned
+    assert remote.items.get(added.item_id).title == rewritten.title
+    remote.items.retire(added.item_id, "enough")
+    assert remote.items.undo(added.item_id).status == "active"
+    assert remote.items.update(added.item_id, pinned=True).pinned
 
 
 def test_recording_twice_is_recording_once(remote, episode):
     told = episode("open drawer", id="the-same")
     assert [remote.record(told), remote.record(told)] == ["the-same", "the-same"]
-    assert remote.episodes == 1
+    assert remote.episodes.count() == 1
 
 
 def test_all_episodes_of_a_server_are_practice(remote, episode):
     """It does not say which are of one environment."""
     remote.record(episode("open drawer", reward=0.0, success=False))
-    assert remote.count_practice(State("You are on the moon.")) == 1
+    assert remote.episodes.count(State("You are on the moon.")) == 1
 
 
 def test_a_revision_tells_new_episodes_from_changed_ones(remote, episode):
@@ -249,16 +249,16 @@ def test_a_revision_tells_new_episodes_from_changed_ones(remote, episode):
 
 def test_export_goes_from_one_server_to_another(remote, learnt, tmp_path):
     with ExperienceLibrary.open(learnt, read_only=True) as near:
-        lines = near.export_jsonl(tmp_path / "near.jsonl")
-    assert remote.import_jsonl(tmp_path / "near.jsonl") == lines
-    assert remote.export_jsonl(tmp_path / "far.jsonl") == lines
+        lines = near.admin.export_jsonl(tmp_path / "near.jsonl")
+    assert remote.admin.import_jsonl(tmp_path / "near.jsonl") == lines
+    assert remote.admin.export_jsonl(tmp_path / "far.jsonl") == lines
 
 
 def test_bank_is_shared_between_clients(remote, address, episode, request):
     """Readers see keys and pull values; an episode that succeeded vouches for what stays."""
-    with RemoteLibrary(address, namespace=request.node.name) as other, remote.bank("find the spoon") as bank:
+    with RemoteLibrary(address, namespace=request.node.name) as other, remote.admin.bank("find the spoon") as bank:
         entry = bank.put("red", "spoon", "in the drawer")
-        seen = other.bank("find the spoon")
+        seen = other.admin.bank("find the spoon")
         assert [(one.id, one.team, one.key) for one in seen.entries()] == [(entry, "red", "spoon")]
         assert seen.entries(entry) == []
         assert seen.pull(entry, "blue") == "in the drawer"
@@ -269,7 +269,7 @@ def test_bank_is_shared_between_clients(remote, address, episode, request):
         vouching = remote.record(episode("open drawer"))
         assert seen.promote(Item("insight", "Spoons lie in drawers"), "nobody").status == "rejected"
         assert seen.promote(Item("insight", "Spoons lie in drawers"), vouching).status == "added"
-    assert remote.bank("find the spoon").keys() == {}
+    assert remote.admin.bank("find the spoon").keys() == {}
 
 
 class Closed:
@@ -286,9 +286,9 @@ def test_an_agent_sees_that_the_server_held_its_step_back(tmp_path):
     step = Step(State("a lamp", task="find"), "take lamp", State("no lamp", task="find"), Diagnosis(True))
     events: list[TeamEvent] = []
     with served(tmp_path / "library.db", trust="trusted", admission=Closed()) as url, RemoteLibrary(url) as library:
-        desk = BankClient(library.bank("find"), "red", AdmitAll(), watch=events.append)
+        desk = BankClient(library.admin.bank("find"), "red", AdmitAll(), watch=events.append)
         asyncio.run(desk.share([step]))
-        assert library.bank("find").keys() == {}
+        assert library.admin.bank("find").keys() == {}
     assert [shared.entry for shared in desk.shared] == [None]
     assert [event.what for event in events] == ["step", "kept"]
 
@@ -297,23 +297,24 @@ def test_an_agent_sees_that_the_server_held_its_step_back(tmp_path):
 
 
 def test_all_that_the_runtime_calls_is_served():
-    """Every method of a library that a module of the runtime names."""
+    """Every method of a library, and of its parts, that a module of the runtime names."""
     called = set()
     for file in Path(inspect.getfile(hardwon.runtime)).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Attribute) and ast.unparse(node.value).removeprefix("self.") in (
-                "library",
-                "_library",
+            if isinstance(node, ast.Attribute) and (
+                part := re.fullmatch(r"(?:self\.)?_?library(?:\.(items|episodes|admin))?", ast.unparse(node.value))
             ):
-                called.add(node.attr)
-    assert called >= {"recall", "check", "record", "evolve"}
-    inherited = {"record", "add", "items", "open_run"}  # by record_many, add_many, _listed and the cache of the user
-    assert called - inherited - SERVED_BY_HAND_ONLY - {"namespace"} <= vars(RemoteLibrary).keys()
+                called.add(f"{part[1]}.{node.attr}" if part[1] else node.attr)
+    assert called >= {"recall", "check", "record", "evolve", "episodes.get", "items.get", "admin.embedder"}
+    parts = {"items": RemoteItems, "episodes": RemoteEpisodes, "admin": RemoteAdmin}
+    served = vars(RemoteLibrary).keys() | {f"{part}.{name}" for part, kind in parts.items() for name in vars(kind)}
+    inherited = {"record", "add", "items.find", "episodes.open_run"}  # of what is served and of the cache of the user
+    assert called - inherited - SERVED_BY_HAND_ONLY - {"namespace", *parts} <= served
 
 
 def test_what_needs_the_file_is_refused(remote):
     with pytest.raises(LibraryError, match="does not serve this operation"):
-        remote.repair()
+        remote.admin.repair()
 
 
 # ---- errors
@@ -321,11 +322,11 @@ def test_what_needs_the_file_is_refused(remote):
 
 def test_errors_are_the_library_s_own(remote):
     with pytest.raises(UnknownName, match="in-none"):
-        remote.get("in-none")
+        remote.items.get("in-none")
     with pytest.raises(ConfigError, match=r"negative|greater"):
-        remote.items(offset=-1)
+        remote.items.find(offset=-1)
     with pytest.raises(ConfigError, match="title"):
-        remote.update(remote.add(Item("insight", "A lamp")).item_id, title=7)
+        remote.items.update(remote.add(Item("insight", "A lamp")).item_id, title=7)
 
 
 @pytest.fixture
@@ -353,8 +354,8 @@ def test_token_decides_what_it_may(path):
     with served(path, tokens=tokens, local=False) as url:
         with RemoteLibrary(url, writer, "acme") as acme, RemoteLibrary(url, reader, "acme") as seen:
             acme.add(Item("insight", "A lamp"))
-            assert (acme.read_only, seen.read_only) == (False, True)
-            assert [item.title for item in seen.items()] == ["A lamp"]
+            assert (acme.admin.read_only, seen.admin.read_only) == (False, True)
+            assert [item.title for item in seen.items.find()] == ["A lamp"]
             with pytest.raises(LibraryForbidden, match="reader"):
                 seen.add(Item("insight", "A box"))
         with pytest.raises(LibraryForbidden):
@@ -365,7 +366,7 @@ def test_token_decides_what_it_may(path):
 
 def test_read_only_library_says_so(learnt):
     with served(learnt, read_only=True) as url, RemoteLibrary(url) as library:
-        assert library.read_only
+        assert library.admin.read_only
         with pytest.raises(LibraryReadOnly):
             library.add(Item("insight", "A lamp"))
 
@@ -377,8 +378,8 @@ def test_many_threads_may_use_one(remote, episode):
         thread.start()
     for thread in threads:
         thread.join()
-    assert remote.episodes == 20
-    assert all(isinstance(step, Step) for step in remote.trajectory("0-0").steps)
+    assert remote.episodes.count() == 20
+    assert all(isinstance(step, Step) for step in remote.episodes.get("0-0").steps)
 
 
 # ---- guardrails on probation

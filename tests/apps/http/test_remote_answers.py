@@ -18,6 +18,8 @@ from hardwon.memory.errors import HardwonError, LibraryBusy
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.records import Diagnosis
 from hardwon.memory.remote import RemoteLibrary
+from hardwon.memory.retrieval.clusters import read_clusters
+from hardwon.memory.upkeep.digest import compute_digest
 
 ABOUT = (
     b'{"read_only": false, "rights": ["read", "write"], "embedder": "e", "fingerprint": "f", "episodes": 1, '
@@ -70,26 +72,26 @@ VERBS = {
     "add": lambda library: library.add(Item("insight", "t")),
     "feedback": lambda library: library.feedback("i", True),
     "grade": lambda library: library.grade("e", success=True),
-    "pin": lambda library: library.pin("i"),
-    "undo": lambda library: library.undo("i"),
-    "update": lambda library: library.update("i", title="t"),
+    "pin": lambda library: library.items.update("i", pinned=True),
+    "undo": lambda library: library.items.undo("i"),
+    "update": lambda library: library.items.update("i", title="t"),
     "evolve": lambda library: library.evolve(),
-    "put": lambda library: library.bank("t").put("a", "b", "c"),
+    "put": lambda library: library.admin.bank("t").put("a", "b", "c"),
     "recall": lambda library: library.recall(STATE),
     "check": lambda library: library.check(STATE, "go"),
-    "items": lambda library: library.items(),
-    "get": lambda library: library.get("i"),
-    "history": lambda library: library.history("i"),
-    "trajectories": lambda library: library.trajectories(),
-    "trajectory": lambda library: library.trajectory("e"),
-    "steps": lambda library: library.steps([1]),
+    "items": lambda library: library.items.find(),
+    "get": lambda library: library.items.get("i"),
+    "history": lambda library: library.items.history("i"),
+    "trajectories": lambda library: library.episodes.find(),
+    "trajectory": lambda library: library.episodes.get("e"),
+    "steps": lambda library: library.episodes.steps([1]),
     "search": lambda library: library.search("a"),
-    "verify": lambda library: library.verify(),
-    "episodes": lambda library: library.episodes,
-    "keys": lambda library: library.keys(STATE, "go"),
-    "stats": lambda library: library.stats(),
-    "usefulness": lambda library: library.usefulness("i"),
-    "clusters": lambda library: library.clusters(),
+    "verify": lambda library: library.admin.verify(),
+    "episodes": lambda library: library.episodes.count(),
+    "keys": lambda library: library.episodes.keys(STATE, "go"),
+    "stats": lambda library: library.admin.stats(),
+    "usefulness": lambda library: library.items.usefulness("i"),
+    "clusters": lambda library: library.admin.query(read_clusters),
 }
 
 
@@ -177,9 +179,9 @@ def test_a_key_is_that_of_one_request(path, tmp_path):
     """The same request gets the first answer. Another one, with the same key, is refused and changes nothing."""
     with ExperienceLibrary.open(tmp_path / "a.db") as local:
         local.add(Item("insight", "the first title", id="in-1"))
-        local.update("in-1", title="the second title")
+        local.items.update("in-1", title="the second title")
         local.record(EPISODE)
-        local.bank("t").put("a", "older", "v")
+        local.admin.bank("t").put("a", "older", "v")
 
     def post(path, body):
         content: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
@@ -187,7 +189,7 @@ def test_a_key_is_that_of_one_request(path, tmp_path):
             method, _, path = path.rpartition(" ")
             answer = client.request(method or "POST", path, headers={"Idempotency-Key": "k"}, **content)
         with ExperienceLibrary.open(tmp_path / "a.db") as local:
-            return answer, local.digest()
+            return answer, local.admin.query(compute_digest)
 
     body, other_body = REQUESTS[path]
     first, digest = post(path, body)
@@ -209,17 +211,17 @@ def serve(folder):
 
 WRITES = {
     "add": lambda library: library.add(Item("insight", "a title of its own")),
-    "put": lambda library: library.bank("t").put("a", "k", "v"),
-    "pull": lambda library: library.bank("t").pull(1, "b"),
-    "undo": lambda library: library.undo("in-1"),
-    "update": lambda library: library.update("in-1", title="a fourth title"),
-    "pin": lambda library: library.pin("in-1"),
+    "put": lambda library: library.admin.bank("t").put("a", "k", "v"),
+    "pull": lambda library: library.admin.bank("t").pull(1, "b"),
+    "undo": lambda library: library.items.undo("in-1"),
+    "update": lambda library: library.items.update("in-1", title="a fourth title"),
+    "pin": lambda library: library.items.update("in-1", pinned=True),
     "feedback": lambda library: library.feedback("in-1", True),
-    "rewrite": lambda library: library.rewrite(["in-1"], Item("insight", "a title for both of them")),
+    "rewrite": lambda library: library.items.merge(["in-1"], Item("insight", "a title for both of them")),
     "record": lambda library: library.record(replace(EPISODE, id="e2")),
     "record without an id": lambda library: len([library.record(replace(EPISODE, id=""))]),
     "grade": lambda library: library.grade("e", success=False).success,
-    "import": lambda library: library.import_jsonl("export.jsonl"),
+    "import": lambda library: library.admin.import_jsonl("export.jsonl"),
 }
 
 
@@ -233,10 +235,10 @@ def test_a_repeated_write_is_done_once_also_after_a_restart(verb, restarts, tmp_
         with ExperienceLibrary.open(folder / "a.db") as local:
             local.record(EPISODE)
             local.add(Item("insight", "the first title", id="in-1"))
-            local.update("in-1", title="the second title")
-            local.update("in-1", title="a third title")
-            local.bank("t").put("a", "older", "v")
-            local.export_jsonl(folder / "export.jsonl")
+            local.items.update("in-1", title="the second title")
+            local.items.update("in-1", title="a third title")
+            local.admin.bank("t").put("a", "older", "v")
+            local.admin.export_jsonl(folder / "export.jsonl")
         with ExitStack() as stack:
             monkeypatch.setattr(httpx.HTTPTransport, "handle_request", lossy(folder, loses, restarts, stack))
             namespace = "n" if verb == "import" else "default"
@@ -244,9 +246,9 @@ def test_a_repeated_write_is_done_once_also_after_a_restart(verb, restarts, tmp_
             monkeypatch.chdir(folder)
             result = WRITES[verb](library)
         with ExperienceLibrary.open(folder / "a.db", read_only=True) as local:
-            history = [(row["op"], row["detail"]) for row in local.history("in-1")]
-            stored = history, len(local.items()), len(local.trajectories()), local.bank("t").entries()
-            results.append((result, *stored, local.bank("t").pulls()))
+            history = [(row["op"], row["detail"]) for row in local.items.history("in-1")]
+            stored = history, len(local.items.find()), len(local.episodes.find()), local.admin.bank("t").entries()
+            results.append((result, *stored, local.admin.bank("t").pulls()))
     assert results[0] == results[1]
 
 
@@ -276,5 +278,5 @@ def test_forgetting_deletes_the_answers_that_quote(tmp_path):
         change = {"title": "the code is a xylophone"}
         assert client.patch("/v1/items/in-1", json=change, headers={"Idempotency-Key": "k"}).status_code == 200
     with ExperienceLibrary.open(tmp_path / "a.db") as local:
-        assert local.forget(text="xylophone").erased
+        assert local.admin.forget(text="xylophone").erased
     assert b"xylophone" not in (tmp_path / "a.db").read_bytes()

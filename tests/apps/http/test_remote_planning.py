@@ -115,14 +115,14 @@ def test_no_item_is_ranked_beside_a_served_library(file):
 def test_demonstrations_are_those_of_the_file(file):
     with served(file, trust="trusted") as url, RemoteLibrary(url, raw=True) as far:
         with ExperienceLibrary.open(file) as near:
-            expected = near.index_demonstrations("house", IN_HALL).list_demonstrations(TASK)
-        assert far.index_demonstrations("house").list_demonstrations(TASK) == expected
+            expected = near.episodes.index_demonstrations("house", IN_HALL).list_demonstrations(TASK)
+        assert far.episodes.index_demonstrations("house").list_demonstrations(TASK) == expected
         assert expected
         far.record(play(99, success=False))
         far.record(play(100))
-        assert len(far.index_demonstrations("house").list_demonstrations(TASK)) == len(expected) + 1
-        assert far.index_demonstrations("another").list_demonstrations(TASK) == []
-        assert len(far.index_demonstrations().list_demonstrations(TASK)) == len(expected) + 1
+        assert len(far.episodes.index_demonstrations("house").list_demonstrations(TASK)) == len(expected) + 1
+        assert far.episodes.index_demonstrations("another").list_demonstrations(TASK) == []
+        assert len(far.episodes.index_demonstrations().list_demonstrations(TASK)) == len(expected) + 1
 
 
 def test_a_planner_that_needs_episodes_word_for_word_says_so(file, rooms):
@@ -137,7 +137,7 @@ def test_a_token_without_the_right_log_reads_neither(file):
     token = Tokens.beside(file).add("agent", record=True, read=True, log=False)
     with served(file) as url, RemoteLibrary(url, token, raw=True) as far:
         with pytest.raises(LibraryForbidden):
-            far.index_demonstrations("house")
+            far.episodes.index_demonstrations("house")
         with pytest.raises(LibraryForbidden):
             far.look_ahead(ROOM, IN_ROOM)
     with served(file) as url, RemoteLibrary(url, token) as general:

@@ -48,8 +48,8 @@ def episode(library, tmp_path):
         path.write_text(text, encoding="utf-8")
         form, logged = importers.read(path)
         importers.write(library, logged, source=form, trust="trusted")
-        (row,) = library.trajectories()
-        return form, library.trajectory(row["id"])
+        (row,) = library.episodes.find()
+        return form, library.episodes.get(row["id"])
 
     return read
 

@@ -48,7 +48,7 @@ def test_each_request_becomes_an_episode(tmp_path, events):
     with ExperienceLibrary.open(tmp_path / "work.db") as library:
         assert filing.write(library, logged, source=form, trust="trusted") == 2
         assert filing.write(library, logged, source=form, trust="trusted") == 0
-        episodes = [library.trajectory(row["id"]) for row in library.trajectories()]
+        episodes = [library.episodes.get(row["id"]) for row in library.episodes.find()]
     assert sorted(episode.task for episode in episodes) == ["Fix the tests.", "Now the lint."]
     for episode in episodes:
         assert [step.diagnosis.success for step in episode.steps] == [False, True]
@@ -70,5 +70,5 @@ def test_a_turn_that_a_person_stopped_is_no_success(library, tmp_path, events, s
     path.write_text("\n".join([*lines, STOPS[stop]]) + "\n")
     form, logged = reading.read(path)
     filing.write(library, logged, source=form, trust="trusted")
-    outcomes = {row["task"]: row["success"] for row in library.trajectories()}
+    outcomes = {row["task"]: row["success"] for row in library.episodes.find()}
     assert outcomes == {"Fix the tests.": True, "Now the lint.": None}

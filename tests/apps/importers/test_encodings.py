@@ -60,7 +60,7 @@ def test_an_export_is_recognized_and_read(tmp_path, library, encoding):
     line = json.dumps({"episode": {"id": "e-1", "task": "Grüße", "success": True, "steps": []}}, ensure_ascii=False)
     path = save(tmp_path / "export.jsonl", line + "\n", encoding)
     assert importers.read(path)[0] == "hardwon"
-    assert library.import_jsonl(path) == 1
+    assert library.admin.import_jsonl(path) == 1
 
 
 @pytest.mark.parametrize("encoding", MARKS)

@@ -30,8 +30,8 @@ def outcome(library, tmp_path):
         path.write_text("\n".join(map(json.dumps, lines)))
         form, logged = importers.read(path)
         importers.write(library, logged, source=form, trust="trusted")
-        (row,) = library.trajectories()
-        return library.trajectory(row["id"]).success
+        (row,) = library.episodes.find()
+        return library.episodes.get(row["id"]).success
 
     return read
 
@@ -79,8 +79,8 @@ def test_an_answer_that_came_later_completes_the_episode(library, tmp_path):
         path.write_text(json.dumps({"messages": talk}))
         form, logged = importers.read(path)
         importers.write(library, logged, source=form, trust="trusted")
-        (row,) = library.trajectories()
-        assert library.trajectory(row["id"]).success is success
+        (row,) = library.episodes.find()
+        assert library.episodes.get(row["id"]).success is success
 
 
 def claude(kind, uuid, message):

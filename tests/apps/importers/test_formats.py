@@ -33,7 +33,7 @@ def imported(library, path, **settings):
     """The format of a file, and the episodes that it becomes."""
     known, logged = importers.read(path, **settings)
     importers.write(library, logged, source=known, trust="trusted")
-    return known, [library.trajectory(row["id"]) for row in reversed(library.trajectories())]
+    return known, [library.episodes.get(row["id"]) for row in reversed(library.episodes.find())]
 
 
 def failures(episode):
@@ -234,10 +234,10 @@ def test_a_command_in_a_transcript_is_the_action_that_the_hook_records(library, 
 def test_a_session_that_goes_on_adds_what_is_new(library, file):
     """A transcript is appended to, and a resumed one repeats what was before."""
     imported(library, file(*TRANSCRIPT[:13]))
-    before = library.stats()["episodes"]
+    before = library.admin.stats()["episodes"]
     known, logged = importers.read(file(*TRANSCRIPT, *TRANSCRIPT))
     assert importers.write(library, logged, source=known) == 1
-    assert library.stats()["episodes"] == before + 1
+    assert library.admin.stats()["episodes"] == before + 1
 
 
 def test_sidechains_of_older_transcripts_are_told_by_their_parents(library, file):
@@ -509,8 +509,8 @@ def test_a_file_takes_no_id_of_another_episode(library, file, episode):
     run = {"id": own, "trace_id": own, "run_type": "chain", "inputs": {}, "outputs": {"messages": ANTHROPIC_AS_OPENAI}}
     _, logged = importers.read(file(run))
     assert importers.write(library, logged, source="langsmith") == 1
-    assert library.trajectory(own).task != "Refund Ada's order."
-    (other,) = [row["id"] for row in library.trajectories() if row["id"] != own]
+    assert library.episodes.get(own).task != "Refund Ada's order."
+    (other,) = [row["id"] for row in library.episodes.find() if row["id"] != own]
     assert other.startswith("im-")
 
 
@@ -535,8 +535,8 @@ def test_odd_names_and_ids_are_only_text(library, file, bad):
     lines += [line("user", f"{bad}2", talk[2]["content"], sessionId=bad)]
     for values in ([{"messages": talk}], lines):
         imported(library, file(*values))
-    assert library.stats()["episodes"] == 2
-    assert library.verify() == []
+    assert library.admin.stats()["episodes"] == 2
+    assert library.admin.verify() == []
 
 
 def test_a_request_of_very_many_calls_is_cut_and_quick(library, file):
@@ -574,7 +574,7 @@ def test_an_import_that_was_interrupted_goes_on(library, file, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         importers.write(library, logged, source=known, on_progress=stop)
-    assert library.stats()["episodes"] == 4
+    assert library.admin.stats()["episodes"] == 4
     assert importers.write(library, logged, source=known) == 1
 
 

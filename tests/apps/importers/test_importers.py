@@ -55,7 +55,7 @@ def imported(library, path, **settings):
     """The episodes that a file becomes."""
     known, told = importers.read(path)
     importers.write(library, told, source=known, **{"trust": "trusted", **settings})
-    return [library.trajectory(row["id"]) for row in reversed(library.trajectories())]
+    return [library.episodes.get(row["id"]) for row in reversed(library.episodes.find())]
 
 
 # ---- OpenAI's messages
@@ -102,7 +102,7 @@ def test_calls_to_a_model_that_repeat_the_conversation_are_one_episode(library, 
     other = [{"messages": [{"role": "user", "content": "Other."}, called("9", "look"), answered("9", "nothing")]}]
     first, second = imported(library, file(log[0], *other, *log[1:]))
     assert {first.task, second.task} == {"Refund Ada's order.", "Other."}
-    assert library.stats()["steps"] == 3
+    assert library.admin.stats()["steps"] == 3
 
 
 def test_every_request_of_a_conversation_is_an_episode(library, file):
@@ -228,9 +228,9 @@ def test_a_failed_run_marks_the_call_and_the_episode(library, file):
 def test_the_same_file_twice_adds_nothing(library, file):
     path = file({"messages": TALK})
     imported(library, path)
-    before = library.stats()
+    before = library.admin.stats()
     imported(library, path)
-    assert library.stats() == before
+    assert library.admin.stats() == before
 
 
 def test_what_is_imported_is_learnt_from(library, file):
@@ -239,20 +239,20 @@ def test_what_is_imported_is_learnt_from(library, file):
     talks = [[{"role": "user", "content": f"Refund the order of {name}."}, *TALK[2:]] for name in names]
     imported(library, file(*({"messages": talk} for talk in talks)))
     library.evolve()
-    assert [item.forbids for item in library.items(["guardrail"])] == ["refund(order=last)"]
+    assert [item.forbids for item in library.items.find(["guardrail"])] == ["refund(order=last)"]
 
 
 def test_a_file_is_of_an_untrusted_writer_unless_it_is_said_to_be_trusted(hardwon, path, file):
     """Its writer is named, so that two files of one name are no two witnesses."""
     hardwon("memory", "import", path, file({"messages": TALK}))
     with ExperienceLibrary.open(path) as library:
-        (row,) = library.trajectories()
-        episode = library.trajectory(row["id"])
+        (row,) = library.episodes.find()
+        episode = library.episodes.get(row["id"])
     assert (episode.trust, episode.writer) == ("untrusted", "import:log.jsonl")
     path.unlink()
     hardwon("memory", "import", path, file({"messages": TALK}), "--trust", "trusted")
     with ExperienceLibrary.open(path) as library:
-        assert library.trajectory(row["id"]).trust == "trusted"
+        assert library.episodes.get(row["id"]).trust == "trusted"
     assert "--trust is 'me'" in hardwon("memory", "import", path, file(TALK), "--trust", "me", expect=2).stderr
 
 

@@ -53,8 +53,8 @@ NESTED = {"trace": TRACE, "observations": [camel(row) for row in ROWS[:3]], "sco
 def test_every_export_is_the_same_episode(library, tmp_path, lines):
     known, logged = importers.read(write(tmp_path, *lines))
     importers.write(library, logged, source=known, trust="trusted")
-    (row,) = library.trajectories()
-    episode = library.trajectory(row["id"])
+    (row,) = library.episodes.find()
+    episode = library.episodes.get(row["id"])
     assert (known, episode.task, episode.success) == ("langfuse", "Refund Ada's order.", True)
     assert [step.action for step in episode.steps] == ['refund(order="A-1")'] * 2
     assert [step.diagnosis.failure is Failure.NONE for step in episode.steps] == [False, True]
@@ -80,7 +80,7 @@ def test_without_tool_observations_the_messages_of_the_longest_generation_are_re
     ]
     known, logged = importers.read(write(tmp_path, *lines))
     importers.write(library, logged, source=known, trust="trusted")
-    episode = library.trajectory(library.trajectories()[0]["id"])
+    episode = library.episodes.get(library.episodes.find()[0]["id"])
     assert (episode.task, [step.action for step in episode.steps]) == ("Refund Ada's order.", ['refund(order="A-1")'])
 
 
@@ -96,7 +96,7 @@ def test_an_annotation_counts_before_an_evaluator(library, tmp_path, scores, suc
     lines = [ASKED, tool(3), *({"trace_id": "t-1", "id": f"s-{n}", **row} for n, row in enumerate(scores))]
     known, logged = importers.read(write(tmp_path, *lines))
     importers.write(library, logged, source=known, trust="trusted")
-    (row,) = library.trajectories()
+    (row,) = library.episodes.find()
     assert (bool(row["success"]), row["score"]) == (success, score)
 
 

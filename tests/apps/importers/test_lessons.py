@@ -85,7 +85,7 @@ def test_import_lets_the_model_read_each_episode_once(server, hardwon, hardwon_j
     counted = import_log(hardwon_json, library, log)
     assert (counted["new"], counted["lessons"], server.requests) == (2, 2, 2)
     with ExperienceLibrary.open(library) as opened:
-        (item,) = opened.items(status="quarantined")
+        (item,) = opened.items.find(status="quarantined")
     assert (item.kind, item.source, item.writer) == ("remedy", "model", "chat:openai:tiny/1")
     hardwon("memory", "evolve", library, "--extractor", "openai:tiny")
     assert server.requests == 2, "an episode that was read is not paid for again"

@@ -113,7 +113,7 @@ def load(tmp_path, library):
         known, logged = importers.read(path)
         updated: list[str] = []
         new = importers.write(into, logged, source=known, trust=trust, on_updated=updated.append)
-        assert into.verify() == []
+        assert into.admin.verify() == []
         return new, len(updated)
 
     return load
@@ -122,28 +122,28 @@ def load(tmp_path, library):
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_log_that_grew_updates_its_episode(load, library, make):
     assert load(*make(2, finished=False)) == (1, 0)
-    (before,) = library.trajectories()
+    (before,) = library.episodes.find()
     assert load(*make(4)) == (0, 1)
-    (row,) = library.trajectories()
+    (row,) = library.episodes.find()
     assert (row["id"], row["n_steps"], row["success"]) == (before["id"], 4, 1)
     assert load(*make(4)) == load(*make(2, finished=False)) == (0, 0)
-    assert library.trajectories() == [row]
+    assert library.episodes.find() == [row]
 
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_an_untrusted_file_changes_no_trusted_episode(load, library, make):
     load(*make(2, finished=False))
     assert load(*make(4), trust="untrusted") == (0, 0)
-    assert [row["n_steps"] for row in library.trajectories()] == [2]
+    assert [row["n_steps"] for row in library.episodes.find()] == [2]
 
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_the_grade_of_a_person_stays(load, library, make):
     load(*make(2, finished=False))
-    (row,) = library.trajectories()
+    (row,) = library.episodes.find()
     library.grade(row["id"], success=False, why="it broke the build", grader="ada")
     load(*make(4))
-    assert [(row["n_steps"], row["success"]) for row in library.trajectories()] == [(4, 0)]
+    assert [(row["n_steps"], row["success"]) for row in library.episodes.find()] == [(4, 0)]
 
 
 OTHERS = {
@@ -166,13 +166,13 @@ OTHERS = {
 def test_a_known_request_is_known_in_every_file(load, library, first, second):
     assert load(*first) == (1, 0)
     assert load(*second) == (0, 0)
-    assert [row["n_steps"] for row in library.trajectories()] == [4]
+    assert [row["n_steps"] for row in library.episodes.find()] == [4]
 
 
 @pytest.mark.parametrize("make", [langsmith, langfuse, otel])
 def test_repeated_parts_of_a_trace_count_once(load, library, make):
     load(*make(2), *make(4))
-    assert [row["n_steps"] for row in library.trajectories()] == [4]
+    assert [row["n_steps"] for row in library.episodes.find()] == [4]
 
 
 def test_a_resumed_session_adds_only_its_new_requests(load, library):
@@ -181,12 +181,12 @@ def test_a_resumed_session_adds_only_its_new_requests(load, library):
         {**line, "parentUuid": line["parentUuid"] or "u-end"} for line in claude(2, session="s-2", request="v")
     ]
     assert load(*again) == (1, 0)
-    assert sorted(row["n_steps"] for row in library.trajectories()) == [2, 3]
+    assert sorted(row["n_steps"] for row in library.episodes.find()) == [2, 3]
 
 
 def test_a_turn_that_goes_on_in_a_resumed_session_is_one_episode(load, library):
     load(*claude(2, finished=False), *claude(4, session="s-2"))
-    assert [row["n_steps"] for row in library.trajectories()] == [4]
+    assert [row["n_steps"] for row in library.episodes.find()] == [4]
 
 
 def test_forks_of_one_request_do_not_mix(load, library):
@@ -196,7 +196,7 @@ def test_forks_of_one_request_do_not_mix(load, library):
         {**line, "parentUuid": line["parentUuid"] or "u-end"} for pair in zip(one, other, strict=True) for line in pair
     ]
     assert load(*claude(2), *lines) == (3, 0)
-    assert [row["n_steps"] for row in library.trajectories()] == [2, 2, 2]
+    assert [row["n_steps"] for row in library.episodes.find()] == [2, 2, 2]
 
 
 def test_two_versions_that_an_earlier_version_kept_become_one(tmp_path, load, library):
@@ -207,17 +207,17 @@ def test_two_versions_that_an_earlier_version_kept_become_one(tmp_path, load, li
         for entry in logged:
             (episode,) = importers.episodes(library, [entry], source=form)
             library.record(replace(episode, meta={"environment": form, "policy": "import"}))
-    assert len(library.trajectories()) == 2
+    assert len(library.episodes.find()) == 2
     assert load(*openai(4)) == (0, 1)
     assert load(*openai(2, finished=False)) == load(*openai(4)) == (0, 0)
-    (row,) = library.trajectories()
+    (row,) = library.episodes.find()
     assert row["n_steps"] == 4
 
 
 def test_the_ids_of_earlier_versions_are_known(load, library):
     load(*claude(4))
-    (row,) = library.trajectories()
-    old = library.trajectory(row["id"])
+    (row,) = library.episodes.find()
+    old = library.episodes.get(row["id"])
     with ExperienceLibrary.open(":memory:") as other:
         other.record(replace(old, id=episode_id("s-1 u-ask", "claude-code")))
         assert load(*claude(4), into=other) == (0, 0)
@@ -236,20 +236,20 @@ def test_conversations_that_begin_alike_are_two(load, library):
     assert load({"messages": [*talk("look", "take"), done]}) == (0, 1)
     assert load({"messages": [*talk("look", "drop"), done]}) == (1, 0)
     assert load({"messages": [*talk("look"), done]}) in ((0, 0), (1, 0))
-    assert sorted(row["n_steps"] for row in library.trajectories())[-2:] == [2, 2]
+    assert sorted(row["n_steps"] for row in library.episodes.find())[-2:] == [2, 2]
 
 
 def test_an_outcome_that_comes_later_counts(load, library):
     load(*openai(3))
     assert load({**openai(3)[0], "reward": 0.0}) == (0, 1)
     assert load(*openai(3)) == (0, 0)
-    assert [(row["n_steps"], row["success"]) for row in library.trajectories()] == [(3, 0)]
+    assert [(row["n_steps"], row["success"]) for row in library.episodes.find()] == [(3, 0)]
     root, *calls = langsmith(3)
     load(root, *calls)
     graded = {**root, "feedback_stats": {"correctness": {"avg": 0.0}}}
     assert load(graded, *calls) == (0, 1)
     assert load(graded, *calls) == load(root, *calls) == (0, 0)
-    assert library.trajectories()[0]["success"] == 0
+    assert library.episodes.find()[0]["success"] == 0
 
 
 def test_a_run_that_was_pending_counts_when_it_is_over(load, library):
@@ -257,8 +257,8 @@ def test_a_run_that_was_pending_counts_when_it_is_over(load, library):
     pending = {**calls[0], "outputs": None, "error": None}
     load(root, pending)
     assert load(root, {**pending, "error": "no such target"}) == (0, 1)
-    (row,) = library.trajectories()
-    assert not library.trajectory(row["id"]).steps[0].diagnosis.success
+    (row,) = library.episodes.find()
+    assert not library.episodes.get(row["id"]).steps[0].diagnosis.success
     assert load(root, {**pending, "error": "no such target"}) == (0, 0)
 
 
@@ -266,9 +266,9 @@ def test_requests_that_get_one_outcome_become_one_episode(load, library):
     first, second = openai(2)[0]["messages"], openai(3)[0]["messages"]
     second = [{**second[0], "content": "Now the lint."}, *second[1:]]
     load({"messages": [*first, *second]})
-    assert len(library.trajectories()) == 2
+    assert len(library.episodes.find()) == 2
     assert load({"messages": [*first, *second], "reward": 1.0}) == (0, 1)
-    assert [row["n_steps"] for row in library.trajectories()] == [5]
+    assert [row["n_steps"] for row in library.episodes.find()] == [5]
 
 
 @pytest.mark.parametrize("is_recorded_before", [False, True])
@@ -289,7 +289,7 @@ def test_the_requests_of_a_graded_conversation_are_known(load, library, is_recor
     assert load({"messages": grown}) == (0, 0)
     other = [*ask("Fix the tests.", 2), *ask("Now the types.", 3)]
     assert load({"messages": other}) == (1, 0)
-    assert sorted((row["n_steps"], row["score"]) for row in library.trajectories()) == [(3, 1.0), (4, 1.0), (6, 0.5)]
+    assert sorted((row["n_steps"], row["score"]) for row in library.episodes.find()) == [(3, 1.0), (4, 1.0), (6, 0.5)]
 
 
 def test_an_import_embeds_what_it_writes(tmp_path):

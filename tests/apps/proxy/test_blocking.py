@@ -20,8 +20,8 @@ def forbid(library, *actions):
     for action in actions or ('refund(order="last")',):
         fields = {"forbids": action, "condition": {"text": "Request"}, "confidence": 0.9}
         library.add(Item("guardrail", f"Never {action}", "It is wrong.", "When asked for a refund", **fields))
-    for item in library.items():
-        library.pin(item.id)
+    for item in library.items.find():
+        library.items.update(item.id, pinned=True)
 
 
 def part(arguments, name="refund", **fields):

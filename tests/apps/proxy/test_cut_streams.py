@@ -116,14 +116,14 @@ def test_a_chat_that_ends_before_its_answer_is_an_error_in_block_mode(proxied, l
     """At every point: before the first event, within one, and between two."""
     with dying(cut) as url, pytest.raises(openai.APIError, match="broke off"):
         consume(proxied(url=url, mode="block"), "chat")
-    assert library.trajectories() == []
+    assert library.episodes.find() == []
 
 
 @pytest.mark.parametrize("cut", list(cuts(RESPONSE)), ids=lambda cut: f"{len(cut)}-bytes")
 def test_a_response_that_ends_before_its_answer_is_an_error_in_block_mode(proxied, library, cut):
     with dying(cut) as url, pytest.raises(openai.APIError, match="broke off"):
         consume(proxied(url=url, mode="block"), "responses")
-    assert library.trajectories() == []
+    assert library.episodes.find() == []
 
 
 def read_raw(client, route, **options):
@@ -148,7 +148,7 @@ def test_nothing_is_added_to_a_response_that_breaks_off(proxied, library, route,
     for cut in list(cuts(events))[::3]:
         with dying(cut, frame) as url:
             assert read_raw(proxied(url=url, mode=mode), route) == (cut, frame != "close")
-    assert library.trajectories() == []
+    assert library.episodes.find() == []
 
 
 @pytest.mark.parametrize("frame", FRAMES)

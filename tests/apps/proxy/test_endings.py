@@ -28,8 +28,8 @@ RESPONSES = [
 
 
 def find_episode(library):
-    (row,) = wait_for(library.trajectories)
-    return library.trajectory(row["id"])
+    (row,) = wait_for(library.episodes.find)
+    return library.episodes.get(row["id"])
 
 
 @pytest.mark.parametrize(("choice", "success"), CHOICES)

@@ -121,7 +121,7 @@ def list_steps(log):
     """Return the number of steps of each episode, when all that is open is recorded."""
     log.close()
     library = log._access.get()
-    return sorted(len(library.trajectory(row["id"]).steps) for row in library.trajectories())
+    return sorted(len(library.episodes.get(row["id"]).steps) for row in library.episodes.find())
 
 
 def test_a_request_that_comes_again_after_its_final_answer_is_the_same_run(talk, log):

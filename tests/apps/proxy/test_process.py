@@ -55,8 +55,8 @@ def test_a_killed_proxy_loses_no_step_of_a_conversation_that_goes_on(tmp_path, u
         assert process.wait(200) == 0
     assert messages[-1]["content"] == "Refunded."
     with ExperienceLibrary.open(tmp_path / "work.db", read_only=True) as library:
-        (row,) = library.trajectories()
-        assert [step.diagnosis.success for step in library.trajectory(row["id"]).steps] == [False, True]
+        (row,) = library.episodes.find()
+        assert [step.diagnosis.success for step in library.episodes.get(row["id"]).steps] == [False, True]
 
 
 def test_a_conversation_that_does_not_go_on_after_a_kill_is_recorded_at_the_next_start(tmp_path, upstream):
@@ -69,8 +69,8 @@ def test_a_conversation_that_does_not_go_on_after_a_kill_is_recorded_at_the_next
             messages.append({"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "refunded"})
         process.kill()
     with ExperienceLibrary.open(tmp_path / "work.db") as library:
-        (row,) = library.trajectories()
-        episode = library.trajectory(row["id"])
+        (row,) = library.episodes.find()
+        episode = library.episodes.get(row["id"])
     assert (episode.success, episode.ending, episode.writer, len(episode.steps)) == (None, "abandoned", "proxy", 1)
 
 

@@ -64,7 +64,7 @@ data: [DONE]
 
 
 def open_episodes(library):
-    return [library.trajectory(row["id"]) for row in library.trajectories()]
+    return [library.episodes.get(row["id"]) for row in library.episodes.find()]
 
 
 @pytest.mark.parametrize("stream", [False, True])

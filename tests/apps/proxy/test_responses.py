@@ -255,8 +255,8 @@ def test_events_of_a_joined_stream_are_numbered_in_order(proxied, upstream, libr
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_model_that_insists_is_ended(proxied, upstream, library, stream):
     forbid(library)
-    item = next(item.id for item in library.items() if item.kind == "guardrail")
-    library.pin(item)
+    item = next(item.id for item in library.items.find() if item.kind == "guardrail")
+    library.items.update(item, pinned=True)
     upstream.answer = lambda body: [output_call("refund", f"c{len(upstream.requests)}", order="last")]
     response = respond(proxied(mode="block"), "Refund Ada's order.", stream=stream)
     assert response.output_text.startswith("This run ends here:")

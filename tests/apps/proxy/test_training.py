@@ -74,7 +74,7 @@ def recorded(tmp_path, proxied, library):
     with serving_policy(base) as (url, run):
         client = proxied(url=url, tokens=file, extra_body=extra, outcome="unknown")
         episodes = [play(client, "Refund Ada's order.") for _ in range(4)]
-        wait_for(lambda: len(library.trajectories()) == 4 and len(file.read_text().splitlines()) == 8, 60)
+        wait_for(lambda: len(library.episodes.find()) == 4 and len(file.read_text().splitlines()) == 8, 60)
     for number, episode in enumerate(episodes):
         library.grade(episode, success=number % 2 == 0)
     settings = {

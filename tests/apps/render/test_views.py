@@ -11,7 +11,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Traj
 @pytest.fixture
 def episode_id(learnt):
     with ExperienceLibrary.open(learnt, read_only=True) as library:
-        return library.trajectories(limit=1)[0]["id"]
+        return library.episodes.find(limit=1)[0]["id"]
 
 
 def test_an_episode_on_paper_tells_value_evidence_and_outcome(hardwon, learnt, episode_id):

@@ -75,16 +75,16 @@ def test_mcp(url, home, other, episode):
     recalled, recorded = asyncio.run(talk())
     assert "wash the carrot first" in (recalled.structured_content or {})["advice"]
     assert not recorded.is_error, recorded.content
-    other.sync()
-    assert other.episodes == 2
+    other.admin.sync()
+    assert other.episodes.count() == 2
 
 
 def test_eval(url, call, other, episode):
     fill(other, episode)
     arms = json.loads(call("eval", "episodic", *COIN, "--library", url, "--json").stdout)
     assert set(arms) == {"control", "library"}
-    other.sync()
-    assert other.episodes == 1  # nothing is learned
+    other.admin.sync()
+    assert other.episodes.count() == 1  # nothing is learned
 
 
 def test_team(url, call, other):
@@ -93,9 +93,9 @@ def test_team(url, call, other):
     result = json.loads(call("team", "archive", *options).stdout)
     assert result["success"]
     assert result["shared"]
-    other.sync()
-    assert other.position > len(result["shared"])
-    assert other._store.rows("SELECT * FROM bank_entries") == []
+    other.admin.sync()
+    assert other.admin.position > len(result["shared"])
+    assert other._file.store.rows("SELECT * FROM bank_entries") == []
 
 
 def test_middleware(url, home, other, monkeypatch):
@@ -124,8 +124,8 @@ def test_middleware(url, home, other, monkeypatch):
 
     with ExperienceLibrary.open(url) as library:
         play(library)
-    other.sync()
-    assert other.episodes == 1
+    other.admin.sync()
+    assert other.episodes.count() == 1
     assert SOURCE in play(other)[0][0].text
 
 
@@ -153,7 +153,7 @@ def test_serve_and_doctor_while_the_server_is_down(own_server, home, call, episo
     address = own_server.url()
     with ExperienceLibrary.open(address) as library:
         item = fill(library, episode)
-        assert library.episodes == 1  # reading applies what was written
+        assert library.episodes.count() == 1  # reading applies what was written
     own_server.kill()
     process, base = serve(address, home)
     try:
@@ -197,8 +197,8 @@ def test_every_memory_command(url, call, home, other, episode):
     assert taking - set(calls) - others == set()
     for name, arguments in calls.items():
         call("memory", name, url, *arguments)
-    other.sync()
-    assert other.episodes == 0
+    other.admin.sync()
+    assert other.episodes.count() == 0
 
 
 def test_the_store_of_langgraph(url, home, other):
@@ -207,6 +207,6 @@ def test_the_store_of_langgraph(url, home, other):
 
     with ExperienceLibrary.open(url) as library, HardwonStore(library) as store:
         store.put(("users", "ada"), "drink", {"text": "green tea"})
-    other.sync()
+    other.admin.sync()
     with HardwonStore(other) as store:
         assert [item.value for item in store.search(("users", "ada"))] == [{"text": "green tea"}]

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from tests.memory.writers import restore
 
 from hardwon.apps.shared.checkout import MANIFEST, check_out, commit
 from hardwon.apps.shared.item_files import parse_file, read_values, render_file
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError
+from hardwon.memory.upkeep.digest import compute_digest
 from hardwon.trainers.config.loading import load
 from hardwon.trainers.config.yaml_bounds import check_yaml
 
@@ -33,7 +35,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def items(library):
-    return [library.get(library.add(item).item_id) for item in ODD]
+    return [library.items.get(library.add(item).item_id) for item in ODD]
 
 
 def find(folder, item):
@@ -53,11 +55,11 @@ def list_changes(changes):
 
 def test_a_checkout_and_a_commit_without_a_change_do_nothing(library, folder, items):
     check_out(library, folder, "test.db")
-    digest = library.digest()
+    digest = library.admin.query(compute_digest)
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert commit(library, folder, why="") == []
     check_out(library, folder, "test.db")
-    assert library.digest() == digest
+    assert library.admin.query(compute_digest) == digest
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
     for path in folder.glob("*/*.md"):  # an editor of another system
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"))
@@ -75,12 +77,12 @@ def test_an_edited_file_is_a_new_version_in_the_history(library, folder, items):
     check_out(library, folder, "test.db")
     edit(folder, items[0], "Refunds of unpaid orders fail.", "Ask for the receipt first.")
     assert list_changes(commit(library, folder, why="", dry_run=True)) == [("changed", items[0].id)]
-    assert library.get(items[0].id) == items[0]
+    assert library.items.get(items[0].id) == items[0]
     (change,) = commit(library, folder, why="")
     assert (change.what, change.detail) == ("changed", "body")
-    item = library.get(items[0].id)
+    item = library.items.get(items[0].id)
     assert (item.body, item.version, item.writer) == ("Ask for the receipt first.", items[0].version + 1, "user")
-    assert library.undo(item.id).body == items[0].body
+    assert library.items.undo(item.id).body == items[0].body
     assert list_changes(commit(library, folder, why="")) == [("older", items[0].id)]
 
 
@@ -90,7 +92,7 @@ def test_a_new_file_becomes_an_item_with_a_file_of_its_id(library, folder, items
     new.write_text("---\nkind: strategy\ntitle: Weigh the parcel before you ship it\n---\nScales stand at the door.\n")
     assert list_changes(commit(library, folder, why="", dry_run=True)) == [("new", "")]
     (change,) = commit(library, folder, why="")
-    item = library.get(change.item)
+    item = library.items.get(change.item)
     assert (item.title, item.body, item.source) == (
         "Weigh the parcel before you ship it", "Scales stand at the door.", "person",
     )  # fmt: skip
@@ -112,8 +114,8 @@ def test_a_deleted_file_retires_its_item(library, folder, items):
     find(folder, items[0]).unlink()
     assert list_changes(commit(library, folder, why="outdated", dry_run=True)) == [("retired", items[0].id)]
     commit(library, folder, why="outdated")
-    assert library.get(items[0].id).status == "retired"
-    assert library.history(items[0].id)[-1]["detail"]["why"] == "outdated"
+    assert library.items.get(items[0].id).status == "retired"
+    assert library.items.history(items[0].id)[-1]["detail"]["why"] == "outdated"
     assert commit(library, folder, why="") == []
 
 
@@ -122,16 +124,16 @@ def test_an_item_that_the_library_changed_is_a_conflict_and_stays(library, folde
     edit(folder, items[0], "Refunds of unpaid", "All refunds of unpaid")
     find(folder, items[1]).unlink()
     for item in items[:2]:
-        library.update(item.id, body="the library knows better")
+        library.items.update(item.id, body="the library knows better")
     edit(folder, items[2], "eat {1}", "bite {1}")
     changes = commit(library, folder, why="")
     assert sorted(list_changes(changes)) == sorted(
         [("conflict", items[0].id), ("conflict", items[1].id), ("changed", items[2].id)]
     )
     assert all("changed" in change.detail for change in changes if change.what == "conflict")
-    assert [library.get(item.id).body for item in items[:2]] == ["the library knows better"] * 2
-    assert library.get(items[1].id).status == "active"
-    assert library.get(items[2].id).forbids == "bite {1}"
+    assert [library.items.get(item.id).body for item in items[:2]] == ["the library knows better"] * 2
+    assert library.items.get(items[1].id).status == "active"
+    assert library.items.get(items[2].id).forbids == "bite {1}"
 
 
 def test_an_unedited_file_of_a_changed_item_is_older_and_a_restored_one_is_committed(library, folder, items):
@@ -145,7 +147,7 @@ def test_an_unedited_file_of_a_changed_item_is_older_and_a_restored_one_is_commi
     assert list_changes(commit(library, folder, why="")) == [("older", items[0].id)]
     (folder / MANIFEST).write_bytes(newer)
     assert list_changes(commit(library, folder, why="")) == [("changed", items[0].id)]
-    assert library.get(items[0].id).title == TITLE
+    assert library.items.get(items[0].id).title == TITLE
 
 
 def test_a_restored_file_of_a_retired_item_names_the_command_that_brings_it_back(library, folder, items):
@@ -160,10 +162,10 @@ def test_a_restored_file_of_a_retired_item_names_the_command_that_brings_it_back
 
 def test_figures_that_move_by_themselves_are_no_conflict(library, folder, items):
     check_out(library, folder, "test.db")
-    library.update(items[0].id, score=0.9)
+    library.items.update(items[0].id, score=0.9)
     edit(folder, items[0], "Refunds of unpaid", "All refunds of unpaid")
     assert list_changes(commit(library, folder, why="")) == [("changed", items[0].id)]
-    assert library.get(items[0].id).score == 0.9
+    assert library.items.get(items[0].id).score == 0.9
 
 
 def test_a_checkout_keeps_edits_unless_forced(library, folder, items):
@@ -198,7 +200,7 @@ def test_malformed_front_matter_names_file_and_line(library, folder, items, text
     (folder / "strategy" / "new.md").write_text(text)
     with pytest.raises(ConfigError, match=message):
         commit(library, folder, why="")
-    assert library.get(items[0].id) == items[0]  # nothing was committed
+    assert library.items.get(items[0].id) == items[0]  # nothing was committed
 
 
 def test_two_files_with_one_id_are_refused(library, folder, items):
@@ -222,7 +224,7 @@ def test_a_folder_that_is_no_checkout_is_refused(library, folder, items):
 def test_the_order_of_files_and_fields_is_stable(library, folder, items):
     check_out(library, folder, "test.db")
     before = (folder / MANIFEST).read_text().splitlines()
-    library.update(items[0].id, title="Check the order twice before you refund it")
+    library.items.update(items[0].id, title="Check the order twice before you refund it")
     check_out(library, folder, "test.db")
     after = (folder / MANIFEST).read_text().splitlines()
     assert sum(old != new for old, new in zip(before, after, strict=True)) == 1
@@ -238,11 +240,11 @@ def test_a_file_under_another_name_is_named_and_its_item_stays(library, folder, 
     path = find(folder, items[0])
     (folder / name).parent.mkdir(exist_ok=True)
     path.rename(folder / name)
-    digest = library.digest()
+    digest = library.admin.query(compute_digest)
     for attempt in (lambda: commit(library, folder, why=""), lambda: check_out(library, folder, "test.db")):
         with pytest.raises(ConfigError, match=f"{name} is strategy/{items[0].id}.md under another name. Rename it to"):
             attempt()
-    assert library.digest() == digest
+    assert library.admin.query(compute_digest) == digest
     (folder / name).unlink()
     assert ("retired", items[0].id) in list_changes(commit(library, folder, why=""))
 
@@ -258,14 +260,14 @@ def test_conflict_markers_of_git_stop_a_commit(library, folder, items, old, new,
     check_out(library, folder, "test.db")
     edit(folder, items[1], "Title", "Heading")
     edit(folder, items[0], old, new)
-    digest = library.digest()
+    digest = library.admin.query(compute_digest)
     with pytest.raises(ConfigError, match=rf"{items[0].id}\.md:{line}: git left conflict markers here. Resolve"):
         commit(library, folder, why="")
-    assert library.digest() == digest
+    assert library.admin.query(compute_digest) == digest
 
 
 def test_markers_that_an_item_has_in_the_library_are_text(library, folder, items):
-    library.update(items[0].id, body="<<<<<<< HEAD\na\n=======\nb\n>>>>>>> main\nmeans a conflict")
+    library.items.update(items[0].id, body="<<<<<<< HEAD\na\n=======\nb\n>>>>>>> main\nmeans a conflict")
     check_out(library, folder, "test.db")
     assert commit(library, folder, why="") == []
 
@@ -276,7 +278,7 @@ def test_a_file_that_lost_its_id_does_not_retire_its_item(library, folder, items
     edit(folder, items[0], f"id: {items[0].id}\n", new)
     with pytest.raises(ConfigError, match=rf"{items[0].id}\.md:2: the id was .* at the checkout. Write it"):
         commit(library, folder, why="")
-    assert library.get(items[0].id) == items[0]
+    assert library.items.get(items[0].id) == items[0]
 
 
 def test_a_new_file_that_equals_a_deleted_one_keeps_the_item(library, folder, items):
@@ -285,7 +287,7 @@ def test_a_new_file_that_equals_a_deleted_one_keeps_the_item(library, folder, it
     path.with_name("new.md").write_text(path.read_text().replace(f"id: {items[0].id}\n", ""))
     path.unlink()
     assert list_changes(commit(library, folder, why="")) == [("new", items[0].id)]
-    assert library.get(items[0].id).status == "active"
+    assert library.items.get(items[0].id).status == "active"
 
 
 def test_another_kind_is_a_conflict_that_names_the_old_one(library, folder, items):
@@ -307,7 +309,7 @@ def test_a_file_that_is_not_utf_8_names_the_next_step(library, folder, items):
 def test_a_file_has_no_control_characters_and_keeps_those_of_the_library(library, folder):
     """`cat` of a file must not erase a terminal; an edit of the title leaves the body as it is recorded."""
     body = "Wait.\n\x1b[2J\x1b]52;c;cm0=\x07 done"
-    item = library.get(library.add(Item("warning", TITLE + "\x1b[1m", body)).item_id)
+    item = library.items.get(library.add(Item("warning", TITLE + "\x1b[1m", body)).item_id)
     check_out(library, folder, "test.db")
     text = find(folder, item).read_text(encoding="utf-8")
     assert "\x1b" not in text
@@ -316,7 +318,7 @@ def test_a_file_has_no_control_characters_and_keeps_those_of_the_library(library
     assert commit(library, folder, why="") == []
     edit(folder, item, "kind: warning\n", "kind: warning\ntags: [screen]\n")
     assert list_changes(commit(library, folder, why="")) == [("changed", item.id)]
-    assert library.get(item.id).body == body
+    assert library.items.get(item.id).body == body
 
 
 # ---- links, names and depth
@@ -419,7 +421,7 @@ NAMES = [
 
 def test_any_id_has_a_file_of_its_own_on_any_system(library, folder):
     for number, ref in enumerate(NAMES):
-        library.restore(Item("insight", f"title {number}", id=ref))
+        restore(library, Item("insight", f"title {number}", id=ref))
     check_out(library, folder, "test.db")
     names = [path.name for path in folder.glob("*/*.md")]
     assert len({name.casefold() for name in names}) == len(NAMES)

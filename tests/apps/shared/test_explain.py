@@ -22,7 +22,7 @@ def library(learnt):
 @pytest.fixture
 def reasoned(library):
     """The newest step that was chosen by its value, as the episode explains it."""
-    for row in library.trajectories():
+    for row in library.episodes.find():
         for step in explain(library, row["id"])["episode"]["steps"]:
             if step["why"]["rests_on"]:
                 return step
@@ -37,7 +37,7 @@ def test_an_episode_says_what_each_step_rests_on(library, reasoned):
     assert why["key_words"][0].startswith("`")
     assert all(past["happened"] and past["episode"] for past in why["rests_on"])
     assert {past["id"] for past in why["rests_on"]} == {
-        step.id for step in library.steps([p["id"] for p in why["rests_on"]])
+        step.id for step in library.episodes.steps([p["id"] for p in why["rests_on"]])
     }
 
 
@@ -46,14 +46,14 @@ def test_a_step_rests_on_earlier_steps_only(reasoned):
 
 
 def test_what_was_blocked_names_the_guardrail_and_its_words(library):
-    episodes = (explain(library, row["id"])["episode"] for row in library.trajectories())
+    episodes = (explain(library, row["id"])["episode"] for row in library.episodes.find())
     blocked = next(item for e in episodes for step in e["steps"] for item in step["why"]["blocked"])
-    assert library.get(blocked["id"]).kind == "guardrail"
+    assert library.items.get(blocked["id"]).kind == "guardrail"
     assert blocked["says"].startswith("do not `")
 
 
 def test_an_item_says_why_it_exists_and_how_it_fared(library):
-    rule = next(item for item in library.items(["guardrail"]) if library.usages(item.id))
+    rule = next(item for item in library.items.find(["guardrail"]) if library.items.usages(item.id))
     assert (rule.forbids or "").startswith("bite ")
     told = explain(library, rule.id)["item"]
     assert [step["id"] for step in told["evidence"]] == list(rule.provenance)
@@ -68,21 +68,21 @@ def test_a_step_is_found_by_its_number(library, reasoned):
 
 
 def test_a_beginning_of_an_id_is_enough(library):
-    newest = library.trajectories(limit=1)[0]["id"]
+    newest = library.episodes.find(limit=1)[0]["id"]
     assert resolve(library, newest[:12]) == ("episode", newest)
 
 
 def test_a_beginning_of_several_ids_asks_for_more(learnt):
     with ExperienceLibrary.open(learnt, read_only=True) as library:
-        start = library.items()[0].id[:1]
+        start = library.items.find()[0].id[:1]
         with pytest.raises(UnknownName, match=r"is the prefix of .* Give a longer prefix"):
             resolve(library, start)
 
 
 def test_a_retired_item_is_still_explained(own):
     with ExperienceLibrary.open(own) as library:
-        item = library.items()[0]
-        library.retire(item.id, "for the test")
+        item = library.items.find()[0]
+        library.items.retire(item.id, "for the test")
         assert explain(library, item.id)["item"]["status"] == "retired"
 
 
@@ -102,7 +102,7 @@ def test_what_happened_is_the_answer_else_the_difference():
 
 def test_every_count_of_an_attempt_names_its_steps(library):
     """systems.md §3: every claim resolves to ids."""
-    for summary in library.summaries():
+    for summary in library.episodes.summaries():
         told = explain(library, f"attempt:{summary.id}")["attempt"]
         counts = {name: len(steps) for name, steps in told["evidence"].items()}
         assert counts == {"worked": summary.n - sum(summary.failures.values()), **summary.failures}
@@ -126,13 +126,13 @@ def test_a_guardrail_is_as_precise_as_its_overrides_say():
 
 
 def test_an_item_says_what_it_is_worth(library):
-    told = explain(library, library.items()[0].id)["item"]
+    told = explain(library, library.items.find()[0].id)["item"]
     assert set(told["usefulness"]) == {"shown", "withheld", "difference", "low", "high"}
     assert told["source"] == "experience"
 
 
 def test_an_episode_has_its_segments(library):
-    for row in library.trajectories(limit=5):
+    for row in library.episodes.find(limit=5):
         told = explain(library, row["id"])["episode"]
         steps = [step for segment in told["segments"] for step in segment["steps"]]
         assert steps == [step["id"] for step in told["steps"]]
@@ -147,7 +147,7 @@ def test_a_guardrail_says_why_its_evidence_failed_and_when_it_is_tried_next(own,
             step = replace(step, diagnosis=replace(step.diagnosis, evidence="permission denied"))
             library.record(replace(told, steps=(step,)))
         library.evolve()
-        guard = next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
+        guard = next(item for item in library.items.find(["guardrail"]) if item.forbids == "shake drawer")
         library.enforce(episode().steps[0].pre, "shake drawer")
         item = explain(library, guard.id)["item"]
     times = len(item["provenance"])  # it may be made before the last of them
@@ -182,7 +182,7 @@ def test_a_step_of_a_skill_names_its_chain_and_the_skill(tmp_path):
         followed = next(result for result in results if result.trajectory.steps[0].why.skills)
         assert followed.trajectory.steps[0].why.extra["plan"] == "gather wood, then craft table"
         first, second = explain(opened, followed.trajectory.id)["episode"]["steps"]
-        title = opened.get(first["why"]["skills"][0]["id"]).title
+        title = opened.items.get(first["why"]["skills"][0]["id"]).title
         assert first["why"]["skills"][0]["says"] == title
         lines = dict(describe_step(first, None))
         assert lines["plan"] == "gather wood, then craft table"

@@ -16,13 +16,13 @@ def test_a_strategy_that_is_part_of_an_estimate_which_chose_an_action_was_used(t
         run = episode()
         steps = tuple(replace(s, keys=("*", "take {1}", GENERAL, SPECIAL), why=why) for s in run.steps)
         library.record(replace(run, steps=steps))
-        return library.trajectories(limit=1)[0]["id"]
+        return library.episodes.find(limit=1)[0]["id"]
 
     with ExperienceLibrary.open(tmp_path / "own.db") as library:
         chosen = [record(library, {"key": SPECIAL, "value": 0.5}) for _ in range(3)]
         for why in ({"explored": True}, {"key": "", "value": 0.0}, {}):
             record(library, why)
-        steps = tuple(step.id for step in library.trajectory(chosen[0]).steps if step.id is not None)
+        steps = tuple(step.id for step in library.episodes.get(chosen[0]).steps if step.id is not None)
         for key in (GENERAL, SPECIAL, "put {1} in {2} | tried 0 to unknown | 1:T"):
             library.add(
                 Item(

@@ -55,7 +55,7 @@ def import_file(path):
 
 def import_export(path):
     with ExperienceLibrary.open(":memory:") as library:
-        library.import_jsonl(path)
+        library.admin.import_jsonl(path)
 
 
 MESSAGE = '{"messages": [{"role": "user", "content": %s}]}'

@@ -62,8 +62,8 @@ class Writer(Copy):
         """Let the body change items of the copy, and write what it did as one entry."""
         library = ExperienceLibrary.open(self.store.path)
         try:
-            with library._transaction() as connection:
-                capture = Capture(library._store, connection, self.number)
+            with library._file.transaction() as connection:
+                capture = Capture(library._file.store, connection, self.number)
                 yield library
                 values = capture.read()
                 raise InterruptedError
@@ -88,10 +88,10 @@ class Writer(Copy):
                     library.add(self.make_item(day))
             if day % 11 == 10:
                 with self.change() as library:
-                    for item in library.items(limit=1):
+                    for item in library.items.find(limit=1):
                         library.feedback(item.id, self.random.random() < 0.5, writer="token:x", episode=f"e{day}")
-                        library.pin(item.id)
-                        library.retire(item.id, "not needed")
+                        library.items.update(item.id, pinned=True)
+                        library.items.retire(item.id, "not needed")
 
     def make_batch(self, day: int) -> ValueBatch:
         """Put values of which some expire within the seconds of the next entries, delete one, and read others."""
@@ -152,4 +152,4 @@ def record_plainly(path: Path, log: list[LogEntry], episodes: list[Trajectory]) 
         for entry, episode in zip(log, episodes, strict=True):
             with fix_time(entry.at):
                 library.record(episode)
-        return library.digest()
+        return library.admin.query(compute_digest)

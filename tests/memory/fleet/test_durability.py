@@ -19,7 +19,7 @@ def test_settings_that_lose_entries_are_named_once(server, url, tmp_path, caplog
     server.sql(f"ALTER DATABASE {url.partition('?')[0].rpartition('/')[2]} SET synchronous_commit = off")
     for _ in range(2):
         with connect(url, tmp_path) as library:
-            risks = session.list_risks(library._log.read)
+            risks = session.list_risks(library._file.log.read)
     assert [risk.partition(" ")[0] for risk in risks] == ["fsync", "synchronous_commit"]
     for risk in risks:
         assert caplog.text.count(risk) == 1
@@ -33,7 +33,7 @@ def test_a_server_that_keeps_everything_is_not_mentioned(server, tmp_path, caplo
         own.create()
         own.start()
         with connect(own.url(), tmp_path) as library:
-            assert session.list_risks(library._log.read) == ()
+            assert session.list_risks(library._file.log.read) == ()
     finally:
         own.remove()
     assert " is off" not in caplog.text
@@ -45,7 +45,7 @@ def test_a_server_that_goes_away_is_no_reason_not_to_open(url, tmp_path, monkeyp
 
     monkeypatch.setattr(session, "list_risks", fail)
     with connect(url, tmp_path) as library:
-        assert library.position == 0
+        assert library.admin.position == 0
 
 
 PROGRAM = """
@@ -93,6 +93,6 @@ def test_a_killed_process_leaves_its_steps_to_the_next_on_its_host(url, tmp_path
     assert len(list(replica.glob("*.runs/*.jsonl"))) == 1
     ExperienceLibrary.open(url, replica=replica).close()
     with ExperienceLibrary.open(url, replica=tmp_path / "other") as library:  # it is in the database
-        (row,) = library.trajectories()
+        (row,) = library.episodes.find()
     assert (row["success"], row["ending"], row["n_steps"]) == (None, "abandoned", 2)
     assert not list(replica.glob("*.runs"))

@@ -11,6 +11,7 @@ from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import EmbedderMismatch, LibraryUnreachable, NewerSchema, OtherReplica
 from hardwon.memory.fleet import places
 from hardwon.memory.fleet.library import FleetLibrary
+from hardwon.memory.upkeep.digest import compute_digest
 
 __all__ = ["own_server"]
 
@@ -24,9 +25,9 @@ def cache(tmp_path, monkeypatch):
 def settle(library, count):
     """Wait until the follower has caught up by itself."""
     until = time.monotonic() + 30
-    while library.episodes < count and time.monotonic() < until:
+    while library.episodes.count() < count and time.monotonic() < until:
         time.sleep(0.05)
-    assert library.episodes == count
+    assert library.episodes.count() == count
 
 
 @pytest.mark.parametrize("folder", [None, "replica"])
@@ -35,22 +36,22 @@ def test_the_replica_of_this_host_is_read_and_joins_again(own_server, tmp_path, 
     with connect(own_server.url(), replica) as library:
         library.record(episode("open drawer", id="e1"))
         library.add(Item("insight", "drawers stick", "Pull hard."))
-        library.sync()
+        library.admin.sync()
     own_server.kill()
     with caplog.at_level(logging.WARNING, "hardwon.memory"), connect(own_server.url(), replica) as library:
         assert "Reading goes on from the replica" in caplog.text
         assert library.recall(DRAWER).steps
-        assert library.trajectory("e1")
-        assert [item.title for item in library.items()] == ["drawers stick"]
-        assert (library.position, library.stats()["episodes"]) == (2, 1)
-        assert 0 <= library.staleness_s < 600
+        assert library.episodes.get("e1")
+        assert [item.title for item in library.items.find()] == ["drawers stick"]
+        assert (library.admin.position, library.admin.stats()["episodes"]) == (2, 1)
+        assert 0 <= library.admin.staleness_s < 600
         began = time.monotonic()
         for write in (
             lambda: library.record(episode("close drawer", id="e2")),
             lambda: library.add(Item("insight", "x", "y")),
             library.evolve,
-            lambda: library.forget(episode="e1"),
-            library.sync,
+            lambda: library.admin.forget(episode="e1"),
+            library.admin.sync,
         ):
             with pytest.raises(LibraryUnreachable, match="Start the server"):
                 write()
@@ -60,8 +61,8 @@ def test_the_replica_of_this_host_is_read_and_joins_again(own_server, tmp_path, 
             other.record(episode("kick drawer", id="e3"))
             settle(library, 2)
             library.record(episode("close drawer", id="e2"))
-            other.sync()
-            assert library.digest() == other.digest()
+            other.admin.sync()
+            assert library.admin.query(compute_digest) == other.admin.query(compute_digest)
 
 
 def test_episodes_wait_in_the_outbox_and_arrive_once(own_server, tmp_path, cache, episode):
@@ -71,8 +72,8 @@ def test_episodes_wait_in_the_outbox_and_arrive_once(own_server, tmp_path, cache
         with ExperienceLibrary.open(own_server.url(), outbox=True) as library:
             library.record(episode("open drawer", id="e1"))
             library.record(episode("open drawer", id=f"f{number}"))
-            assert library.stats()["outbox"] == 2 + number
-            assert library.episodes == 0
+            assert library.admin.stats()["outbox"] == 2 + number
+            assert library.episodes.count() == 0
     own_server.start()
     with connect(own_server.url(), None) as library:
         settle(library, 3)
@@ -96,10 +97,10 @@ def test_a_reader_opens_the_replica_and_a_password_is_not_noted(own_server, cach
     url = own_server.url().replace("@", ":hunter2@")
     with connect(url, None) as library:
         library.record(episode("open drawer", id="e1"))
-        library.sync()
+        library.admin.sync()
     own_server.kill()
     with ExperienceLibrary.open(url, read_only=True) as library:
-        assert library.trajectory("e1")
+        assert library.episodes.get("e1")
     (note,) = cache.rglob(places.NOTE)
     assert "hunter2" not in note.read_text()
     assert note.stat().st_mode & 0o077 == 0
@@ -109,7 +110,7 @@ def test_a_replica_of_another_address_is_not_read_in_its_place(own_server, serve
     """Also in a folder that the caller names, and after the address was another database's."""
     with connect(url, tmp_path / "a") as library:
         library.record(episode("open drawer", id="e1"))
-        library.sync()
+        library.admin.sync()
     own_server.kill()
     with pytest.raises(LibraryUnreachable, match="no replica"):
         connect(own_server.url(), tmp_path / "a")
@@ -119,7 +120,7 @@ def test_another_database_at_the_address_gets_nothing(own_server, tmp_path, cach
     """A server that comes back empty, or with other data: neither written to nor read, and the outbox is kept."""
     with connect(own_server.url(), None) as library:
         library.record(episode("open drawer", id="e1"))
-        library.sync()
+        library.admin.sync()
     own_server.kill()
     with ExperienceLibrary.open(own_server.url(), outbox=True) as library:
         assert isinstance(library, FleetLibrary)
@@ -129,28 +130,28 @@ def test_another_database_at_the_address_gets_nothing(own_server, tmp_path, cach
         own_server.start()
         connect(own_server.url(), tmp_path / "new").close()
         with pytest.raises(OtherReplica, match="another database"):
-            library.sync()
+            library.admin.sync()
         time.sleep(1.5)
-        assert library.stats()["outbox"] == 1
-        assert library.trajectory("e1")
+        assert library.admin.stats()["outbox"] == 1
+        assert library.episodes.get("e1")
     with connect(own_server.url(), None) as library:  # a folder of its own
-        assert library.episodes == 0
+        assert library.episodes.count() == 0
     own_server.kill()
     with connect(own_server.url(), None) as library:
-        assert library.episodes == 0
+        assert library.episodes.count() == 0
 
 
 def test_a_server_that_comes_back_newer_is_not_written_to(own_server, cache, episode):
     with connect(own_server.url(), None) as library:
         library.record(episode("open drawer", id="e1"))
-        library.sync()
+        library.admin.sync()
     own_server.kill()
     with connect(own_server.url(), None) as library:
         own_server.start()
         own_server.sql("UPDATE hardwon.meta SET value = '99' WHERE name = 'schema'")
         with pytest.raises(NewerSchema, match=r"schema 99.*Update"):
             library.record(episode("close drawer", id="e2"))
-        assert library.trajectory("e1")
+        assert library.episodes.get("e1")
 
 
 def test_another_embedder_is_refused_offline_too(own_server, cache):

@@ -16,6 +16,7 @@ from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, KeyTaken, LibraryUnreachable
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.outbox import Outbox
+from hardwon.memory.upkeep.digest import compute_digest
 
 __all__ = ["own_server"]
 
@@ -28,9 +29,9 @@ def connect(url, folder, **options) -> FleetLibrary:
 
 def wait_until_sent(library: FleetLibrary) -> None:
     until = time.monotonic() + 30
-    while library.stats()["outbox"] and time.monotonic() < until:
+    while library.admin.stats()["outbox"] and time.monotonic() < until:
         time.sleep(0.05)
-    assert library.stats()["outbox"] == 0
+    assert library.admin.stats()["outbox"] == 0
 
 
 def test_episodes_wait_for_the_server_and_arrive_in_order(own_server, tmp_path, episode):
@@ -43,19 +44,19 @@ def test_episodes_wait_for_the_server_and_arrive_in_order(own_server, tmp_path, 
         library.record(episode("open drawer 3", id="e3"))  # a caller that repeats it
         ref = library.record(episode("close drawer"))
         assert time.monotonic() - began < 10
-        assert library.stats()["outbox"] == 30
+        assert library.admin.stats()["outbox"] == 30
         with pytest.raises(KeyTaken, match="'e3'"):
             library.record(episode("kick drawer", id="e3"))
         with pytest.raises(LibraryUnreachable):  # computed at the end of the log, which nobody knows now
             library.add(Item("insight", "wash the carrot first", "rinse it in cold water"))
         own_server.start()
         wait_until_sent(library)
-        library.sync()
-        assert [row["id"] for row in library.trajectories()][::-1] == [f"e{n}" for n in range(30)] + [ref]
+        library.admin.sync()
+        assert [row["id"] for row in library.episodes.find()][::-1] == [f"e{n}" for n in range(30)] + [ref]
         library.record(episode("open drawer", id="after"))
-        assert library.trajectory("after")
+        assert library.episodes.get("after")
         with connect(own_server.url(), tmp_path / "b") as other:
-            assert other.digest() == library.digest()
+            assert other.admin.query(compute_digest) == library.admin.query(compute_digest)
 
 
 WRITE = """
@@ -70,18 +71,18 @@ if where == "before sending":
     Outbox.send = lambda self, log: None
 elif where == "after the commit":
     Outbox._remove = die
-library._outbox.put([])
-append = library._log.append
+library._file.outbox.put([])
+append = library._file.log.append
 def refuse(*_, **__):
     from hardwon.memory.errors import LibraryUnreachable
     raise LibraryUnreachable("the network stopped")
-library._log.append = refuse
+library._file.log.append = refuse
 for number in range(5):
     pre, post = State(f"room {number}", task="t"), State("hall", task="t")
     library.record(Trajectory("t", (Step(pre, "go", post, Diagnosis(True), 1.0),), True, id=f"e{number}"))
     print("recorded", flush=True)
-library._log.append = append
-library._follower.wake()
+library._file.log.append = append
+library._file.follower.wake()
 if where == "before sending":
     die()
 import time; time.sleep(30)
@@ -102,8 +103,8 @@ def test_a_killed_process_leaves_its_episodes_to_the_next(url, tmp_path, where):
         while Outbox(tmp_path / "a").count() and time.monotonic() < until:
             time.sleep(0.05)
         assert Outbox(tmp_path / "a").count() == 0
-        assert library.sync() == 5
-        assert library.episodes == 5
+        assert library.admin.sync() == 5
+        assert library.episodes.count() == 5
 
 
 class Network:
@@ -197,12 +198,12 @@ def test_a_network_that_stops_in_the_middle_of_a_commit(server, url, tmp_path, e
                 library.add(Item("insight", "wash the carrot first", "rinse it in cold water"))
             except LibraryUnreachable:  # cut before the commit: nothing was written
                 library.add(Item("insight", "wash the carrot first", "rinse it in cold water"))
-            library.sync()
-            assert (library.episodes, len(library.items())) == (6, 1)
-            assert library.position == 7
+            library.admin.sync()
+            assert (library.episodes.count(), len(library.items.find())) == (6, 1)
+            assert library.admin.position == 7
         network.close()
         with connect(url, tmp_path / "b") as other:
-            assert (other.episodes, other.position) == (6, 7)
+            assert (other.episodes.count(), other.admin.position) == (6, 7)
 
 
 def test_an_id_that_is_taken_does_not_hold_up_the_others(own_server, tmp_path, episode, caplog):
@@ -213,9 +214,9 @@ def test_an_id_that_is_taken_does_not_hold_up_the_others(own_server, tmp_path, e
         library.record(episode("close drawer", id="x2"))
         own_server.start()
         wait_until_sent(library)
-        library.sync()
-        assert {row["id"] for row in library.trajectories()} == {"e1", "x1", "x2"}
-        (problem,) = library.verify()
+        library.admin.sync()
+        assert {row["id"] for row in library.episodes.find()} == {"e1", "x1", "x2"}
+        (problem,) = library.admin.verify()
         assert problem.where == "outbox e1"
         assert "other content" in problem.what
     assert "stays in" in caplog.text
@@ -223,7 +224,7 @@ def test_an_id_that_is_taken_does_not_hold_up_the_others(own_server, tmp_path, e
 
 def test_an_outbox_is_private_and_needs_a_database(url, tmp_path):
     with connect(url, tmp_path / "a", outbox=True) as library:
-        assert library._outbox is not None
-        assert library._outbox.path.stat().st_mode & 0o077 == 0
+        assert library._file.outbox is not None
+        assert library._file.outbox.path.stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match="Only a database"):
         ExperienceLibrary.open(tmp_path / "file.db", outbox=True)

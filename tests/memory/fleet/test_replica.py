@@ -158,7 +158,7 @@ def test_a_broken_episode_does_not_stop_the_others(writer, tmp_path, how):
         singly.apply([entry])
     assert together.digest() == singly.digest() != writer.digest()
     with ExperienceLibrary.open(together.store.path) as library:
-        assert any("1 not stored" in str(problem) for problem in library.verify())
+        assert any("1 not stored" in str(problem) for problem in library.admin.verify())
 
 
 GARBAGE: dict[str, Any] = {

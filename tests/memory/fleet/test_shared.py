@@ -25,8 +25,9 @@ from hardwon.memory.errors import (
 )
 from hardwon.memory.fleet import log as logs
 from hardwon.memory.fleet.library import FleetLibrary
+from hardwon.memory.parts.admin import WriteKind
 from hardwon.memory.privacy.deadlines import deadline
-from hardwon.memory.upkeep.maintenance import WriteKind
+from hardwon.memory.upkeep.digest import compute_digest
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -34,8 +35,8 @@ DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 def settle(*libraries: FleetLibrary) -> set[str]:
     """Return the digests after all replicas hold the whole log."""
     for library in libraries:
-        library.sync()
-    return {library.digest() for library in libraries}
+        library.admin.sync()
+    return {library.admin.query(compute_digest) for library in libraries}
 
 
 @pytest.fixture
@@ -60,33 +61,33 @@ def make_item(number: int, **fields) -> Item:
 def test_a_handle_reads_its_own_writes(connect, episode):
     library = connect()
     ref = library.record(episode("open drawer"))
-    assert library.episodes == 1
-    assert library.trajectory(ref).steps[0].action == "open drawer"
+    assert library.episodes.count() == 1
+    assert library.episodes.get(ref).steps[0].action == "open drawer"
     assert library.recall(DRAWER).steps
 
 
 def test_a_write_while_another_read_catches_up_is_read_next(connect, episode, monkeypatch):
     library = connect()
-    monkeypatch.setattr(library._follower, "wake", lambda: None)
+    monkeypatch.setattr(library._file.follower, "wake", lambda: None)
     library.record(episode("open drawer", id="e1"))
-    catch_up = library._follower.catch_up
+    catch_up = library._file.follower.catch_up
 
     def catch_up_and_record():
         position = catch_up()
-        monkeypatch.setattr(library._follower, "catch_up", catch_up)
+        monkeypatch.setattr(library._file.follower, "catch_up", catch_up)
         library.record(episode("close drawer", id="e2"))
         return position
 
-    monkeypatch.setattr(library._follower, "catch_up", catch_up_and_record)
-    library.sync()
-    assert library.episodes == 2
+    monkeypatch.setattr(library._file.follower, "catch_up", catch_up_and_record)
+    library.admin.sync()
+    assert library.episodes.count() == 2
 
 
 def test_another_replica_learns_from_it(connect, episode):
     one, two = connect("a"), connect("b")
     one.record(episode("open drawer", id="e1"))
     until = time.monotonic() + 20
-    while not two.episodes and time.monotonic() < until:
+    while not two.episodes.count() and time.monotonic() < until:
         time.sleep(0.01)
     assert two.recall(DRAWER).steps[0].what.action == "open drawer"
     assert len(settle(one, two)) == 1
@@ -99,31 +100,30 @@ def test_items_travel(connect, episode):
         one.record(episode("open drawer", id=f"e{number}"))
     added = one.add(make_item(1, provenance=(1, 2)))
     assert added.status == "added"
-    two.sync()
-    assert two.get(added.item_id).provenance == (1, 2)
-    two.update(added.item_id, body="scrub the vegetable with a brush", score=0.9)
-    one.pin(added.item_id)
+    two.admin.sync()
+    assert two.items.get(added.item_id).provenance == (1, 2)
+    two.items.update(added.item_id, body="scrub the vegetable with a brush", score=0.9)
+    one.items.update(added.item_id, pinned=True)
     two.feedback(one.add(make_item(2)).item_id, True, writer="token:x", episode="e1")
-    one.sync()
-    one.undo(added.item_id)
+    one.admin.sync()
+    one.items.undo(added.item_id)
     held = one.add(make_item(3, trust="untrusted", source="import", writer="token:x"))
-    two.sync()
-    two.release(held.item_id, "looks right")
-    two.retire(one.add(make_item(4)).item_id, "not needed")
-    two.restore(make_item(5, id="in-5"))
-    two.rewrite([held.item_id], make_item(6))
+    two.admin.sync()
+    two.items.release(held.item_id, "looks right")
+    two.items.retire(one.add(make_item(4)).item_id, "not needed")
+    two.items.merge([held.item_id], make_item(6))
     assert len(settle(one, two)) == 1
-    assert one.items(status=None) == two.items(status=None)
-    assert one.history(added.item_id) == two.history(added.item_id)
-    assert [item.status for item in one.items(status=None)].count("retired") == 1
+    assert one.items.find(status=None) == two.items.find(status=None)
+    assert one.items.history(added.item_id) == two.items.history(added.item_id)
+    assert [item.status for item in one.items.find(status=None)].count("retired") == 1
 
 
-@pytest.mark.parametrize("part", ["take_lease", "trajectory"])
+@pytest.mark.parametrize("part", ["take_lease", "get"])
 def test_a_recall_does_not_wait_for_an_evolution(connect, episode, monkeypatch, part):
     """Neither while the server answers, nor while new episodes are loaded."""
     library, recalled = connect("a"), []
     library.record(episode("open drawer"))
-    owner = library._log if part == "take_lease" else library
+    owner = library._file.log if part == "take_lease" else library.episodes
     work = getattr(owner, part)
 
     def recall_beside():
@@ -147,14 +147,14 @@ def test_a_recall_does_not_wait_for_the_server(connect, episode, monkeypatch):
     library.record(episode("open drawer"))
     assert library.recall(DRAWER).steps
     library.record(episode("close drawer"))
-    assign = library._log.assign
-    monkeypatch.setattr(library._log, "assign", lambda: may_answer.wait(40) and assign())
+    assign = library._file.log.assign
+    monkeypatch.setattr(library._file.log, "assign", lambda: may_answer.wait(40) and assign())
     try:
         with deadline(1.0):
             assert library.recall(DRAWER).steps
     finally:
         may_answer.set()
-    assert library.episodes == 2
+    assert library.episodes.count() == 2
 
 
 def test_evolution_is_learned_once_and_arrives_everywhere(connect, episode):
@@ -168,29 +168,29 @@ def test_evolution_is_learned_once_and_arrives_everywhere(connect, episode):
     assert any(admission.status == "added" for admission in report.admissions)
     assert two.evolve().admissions == ()  # the other process has the lease
     assert len(settle(one, two)) == 1
-    assert {item.id for item in two.items()} == {item.id for item in one.items()} != set()
+    assert {item.id for item in two.items.find()} == {item.id for item in one.items.find()} != set()
     one.close()  # gives the lease back
     two.record(episode("open drawer"))
     two.evolve()
-    assert two._log.read_status().term == 2
+    assert two._file.log.read_status().term == 2
 
 
 def test_credit_of_items_is_the_same_everywhere(connect, episode):
     one, two = connect("a"), connect("b")
     item = one.add(make_item(1)).item_id
-    two.sync()
+    two.admin.sync()
     for number in range(8):
         library = (one, two)[number % 2]
         shown = episode("open drawer", success=number % 3 > 0)
         step = replace(shown.steps[0], why={"recalled": [item], "like": [1]} if number else {"recalled": [item]})
         library.record(replace(shown, steps=(step,)))
     assert len(settle(one, two)) == 1
-    assert one.get(item).score != 0.5
-    assert one.get(item) == two.get(item)
+    assert one.items.get(item).score != 0.5
+    assert one.items.get(item) == two.items.get(item)
 
 
 def test_a_bank_is_shared(connect):
-    one, two = connect("a").bank("cook"), connect("b").bank("cook")
+    one, two = connect("a").admin.bank("cook"), connect("b").admin.bank("cook")
     first = one.put("red", "pan", "it is in the attic")
     second = two.put("blue", "salt", "it is in the barn")
     assert first < second
@@ -208,7 +208,7 @@ def test_recording_is_idempotent_and_another_episode_is_refused(connect, episode
     one, two = connect("a"), connect("b")
     first = episode("open drawer", id="e1")
     assert one.record(first) == two.record(first) == one.record_many([first, first])[1] == "e1"
-    assert one.episodes == 1
+    assert one.episodes.count() == 1
     for other in (episode("close drawer", id="e1"), episode("open drawer", id="e1", reward=0.5)):
         with pytest.raises(KeyTaken, match="'e1'"):
             two.record(other)
@@ -226,20 +226,20 @@ def test_a_write_that_comes_again_to_another_host_is_done_once(is_killed, connec
     """The first host answers, or it is killed after the write is in the log and before it notes the answer."""
     with ExperienceLibrary.open(tmp_path / "other.db") as other:
         other.record(episode("close drawer", id="other"))
-        other.export_jsonl(tmp_path / "export.jsonl")
+        other.admin.export_jsonl(tmp_path / "export.jsonl")
     one, two = connect("a"), connect("b")
     one.add(make_item(0, id="in-0"))
-    entry = one.bank("t").put("team", "older", "value")
+    entry = one.admin.bank("t").put("team", "older", "value")
     changes = {
         "add": lambda library: library.add(make_item(1)).item_id,
         "no change": lambda library: library.add(make_item(0)).status,
         "score": lambda library: str(library.feedback("in-0", True, writer="w", episode="e").score),
     }
     others = {
-        "put": lambda library: str(library.bank("t").put("team", "key", "value")),
-        "pull": lambda library: library.bank("t").pull(entry, "reader"),
+        "put": lambda library: str(library.admin.bank("t").put("team", "key", "value")),
+        "pull": lambda library: library.admin.bank("t").pull(entry, "reader"),
         "record": lambda library: library.record(replace(episode("open drawer"), id="")),
-        "import": lambda library: "" if library.import_jsonl(tmp_path / "export.jsonl") is None else "lines",
+        "import": lambda library: "" if library.admin.import_jsonl(tmp_path / "export.jsonl") is None else "lines",
     }
 
     kinds: dict[bool, WriteKind] = {True: "items", False: "records"}
@@ -249,11 +249,11 @@ def test_a_write_that_comes_again_to_another_host_is_done_once(is_killed, connec
 
     def run_first(key, write):
         if not is_killed:
-            return one.once(key, "1", lambda: write(one), change=kinds[key in changes])
+            return one.admin.once(key, "1", lambda: write(one), change=kinds[key in changes])
         if key in changes:  # the answer is computed before the write is in the log
-            monkeypatch.setattr(one, "_note_write", end)
+            monkeypatch.setattr(one._file, "note_write", end)
         with pytest.raises(Killed):
-            one.once(
+            one.admin.once(
                 key,
                 "1",
                 lambda: write(one) if key in changes else end(write(one)),
@@ -265,11 +265,14 @@ def test_a_write_that_comes_again_to_another_host_is_done_once(is_killed, connec
     for key, write in (changes | others).items():
         answer = run_first(key, write)
         (before,) = settle(one, two)
-        assert two.once(key, "1", lambda write=write: write(two), change=kinds[key in changes]) == answer or is_killed
+        assert (
+            two.admin.once(key, "1", lambda write=write: write(two), change=kinds[key in changes]) == answer
+            or is_killed
+        )
         assert settle(one, two) == {before}, key
     for key, write in changes.items():
         with pytest.raises(KeyTaken, match="another request"):
-            one.once(key, "2", lambda write=write: write(one))
+            one.admin.once(key, "2", lambda write=write: write(one))
 
 
 def test_hosts_that_get_a_write_at_once_do_it_once(connect):
@@ -277,8 +280,10 @@ def test_hosts_that_get_a_write_at_once_do_it_once(connect):
     answers = []
 
     def work(library):
-        answers.append(library.once("abc", "1", lambda: library.add(make_item(1)).item_id))
-        answers.append(library.once("def", "1", lambda: str(library.bank("t").put("a", "k", "v")), change="records"))
+        answers.append(library.admin.once("abc", "1", lambda: library.add(make_item(1)).item_id))
+        answers.append(
+            library.admin.once("def", "1", lambda: str(library.admin.bank("t").put("a", "k", "v")), change="records")
+        )
 
     threads = [threading.Thread(target=work, args=(library,)) for library in libraries]
     for thread in threads:
@@ -288,7 +293,7 @@ def test_hosts_that_get_a_write_at_once_do_it_once(connect):
     assert len(answers) == 8
     assert len(set(answers)) == 2
     assert len(settle(*libraries)) == 1
-    assert (len(libraries[0].items()), len(libraries[0].bank("t").entries())) == (1, 1)
+    assert (len(libraries[0].items.find()), len(libraries[0].admin.bank("t").entries())) == (1, 1)
 
 
 def test_secrets_are_redacted_before_they_leave(connect, episode, url):
@@ -305,15 +310,15 @@ def test_secrets_are_redacted_before_they_leave(connect, episode, url):
 def test_namespaces_are_apart(connect, episode):
     one, other = connect("a"), connect("b", namespace="other")
     one.record(episode("open drawer"))
-    other.sync()
-    assert other.episodes == 0
+    other.admin.sync()
+    assert other.episodes.count() == 0
 
 
 def test_a_reader_follows_and_does_not_write(connect, episode):
     writer = connect("a")
     writer.record(episode("open drawer"))
     reader = connect("b", read_only=True)
-    assert reader.read_only
+    assert reader.admin.read_only
     assert reader.recall(DRAWER).steps
     for call in (
         lambda: reader.record(episode("x")),
@@ -332,11 +337,11 @@ def test_a_new_replica_equals_an_old_one(connect, episode):
             old.evolve()
             old.add(make_item(number))
     new = connect("b")
-    assert new.position == old.sync()
-    assert new.digest() == old.digest()
+    assert new.admin.position == old.admin.sync()
+    assert new.admin.query(compute_digest) == old.admin.query(compute_digest)
     old.close()
     again = connect("a")
-    assert again.digest() == new.digest()
+    assert again.admin.query(compute_digest) == new.admin.query(compute_digest)
 
 
 def test_a_replica_belongs_to_one_namespace(connect):
@@ -349,10 +354,10 @@ def test_a_restored_older_database_is_noticed(connect, episode, url):
     """Continuing would mix two histories."""
     library = connect()
     library.record_many([episode(f"open drawer {number}") for number in range(3)])
-    library.sync()
-    library._log._writer.run("DELETE FROM hardwon.positions WHERE pos > 1")
+    library.admin.sync()
+    library._file.log._writer.run("DELETE FROM hardwon.positions WHERE pos > 1")
     with pytest.raises(OtherReplica, match="restored from an older copy"):
-        library.sync()
+        library.admin.sync()
     library.close()
     with pytest.raises(OtherReplica, match="restored from an older copy"):
         connect()
@@ -367,10 +372,10 @@ def test_the_default_folder_is_in_the_cache(url, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with ExperienceLibrary.open(url, namespace="a/b") as library:
         assert isinstance(library, FleetLibrary)
-        assert library.replica.startswith(str(tmp_path / "hardwon"))
-        assert library._log.database in library.replica
-        assert "a%2Fb" in library.replica
-        assert Path(library.replica).parent.stat().st_mode & 0o077 == 0
+        assert library.admin.replica.startswith(str(tmp_path / "hardwon"))
+        assert library._file.log.database in library.admin.replica
+        assert "a%2Fb" in library.admin.replica
+        assert Path(library.admin.replica).parent.stat().st_mode & 0o077 == 0
 
 
 def test_a_stopped_leader_is_refused_when_it_wakes_up(connect, episode, monkeypatch):
@@ -380,19 +385,19 @@ def test_a_stopped_leader_is_refused_when_it_wakes_up(connect, episode, monkeypa
         bad: dict[str, Any] = {"failure": Failure.NO_EFFECT, "reward": 0.0, "success": False, "library": one}
         one.record(episode("kick drawer", "kick drawer", **bad))
         one.record(episode("open drawer", library=one))
-    take = one._log.take_lease
+    take = one._file.log.take_lease
 
     def take_and_stop(holder):
         monkeypatch.setattr(logs, "LEASE_S", 0.2)
         term = take(holder)
         time.sleep(0.3)
-        assert two._log.take_lease("other") == term + 1
+        assert two._file.log.take_lease("other") == term + 1
         return term
 
-    monkeypatch.setattr(one._log, "take_lease", take_and_stop)
+    monkeypatch.setattr(one._file.log, "take_lease", take_and_stop)
     with pytest.raises(LeaseLost, match="took over"):
         one.evolve()
-    assert one.items() == []
+    assert one.items.find() == []
     assert len(settle(one, two)) == 1
 
 
@@ -405,8 +410,8 @@ def test_handles_that_change_items_at_once_lose_nothing(connect):
     def work(library):
         try:
             for _ in range(6):
-                library.sync()
-                library.update(item, confidence=library.get(item).confidence)
+                library.admin.sync()
+                library.items.update(item, confidence=library.items.get(item).confidence)
         except Exception as error:
             errors.append(error)
 
@@ -417,7 +422,7 @@ def test_handles_that_change_items_at_once_lose_nothing(connect):
         thread.join()
     assert errors == []
     assert len(settle(*libraries)) == 1
-    assert libraries[0].get(item).version == 1 + 18
+    assert libraries[0].items.get(item).version == 1 + 18
 
 
 CHILD = """
@@ -444,7 +449,7 @@ def test_processes_write_through_replicas_of_their_own(url, tmp_path, connect):
     assert [child.wait(180) for child in children] == [0] * 4
     one, two = connect("r0"), connect("r1")
     assert len(settle(one, two)) == 1
-    assert one.episodes == two.episodes == 4 * count
+    assert one.episodes.count() == two.episodes.count() == 4 * count
 
 
 def test_no_password_is_logged(server, tmp_path, caplog, episode):
@@ -455,7 +460,7 @@ def test_no_password_is_logged(server, tmp_path, caplog, episode):
         library.record(episode("open drawer"))
         assert "hunter2" not in library.path
         with pytest.raises(ConfigError) as caught:
-            library.import_jsonl(tmp_path / "missing")
+            library.admin.import_jsonl(tmp_path / "missing")
     assert "hunter2" not in caplog.text + str(caught.value)
 
 
@@ -474,4 +479,4 @@ def test_a_secret_is_no_name_of_a_namespace(url, tmp_path):
         ExperienceLibrary.open(url, namespace=name, replica=tmp_path / "a")
     with ExperienceLibrary.open(url, replica=tmp_path / "b") as library:
         assert isinstance(library, FleetLibrary)
-        assert library._log._reader.run("SELECT name FROM hardwon.namespaces") == [("default",)]
+        assert library._file.log._reader.run("SELECT name FROM hardwon.namespaces") == [("default",)]

@@ -19,6 +19,7 @@ from hardwon.memory import ExperienceLibrary, State
 from hardwon.memory.errors import LibraryUnreachable, LibraryUnwritable
 from hardwon.memory.fleet import session
 from hardwon.memory.fleet.library import FleetLibrary
+from hardwon.memory.upkeep.digest import compute_digest
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -82,14 +83,14 @@ def kill_under_load(server, tmp_path, episode, kills):
 def test_a_killed_server_loses_nothing_and_writes_nothing_twice(own_server, tmp_path, episode, kills):
     acknowledged, attempted = kill_under_load(own_server, tmp_path, episode, kills)
     with connect(own_server.url(), tmp_path / "old") as library:
-        stored = [row["id"] for row in library.trajectories()]
+        stored = [row["id"] for row in library.episodes.find()]
         assert len(acknowledged) > 10 * kills
         assert set(acknowledged) <= set(stored) <= set(attempted)
         assert len(stored) == len(set(stored))
         with connect(own_server.url(), tmp_path / "new") as fresh:
-            assert fresh.digest() == library.digest()
+            assert fresh.admin.query(compute_digest) == library.admin.query(compute_digest)
         with connect(own_server.url(), tmp_path / "writer") as writer:
-            assert writer.digest() == library.digest()
+            assert writer.admin.query(compute_digest) == library.admin.query(compute_digest)
 
 
 @pytest.mark.parametrize("seconds", [1.2, pytest.param(30.0, marks=pytest.mark.slow)])
@@ -104,16 +105,16 @@ def test_reading_goes_on_while_the_server_is_down(own_server, tmp_path, episode,
             with pytest.raises(LibraryUnreachable, match="Start the server"):
                 call()
         assert library.recall(DRAWER).steps
-        assert library.trajectory("e1")
+        assert library.episodes.get("e1")
         assert time.monotonic() - began < 5
         time.sleep(seconds)
         assert library.recall(DRAWER).steps
-        assert library.stats()["staleness_s"] > seconds - 0.2
+        assert library.admin.stats()["staleness_s"] > seconds - 0.2
         own_server.start()
         library.record(episode("close drawer", id="e2"))
-        assert library.episodes == 2
-        library.sync()
-        assert library.staleness_s < 1
+        assert library.episodes.count() == 2
+        library.admin.sync()
+        assert library.admin.staleness_s < 1
 
 
 FOLLOW = """
@@ -145,7 +146,11 @@ def test_a_killed_follower_continues(url, tmp_path, episode, kills):
                 time.sleep(0.001 * (attempt % 5))
                 child.kill()
         with connect(url, tmp_path / "copy") as copy, connect(url, tmp_path / "fresh") as fresh:
-            assert copy.digest() == fresh.digest() == writer.digest()
+            assert (
+                copy.admin.query(compute_digest)
+                == fresh.admin.query(compute_digest)
+                == writer.admin.query(compute_digest)
+            )
 
 
 LEAD = """
@@ -156,10 +161,10 @@ from hardwon.memory.fleet import log
 log.LEASE_S = 1.0
 with ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2]) as library:
     try:
-        with library._log.change() as term:
-            library.sync()
+        with library._file.log.change() as term:
+            library.admin.sync()
             os.kill(os.getpid(), signal.SIGSTOP)
-            library._log.append("items", [("late", b"")], term=term)
+            library._file.log.append("items", [("late", b"")], term=term)
     except LeaseLost as error:
         print("refused:", error, flush=True)
 """
@@ -178,8 +183,8 @@ def test_a_stopped_process_loses_the_lock_and_its_late_write(url, tmp_path, epis
         child.send_signal(signal.SIGCONT)
         output, _ = child.communicate(timeout=60)
         assert output.startswith("refused:")
-        library.sync()
-        assert len(library.items()) == 1
+        library.admin.sync()
+        assert len(library.items.find()) == 1
 
 
 def test_dump_and_restore_into_a_fresh_server(own_server, server, tmp_path, episode):
@@ -188,20 +193,20 @@ def test_dump_and_restore_into_a_fresh_server(own_server, server, tmp_path, epis
     with connect(own_server.url(), tmp_path / "old") as library:
         library.record_many([episode(f"open drawer {number}", id=f"e{number}") for number in range(12)])
         library.evolve()
-        before = library.digest()
+        before = library.admin.query(compute_digest)
     own_server.run("pg_dump", "-Fc", "-f", str(dump), own_server.url())
     own_server.remove_data()
     own_server.create()
     own_server.start()
     own_server.run("pg_restore", "-d", own_server.url(), str(dump))
     with connect(own_server.url(), tmp_path / "old") as old, connect(own_server.url(), tmp_path / "new") as new:
-        assert old.digest() == new.digest() == before
+        assert old.admin.query(compute_digest) == new.admin.query(compute_digest) == before
         new.record_many([episode(f"close drawer {number}", id=f"f{number}") for number in range(12)])
         old.record(episode("kick drawer", id="g"))
-        old.sync()
-        new.sync()
-        assert old.episodes == new.episodes == 25
-        assert old.digest() == new.digest()
+        old.admin.sync()
+        new.admin.sync()
+        assert old.episodes.count() == new.episodes.count() == 25
+        assert old.admin.query(compute_digest) == new.admin.query(compute_digest)
 
 
 def test_a_slow_transaction_elsewhere_holds_up_nobody(url, server, tmp_path, episode):
@@ -212,7 +217,7 @@ def test_a_slow_transaction_elsewhere_holds_up_nobody(url, server, tmp_path, epi
         other.execute("CREATE TABLE IF NOT EXISTS slow (a int)")
         library.record(episode("open drawer"))
         began = time.monotonic()
-        assert library.episodes == 1
+        assert library.episodes.count() == 1
         assert time.monotonic() - began < 2
         other.rollback()
 
@@ -229,8 +234,8 @@ def test_eight_processes_through_two_replicas(url, tmp_path):
     ]
     assert [child.wait(1200) for child in children] == [0] * 8
     with connect(url, tmp_path / "r0") as one, connect(url, tmp_path / "r1") as two:
-        assert one.episodes == two.episodes == 8 * count
-        assert one.digest() == two.digest()
+        assert one.episodes.count() == two.episodes.count() == 8 * count
+        assert one.admin.query(compute_digest) == two.admin.query(compute_digest)
 
 
 def test_a_server_that_hangs_holds_up_nobody_for_long(own_server, tmp_path, episode, monkeypatch):
@@ -238,7 +243,7 @@ def test_a_server_that_hangs_holds_up_nobody_for_long(own_server, tmp_path, epis
     monkeypatch.setattr(session, "ANSWER_S", 2.0)
     library = connect(f"{own_server.url()}&connect_timeout=2", tmp_path / "replica")
     library.record(episode("open drawer", id="before"))
-    assert library.sync() == 1
+    assert library.admin.sync() == 1
     own_server.send_all(signal.SIGSTOP)
     try:
         began = time.monotonic()
@@ -249,22 +254,22 @@ def test_a_server_that_hangs_holds_up_nobody_for_long(own_server, tmp_path, epis
     finally:
         own_server.send_all(signal.SIGCONT)
     library.record(episode("close drawer", id="during"))
-    library.sync()
-    assert {row["id"] for row in library.trajectories()} == {"before", "during"}
+    library.admin.sync()
+    assert {row["id"] for row in library.episodes.find()} == {"before", "during"}
     library.close()
 
 
 def test_the_disk_of_the_replica_is_full(url, tmp_path, episode):
     """The write is in the log, so it is acknowledged; the replica catches up when there is space."""
     with connect(url, tmp_path / "a") as library:
-        run = library._follower._store.connection.execute
+        run = library._file.follower._store.connection.execute
         (pages,) = run("PRAGMA page_count").fetchone()
         run(f"PRAGMA max_page_count = {pages}")  # SQLite then fails as on a full disk
         for number in range(20):
             library.record(episode(f"open drawer {number} " + "x" * 9000, id=f"e{number}"))
         with pytest.raises(LibraryUnwritable, match=r"library-k\d+\.db.* full.*[Ff]ree"):
-            library.sync()
+            library.admin.sync()
         run(f"PRAGMA max_page_count = {100 * pages}")
-        assert library.sync() == 20
-        assert library.episodes == 20
-        assert library.verify() == []
+        assert library.admin.sync() == 20
+        assert library.episodes.count() == 20
+        assert library.admin.verify() == []

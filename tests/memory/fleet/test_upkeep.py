@@ -17,6 +17,7 @@ from hardwon.memory.fleet import snapshots
 from hardwon.memory.fleet.entries import unpack
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log, grant
+from hardwon.memory.upkeep.digest import compute_digest
 
 SECRET = "the zebra password is tangerine"
 
@@ -46,7 +47,7 @@ def fill(library: FleetLibrary, episode, *, count: int = 12) -> None:
     library.record(replace(shown, steps=(replace(shown.steps[0], why={"recalled": [item]}),)))
     library.evolve()
     library.feedback(item, True, writer="token:x", episode="e1")
-    library.bank("cook").put("red", "pan", "it is in the attic")
+    library.admin.bank("cook").put("red", "pan", "it is in the attic")
 
 
 def read_payloads(url: str) -> str:
@@ -65,20 +66,20 @@ def test_forgetting_reaches_every_replica_and_the_log(connect, episode, url, sel
     one.record(
         replace(episode(f"sing {SECRET}", f"You sing: {SECRET}.", id="sung"), writer="token:z", trust="untrusted")
     )
-    before = one.episodes
-    receipt = one.forget(**selector)
+    before = one.episodes.count()
+    receipt = one.admin.forget(**selector)
     assert receipt.erased
     assert receipt.counts["episodes"] == len(receipt.episodes) >= 1
     assert len(settle(one, two)) == 1
-    assert one.episodes == two.episodes == before - len(receipt.episodes)
-    assert two.verify() == []
+    assert one.episodes.count() == two.episodes.count() == before - len(receipt.episodes)
+    assert two.admin.verify() == []
     if "text" in selector:
         assert "zebra" not in read_payloads(url)
         for library in (one, two):
             library.close()
-            assert b"zebra" not in Path(library.replica).read_bytes()
+            assert b"zebra" not in Path(library.admin.replica).read_bytes()
     new = connect("new")
-    assert new.episodes == before - len(receipt.episodes)
+    assert new.episodes.count() == before - len(receipt.episodes)
     again = connect("a")
     assert len(settle(again, new)) == 1
 
@@ -86,11 +87,11 @@ def test_forgetting_reaches_every_replica_and_the_log(connect, episode, url, sel
 def test_a_dropped_bank_is_found_in_the_log_and_forgotten(connect, url):
     """No replica has it any more."""
     library = connect()
-    with library.bank("cook") as bank:
+    with library.admin.bank("cook") as bank:
         bank.put("red", "pan", SECRET)
-    assert library.forget(text="ZEBRA", dry_run=True).counts == {"log entries": 1}
-    assert library.forget(text="pan of gold", dry_run=True).counts == {}
-    assert library.forget(text="ZEBRA").erased
+    assert library.admin.forget(text="ZEBRA", dry_run=True).counts == {"log entries": 1}
+    assert library.admin.forget(text="pan of gold", dry_run=True).counts == {}
+    assert library.admin.forget(text="ZEBRA").erased
     assert "zebra" not in read_payloads(url)
 
 
@@ -100,11 +101,11 @@ def test_forgetting_equals_that_of_a_file_with_the_same_experience(connect, epis
         for library in (shared, file):
             for number in range(6):
                 library.record(episode(f"open drawer {number % 3}", id=f"e{number}"))
-            receipt = library.forget(episode="e3")
+            receipt = library.admin.forget(episode="e3")
             assert receipt.episodes == ("e3",)
-        assert [row["id"] for row in shared.trajectories()] == [row["id"] for row in file.trajectories()]
-        assert [(s.signature, s.pattern, s.n) for s in shared.summaries()] == [
-            (s.signature, s.pattern, s.n) for s in file.summaries()
+        assert [row["id"] for row in shared.episodes.find()] == [row["id"] for row in file.episodes.find()]
+        assert [(s.signature, s.pattern, s.n) for s in shared.episodes.summaries()] == [
+            (s.signature, s.pattern, s.n) for s in file.episodes.summaries()
         ]
 
 
@@ -113,29 +114,29 @@ def test_a_replica_that_was_away_continues_from_the_snapshot(connect, episode):
     one = connect("a")
     one.record(episode("open drawer", id="first"))
     late = connect("late")
-    late.sync()
+    late.admin.sync()
     late.close()
     fill(one, episode)
-    one.forget(episode="told")
+    one.admin.forget(episode="told")
     one.record(episode("close drawer", id="after"))
     late = connect("late")
     assert len(settle(one, late)) == 1
-    assert late.trajectory("after")
-    assert late.recall(late.trajectory("after").steps[0].pre).steps
+    assert late.episodes.get("after")
+    assert late.recall(late.episodes.get("after").steps[0].pre).steps
 
 
 def test_an_open_replica_that_meets_erased_entries_drops_what_it_remembers(connect, episode, monkeypatch):
     one, two = connect("a"), connect("b")
     fill(one, episode)
-    two.sync()
-    assert two.recall(two.trajectory("e1").steps[0].pre).steps
-    with two._follower._lock:  # holds its thread up
+    two.admin.sync()
+    assert two.recall(two.episodes.get("e1").steps[0].pre).steps
+    with two._file.follower._lock:  # holds its thread up
         one.record(episode("kick drawer", id="unseen"))
-        one.forget(episode="unseen")
-        one.forget(episode="told")
+        one.admin.forget(episode="unseen")
+        one.admin.forget(episode="told")
     assert len(settle(one, two)) == 1
     with pytest.raises(UnknownName):
-        two.trajectory("told")
+        two.episodes.get("told")
     two.record(episode("open drawer", id="mine"))
     assert len(settle(one, two)) == 1
 
@@ -144,40 +145,40 @@ def test_a_namespace_is_forgotten_as_a_whole(connect, episode, url):
     one, other = connect("a"), connect("b", namespace="other")
     fill(one, episode)
     fill(other, episode)
-    receipt = one.forget(namespace="other")
+    receipt = one.admin.forget(namespace="other")
     assert receipt.counts["episodes"] == 14
-    other.sync()
-    assert (other.episodes, other.items()) == (0, [])
-    assert one.episodes == 14
+    other.admin.sync()
+    assert (other.episodes.count(), other.items.find()) == (0, [])
+    assert one.episodes.count() == 14
     other.record(episode("open drawer", id="e1"))
     fresh = connect("c", namespace="other")
     assert len(settle(other, fresh)) == 1
-    assert fresh.episodes == 1
+    assert fresh.episodes.count() == 1
     with pytest.raises(UnknownName, match="othr"):
-        one.forget(namespace="othr")
+        one.admin.forget(namespace="othr")
 
 
 def test_a_dry_run_changes_nothing(connect, episode):
     one = connect()
     fill(one, episode)
-    head, digest = one.sync(), one.digest()
-    receipt = one.forget(text="zebra", dry_run=True)
+    head, digest = one.admin.sync(), one.admin.query(compute_digest)
+    receipt = one.admin.forget(text="zebra", dry_run=True)
     assert receipt.dry_run
     assert receipt.episodes == ("told",)
-    assert (one.sync(), one.digest()) == (head, digest)
+    assert (one.admin.sync(), one.admin.query(compute_digest)) == (head, digest)
     with pytest.raises(UnknownName):
-        one.forget(episode="nobody")
+        one.admin.forget(episode="nobody")
     with pytest.raises(ConfigError):
-        one.forget()
+        one.admin.forget()
 
 
 def test_a_forgotten_id_may_be_recorded_again(connect, episode):
     one, two = connect("a"), connect("b")
     one.record(episode("open drawer", id="e1"))
-    one.forget(episode="e1")
+    one.admin.forget(episode="e1")
     one.record(episode("close drawer", id="e1"))
     assert len(settle(one, two)) == 1
-    assert two.trajectory("e1").steps[0].action == "close drawer"
+    assert two.episodes.get("e1").steps[0].action == "close drawer"
 
 
 FORGET = """
@@ -190,7 +191,7 @@ def die(*_, **__):
 # Its thread looks for what is half forgotten after opening, and would die before the entry is in the log.
 Follower.start = lambda self: None
 setattr(snapshots, sys.argv[3], die)
-ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2]).forget(text="zebra")
+ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2]).admin.forget(text="zebra")
 """
 
 
@@ -203,7 +204,7 @@ def test_a_process_killed_while_it_forgets_is_finished_by_the_next(connect, epis
     two = connect("b")
     assert len(settle(one, two)) == 1
     with pytest.raises(UnknownName):
-        one.trajectory("told")
+        one.episodes.get("told")
     until = time.monotonic() + 60
     while (
         "zebra" in read_payloads(url) and time.monotonic() < until
@@ -222,17 +223,17 @@ def test_forgetting_needs_a_right_of_its_own(connect, episode, server, url, tmp_
     with ExperienceLibrary.open(tenant, replica=tmp_path / "t") as library:
         library.record(episode("open drawer", id="mine"))
         with pytest.raises(LibraryForbidden, match="--manage"):
-            library.forget(episode="told")
+            library.admin.forget(episode="told")
         assert isinstance(library, FleetLibrary)
         with pytest.raises(LibraryForbidden, match="may not forget"):
-            library._log.append("forget", [("x", b"y")])
+            library._file.log.append("forget", [("x", b"y")])
         with pytest.raises(LibraryForbidden):
-            library._log.write("SELECT hardwon.erase(%(namespace)s, ARRAY[1::bigint])")
+            library._file.log.write("SELECT hardwon.erase(%(namespace)s, ARRAY[1::bigint])")
         with pytest.raises(LibraryForbidden):
-            library.store_snapshot()
+            library.admin.store_snapshot()
     grant(url, name, "default", write=True, manage=True)
     with ExperienceLibrary.open(tenant, replica=tmp_path / "t") as library:
-        assert library.forget(episode="told").erased
+        assert library.admin.forget(episode="told").erased
     with pytest.raises(UnknownName, match="nobody_there"):
         grant(url, "nobody_there", "default", write=True)
 
@@ -243,21 +244,21 @@ def test_an_export_is_imported_on_every_replica(connect, episode, tmp_path):
         for number in range(6):
             source.record(episode(f"type sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD {number}", id=f"i{number}"))
         kept = source.add(make_item(3, provenance=(1, 2))).item_id or ""
-        source.pin(kept)
-        lines = source.export_jsonl(file)
-        history = [change["op"] for change in source.history(kept)]
-        recorded = source.trajectories()
+        source.items.update(kept, pinned=True)
+        lines = source.admin.export_jsonl(file)
+        history = [change["op"] for change in source.items.history(kept)]
+        recorded = source.episodes.find()
     one, two = connect("a"), connect("b")
     one.record(episode("open drawer", id="e1"))
-    assert one.import_jsonl(file) == lines
-    assert one.import_jsonl(file) == 0
+    assert one.admin.import_jsonl(file) == lines
+    assert one.admin.import_jsonl(file) == 0
     two.record(episode("open drawer", id="e2"))
     assert len(settle(one, two)) == 1
-    assert [change["op"] for change in two.history(kept)] == history
-    assert two.get(kept).pinned
-    assert {row["recorded_at"] for row in two.trajectories()} >= {row["recorded_at"] for row in recorded}
+    assert [change["op"] for change in two.items.history(kept)] == history
+    assert two.items.get(kept).pinned
+    assert {row["recorded_at"] for row in two.episodes.find()} >= {row["recorded_at"] for row in recorded}
     two.record(episode("type sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD 0", id="i0"))  # it is there already
-    assert two.episodes == 8
+    assert two.episodes.count() == 8
     assert len(settle(one, two, connect("new"))) == 1
 
 
@@ -266,11 +267,11 @@ def test_an_untrusted_file_stays_untrusted(connect, episode, tmp_path):
     with ExperienceLibrary.open(tmp_path / "file.db") as source:
         source.record(episode("open drawer", id="i1"))
         item = source.add(make_item(3)).item_id
-        source.export_jsonl(file)
+        source.admin.export_jsonl(file)
     one = connect()
-    one.import_jsonl(file, trust="untrusted")
-    assert one.get(item).status == "quarantined"
-    assert one.trajectory("i1").trust == "untrusted"
+    one.admin.import_jsonl(file, trust="untrusted")
+    assert one.items.get(item).status == "quarantined"
+    assert one.episodes.get("i1").trust == "untrusted"
 
 
 @pytest.mark.parametrize("text", ["{", '{"episode": {}}\n', '{"item": 3}\n', "\0"])
@@ -278,25 +279,25 @@ def test_a_bad_file_leaves_the_log_as_it_is(connect, tmp_path, text):
     (tmp_path / "bad").write_text(text)
     one = connect()
     with pytest.raises(ConfigError):
-        one.import_jsonl(tmp_path / "bad")
+        one.admin.import_jsonl(tmp_path / "bad")
     with pytest.raises(ConfigError):
-        one.import_jsonl(tmp_path / "missing")
-    assert one.sync() == 0
+        one.admin.import_jsonl(tmp_path / "missing")
+    assert one.admin.sync() == 0
 
 
 def test_a_damaged_replica_is_filled_again(connect, episode):
     one, two = connect("a"), connect("b")
     fill(one, episode)
-    assert one.repair() == []
-    one._store.connection.execute("UPDATE attempts SET n = n + 7")
-    one._store.connection.execute("DELETE FROM segments")
-    one._forget()
-    assert one.verify()
-    assert one.repair()
-    assert one.verify() == []
+    assert one.admin.repair() == []
+    one._file.store.connection.execute("UPDATE attempts SET n = n + 7")
+    one._file.store.connection.execute("DELETE FROM segments")
+    one._file.discard()
+    assert one.admin.verify()
+    assert one.admin.repair()
+    assert one.admin.verify() == []
     assert len(settle(one, two)) == 1
     one.record(episode("open drawer", id="after"))
-    assert one.trajectory("after")
+    assert one.episodes.get("after")
 
 
 def test_a_new_replica_begins_from_a_snapshot(connect, episode, monkeypatch):
@@ -304,7 +305,7 @@ def test_a_new_replica_begins_from_a_snapshot(connect, episode, monkeypatch):
     for number in range(120):
         one.record(episode(f"open drawer {number % 9}", id=f"e{number}"))
     one.evolve()
-    position = one.store_snapshot()
+    position = one.admin.store_snapshot()
     one.record(episode("close drawer", id="after"))
     fetched = []
     fetch = Log.fetch
@@ -318,7 +319,7 @@ def test_a_new_replica_begins_from_a_snapshot(connect, episode, monkeypatch):
     assert min(fetched) == position  # the entries before are in the snapshot
     monkeypatch.undo()
     assert len(settle(one, two)) == 1
-    assert two.verify() == []
+    assert two.admin.verify() == []
     two.record(episode("kick drawer", id="more"))
     assert len(settle(one, two)) == 1
 
@@ -329,21 +330,21 @@ def test_the_learner_stores_snapshots_and_keeps_one(connect, episode, monkeypatc
     for round in range(3):
         one.record_many([episode(f"open drawer {n}", id=f"{round}-{n}") for n in range(8)])
         one.evolve()
-        one._follower._work()
+        one._file.follower._work()
     until = time.monotonic() + 60  # the follower may be storing it in its thread
-    while ((found := snapshots.find(one._log)) is None or found.position < 24) and time.monotonic() < until:
+    while ((found := snapshots.find(one._file.log)) is None or found.position < 24) and time.monotonic() < until:
         time.sleep(0.05)
     assert found is not None
     assert found.position >= 24
-    assert one._log.read("SELECT count(*) FROM hardwon.snapshots") == [(1,)]
-    assert one._log.read_status().snapshot == found.position
+    assert one._file.log.read("SELECT count(*) FROM hardwon.snapshots") == [(1,)]
+    assert one._file.log.read_status().snapshot == found.position
 
 
 def test_a_snapshot_that_is_requested_during_a_look_is_stored_by_the_next(connect, episode, monkeypatch):
     """The position of the look is from before the entries that made it due."""
     monkeypatch.setattr(snapshots, "MANY", 5)
     library = connect()
-    follower = library._follower
+    follower = library._file.follower
     follower._stopping.set()
     follower.wake()
     follower._thread.join(60)  # its looks are made here
@@ -358,9 +359,9 @@ def test_a_snapshot_that_is_requested_during_a_look_is_stored_by_the_next(connec
 
     monkeypatch.setattr(follower, "catch_up", catch_up_early)
     follower._work()
-    assert snapshots.find(library._log) is None
+    assert snapshots.find(library._file.log) is None
     follower._work()
-    assert library._log.read_status().snapshot == 8
+    assert library._file.log.read_status().snapshot == 8
 
 
 @pytest.mark.parametrize(
@@ -375,7 +376,7 @@ def test_a_damaged_snapshot_is_refused(connect, episode, server, url, damage, mo
     monkeypatch.setattr(snapshots, "FEW", 1)
     one = connect("a")
     fill(one, episode)
-    one.store_snapshot()
+    one.admin.store_snapshot()
     server.sql(damage, url.split("/")[3].split("?")[0])
     with pytest.raises(LibraryError, match=r"hardwon\.snapshots"):
         connect("b")
@@ -385,20 +386,20 @@ def test_a_grade_reaches_every_replica(connect, url, episode):
     first, second = connect("a"), connect("b")
     fill(first, episode)
     first.record(episode("open drawer 2", id="open", success=None, reward=0.0))
-    second.sync()
+    second.admin.sync()
     first.grade("shown", success=False, why="the customer called", grader="ann")
     second.grade("open", success=True, grader="bob")
     given = second.grade("told", instead="ask for the key", step=0)
     assert given.admission.status == "added"
     assert len(settle(first, second)) == 1
-    assert (first.trajectory("shown").success, first.trajectory("open").success) == (False, True)
-    assert all(step.keys for step in first.trajectory("open").steps)
-    assert [grade.grader for grade in first.grades("open")] == ["bob"]
-    assert first.get(given.admission.item_id).title == "Use `ask for the key` instead of `say tangerine`"
+    assert (first.episodes.get("shown").success, first.episodes.get("open").success) == (False, True)
+    assert all(step.keys for step in first.episodes.get("open").steps)
+    assert [grade.grader for grade in first.episodes.grades("open")] == ["bob"]
+    assert first.items.get(given.admission.item_id).title == "Use `ask for the key` instead of `say tangerine`"
     assert first.grade("open", success=True, grader="bob").is_new is False
     late = connect("c")
     assert len(settle(first, second, late)) == 1
-    assert late.verify() == []
+    assert late.admin.verify() == []
     with pytest.raises(UnknownName):
         first.grade("nobody", success=True)
     with pytest.raises(LibraryError):

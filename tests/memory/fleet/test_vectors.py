@@ -34,14 +34,14 @@ def test_vectors_are_computed_once_in_the_fleet(url, tmp_path, episode):
     first, second = Counting(), Counting()
     with ExperienceLibrary.open(url, first, replica=tmp_path / "a") as one:
         one.record_many([episode("open drawer", id=f"e{n}") for n in range(10)])
-        one.index()
+        one.admin.index()
     with ExperienceLibrary.open(url, second, replica=tmp_path / "b") as two:
-        two.index()
+        two.admin.index()
         assert len(first.texts) == 2
         assert second.texts == []
-        two.forget(episode="e3")
+        two.admin.forget(episode="e3")
         assert isinstance(two, FleetLibrary)
-        assert two._log.read("SELECT count(*) FROM hardwon.vectors") == [(0,)]
+        assert two._file.log.read("SELECT count(*) FROM hardwon.vectors") == [(0,)]
 
 
 def test_batches_do_not_wait_for_a_server_that_is_down(own_server, monkeypatch):

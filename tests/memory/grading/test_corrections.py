@@ -12,14 +12,14 @@ def record_call(library, *, trust, task="Refund Maria Lopez, order 917.", eviden
     failure = Diagnosis(False, Failure.TOOL_ERROR, evidence=evidence)
     after = State(f"{state.observation}\n\n{evidence}", task=task)
     one = Trajectory(task, (Step(state, 'refund(order="917")', after, failure),), success=False, id="one")
-    library.receive([one], writer="mcp", trust=trust) if trust == "untrusted" else library.record(one)
+    library.episodes.receive([one], writer="mcp", trust=trust) if trust == "untrusted" else library.record(one)
     return "one"
 
 
 def test_a_correction_of_an_untrusted_episode_repeats_no_word_of_it(library):
     ref = record_call(library, trust="untrusted")
     grade = library.grade(ref, success=False, instead='lookup(order="917")', step=0, why="nobody looked it up")
-    item = library.get(grade.admission.item_id)
+    item = library.items.get(grade.admission.item_id)
     assert (item.trust, item.source) == ("trusted", "person")
     assert item.title == 'Use `lookup(order="917")` instead of `refund(order={order})`'
     assert item.body == "nobody looked it up The other action failed (tool_error)."
@@ -29,7 +29,7 @@ def test_a_correction_of_an_untrusted_episode_repeats_no_word_of_it(library):
 def test_a_correction_shows_no_values_of_the_customer(library):
     ref = record_call(library, trust="trusted")
     grade = library.grade(ref, success=False, instead="lookup the order", step=0, why="nobody looked it up")
-    item = library.get(grade.admission.item_id)
+    item = library.items.get(grade.admission.item_id)
     assert item.title == "Use `lookup the order` instead of `refund(order={order})`"
     assert item.body == "nobody looked it up The other action failed (tool_error)."
     assert item.when_to_use == "When you are asked: Refund …, order …."
@@ -39,7 +39,7 @@ def test_a_correction_shows_no_values_of_the_customer(library):
 def test_a_lesson_shows_neither_the_customer_nor_the_reason(library, trust, when):
     ref = record_call(library, trust=trust)
     grade = library.grade(ref, success=False, lesson="Look up the order first.", why="Maria Lopez phoned")
-    item = library.get(grade.admission.item_id)
+    item = library.items.get(grade.admission.item_id)
     assert (item.title, item.body, item.when_to_use) == ("Look up the order first.", "", when)
 
 
@@ -55,7 +55,7 @@ def test_a_lesson_shows_neither_the_customer_nor_the_reason(library, trust, when
 )
 def test_values_of_a_task_are_gaps(library, task, shown):
     ref = record_call(library, trust="trusted", task=task)
-    assert mask_values(task, library.trajectory(ref)) == shown
+    assert mask_values(task, library.episodes.get(ref)) == shown
 
 
 def test_an_argument_of_a_call_is_a_value_in_any_case(library):

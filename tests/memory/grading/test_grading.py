@@ -7,6 +7,7 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import ConfigError, LibraryReadOnly, UnknownName
+from hardwon.memory.upkeep.digest import compute_digest
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 TASKS = ("find the spoon", "find the fork", "wash the red pan")
@@ -56,17 +57,17 @@ def fill(path, episode, *, seed, unknown=(), change=None):
     for number, one in enumerate(make_episodes(episode, library, items, seed=seed, unknown=unknown)):
         library.record(one if change is None else change(number, one))
         if number == 9:  # a person moves a score in between
-            item = library.get(items[0])
-            library.update(items[0], score=min(1.0, item.score + 0.0625))
+            item = library.items.get(items[0])
+            library.items.update(items[0], score=min(1.0, item.score + 0.0625))
     return library, items
 
 
 def observe(library, items):
     """Return everything that the outcomes of episodes decide."""
-    rows = library._filed().rows
-    number = library._number
+    rows = library._file.filed().rows
+    number = library._file.number
     return {
-        "scores": [round(library.get(item).score, 9) for item in items],
+        "scores": [round(library.items.get(item).score, 9) for item in items],
         "uses": rows("SELECT id, uses FROM items ORDER BY number", ()),
         "worlds": [
             (item, world, round(score, 9), uses)
@@ -74,9 +75,9 @@ def observe(library, items):
                 "SELECT item_id, world, score, uses FROM item_worlds WHERE namespace = ? ORDER BY 1, 2", (number,)
             )
         ],
-        "effects": [library.effects(item) for item in items],
+        "effects": [library.items.effects(item) for item in items],
         "usages": [
-            sorted((row["trajectory_id"], row["t"], row["mode"], row["outcome"]) for row in library.usages(item))
+            sorted((row["trajectory_id"], row["t"], row["mode"], row["outcome"]) for row in library.items.usages(item))
             for item in items
         ],
         "episodes": rows("SELECT id, success, score, total_reward, ending FROM trajectories ORDER BY id", ()),
@@ -88,7 +89,7 @@ def observe(library, items):
         "world records": rows("SELECT id, record FROM worlds WHERE namespace = ? ORDER BY id", (number,)),
         "segments": rows("SELECT trajectory_id, first_t, last_t, gain, text FROM segments ORDER BY 1, 2", ()),
         "values": {
-            key: (cell.n, round(cell.mean, 9), cell.bad) for key, cell in library._caught_up().values.cells.items()
+            key: (cell.n, round(cell.mean, 9), cell.bad) for key, cell in library._file.caught_up().values.cells.items()
         },
         "recall": [hit.what.id for hit in library.recall(DRAWER, k=4).items],
         "estimates": library.recall(DRAWER, actions={"open drawer 1": "", "take spoon": ""}).estimates,
@@ -103,9 +104,9 @@ def test_a_late_grade_equals_an_outcome_that_was_recorded(tmp_path, episode, see
     )  # fmt: skip
     late, _ = fill(tmp_path / "b.db", episode, seed=seed)
     observe(late, items)  # fill every cache before the grade
-    late.grade(f"e{graded}", success=not late.trajectory(f"e{graded}").success)
+    late.grade(f"e{graded}", success=not late.episodes.get(f"e{graded}").success)
     assert observe(late, items) == observe(recorded, items)
-    assert late.verify() == []
+    assert late.admin.verify() == []
     with ExperienceLibrary.open(tmp_path / "b.db") as reopened:
         assert observe(reopened, items) == observe(recorded, items)
     recorded.close()
@@ -115,20 +116,20 @@ def test_a_late_grade_equals_an_outcome_that_was_recorded(tmp_path, episode, see
 @pytest.mark.parametrize("graded", [0, 13])
 def test_an_unknown_outcome_that_becomes_known_counts_from_its_place(tmp_path, episode, graded):
     recorded, items = fill(tmp_path / "a.db", episode, seed=3)
-    success = recorded.trajectory(f"e{graded}").success
+    success = recorded.episodes.get(f"e{graded}").success
     late, _ = fill(tmp_path / "b.db", episode, seed=3, unknown=(graded,))
     late.grade(f"e{graded}", success=success)
     one, other = observe(late, items), observe(recorded, items)
     for name in ("world records", "worlds", "effects", "recall"):  # the order in which worlds are found may differ
         one.pop(name), other.pop(name)
     assert one == other
-    assert late.verify() == []
+    assert late.admin.verify() == []
     late.grade(f"e{graded}", unknown=True)
     excluded, _ = fill(tmp_path / "c.db", episode, seed=3, unknown=(graded,))
     assert observe(late, items)["scores"] == observe(excluded, items)["scores"]
     assert observe(late, items)["uses"] == observe(excluded, items)["uses"]
     assert observe(late, items)["values"] == observe(excluded, items)["values"]
-    assert late.verify() == []
+    assert late.admin.verify() == []
 
 
 def test_the_only_episode_of_an_item_earns_and_loses_its_score_in_a_world(tmp_path, episode):
@@ -158,28 +159,28 @@ def test_the_only_episode_of_an_item_earns_and_loses_its_score_in_a_world(tmp_pa
 def test_a_second_grade_replaces_the_first_and_the_history_keeps_both(tmp_path, episode):
     late, items = fill(tmp_path / "b.db", episode, seed=1)
     before = observe(late, items)
-    success = late.trajectory("e5").success
+    success = late.episodes.get("e5").success
     late.grade("e5", success=not success, grader="ann", why="the customer called")
     late.grade("e5", score=0.4, grader="bob")
     late.grade("e5", success=success, grader="ann")
     assert observe(late, items) == before
-    assert [(grade.grader, grade.success, grade.score, grade.why) for grade in late.grades("e5")] == [
+    assert [(grade.grader, grade.success, grade.score, grade.why) for grade in late.episodes.grades("e5")] == [
         ("ann", not success, float(not success), "the customer called"),
         ("bob", False, 0.4, ""),
         ("ann", success, float(success), ""),
     ]
-    assert all(grade.at for grade in late.grades("e5"))
+    assert all(grade.at for grade in late.episodes.grades("e5"))
     late.close()
 
 
 def test_the_same_grade_twice_changes_nothing(library, episode):
     library.record(episode("open drawer", id="one", success=False, reward=0.0))
     first = library.grade("one", success=True, why="it worked", instead="pull drawer")
-    digest = library.digest()
+    digest = library.admin.query(compute_digest)
     again = library.grade("one", success=True, why="it worked", instead="pull drawer")
     assert (first.is_new, again.is_new) == (True, False)
     assert again.admission.item_id == first.admission.item_id
-    assert library.digest() == digest
+    assert library.admin.query(compute_digest) == digest
 
 
 def test_other_handles_and_processes_see_the_grade(path, episode):
@@ -188,7 +189,7 @@ def test_other_handles_and_processes_see_the_grade(path, episode):
             writer.record(episode("open drawer", id=f"e{number}", reward=0.0, success=False, library=writer))
         before = reader.recall(DRAWER, actions={"open drawer": ""}).estimates["open drawer"].value
         writer.grade("e3", success=True)
-        assert reader.trajectory("e3").success is True
+        assert reader.episodes.get("e3").success is True
         assert reader.recall(DRAWER, actions={"open drawer": ""}).estimates["open drawer"].value > before
 
 
@@ -196,16 +197,16 @@ def test_a_grade_reaches_an_episode_that_still_waits_in_the_write_buffer(path, e
     with ExperienceLibrary.open(path) as library:
         ref = library.record(episode("open drawer", success=None, reward=0.0))
         assert library.grade(ref[:12], success=True).episode == ref
-        assert library.episodes == 1
+        assert library.episodes.count() == 1
 
 
 def test_a_correction_is_recalled_in_its_situation(library, episode):
     library.record(
         episode("open drawer", "open drawer", id="one", success=False, reward=0.0, failure=Failure.NO_EFFECT)
     )
-    step = library.trajectory("one").steps[1]
+    step = library.episodes.get("one").steps[1]
     grade = library.grade("one", instead="pull the handle", step=1, why="the drawer jams")
-    item = library.get(grade.admission.item_id)
+    item = library.items.get(grade.admission.item_id)
     assert (item.source, item.trust, item.provenance, item.steps) == (
         "person", "trusted", (step.id,), ("pull the handle",),
     )  # fmt: skip
@@ -217,7 +218,7 @@ def test_a_correction_is_recalled_in_its_situation(library, episode):
 def test_words_of_an_untrusted_grader_wait_in_quarantine(library, episode):
     library.record(episode("open drawer", id="one", success=False, reward=0.0))
     grade = library.grade("one", lesson="pull the handle, do not push", grader="token:x", trust="untrusted")
-    item = library.get(grade.admission.item_id)
+    item = library.items.get(grade.admission.item_id)
     assert (item.status, item.trust, item.source) == ("quarantined", "untrusted", "client")
 
 
@@ -233,10 +234,10 @@ def test_words_of_an_untrusted_grader_wait_in_quarantine(library, episode):
 )  # fmt: skip
 def test_a_wrong_grade_is_refused_and_nothing_is_written(library, episode, wrong):
     library.record(episode("open drawer", id="one"))
-    digest = library.digest()
+    digest = library.admin.query(compute_digest)
     with pytest.raises(ConfigError):
         library.grade("one", **wrong)
-    assert library.digest() == digest
+    assert library.admin.query(compute_digest) == digest
 
 
 def test_a_wrong_id_is_an_unknown_name(library, episode):
@@ -244,7 +245,7 @@ def test_a_wrong_id_is_an_unknown_name(library, episode):
     with pytest.raises(UnknownName, match="episode 'two'"):
         library.grade("two", success=True)
     with pytest.raises(UnknownName):
-        library.grades("two")
+        library.episodes.grades("two")
 
 
 def test_a_read_only_library_takes_no_grade(path, episode):
@@ -257,43 +258,45 @@ def test_a_read_only_library_takes_no_grade(path, episode):
 def test_secrets_in_a_grade_are_redacted(library, episode):
     library.record(episode("open drawer", id="one"))
     library.grade("one", success=False, why="the key sk-proj-abcdefghijklmnopqrstuvwx1234567890ABCD leaked")
-    assert "abcdefghijkl" not in library.grades("one")[0].why
+    assert "abcdefghijkl" not in library.episodes.grades("one")[0].why
 
 
 def test_forgetting_takes_grades_with_it(library, episode):
     for name in ("one", "two"):
         library.record(episode(f"open {name}", id=name))
         library.grade(name, success=False, grader="ann", why=f"the zebra of {name}")
-    library.forget(text="zebra of one")
-    assert [row["id"] for row in library.trajectories()] == ["two"]
-    library.forget(writer="ann")
-    assert library.grades("two") == []
-    assert library.trajectory("two").success is False
-    assert library.verify() == []
+    library.admin.forget(text="zebra of one")
+    assert [row["id"] for row in library.episodes.find()] == ["two"]
+    library.admin.forget(writer="ann")
+    assert library.episodes.grades("two") == []
+    assert library.episodes.get("two").success is False
+    assert library.admin.verify() == []
 
 
 def test_an_export_keeps_grades(library, episode, tmp_path):
     library.record(episode("open drawer", id="one"))
     library.grade("one", success=False, grader="ann", why="wrong drawer")
-    library.export_jsonl(tmp_path / "all.jsonl")
+    library.admin.export_jsonl(tmp_path / "all.jsonl")
     with ExperienceLibrary.open(tmp_path / "other.db") as other:
-        other.import_jsonl(tmp_path / "all.jsonl")
-        assert other.grades("one") == library.grades("one")
-        assert other.trajectory("one").success is False
+        other.admin.import_jsonl(tmp_path / "all.jsonl")
+        assert other.episodes.grades("one") == library.episodes.grades("one")
+        assert other.episodes.get("one").success is False
 
 
 def test_an_episode_of_an_older_version_moves_the_score_by_the_difference(tmp_path, episode):
     """Without a settlement, the scores move as far as the outcome makes a difference, and back with the next grade."""
     late, items = fill(tmp_path / "b.db", episode, seed=2)
-    with late._transaction() as connection:
+    with late._file.transaction() as connection:
         connection.execute("DELETE FROM settlements")
-    graded = next(row["trajectory_id"] for item in items for row in late.usages(item) if row["mode"] == "recalled")
-    success = late.trajectory(graded).success
-    before = sum(late.get(item).score for item in items)
+    graded = next(
+        row["trajectory_id"] for item in items for row in late.items.usages(item) if row["mode"] == "recalled"
+    )
+    success = late.episodes.get(graded).success
+    before = sum(late.items.get(item).score for item in items)
     late.grade(graded, success=not success)
-    after = sum(late.get(item).score for item in items)
+    after = sum(late.items.get(item).score for item in items)
     assert (after > before) == (not success)
-    assert late.verify() == []
+    assert late.admin.verify() == []
     late.close()
 
 
@@ -306,4 +309,4 @@ def test_a_grade_of_an_episode_whose_world_was_absorbed_counts_in_the_other_worl
         library.record(replace(one, steps=steps, arm="retrieved"))
     for number in range(5):
         library.grade(f"e{number}", success=False)
-        assert library.verify() == []
+        assert library.admin.verify() == []

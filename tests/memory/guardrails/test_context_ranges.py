@@ -22,11 +22,11 @@ def state(number, lock="locked"):
 def play(library, number, lock="locked", *, tried=True):
     """Record an episode in which somebody opens the chest, or looks at the lamp alone."""
     here = state(number, lock)
-    steps = [Step(here, "look at lamp", here, Diagnosis(True), 0.0, 0, library.keys(here, "look at lamp"))]
+    steps = [Step(here, "look at lamp", here, Diagnosis(True), 0.0, 0, library.episodes.keys(here, "look at lamp"))]
     if tried:
         failed = lock == "locked"
         judged = Diagnosis(not failed, Failure.PENALTY if failed else Failure.NONE)
-        steps.append(Step(here, OPEN, here, judged, 0.0, 1, library.keys(here, OPEN)))
+        steps.append(Step(here, OPEN, here, judged, 0.0, 1, library.episodes.keys(here, OPEN)))
     library.record(Trajectory(TASK, tuple(steps), False, seed=number))
 
 
@@ -43,10 +43,10 @@ def test_what_was_learned_before_any_word_was_structural_stays_refused(library):
     assert not library.check(state(3), OPEN).allowed
     for number in range(100, 140):
         play(library, number, tried=False)
-        assert not library.check(state(number), OPEN).allowed, f"after {library.episodes} episodes"
-    assert library.episodes > 2 * STRUCTURAL_AFTER
-    assert "locked" in library.context(state(3), OPEN)
-    assert library.verify() == []
+        assert not library.check(state(number), OPEN).allowed, f"after {library.episodes.count()} episodes"
+    assert library.episodes.count() > 2 * STRUCTURAL_AFTER
+    assert "locked" in library.episodes.context(state(3), OPEN)
+    assert library.admin.verify() == []
 
 
 def test_it_does_not_forbid_what_no_step_speaks_against(library):
@@ -62,13 +62,13 @@ def test_words_that_are_structural_no_more_take_nothing_away(library):
     """Another game fills the library, and `locked` falls below the share; what was learned of chests stays."""
     learn(library, STRUCTURAL_AFTER, tried=False)
     learn(library, 10)
-    assert any("locked" in item.condition.get("around", "") for item in library.items(["guardrail"]))
-    assert "locked" in library.context(state(1), OPEN)
+    assert any("locked" in item.condition.get("around", "") for item in library.items.find(["guardrail"]))
+    assert "locked" in library.episodes.context(state(1), OPEN)
     for number in range(300):
         here = State(f"A row of {number % 3} pegs. The left peg is bent.", task="sort the pegs")
-        steps = (Step(here, "move peg", here, Diagnosis(True), 0.0, 0, library.keys(here, "move peg")),)
+        steps = (Step(here, "move peg", here, Diagnosis(True), 0.0, 0, library.episodes.keys(here, "move peg")),)
         library.record(Trajectory("sort the pegs", steps, True, seed=1000 + number))
-    assert "locked" not in library.context(state(1), OPEN)
+    assert "locked" not in library.episodes.context(state(1), OPEN)
     assert not library.check(state(1), OPEN).allowed
 
 
@@ -86,16 +86,16 @@ def test_another_process_reads_the_same(path, library):
 def test_a_success_speaks_against_it_whatever_the_words_are(library):
     """The call that it forbids begins to work: its outcomes count under the condition of before, too."""
     learn(library, 6)
-    (before,) = {item.id for item in library.items(["guardrail"])}
+    (before,) = {item.id for item in library.items.find(["guardrail"])}
     for number in range(100, 120):
         play(library, number, tried=False)
     here = state(3)
     for number in range(30):
-        step = Step(here, OPEN, here, Diagnosis(True), 0.0, 0, library.keys(here, OPEN))
+        step = Step(here, OPEN, here, Diagnosis(True), 0.0, 0, library.episodes.keys(here, OPEN))
         library.record(Trajectory(TASK, (step,), False, seed=2000 + number))
         library.evolve()
     assert library.check(here, OPEN).allowed
-    assert library.get(before).confidence < MIN_CONFIDENCE
+    assert library.items.get(before).confidence < MIN_CONFIDENCE
 
 
 def contexts(*observations, action="put cup in sink"):

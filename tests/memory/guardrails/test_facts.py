@@ -42,7 +42,7 @@ def play(library, *steps):
             action,
             pre,
             Diagnosis(failure is Failure.NONE, failure),
-            keys=library.keys(pre, action),
+            keys=library.episodes.keys(pre, action),
         )
         for pre, action, failure in steps
     ]
@@ -68,7 +68,7 @@ def test_a_success_in_the_same_facts_counts_against_a_guardrail(library):
         play(library, (wall, "forward", Failure.INVALID_ACTION), (wall, "forward", Failure.NONE))
     library.evolve()
     assert library.check(wall, "forward").allowed
-    assert library.items(["guardrail", "warning"]) == []
+    assert library.items.find(["guardrail", "warning"]) == []
 
 
 @pytest.mark.parametrize("before", [{"edited": False}, {"edited": False, "steps": 1}, {}])
@@ -84,7 +84,7 @@ def test_first_runs_of_test_first_work_are_free_though_facts_differ(library, bef
         )
         library.evolve()
     assert library.check(state(**before), "run_tests()").allowed
-    assert library.items(["guardrail", "warning"]) == []
+    assert library.items.find(["guardrail", "warning"]) == []
 
 
 def test_failures_of_one_order_forbid_no_other(library):
@@ -115,6 +115,6 @@ def test_facts_are_read_from_the_keys_of_a_step(library):
     """Without those that are shown in the text, and without the words around arguments."""
     here = replace(state(front="wall", carrying="nothing"), observation="You see a red door. It is locked.")
     for action in ("forward", "open door", "put key in door"):
-        assert facts_of(library.keys(here, action), action) == ("carrying nothing", "front wall")
-    assert facts_of(library.keys(replace(here, facts={}), "open door"), "open door") == ()
+        assert facts_of(library.episodes.keys(here, action), action) == ("carrying nothing", "front wall")
+    assert facts_of(library.episodes.keys(replace(here, facts={}), "open door"), "open door") == ()
     assert facts_of(("*", "open door"), "open door") == ()

@@ -26,12 +26,12 @@ def learned(library):
     for number in range(30):
         here = state(number)
         steps = [
-            Step(here, action, here, Diagnosis(False, Failure.PENALTY), 0.0, t, library.keys(here, action))
+            Step(here, action, here, Diagnosis(False, Failure.PENALTY), 0.0, t, library.episodes.keys(here, action))
             for t, action in enumerate(REFUSED)
         ]
         library.record(Trajectory(TASK, tuple(steps), False, seed=number))
         library.evolve()
-    assert len(library.items(["guardrail"])) > 5
+    assert len(library.items.find(["guardrail"])) > 5
     return library
 
 

@@ -132,9 +132,9 @@ def failed(episode, library, words, failure=Failure.TOOL_ERROR, times=1, action=
 def test_recorded_outages_are_called_so_whoever_recorded_them(library, episode):
     """A client that says tool_error and 503: kept with the cause that the words tell; also when read again."""
     ref = library.record(failed(episode, library, "HTTP 503")[0])
-    library.index()
-    assert library.trajectory(ref).steps[0].diagnosis.failure is Failure.UNAVAILABLE
-    assert library.stats()["failures"] == {"unavailable": 1}
+    library.admin.index()
+    assert library.episodes.get(ref).steps[0].diagnosis.failure is Failure.UNAVAILABLE
+    assert library.admin.stats()["failures"] == {"unavailable": 1}
 
 
 def test_other_failures_are_left_as_they_are(library, episode):
@@ -153,7 +153,7 @@ def test_an_outage_never_forbids_nor_warns(library, episode, words):
     """Twelve episodes of it: no guardrail, no warning."""
     library.record_many(failed(episode, library, words, times=12))
     library.evolve()
-    assert library.items(["guardrail", "warning"]) == []
+    assert library.items.find(["guardrail", "warning"]) == []
 
 
 def test_a_lasting_refusal_still_becomes_a_guardrail(library, episode):
@@ -168,6 +168,6 @@ def test_an_outage_neither_feeds_nor_clears_a_guardrail(library, episode):
     library.record_many(failed(episode, library, "permission denied", times=6))
     library.record_many(failed(episode, library, "HTTP 503", times=6))
     library.evolve()
-    (guard,) = [item for item in library.items(["guardrail"]) if item.forbids == "shake drawer"]
+    (guard,) = [item for item in library.items.find(["guardrail"]) if item.forbids == "shake drawer"]
     assert isinstance(guard, Item)
     assert guard.body == "Failed in 6 of 6 episodes here"

@@ -98,8 +98,8 @@ def test_forms_of_an_outage_forbid_nothing(library, episode):
         broken = replace(step, diagnosis=replace(step.diagnosis, evidence=words))
         library.record_many([replace(told, id=f"{words[:20]}-{n}", steps=(broken,)) for n in range(6)])
     library.evolve()
-    assert library.items(["guardrail", "warning"]) == []
-    assert library.stats()["failures"] == {"unavailable": 6 * len(OUTAGES)}
+    assert library.items.find(["guardrail", "warning"]) == []
+    assert library.admin.stats()["failures"] == {"unavailable": 6 * len(OUTAGES)}
 
 
 @pytest.mark.parametrize("part", ["a_", "error ", "lookup ", "request exceeded ", "server is ", "code = ", "Timeout "])

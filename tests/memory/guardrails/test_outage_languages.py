@@ -102,7 +102,7 @@ def test_an_error_of_the_call_is_no_outage_in_other_languages(text):
 def test_an_outage_in_another_language_forbids_nothing(library, episode, text):
     library.record_many(failed(episode, library, text, times=12))
     library.evolve()
-    assert library.items(["guardrail", "warning"]) == []
+    assert library.items.find(["guardrail", "warning"]) == []
 
 
 def test_a_lasting_refusal_in_another_language_becomes_a_guardrail(library, episode):

@@ -46,8 +46,8 @@ def guarded(library, episode, at):
         record(library, episode, SHAKE, failure=Failure.TOOL_ERROR, words="permission denied")
     library.evolve()
     at(0)
-    refs = [item.id for item in library.items(["guardrail"])]
-    library._store.connection.execute("UPDATE items SET created_at = '2100-01-01T00:00:00+00:00'")
+    refs = [item.id for item in library.items.find(["guardrail"])]
+    library._file.store.connection.execute("UPDATE items SET created_at = '2100-01-01T00:00:00+00:00'")
     return library, episode().steps[0].pre, refs
 
 
@@ -107,7 +107,7 @@ def test_first_runs_of_test_first_work_are_never_forbidden(library, episode):
             library.record(replace(episode("run_tests()", library=library), steps=tuple(made)))
         library.evolve()
         assert library.check(episode().steps[0].pre, "run_tests()").allowed
-    assert library.items(["guardrail", "warning"]) == []
+    assert library.items.find(["guardrail", "warning"]) == []
 
 
 @pytest.mark.parametrize(("episodes", "allowed"), [(EPISODES - 1, True), (EPISODES, False)])
@@ -122,7 +122,7 @@ def test_a_guardrail_needs_several_episodes(library, episode, episodes, allowed)
 def work_elsewhere(library, episode, times):
     """Episodes in which the call works in another situation, each of them twice."""
     elsewhere = replace(episode().steps[0].pre, facts={"light": "on"})
-    keys = library.keys(elsewhere, SHAKE)
+    keys = library.episodes.keys(elsewhere, SHAKE)
     for _ in range(times):
         told = episode(SHAKE, SHAKE)
         library.record(replace(told, steps=tuple(replace(step, pre=elsewhere, keys=keys) for step in told.steps)))
@@ -183,8 +183,10 @@ def test_a_trial_that_works_takes_the_guardrail_out_of_force(guarded, episode):
     verdict, _ = trial(library, state)
     outcome(library, episode, verdict)
     assert library.check(state, SHAKE).allowed
-    assert all(library.get(ref).confidence < MIN_CONFIDENCE for ref in refs if library.get(ref).status == "active")
-    assert "weakened" in library.history(refs[0])[-1]["op"] or library.get(refs[0]).status == "retired"
+    assert all(
+        library.items.get(ref).confidence < MIN_CONFIDENCE for ref in refs if library.items.get(ref).status == "active"
+    )
+    assert "weakened" in library.items.history(refs[0])[-1]["op"] or library.items.get(refs[0]).status == "retired"
 
 
 def test_a_trial_that_fails_renews_it_with_a_longer_wait(guarded, episode):
@@ -203,7 +205,7 @@ def test_an_outage_during_a_trial_decides_nothing(guarded, episode):
     verdict, _ = trial(library, state)
     outcome(library, episode, verdict, Failure.TOOL_ERROR, "HTTP 503")
     assert not library.check(state, SHAKE).allowed
-    assert library.standing(refs[0]).failed == 0
+    assert library.items.standing(refs[0]).failed == 0
     assert trial(library, state)[1] == TRIAL_REFUSALS
 
 
@@ -243,7 +245,7 @@ def test_a_tool_that_was_down_for_two_hours_is_used_again_soon(library, episode,
         else:
             record(library, episode, SHAKE, **({} if works else {"failure": Failure.TOOL_ERROR, "words": words}))
             library.evolve()
-        library._store.connection.execute("UPDATE items SET created_at = '2100-01-01T00:00:00+00:00'")
+        library._file.store.connection.execute("UPDATE items SET created_at = '2100-01-01T00:00:00+00:00'")
         calls["worked" if works else "failed"] += 1
     assert calls["failed"] <= 16
     assert calls["refused_after"] <= per_hour * 1.1 + 1
@@ -254,7 +256,7 @@ def test_a_long_failure_is_tried_at_least_once_a_day(library, episode, at):
     """For two weeks: a score of tries."""
     at(0)
     library.add(Item("guardrail", "no", "it bites", condition={"text": "drawer"}, forbids=SHAKE, confidence=0.9))
-    library._store.connection.execute("UPDATE items SET created_at = '2100-01-01T00:00:00+00:00'")
+    library._file.store.connection.execute("UPDATE items SET created_at = '2100-01-01T00:00:00+00:00'")
     state = episode().steps[0].pre
     hour, tries = 0.0, []
     while hour < 24 * 14:
@@ -280,7 +282,7 @@ def test_a_long_failure_is_tried_at_least_once_a_day(library, episode, at):
 def test_a_pinned_guardrail_is_a_persons_and_never_tried(guarded, at):
     library, state, refs = guarded
     for ref in refs:
-        library.pin(ref)
+        library.items.update(ref, pinned=True)
     at(1000)
     assert refused(library, state, 2 * MOST_REFUSALS) == 2 * MOST_REFUSALS
 
@@ -290,7 +292,7 @@ def test_the_counts_are_shared_by_processes_and_last(guarded, path):
     library, state, refs = guarded
     assert refused(library, state, 3) == 3
     with ExperienceLibrary.open(path) as other:
-        assert other.standing(refs[0]).refusals == 3
+        assert other.items.standing(refs[0]).refusals == 3
         assert refused(other, state, TRIAL_REFUSALS - 3) == TRIAL_REFUSALS - 3
         assert other.enforce(state, SHAKE).trial
     assert not library.enforce(state, SHAKE).allowed
@@ -301,16 +303,16 @@ def test_a_library_that_may_not_be_written_counts_in_the_process(guarded, path):
     _, state, refs = guarded
     with ExperienceLibrary.open(path, read_only=True) as reader:
         assert trial(reader, state)[1] == TRIAL_REFUSALS
-        assert reader.standing(refs[0]).trials == 1
+        assert reader.items.standing(refs[0]).trials == 1
     with ExperienceLibrary.open(path) as other:
-        assert other.standing(refs[0]).trials == 0
+        assert other.items.standing(refs[0]).trials == 0
 
 
 def test_looking_is_no_refusal(guarded):
     library, state, refs = guarded
     for _ in range(100):
         library.check(state, SHAKE)
-    assert library.standing(refs[0]).refusals == 0
+    assert library.items.standing(refs[0]).refusals == 0
 
 
 def test_a_guardrail_gains_nothing_by_runs_that_it_refused(library, episode):
@@ -320,14 +322,14 @@ def test_a_guardrail_gains_nothing_by_runs_that_it_refused(library, episode):
     why = {"recalled": [ref], "blocked": [ref]}
     for _ in range(20):
         library.record(replace(told, steps=tuple(replace(step, why=why) for step in told.steps)))
-    assert library.get(ref).score == 0.5
+    assert library.items.get(ref).score == 0.5
 
 
 def test_a_refusal_in_a_run_of_unknown_end_is_booked_without_an_outcome(library, episode):
     ref = library.add(Item("guardrail", "no", "it bites", condition={"text": "drawer"}, forbids=SHAKE)).item_id
     told = replace(episode("open drawer"), success=None)
     library.record(replace(told, steps=tuple(replace(step, why={"blocked": [ref]}) for step in told.steps)))
-    assert [(usage["mode"], usage["outcome"]) for usage in library.usages(ref)] == [("blocked", None)]
+    assert [(usage["mode"], usage["outcome"]) for usage in library.items.usages(ref)] == [("blocked", None)]
 
 
 # ---- repetitions
@@ -347,7 +349,7 @@ def in_vain(library, episode, thing, *after, tool="open"):
 
 def repeats(library):
     """The guardrails in force that speak of repetitions."""
-    found = [item for item in library.items(["guardrail"]) if item.condition == {"again": "failed"}]
+    found = [item for item in library.items.find(["guardrail"]) if item.condition == {"again": "failed"}]
     return [item for item in found if item.confidence >= MIN_CONFIDENCE]
 
 
@@ -422,8 +424,8 @@ def test_trials_of_one_episode_are_one_piece_of_evidence(guarded, episode):
     library, _, refs = guarded
     why = {"overrode": refs, "trial": refs}
     record(library, episode, SHAKE, SHAKE, SHAKE, failure=Failure.TOOL_ERROR, why=why)
-    assert library._probation.standing(refs[0]).failed == 1
+    assert library._file.probation.standing(refs[0]).failed == 1
     record(library, episode, SHAKE, SHAKE, SHAKE, why=why)
-    assert library.get(refs[0]).status == "active"
+    assert library.items.get(refs[0]).status == "active"
     record(library, episode, SHAKE, why=why)
-    assert library.get(refs[0]).status == "retired"
+    assert library.items.get(refs[0]).status == "retired"

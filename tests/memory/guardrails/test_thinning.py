@@ -85,8 +85,8 @@ def test_a_wide_guardrail_retires_the_narrow_ones(library):
     narrow = library.add(rule("put cup in table")).item_id
     pinned = library.add(rule("put plate in table", pinned=True)).item_id
     wide = library.add(rule("put {1} in {2}")).item_id
-    assert (library.get(narrow).status, library.get(pinned).status) == ("retired", "active")
-    assert wide in library.history(narrow)[-1]["detail"]["why"]
+    assert (library.items.get(narrow).status, library.items.get(pinned).status) == ("retired", "active")
+    assert wide in library.items.history(narrow)[-1]["detail"]["why"]
 
 
 def play(library, episodes, action="put plate in sink", why=None, failed=False):
@@ -104,10 +104,10 @@ def test_a_guardrail_that_never_decides_is_retired(library):
     idle = library.add(rule("put cup in table")).item_id
     play(library, IDLE_AFTER - 1)
     library.evolve()
-    assert library.get(idle).status == "active"
+    assert library.items.get(idle).status == "active"
     play(library, LOOK_EVERY)
     assert idle in library.evolve().retired
-    assert "decided nothing in" in library.history(idle)[-1]["detail"]["why"]
+    assert "decided nothing in" in library.items.history(idle)[-1]["detail"]["why"]
 
 
 def test_a_guardrail_of_a_form_that_nobody_uses_is_not_idle(library):
@@ -115,7 +115,7 @@ def test_a_guardrail_of_a_form_that_nobody_uses_is_not_idle(library):
     kept = library.add(rule("open safe")).item_id
     play(library, IDLE_AFTER + LOOK_EVERY)
     library.evolve()
-    assert library.get(kept).status == "active"
+    assert library.items.get(kept).status == "active"
 
 
 @pytest.mark.parametrize("how", ["recorded", "enforced"])
@@ -128,11 +128,11 @@ def test_a_guardrail_that_decides_stays_longer(library, how):
         assert not library.enforce(STATE, "put cup in table").allowed
     play(library, IDLE_AFTER + LOOK_EVERY)
     library.evolve()
-    assert library.get(kept).status == "active"
-    assert library.verify() == []
+    assert library.items.get(kept).status == "active"
+    assert library.admin.verify() == []
     play(library, IDLE_SINCE)
     library.evolve()
-    assert library.get(kept).status == "retired"
+    assert library.items.get(kept).status == "retired"
 
 
 def test_a_refusal_leaves_the_row_of_its_guardrail_undamaged(library):
@@ -140,16 +140,16 @@ def test_a_refusal_leaves_the_row_of_its_guardrail_undamaged(library):
     kept = library.add(rule("put cup in table")).item_id
     play(library, 3)
     assert not library.enforce(STATE, "put cup in table").allowed
-    ((fresh,),) = library._store.rows("SELECT fresh FROM items WHERE id = ?", (kept,))
+    ((fresh,),) = library._file.store.rows("SELECT fresh FROM items WHERE id = ?", (kept,))
     assert fresh == 3
-    assert library.verify() == []
+    assert library.admin.verify() == []
 
 
 def test_a_retired_guardrail_comes_back_when_its_call_fails_again(library):
     """Only with failures since its retirement; what a person retired stays so."""
     old = library.add(rule("put cup in table", provenance=(1, 2))).item_id
     by_hand = library.add(rule("put cup in shelf", provenance=(1, 2))).item_id
-    library.retire(by_hand, "I know better")
+    library.items.retire(by_hand, "I know better")
     play(library, IDLE_AFTER + LOOK_EVERY)
     library.evolve()
     assert library.add(rule("put cup in table", provenance=(1, 2))).status == "rejected"
@@ -157,7 +157,7 @@ def test_a_retired_guardrail_comes_back_when_its_call_fails_again(library):
     assert library.add(rule("put cup in table", provenance=(2, newest))).status == "rejected"
     assert library.add(rule("put cup in table", provenance=(2, newest + 1))).status == "added"
     assert library.add(rule("put cup in shelf", provenance=(2, newest + 1))).status == "rejected"
-    assert library.get(old).status == "active"
+    assert library.items.get(old).status == "active"
 
 
 @pytest.mark.parametrize(("source", "status"), [("experience", "added"), ("person", "rejected")])
@@ -166,7 +166,7 @@ def test_a_guardrail_from_elsewhere_covers_only_if_a_person_wrote_it(library, so
     for environment in ("here", "elsewhere"):
         step = Step(STATE, "put cup in table", STATE, Diagnosis(False, Failure.INVALID_ACTION))
         library.record(Trajectory(STATE.task, (step,), False, id=environment, meta={"environment": environment}))
-    here, elsewhere = (library.trajectory(name).steps[0].id for name in ("here", "elsewhere"))
+    here, elsewhere = (library.episodes.get(name).steps[0].id for name in ("here", "elsewhere"))
     wide = library.add(rule("put {1} in {2}", source=source, provenance=(elsewhere,)))
     assert wide.status == "added"
     assert library.add(rule("put cup in table", source="experience", provenance=(here,))).status == status

@@ -21,9 +21,9 @@ REMEDY = made(
 
 def reject(library, item):
     """The reason for which an item is rejected; nothing of it is kept, and no id is given back."""
-    held = len(library.items(status=None))
+    held = len(library.items.find(status=None))
     admission = library.add(item)
-    assert (admission.status, admission.item_id, len(library.items(status=None))) == ("rejected", None, held)
+    assert (admission.status, admission.item_id, len(library.items.find(status=None))) == ("rejected", None, held)
     return admission.reason
 
 
@@ -101,14 +101,14 @@ def test_near_duplicates_merge_and_unite_evidence(library):
     said = "the spoon lies in the wooden drawer beside the old sink of the kitchen"
     first = library.add(Item("insight", said, provenance=(1, 2))).item_id
     again = library.add(Item("insight", f"so {said}", provenance=(2, 3)))
-    assert (again.status, again.item_id, library.get(first).provenance) == ("merged", first, (1, 2, 3))
+    assert (again.status, again.item_id, library.items.get(first).provenance) == ("merged", first, (1, 2, 3))
 
 
 def test_what_is_not_novel_raises_the_score_of_an_unused_item(library):
     """SLEA-RL: a better copy lifts the one that is there."""
     first = library.add(Item("insight", "spoons lie in drawers", score=0.4)).item_id
     library.add(Item("insight", "spoons lie in drawers", score=0.7, writer="chat:x"))
-    assert library.get(first).score == 0.7
+    assert library.items.get(first).score == 0.7
 
 
 def test_a_claim_does_not_raise_what_was_earned(library, episode):
@@ -116,9 +116,9 @@ def test_a_claim_does_not_raise_what_was_earned(library, episode):
     first = library.add(Item("insight", "spoons lie in drawers", score=0.6)).item_id
     run = episode("open drawer", success=False)
     library.record(_shown(run, first))
-    earned = library.get(first).score
+    earned = library.items.get(first).score
     library.add(Item("insight", "spoons lie in drawers", score=1.0, writer="chat:x"))
-    assert library.get(first).score == earned < 0.6
+    assert library.items.get(first).score == earned < 0.6
 
 
 def _shown(run, ref):
@@ -153,7 +153,7 @@ def test_short_lessons_of_one_long_task_are_not_duplicates(library):
     assert [library.add(lesson).status for lesson in lessons] == ["added"] * 3
     again = library.add(Item("insight", "Put milk in fridge: rewarded!", when_to_use=TASK))
     assert again.status == "merged"
-    assert library.get(again.item_id).title == texts[2]
+    assert library.items.get(again.item_id).title == texts[2]
     elsewhere = "When the family moves into another house and everything is still in boxes, unpack these first."
     assert not says_the_same(lessons[0], Item("insight", texts[0], when_to_use=elsewhere))
 
@@ -185,7 +185,7 @@ def test_fifty_candidates_and_a_limit_of_ten_add_exactly_ten(library, episode):
         for _ in range(9):
             library.record(_failing(episode, f"eat thing{chr(97 + n % 26)}{chr(97 + n // 26)}"))
     report = library.evolve()
-    added = [library.get(a.item_id).kind for a in report.admissions if a.status == "added"]
+    added = [library.items.get(a.item_id).kind for a in report.admissions if a.status == "added"]
     assert report.candidates >= 50
     assert all(added.count(kind) <= limit for kind, limit in RATE_LIMITS.items())
     assert added.count("guardrail") == RATE_LIMITS["guardrail"]
@@ -209,10 +209,10 @@ def test_a_warning_becomes_a_guardrail_only_when_it_is_checkable_and_sure(librar
     unsure = made("guardrail", "no fire?", condition={"text": "gas"}, forbids="light {1}", confidence=0.59)
     library.add(unsure)
     assert library.check(state, "light match").allowed
-    assert library.get(warning).status == "active"
+    assert library.items.get(warning).status == "active"
     sure = library.add(GUARDRAIL).item_id
     assert not library.check(state, "light match").allowed
-    assert library.history(warning)[-1]["detail"] == {"why": f"became guardrail {sure}"}
+    assert library.items.history(warning)[-1]["detail"] == {"why": f"became guardrail {sure}"}
 
 
 class Refuses:
@@ -224,7 +224,7 @@ class Refuses:
 
 def test_a_learned_gate_is_asked_after_the_rules(library):
     """systems.md §7.2: rules, then the optional gate, then score and capacity."""
-    library.gate = Refuses()
+    library.items.gate = Refuses()
     assert (
         library.add(Item("insight", "short and to the point, is it not?")).reason
         == "the gate refused it (0.25): too long"
@@ -241,7 +241,7 @@ def test_the_weakest_by_score_and_recency_goes_first(library, episode, monkeypat
         library.record(episode())
     library.add(Item("insight", "a fresh finding about forks", score=0.5))
     assert library.add(Item("insight", "a third finding about knives", score=0.5)).status == "replaced"
-    assert library.get(old).status == "retired"
+    assert library.items.get(old).status == "retired"
 
 
 def test_an_item_outlives_its_time_only_with_new_evidence(library, episode):
@@ -254,48 +254,48 @@ def test_an_item_outlives_its_time_only_with_new_evidence(library, episode):
     for _ in range(3):
         library.record(episode())
         library.evolve()
-    assert library.get(ref).status == "active"
+    assert library.items.get(ref).status == "active"
     library.record(episode())
     assert ref in library.evolve().retired
-    assert "time to live" in library.history(ref)[-1]["detail"]["why"]
+    assert "time to live" in library.items.history(ref)[-1]["detail"]["why"]
 
 
 def test_a_pinned_item_does_not_expire(library, episode):
     ref = library.add(Item("warning", "the drawer sticks", ttl=1)).item_id
-    library.pin(ref)
+    library.items.update(ref, pinned=True)
     for _ in range(5):
         library.record(episode())
     library.evolve()
-    assert library.get(ref).status == "active"
+    assert library.items.get(ref).status == "active"
 
 
 def test_undo_takes_back_one_change_after_another(library):
     """And not the score, which was earned."""
     ref = library.add(Item("insight", "one")).item_id
-    library.update(ref, title="two")
-    library.update(ref, title="three", score=0.9)
-    assert library.undo(ref).title == "two"
-    assert (library.undo(ref).title, library.get(ref).score) == ("one", 0.9)
+    library.items.update(ref, title="two")
+    library.items.update(ref, title="three", score=0.9)
+    assert library.items.undo(ref).title == "two"
+    assert (library.items.undo(ref).title, library.items.get(ref).score) == ("one", 0.9)
     with pytest.raises(ConfigError, match="no earlier version"):
-        library.undo(ref)
+        library.items.undo(ref)
 
 
 def test_undo_brings_back_what_was_retired(library):
     """Into every index as well."""
     state = State("You see a wooden drawer.")
     ref = library.add(Item("insight", "drawer", signatures=(state.signature,))).item_id
-    library.retire(ref, "mistaken")
+    library.items.retire(ref, "mistaken")
     assert not library.recall(state).items
-    library.undo(ref)
+    library.items.undo(ref)
     assert [hit.what.id for hit in library.recall(state).items] == [ref]
 
 
 def test_a_person_s_wording_is_not_overwritten_by_the_rules(library):
     """Who words it anew is its writer; evidence is still united."""
     ref = library.add(made("warning", "the oven sticks", body="failed 8 of 9 times")).item_id
-    library.update(ref, body="Pull twice.")
+    library.items.update(ref, body="Pull twice.")
     library.add(made("warning", "the oven sticks", body="failed 9 of 10 times", provenance=(9,)))
-    assert (library.get(ref).body, library.get(ref).provenance, library.get(ref).writer) == (
+    assert (library.items.get(ref).body, library.items.get(ref).provenance, library.items.get(ref).writer) == (
         "Pull twice.",
         (1, 9),
         "user",
@@ -306,9 +306,9 @@ def test_what_rules_made_is_enforced_only_as_recorded(library):
     """A changed field that is none is refused with what can be changed."""
     ref = library.add(SKILL).item_id
     with pytest.raises(ConfigError, match="'kind' of an item cannot be changed"):
-        library.update(ref, kind="warning")
+        library.items.update(ref, kind="warning")
     with pytest.raises(ConfigError, match="ttl is 0"):
-        library.update(ref, ttl=0)
+        library.items.update(ref, ttl=0)
 
 
 def test_indices_agree_and_removal_clears_all(library):
@@ -332,10 +332,10 @@ def test_indices_agree_and_removal_clears_all(library):
         {"tag": "water"},
         {"text": "tea"},
     ]
-    assert [[one.id for one in library.items(**by)] for by in where] == [[ref]] * len(where)
-    library.retire(ref, "cold")
-    assert [library.items(**by) for by in where] == [[]] * len(where)
-    assert library.verify() == []
+    assert [[one.id for one in library.items.find(**by)] for by in where] == [[ref]] * len(where)
+    library.items.retire(ref, "cold")
+    assert [library.items.find(**by) for by in where] == [[]] * len(where)
+    assert library.admin.verify() == []
 
 
 def test_a_stranger_cannot_flood_the_quarantine(library, monkeypatch):
@@ -349,7 +349,7 @@ def test_an_item_counts_half_after_its_half_life_without_use(library):
     """Decay as shipped: score / (1 + age / HALF_LIFE); after one half-life 0.6 counts 0.3, less than a fresh 0.4."""
     library.add(Item("insight", "an old finding about spoons", score=0.6))
     fresh = library.add(Item("insight", "a fresh finding about forks", score=0.4)).item_id
-    connection = library._store.connection
+    connection = library._file.store.connection
     connection.execute("UPDATE items SET fresh = ? WHERE id = ?", (HALF_LIFE, fresh))
 
     def strengths(clock: int) -> list[float]:
@@ -365,6 +365,6 @@ def test_a_rewrite_needs_what_a_new_item_needs(library, title):
     """A generic phrase does not replace a lesson."""
     reason = reject(library, Item("insight", title))
     ref = library.add(Item("insight", "the red door opens outward")).item_id
-    admission = library.rewrite([ref], Item("insight", title))
+    admission = library.items.merge([ref], Item("insight", title))
     assert (admission.status, admission.reason) == ("rejected", reason)
-    assert library.get(ref).title == "the red door opens outward"
+    assert library.items.get(ref).title == "the red door opens outward"

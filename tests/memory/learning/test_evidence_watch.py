@@ -68,8 +68,8 @@ def test_evolve_looks_at_few_items_and_releases_as_before(tmp_path, looks):
         for number in range(8):
             library.record(episode(f"bad-{number}", [False, False]))
             library.evolve()
-        wrong = library.items(["guardrail"])[0]
-        library.add_many(rule(f"gu-{n}", f"open thing{n}x", f"1: word{n}") for n in range(50))
+        wrong = library.items.find(["guardrail"])[0]
+        library.items.add_many(rule(f"gu-{n}", f"open thing{n}x", f"1: word{n}") for n in range(50))
         library.evolve()
         looks.clear()
         library.record(episode("other", [True], "pull lever", "A lever is here."))
@@ -79,11 +79,11 @@ def test_evolve_looks_at_few_items_and_releases_as_before(tmp_path, looks):
         library.evolve()
         assert wrong.id in looks[-1]
         assert len(looks[-1]) < 10
-        assert library.get(wrong.id).confidence < wrong.confidence
+        assert library.items.get(wrong.id).confidence < wrong.confidence
         for number in range(4):
             library.record(episode(f"works-{number}", [True] * 4))
             library.evolve()
-        assert library.get(wrong.id).status == "retired"
+        assert library.items.get(wrong.id).status == "retired"
 
 
 def test_a_reopened_library_looks_at_all_items_once(tmp_path, looks):
@@ -93,11 +93,11 @@ def test_a_reopened_library_looks_at_all_items_once(tmp_path, looks):
         for number in range(8):
             library.record(episode(f"bad-{number}", [False, False]))
             library.evolve()
-        wrong = library.items(["guardrail"])[0]
+        wrong = library.items.find(["guardrail"])[0]
         with ExperienceLibrary.open(path) as other:
             other.record_many(episode(f"works-{number}", [True] * 4) for number in range(6))
         library.evolve()
-        assert library.get(wrong.id).status == "retired"
+        assert library.items.get(wrong.id).status == "retired"
     with ExperienceLibrary.open(path) as library:
         library.record_many(episode(f"bad-again-{number}", [False] * 3) for number in range(20))
         looks.clear()

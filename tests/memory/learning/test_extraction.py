@@ -8,7 +8,7 @@ from hardwon.memory import Add, Item, Return, Update
 @pytest.fixture
 def read(library, episode):
     """A successful episode as an extractor reads it: recorded, with ids."""
-    return library.trajectory(library.record(episode("open drawer", "take spoon")))
+    return library.episodes.get(library.record(episode("open drawer", "take spoon")))
 
 
 def insight(read, title="spoons are in drawers", **fields):
@@ -41,7 +41,7 @@ def test_an_update_of_what_was_not_shown_is_refused(library, read, indices):
     shown = library.add(insight(read)).item_id
     (admission,) = library.apply([Update(indices, insight(read, "anew"))], read, [shown])
     assert admission.status == "rejected"
-    assert library.get(shown).title == "spoons are in drawers"
+    assert library.items.get(shown).title == "spoons are in drawers"
 
 
 def test_an_update_rewrites_into_one_and_unites_evidence(library, read):
@@ -50,9 +50,9 @@ def test_an_update_rewrites_into_one_and_unites_evidence(library, read):
     second = library.add(insight(read, "forks are in kitchen drawers", provenance=(2,))).item_id
     (admission,) = library.apply([Update((0, 1), insight(read, "cutlery is in drawers"))], read, [first, second])
     assert (admission.status, admission.item_id) == ("merged", first)
-    (item,) = library.items()
+    (item,) = library.items.find()
     assert (item.title, set(item.provenance)) == ("cutlery is in drawers", {1, 2, read.steps[0].id})
-    assert library.history(second)[-1]["detail"] == {"why": f"merged into {first}"}
+    assert library.items.history(second)[-1]["detail"] == {"why": f"merged into {first}"}
 
 
 @pytest.mark.parametrize(("evidence", "reason"), [((), "no evidence"), ((999,), "not of this episode")])
@@ -64,7 +64,7 @@ def test_evidence_is_never_invented(library, read, evidence, reason):
 @pytest.mark.parametrize(("success", "kind"), [(True, "warning"), (False, "strategy"), (False, "skill")])
 def test_both_tracks_are_kept_apart(library, episode, success, kind):
     """systems.md §1: failures produce warnings only, successes strategies only."""
-    read = library.trajectory(library.record(episode("open drawer", success=success)))
+    read = library.episodes.get(library.record(episode("open drawer", success=success)))
     (admission,) = library.apply([Add(replace(insight(read), kind=kind))], read, [])
     assert "episode teaches" in admission.reason
 
@@ -73,13 +73,13 @@ def test_what_is_not_trusted_does_not_rewrite_what_is(library, read):
     """It waits in quarantine beside it."""
     shown = library.add(Item("insight", "spoons are in drawers")).item_id
     (admission,) = library.apply([Update((0,), insight(read, "spoons are poison", trust="untrusted"))], read, [shown])
-    assert library.get(shown).title == "spoons are in drawers"
-    assert library.get(admission.item_id).status == "quarantined"
+    assert library.items.get(shown).title == "spoons are in drawers"
+    assert library.items.get(admission.item_id).status == "quarantined"
 
 
 def test_a_pinned_item_is_not_rewritten(library, read):
     shown = library.add(insight(read)).item_id
-    library.pin(shown)
+    library.items.update(shown, pinned=True)
     (admission,) = library.apply([Update((0,), insight(read, "anew, and better"))], read, [shown])
     assert "pinned" in admission.reason
 

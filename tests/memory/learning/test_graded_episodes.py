@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Add, Diagnosis, Item, State, Step, Trajectory
-from hardwon.memory.learning.reading import find_counterpart
 from hardwon.memory.learning.skill_mining import SkillMiner
-from hardwon.memory.remote_demonstrations import ServedDemonstrations
+from hardwon.memory.parts.reading import find_counterpart
+from hardwon.memory.remote.demonstrations import ServedDemonstrations
+from hardwon.memory.retrieval.clusters import read_clusters
 
 BOX, CUP = ("open box", "take coin"), ("lift cup", "take coin")
 
@@ -25,7 +26,7 @@ def played(*actions, score, task="find the coin", measure="score", success=False
 def list_skills(library):
     """Return the steps of the skills that are found now."""
     library.evolve()
-    return {item.steps for item in library.items(["skill"])}
+    return {item.steps for item in library.items.find(["skill"])}
 
 
 # ---- skills
@@ -90,7 +91,7 @@ def test_success_alone_decides_where_episodes_are_not_graded(success):
     ],
 )
 def test_an_episode_graded_between_teaches_both(library, score, kind, is_allowed):
-    read = library.trajectory(library.record(played("open box", "wait", "take coin", score=score)))
+    read = library.episodes.get(library.record(played("open box", "wait", "take coin", score=score)))
     item = Item(kind, "coins are in boxes", source="model", writer="chat:x", provenance=(read.steps[1].id,))
     (admission,) = library.apply([Add(item)], read, [])
     assert ("episode teaches" not in admission.reason) == is_allowed
@@ -107,8 +108,8 @@ def test_an_episode_graded_far_apart_is_compared_with(library, measure):
 
     for name, value in (("far", 0.1), ("like", 0.55), ("own", 0.75)):
         record(name, value)
-    assert getattr(find_counterpart(library.trajectory("own"), library), "id", "") == "far"
-    assert find_counterpart(library.trajectory("like"), library) is None
+    assert getattr(find_counterpart(library.episodes.get("own"), library.episodes), "id", "") == "far"
+    assert find_counterpart(library.episodes.get("like"), library.episodes) is None
 
 
 # ---- figures
@@ -117,18 +118,16 @@ def test_an_episode_graded_far_apart_is_compared_with(library, measure):
 def test_situations_show_the_mean_of_graded_outcomes(library):
     for score in (0.2, 0.6):
         library.record(played("open box", score=score))
-    assert next(row["success"] for row in library.clusters() if row["steps"]) == pytest.approx(0.4)
+    assert next(row["success"] for row in library.admin.query(read_clusters) if row["steps"]) == pytest.approx(0.4)
 
 
 def test_demonstrations_are_graded_episodes_from_one_half_and_their_trials_count_by_degrees(library):
     """In the library and in what a client reads from a server; the worse of two ways is seen without any success."""
     for number, (task, score) in enumerate([("find the coin", 0.8), ("find the ring", 0.4)]):
         library.record(played(*BOX, score=score, task=task, id=f"e{number}"))
-    index = library.index_demonstrations()
+    index = library.episodes.index_demonstrations()
     assert [task for _, task, _ in index._episodes] == ["find the coin"]
-    served = ServedDemonstrations(
-        lambda limit, after: library.trajectories(limit=limit, offset=after), library.trajectory
-    )
+    served = ServedDemonstrations(library.episodes)
     assert served.read(None)._episodes == index._episodes
     for number in range(80):
         index.add("", "find the cup", (), outcome=0.9 if number % 2 else 0.2,

@@ -11,6 +11,7 @@ from hardwon.memory.guardrails.conditions import Guard, covers, guard_key
 from hardwon.memory.guardrails.context_ranges import ContextRanges
 from hardwon.memory.items import item_of
 from hardwon.memory.learning.guardrail_index import GuardrailIndex
+from hardwon.memory.parts.items import make_curator
 from hardwon.memory.situations.keys import Attempt, Situation
 
 INDEX, MINING = "hardwon.memory.learning.guardrail_index", "hardwon.memory.learning.rule_mining"
@@ -56,11 +57,11 @@ def test_index_finds_every_related_guardrail(library):
         for at, pattern in enumerate(PATTERNS)
         for number, condition in enumerate(CONDITIONS)
     ]
-    with library._transaction() as connection:
+    with library._file.transaction() as connection:
         for item in items:
-            library._curator(connection)._write(item, "added")
+            make_curator(library._file, library.items, connection)._write(item, "added")
     index = GuardrailIndex()
-    index.catch_up(library._store.connection, library._number)
+    index.catch_up(library._file.store.connection, library._file.number)
     for item in items:
         near = {other.id for other in index.iter_near(item)}
         assert near >= {other.id for other in items if covers(other, item) or covers(item, other)}
@@ -72,7 +73,7 @@ def test_index_follows_what_is_added_and_retired(library):
     index = GuardrailIndex()
 
     def read():
-        index.catch_up(library._store.connection, library._number)
+        index.catch_up(library._file.store.connection, library._file.number)
         near = {item.id for item in index.iter_near(rule("put cup in table", {"text": "table"}))}
         return near, {item.id for item in index.iter_same("guardrail", "put cup in table", {"text": "table"})}
 
@@ -83,14 +84,14 @@ def test_index_follows_what_is_added_and_retired(library):
     assert same == refs
     (shelf,) = refs - near  # it shares no name with the item that is asked for
     for ref in sorted(near):
-        library.retire(ref, "wrong")
+        library.items.retire(ref, "wrong")
         near.discard(ref)
         assert read() == (near, near | {shelf})
 
 
 def add_many(library, count):
     """Add guardrails about other things under another condition."""
-    library.add_many(
+    library.items.add_many(
         rule(f"put thing{one}x in box", {"around": f"1: word{one}"}, id=f"gu-{one}") for one in range(count)
     )
 
@@ -114,15 +115,20 @@ def test_index_follows_other_processes_and_rollbacks(library, path):
     """A guardrail that is gone, or that was never committed, covers nothing."""
     wide = library.add(rule("put {1} in {2}", {"text": "table"})).item_id
     with ExperienceLibrary.open(path) as other:
-        other.retire(wide, "wrong")
+        other.items.retire(wide, "wrong")
     assert library.add(rule("put cup in table", {"text": "table"})).status == "added"
 
     def fail():
-        with library._transaction() as connection:
-            assert library._curator(connection).admit(rule("open {1}", {"text": "table"})).status == "added"
+        with library._file.transaction() as connection:
+            assert (
+                make_curator(library._file, library.items, connection).admit(rule("open {1}", {"text": "table"})).status
+                == "added"
+            )
             raise InterruptedError
 
-    assert library.episodes == 0  # nothing is read in the transaction, so nothing but the index has to be taken back
+    assert (
+        library.episodes.count() == 0
+    )  # nothing is read in the transaction, so nothing but the index has to be taken back
     with pytest.raises(InterruptedError):
         fail()
     assert library.add(rule("open door", {"text": "table"})).status == "added"
@@ -133,27 +139,27 @@ def test_only_changed_items_are_read_and_filed(library, path, count_calls):
     add_many(library, 50)
     here = State("You see a table.", task="clean up")
     assert library.check(here, "put cup in table").allowed
-    guard, read = library._derived.guard, count_calls("hardwon.memory.items", "kept_item_of", item_of)
+    guard, read = library._file.derived.guard, count_calls("hardwon.memory.items", "kept_item_of", item_of)
     refused = library.add(rule("put {1} in table", {"text": "table"})).item_id
     assert library.check(here, "put cup in table").item_id == refused
-    assert library._derived.guard is guard
+    assert library._file.derived.guard is guard
     assert len(read) == 1
-    library.retire(refused, "wrong")
+    library.items.retire(refused, "wrong")
     assert library.check(here, "put cup in table").allowed
     with ExperienceLibrary.open(path) as other:
-        assert list(other._caught_up().items.values()) == list(library._caught_up().items.values())
-        assert other._caught_up().numbers == library._caught_up().numbers
+        assert list(other._file.caught_up().items.values()) == list(library._file.caught_up().items.values())
+        assert other._file.caught_up().numbers == library._file.caught_up().numbers
 
 
 def test_a_revived_item_has_its_old_place(library, path):
     """Items are in the order of their numbers, whether they were read together or one by one."""
     refs = [library.add(rule(f"put thing{one}x in box", {"text": f"word{one}"})).item_id for one in range(4)]
-    library._caught_up()
-    library.retire(refs[1], "wrong")
-    library._caught_up()
-    library.undo(refs[1])
+    library._file.caught_up()
+    library.items.retire(refs[1], "wrong")
+    library._file.caught_up()
+    library.items.undo(refs[1])
     with ExperienceLibrary.open(path) as other:
-        assert [*other._caught_up().items] == [*library._caught_up().items] == refs
+        assert [*other._file.caught_up().items] == [*library._file.caught_up().items] == refs
 
 
 STRUCTURAL = [frozenset(words) for words in ((), ("table",), ("table", "closed"), ("closed", "lamp"), ("lamp",))]
@@ -167,12 +173,12 @@ def test_a_guard_that_follows_equals_one_made_anew(library):
         pre = State(texts[number % 3], task="clean up")
         action = actions[number % len(actions)]
         library.record(Trajectory("clean up", (Step(pre, action, pre, Diagnosis(True)),), True, seed=number))
-    assert library.stats()["steps"] == 12
+    assert library.admin.stats()["steps"] == 12
     rng, words = random.Random(0), [STRUCTURAL[0]]
     items: dict[str, Item] = {}
 
     def context_ranges():
-        return ContextRanges(library._store, lambda: words[0])
+        return ContextRanges(library._file.store, lambda: words[0])
 
     guard = Guard((), context_ranges=context_ranges())
     for _ in range(60):
@@ -214,14 +220,14 @@ def test_worlds_of_episodes_are_read_once(library):
         return library.record(Trajectory(task, (Step(state, "wait", state, Diagnosis(True)),), True, seed=number))
 
     refs = [play(number, "clean the room") for number in range(4)]
-    worlds = library._caught_up()._map
+    worlds = library._file.caught_up()._map
     first = worlds.of(refs[0])
     known = worlds._episodes
     refs.append(play(5, "clean the room"))
-    assert library._caught_up()._map.of(refs[-1]) == first
+    assert library._file.caught_up()._map.of(refs[-1]) == first
     assert worlds._episodes is known
-    with library._transaction() as connection:
+    with library._file.transaction() as connection:
         connection.execute("UPDATE worlds SET record = replace(record, '\"episodes\":5', '\"episodes\":2')")
         library.record(Trajectory("clean the room", (Step(here, "wait", here, Diagnosis(True)),), True, seed=9))
-    library._caught_up()
+    library._file.caught_up()
     assert worlds._episodes is None

@@ -9,6 +9,7 @@ from hardwon.apps.shared.lists import count_uses
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
 from hardwon.memory.learning.item_credit import CAUTION, OVERRIDES, SCORE_RATE, estimate_difference, shared_error
+from hardwon.memory.upkeep.figures import measure_items
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -91,8 +92,8 @@ def test_the_control_arm_is_the_baseline_where_there_is_one(library, episode):
     for _ in range(3):
         library.record(replace(episode("open drawer", success=True), arm="control"))
     library.record(used(episode, [ref], True))
-    assert library.get(ref).score == 0.5
-    assert library.usages(ref)[0]["control_outcome"] == 1.0
+    assert library.items.get(ref).score == 0.5
+    assert library.items.usages(ref)[0]["control_outcome"] == 1.0
 
 
 def test_the_control_of_the_same_seed_comes_first(library, episode):
@@ -101,7 +102,7 @@ def test_the_control_of_the_same_seed_comes_first(library, episode):
     library.record(replace(episode("open drawer", success=False), arm="control", seed=1))
     library.record(replace(episode("open drawer", success=True), arm="control", seed=2))
     library.record(replace(used(episode, [ref], True), arm="retrieved", seed=1))
-    assert library.usages(ref)[0]["control_outcome"] == 0.0
+    assert library.items.usages(ref)[0]["control_outcome"] == 0.0
 
 
 def test_episodes_that_withheld_an_item_are_its_baseline(library, episode):
@@ -110,7 +111,7 @@ def test_episodes_that_withheld_an_item_are_its_baseline(library, episode):
     library.record(used(episode, [], True, withheld=[ref]))
     library.record(used(episode, [], False))
     library.record(used(episode, [ref], True))
-    assert library.get(ref).score == 0.5
+    assert library.items.get(ref).score == 0.5
 
 
 def test_without_a_control_episodes_of_the_task_without_the_item_are_the_baseline(library, episode):
@@ -118,7 +119,7 @@ def test_without_a_control_episodes_of_the_task_without_the_item_are_the_baselin
     ref = add(library, "x")
     library.record(used(episode, [], False))
     library.record(used(episode, [ref], True))
-    assert library.get(ref).score == 0.75
+    assert library.items.get(ref).score == 0.75
 
 
 def test_an_item_of_failures_ranks_below_one_of_successes(library, episode):
@@ -128,7 +129,7 @@ def test_an_item_of_failures_ranks_below_one_of_successes(library, episode):
         library.record(used(episode, [good], True))
         library.record(used(episode, [bad], False))
     assert titles(library)[:1] == ["drawer closed one"]
-    assert library.get(bad).score < 0.4 < 0.6 < library.get(good).score
+    assert library.items.get(bad).score < 0.4 < 0.6 < library.items.get(good).score
 
 
 def test_a_poisoned_item_falls_below_recall_within_ten_uses(library, episode):
@@ -156,17 +157,17 @@ def test_an_excluded_episode_moves_no_score(library, episode):
     """And leaves no usage."""
     ref = add(library, "x", score=0.8)
     library.record(used(episode, [ref], None))
-    assert (library.get(ref).score, library.usages(ref)) == (0.8, [])
+    assert (library.items.get(ref).score, library.items.usages(ref)) == (0.8, [])
 
 
 def test_a_pinned_item_is_scored_and_a_retired_one_is_left_alone(library, episode):
     """A pin keeps an item, not its score."""
     pinned, retired = add(library, "x", score=0.8), add(library, "y", score=0.8)
-    library.pin(pinned)
-    library.retire(retired, "no")
+    library.items.update(pinned, pinned=True)
+    library.items.retire(retired, "no")
     for ref in (pinned, retired):
         library.record(used(episode, [ref], False))
-    assert library.get(pinned).score < 0.8 == library.get(retired).score
+    assert library.items.get(pinned).score < 0.8 == library.items.get(retired).score
 
 
 def test_usages_say_who_was_shown_what(library, episode):
@@ -175,9 +176,9 @@ def test_usages_say_who_was_shown_what(library, episode):
     made = episode("a", "b")
     steps = [replace(step, why={"recalled": [ref], "blocked": [ref]}) for step in made.steps]
     run = library.record(replace(made, steps=tuple(steps), arm="retrieved"))
-    told = [(usage["trajectory_id"], usage["t"], usage["mode"]) for usage in library.usages(ref)]
+    told = [(usage["trajectory_id"], usage["t"], usage["mode"]) for usage in library.items.usages(ref)]
     assert told == [(run, 0, "recalled"), (run, 0, "blocked"), (run, 1, "recalled"), (run, 1, "blocked")]
-    assert {(usage["arm"], usage["outcome"]) for usage in library.usages(ref)} == {("retrieved", 1.0)}
+    assert {(usage["arm"], usage["outcome"]) for usage in library.items.usages(ref)} == {("retrieved", 1.0)}
 
 
 GUARDRAIL = Item("guardrail", "no opening", condition={"text": "drawer"}, forbids="open {1}", confidence=0.9)
@@ -195,11 +196,11 @@ def test_a_guardrail_that_blocked_what_then_worked_twice_retires(library, episod
     ref = library.add(GUARDRAIL).item_id
     for _ in range(OVERRIDES - 1):
         library.record(overridden(episode, ref, worked=True))
-    assert library.get(ref).status == "active"
-    assert library.get(ref).confidence < MIN_CONFIDENCE  # from the first on it only advises
+    assert library.items.get(ref).status == "active"
+    assert library.items.get(ref).confidence < MIN_CONFIDENCE  # from the first on it only advises
     library.record(overridden(episode, ref, worked=True))
-    assert library.get(ref).status == "retired"
-    assert "worked under override in 2 of 2 episodes" in library.history(ref)[-1]["detail"]["why"]
+    assert library.items.get(ref).status == "retired"
+    assert "worked under override in 2 of 2 episodes" in library.items.history(ref)[-1]["detail"]["why"]
     assert library.check(DRAWER, "open drawer").allowed
 
 
@@ -207,16 +208,16 @@ def test_failures_under_override_keep_a_guardrail(library, episode):
     ref = library.add(GUARDRAIL).item_id
     for _ in range(5):
         library.record(overridden(episode, ref, worked=False))
-    assert library.get(ref).status == "active"
+    assert library.items.get(ref).status == "active"
 
 
 def test_a_pinned_guardrail_is_not_retired_by_overrides(library, episode):
     """Only a person unpins."""
     ref = library.add(GUARDRAIL).item_id
-    library.pin(ref)
+    library.items.update(ref, pinned=True)
     for _ in range(3):
         library.record(overridden(episode, ref, worked=True))
-    assert library.get(ref).status == "active"
+    assert library.items.get(ref).status == "active"
 
 
 def test_a_skill_is_as_sure_as_its_own_criteria_were_met(library, episode):
@@ -225,15 +226,15 @@ def test_a_skill_is_as_sure_as_its_own_criteria_were_met(library, episode):
     made = episode("open drawer", success=True)
     followed = replace(made, steps=tuple(replace(step, why={"skill": ref}) for step in made.steps))
     library.record(replace(followed, meta={"skills": {ref: False}}))
-    assert library.get(ref).confidence == pytest.approx(0.45)
-    assert [(usage["mode"], usage["outcome"]) for usage in library.usages(ref)] == [("followed", 0.0)]
+    assert library.items.get(ref).confidence == pytest.approx(0.45)
+    assert [(usage["mode"], usage["outcome"]) for usage in library.items.usages(ref)] == [("followed", 0.0)]
 
 
 def test_usefulness_needs_both_shown_and_withheld(library, episode):
     """systems.md §7.7: E[R | show] - E[R | hide], never from co-occurrence."""
     ref = add(library, "x")
     library.record(used(episode, [ref], True))
-    assert library.usefulness(ref)["difference"] is None
+    assert library.items.usefulness(ref)["difference"] is None
 
 
 def test_usefulness_is_the_difference_with_an_interval(library, episode):
@@ -242,7 +243,7 @@ def test_usefulness_is_the_difference_with_an_interval(library, episode):
     for won in (True, True, True, False):
         library.record(used(episode, [ref], won))
         library.record(used(episode, [], not won, withheld=[ref]))
-    known = library.usefulness(ref)
+    known = library.items.usefulness(ref)
     assert (known["shown"], known["withheld"], known["difference"]) == (4, 4, 0.5)
     assert -1.0 <= known["low"] < 0.5 < known["high"] <= 1.0
 
@@ -256,20 +257,20 @@ def test_usefulness_compares_episodes_with_the_same_chance_of_withholding(librar
     library.record(used(episode, [ref], True, masked=[ref]))
     for won in (True, True, False):
         library.record(used(episode, [], won, withheld=[ref], masked=[ref]))
-    known = library.usefulness(ref)
+    known = library.items.usefulness(ref)
     assert (known["shown"], known["withheld"]) == (3, 4)
     # by hand: 1/2 - 0 and 1 - 2/3, weighted by the inverse of the variances of the smoothed rates
     v = 0.25 / 2 + (1 / 3) * (2 / 3), (2 / 3) * (1 / 3) + 0.6 * 0.4 / 3
     assert known["difference"] == pytest.approx((1 / 2 / v[0] + 1 / 3 / v[1]) / (1 / v[0] + 1 / v[1]))
-    assert library.measure_items()[ref].items() >= known.items()
-    modes = Counter(usage["mode"] for usage in library.usages(ref))
+    assert library.admin.query(measure_items)[ref].items() >= known.items()
+    modes = Counter(usage["mode"] for usage in library.items.usages(ref))
     assert modes == {"recalled": 3, "withheld": 4, "masked": 4}
-    assert count_uses(library, [library.get(ref)]) == [3]
-    library.export_jsonl(path.with_suffix(".jsonl"))
+    assert count_uses(library, [library.items.get(ref)]) == [3]
+    library.admin.export_jsonl(path.with_suffix(".jsonl"))
     with ExperienceLibrary.open(path.with_name("other.db")) as other:
-        other.import_jsonl(path.with_suffix(".jsonl"))
-        assert other.usefulness(ref) == known
-        assert other.verify() == []
+        other.admin.import_jsonl(path.with_suffix(".jsonl"))
+        assert other.items.usefulness(ref) == known
+        assert other.admin.verify() == []
 
 
 def test_a_late_grade_reaches_the_usages_of_a_masked_item(library, episode):
@@ -277,7 +278,10 @@ def test_a_late_grade_reaches_the_usages_of_a_masked_item(library, episode):
     ref = add(library, "x")
     graded = library.record(used(episode, [], True, withheld=[ref], masked=[ref]))
     library.grade(graded, success=False)
-    assert {(usage["mode"], usage["outcome"]) for usage in library.usages(ref)} == {("withheld", 0.0), ("masked", 0.0)}
+    assert {(usage["mode"], usage["outcome"]) for usage in library.items.usages(ref)} == {
+        ("withheld", 0.0),
+        ("masked", 0.0),
+    }
 
 
 def test_a_forgotten_episode_that_withheld_a_masked_item_was_no_use_of_it(library, episode):
@@ -286,9 +290,9 @@ def test_a_forgotten_episode_that_withheld_a_masked_item_was_no_use_of_it(librar
     for _ in range(3):
         library.record(used(episode, [ref], True))
     gone = library.record(used(episode, [], True, withheld=[ref], masked=[ref]))
-    (before,) = library._store.rows("SELECT uses FROM items WHERE id = ?", (ref,))
-    library.forget(episode=gone)
-    assert library._store.rows("SELECT uses FROM items WHERE id = ?", (ref,)) == [before] == [(3,)]
+    (before,) = library._file.store.rows("SELECT uses FROM items WHERE id = ?", (ref,))
+    library.admin.forget(episode=gone)
+    assert library._file.store.rows("SELECT uses FROM items WHERE id = ?", (ref,)) == [before] == [(3,)]
 
 
 def test_control_episodes_of_another_namespace_are_no_baseline(library, path, episode):
@@ -298,8 +302,8 @@ def test_control_episodes_of_another_namespace_are_no_baseline(library, path, ep
         for _ in range(3):
             other.record(replace(episode("open drawer", success=True), arm="control", seed=1))
     library.record(replace(used(episode, [ref], True), seed=1))
-    assert library.usages(ref)[0]["control_outcome"] is None
-    assert library.get(ref).score > 0.5
+    assert library.items.usages(ref)[0]["control_outcome"] is None
+    assert library.items.get(ref).score > 0.5
 
 
 def test_episodes_of_another_namespace_do_not_count_for_the_task(library, path, episode):
@@ -309,11 +313,11 @@ def test_episodes_of_another_namespace_do_not_count_for_the_task(library, path, 
         for _ in range(8):
             other.record(used(episode, [], False))
     library.record(used(episode, [ref], True))
-    alone = library.get(ref).score
+    alone = library.items.get(ref).score
     with ExperienceLibrary.open(path, namespace="without the other") as apart:
         same = add(apart, "x")
         apart.record(used(episode, [same], True))
-        assert alone == apart.get(same).score
+        assert alone == apart.items.get(same).score
 
 
 def test_the_control_arm_comes_before_other_episodes_without_the_item(library, episode):
@@ -323,7 +327,7 @@ def test_the_control_arm_comes_before_other_episodes_without_the_item(library, e
     for _ in range(3):
         library.record(used(episode, [], False))
     library.record(used(episode, [ref], True))
-    assert library.get(ref).score == 0.5
+    assert library.items.get(ref).score == 0.5
 
 
 @pytest.mark.parametrize(("measure", "better", "worse"), [("score", 0.9, 0.1), ("reward", 0.6, 0.2)])
@@ -341,7 +345,7 @@ def test_a_graded_outcome_credits_items_where_no_episode_succeeds(library, episo
         library.record(graded((), (better + worse) / 2, arm="control", seed=seed))
         library.record(graded((good,), better, seed=seed))
         library.record(graded((bad,), worse, seed=seed))
-    assert library.get(bad).score < 0.5 < library.get(good).score
+    assert library.items.get(bad).score < 0.5 < library.items.get(good).score
 
 
 def test_an_outcome_is_bounded_and_success_unless_the_episode_says_otherwise(episode):

@@ -16,7 +16,7 @@ HERE = State("You see a wooden drawer. It is closed.", task="find the spoon")
 def play(library, action, times=1, *, failed=True):
     """Record so many episodes of one step."""
     diagnosis = Diagnosis(not failed, Failure.PRECONDITION if failed else Failure.NONE)
-    step = Step(HERE, action, HERE, diagnosis, keys=library.keys(HERE, action))
+    step = Step(HERE, action, HERE, diagnosis, keys=library.episodes.keys(HERE, action))
     library.record_many(Trajectory(HERE.task, (step,), not failed) for _ in range(times))
 
 
@@ -40,27 +40,27 @@ def forbidding(library):
     for number in range(5):
         play(library, f"shake{number} drawer", times=EPISODES)
     library.evolve()
-    assert len(library.items(["guardrail"])) == 5
+    assert len(library.items.find(["guardrail"])) == 5
     return library
 
 
 def test_a_new_process_proposes_nothing_again(forbidding, reopen):
     """Neither at once nor after an episode about something else."""
-    before = forbidding.items()
+    before = forbidding.items.find()
     library = reopen()
     assert library.evolve().candidates == 0
     play(library, "open drawer", failed=False)
     assert library.evolve().candidates == 0
-    assert library.items() == before
+    assert library.items.find() == before
 
 
 def test_a_new_process_looks_at_new_steps_only(forbidding, reopen):
     """Not at every key of the library: with thousands of episodes, that takes seconds."""
     library = reopen()
     play(library, "open drawer", failed=False)
-    values = library._caught_up().values
-    library._distiller.read(library.trajectory)
-    library._distiller.resume(library._derived)
+    values = library._file.caught_up().values
+    library._file.distiller.read(library.episodes.get)
+    library._file.distiller.resume(library._file.derived)
     assert values.touched
     assert not any("shake" in key for key in values.touched)
 
@@ -89,10 +89,10 @@ def test_what_the_rate_limit_left_out_is_proposed_by_the_next_process(library, r
     for number in range(most + 3):
         play(library, f"shake{number} drawer", times=EPISODES)
     library.evolve()
-    assert len(library.items(["guardrail"])) == most
+    assert len(library.items.find(["guardrail"])) == most
     library = reopen()
     library.evolve()
-    assert len(library.items(["guardrail"])) == most + 3
+    assert len(library.items.find(["guardrail"])) == most + 3
     assert library.evolve().candidates == 0
 
 
@@ -101,20 +101,20 @@ def test_an_idle_guardrail_comes_back_at_its_next_failure_only(library, reopen, 
     """In a new process, too, and in one that has no proposals of earlier ones, such as after an import."""
     play(library, "shake spoon", times=EPISODES)
     library.evolve()
-    (ref,) = (item.id for item in library.items(["guardrail"]))
+    (ref,) = (item.id for item in library.items.find(["guardrail"]))
     play(library, "shake spoon", times=EPISODES - 1)  # after its proposal and before its retirement
     play(library, "shake drawer", times=IDLE_AFTER + LOOK_EVERY, failed=False)
     assert ref in library.evolve().retired
     library = reopen()
     if not remembers:
-        library._store.connection.execute("DELETE FROM proposals")
+        library._file.store.connection.execute("DELETE FROM proposals")
     for _ in range(2):
         library.evolve()
-        assert library.get(ref).status == "retired"
+        assert library.items.get(ref).status == "retired"
         library = reopen()
     play(library, "shake spoon")
     library.evolve()
-    assert library.get(ref).status == "active"
+    assert library.items.get(ref).status == "active"
 
 
 def test_proposals_of_other_rules_are_made_again(forbidding, reopen, monkeypatch):
@@ -136,7 +136,7 @@ def test_proposals_that_were_rolled_back_are_made_again(library, reopen, monkeyp
         broken.setattr(consolidation, "save_proposals", fail)
         with pytest.raises(LibraryError):
             library.evolve()
-    assert library.items() == []
+    assert library.items.find() == []
     library = reopen()
     library.evolve()
     assert not library.check(HERE, "shake drawer").allowed
@@ -144,8 +144,8 @@ def test_proposals_that_were_rolled_back_are_made_again(library, reopen, monkeyp
 
 def test_forgetting_deletes_the_proposals(forbidding, reopen):
     """Their counts include forgotten steps, and their keys quote them."""
-    forbidding.forget(text="shake0 drawer")
-    assert forbidding._store.rows("SELECT * FROM proposals") == []
+    forbidding.admin.forget(text="shake0 drawer")
+    assert forbidding._file.store.rows("SELECT * FROM proposals") == []
     play(forbidding, "shake0 drawer", times=EPISODES)
     forbidding.evolve()
     assert not forbidding.check(HERE, "shake0 drawer").allowed
@@ -153,9 +153,9 @@ def test_forgetting_deletes_the_proposals(forbidding, reopen):
 
 def test_items_of_people_do_not_depend_on_proposals(forbidding, reopen):
     """A guardrail that a person retired is not proposed by every new process."""
-    (first, *_) = forbidding.items(["guardrail"])
-    forbidding.retire(first.id, "I know better")
+    (first, *_) = forbidding.items.find(["guardrail"])
+    forbidding.items.retire(first.id, "I know better")
     library = reopen()
     play(library, first.forbids, times=2)
     library.evolve()
-    assert library.get(first.id) == replace(first, status="retired", version=first.version + 1)
+    assert library.items.get(first.id) == replace(first, status="retired", version=first.version + 1)

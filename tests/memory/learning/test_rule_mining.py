@@ -159,7 +159,7 @@ def test_a_call_of_an_address_shows_the_whole_address(library, episode):
     call = 'http_get(url="https://api.example.com/v1/invoices")'
     library.record_many(failing(episode, library, call, times=EPISODES))
     library.evolve()
-    titles = [item.title for item in library.items(["guardrail"])]
+    titles = [item.title for item in library.items.find(["guardrail"])]
     assert titles == [f"Do not `{call}`"]
 
 
@@ -209,11 +209,11 @@ def test_a_condition_of_words_that_tell_nothing_is_no_strategy():
 def test_words_of_almost_every_state_are_common(library):
     """Only with enough states, since a few share most of their words."""
     for number in range(COMMON_STATES // 4):
-        assert read_common_words(library._store, library._number) == frozenset()
+        assert read_common_words(library._file.store, library._file.number) == frozenset()
         state = State(f"You also see thing{number}.{' It is ripe.' if number % 2 else ''}", task="eat")
         library.record(Trajectory("eat", (Step(state, f"eat thing{number}", state, Diagnosis(True)),), True))
-        assert library.episodes == number + 1
-    assert read_common_words(library._store, library._number) == {"you", "also", "see"}
+        assert library.episodes.count() == number + 1
+    assert read_common_words(library._file.store, library._file.number) == {"you", "also", "see"}
 
 
 def test_successes_give_strategies_and_failures_do_not():
@@ -248,7 +248,7 @@ def test_an_action_that_always_fails_is_forbidden(library, episode):
     state = episode().steps[0].pre
     assert not library.check(state, "shake drawer").allowed
     assert library.check(state, "open drawer").allowed
-    assert library.steps(library.items(["guardrail"])[0].provenance)[0].action == "shake drawer"
+    assert library.episodes.steps(library.items.find(["guardrail"])[0].provenance)[0].action == "shake drawer"
 
 
 def test_rate_limits_are_exact(library, episode):
@@ -258,16 +258,16 @@ def test_rate_limits_are_exact(library, episode):
     report = library.evolve()
     assert report.candidates >= 50
     assert report.count("added") == RATE_LIMITS["guardrail"]
-    assert Counter(item.kind for item in library.items()) == {"guardrail": RATE_LIMITS["guardrail"]}
+    assert Counter(item.kind for item in library.items.find()) == {"guardrail": RATE_LIMITS["guardrail"]}
 
 
 def test_evolving_again_adds_nothing_new(library, episode):
     """Without new experience."""
     library.record_many(failing(episode, library, "shake drawer", times=20))
     library.evolve()
-    before = library.items()
+    before = library.items.find()
     assert library.evolve().admissions == ()
-    assert library.items() == before
+    assert library.items.find() == before
 
 
 def test_another_process_finds_the_same(path, library, episode):
@@ -277,7 +277,7 @@ def test_another_process_finds_the_same(path, library, episode):
         library.record_many(failing(episode, library, "shake drawer", times=20))
         library.evolve()
         assert {admission.status for admission in other.evolve().admissions} == {"merged"}
-        assert len(other.items()) == len(library.items())
+        assert len(other.items.find()) == len(library.items.find())
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def guarded(library, episode):
     """A library with a guardrail by the rules, and what it forbids."""
     library.record_many(failing(episode, library, "shake drawer", times=6))
     library.evolve()
-    return library, next(item for item in library.items(["guardrail"]) if item.forbids == "shake drawer")
+    return library, next(item for item in library.items.find(["guardrail"]) if item.forbids == "shake drawer")
 
 
 def test_a_guardrail_that_the_counts_no_longer_support_is_released(guarded, episode):
@@ -293,25 +293,25 @@ def test_a_guardrail_that_the_counts_no_longer_support_is_released(guarded, epis
     library, item = guarded
     for _ in range(2):
         library.record(episode(*["shake drawer"] * 6, library=library))
-    cell = library._caught_up().values.cells[guard_key(item)]
+    cell = library._file.caught_up().values.cells[guard_key(item)]
     assert cell.failed < RELEASE_RATE * cell.episodes
     assert item.id in library.evolve().retired
-    assert library.history(item.id)[-1]["detail"] == {"why": "worked in 2 of 8 episodes"}
+    assert library.items.history(item.id)[-1]["detail"] == {"why": "worked in 2 of 8 episodes"}
     assert library.check(episode().steps[0].pre, "shake drawer").allowed
 
 
 def test_a_pinned_guardrail_is_not_released(guarded, episode):
     """A person wants it."""
     library, item = guarded
-    library.pin(item.id)
+    library.items.update(item.id, pinned=True)
     library.record(episode(*["shake drawer"] * 6, library=library))
     assert item.id not in library.evolve().retired
-    assert library.get(item.id).status == "active"
+    assert library.items.get(item.id).status == "active"
 
 
 def test_a_person_s_guardrail_is_not_released(library, episode):
     """The rules answer for their own."""
-    condition = {"around": library.context(episode().steps[0].pre, "shake drawer")}
+    condition = {"around": library.episodes.context(episode().steps[0].pre, "shake drawer")}
     mine = Item("guardrail", "mine", condition=condition, forbids="shake drawer", confidence=0.9)
     library.add(mine)
     library.record(episode(*["shake drawer"] * 12, library=library))

@@ -107,7 +107,7 @@ def test_a_repair_says_of_how_many_episodes(library):
     for number, steps in enumerate((helped, in_vain, helped, helped, in_vain, in_vain, in_vain, helped)):
         library.record(Trajectory("get out", tuple(steps), True, id=f"e{number}"))
         library.evolve()
-        bodies.append("".join(item.body for item in library.items(["remedy"])))
+        bodies.append("".join(item.body for item in library.items.find(["remedy"])))
     counted = "Without that, it failed (precondition) in 3 of 3 episodes; after that, it worked in 2 of 3"
     assert (bodies[1], bodies[2]) == ("", counted)
     assert bodies[-1] == bodies[2]
@@ -141,7 +141,7 @@ def test_a_flaky_tool_has_no_fix(library, in_vain, n):
         last = ("pay(to=b)", 1) if number >= in_vain else ("pay(to=b)", 0, 0.0, FAILED)
         library.record(Trajectory("pay", tuple(walk(("pay(to=a)", 0, 0.0, FAILED), last)), True, id=f"e{number}"))
     library.evolve()
-    assert len(library.items(["remedy"])) == n
+    assert len(library.items.find(["remedy"])) == n
 
 
 def test_candidates_of_one_episode_do_not_grow_without_end(monkeypatch):
@@ -218,31 +218,31 @@ def test_two_successes_make_a_skill_with_preconditions_and_verification(library)
     """systems.md §3: a skill has preconditions and verification; its evidence are the steps of the runs."""
     won(library)
     library.evolve()
-    (skill,) = library.items(["skill"])
+    (skill,) = library.items.find(["skill"])
     assert skill.steps == ("open box", "take coin from box")
     assert skill.condition == {"signature": State("place 0.").signature}
     assert skill.verify == {"signature": State("place 2.").signature}
-    assert [step.action for step in library.steps(skill.provenance)] == ["open box", "take coin from box"] * 2
+    assert [step.action for step in library.episodes.steps(skill.provenance)] == ["open box", "take coin from box"] * 2
 
 
 def test_one_success_is_not_enough(library):
     won(library, n=1)
     library.evolve()
-    assert library.items(["skill"]) == []
+    assert library.items.find(["skill"]) == []
 
 
 def test_failures_teach_no_skill_and_no_strategy(library):
     """systems.md §1: both tracks: failures produce warnings only."""
     won(library, n=9, success=False)
     library.evolve()
-    assert library.items(["skill", "strategy", "insight"]) == []
+    assert library.items.find(["skill", "strategy", "insight"]) == []
 
 
 def test_successes_teach_no_warning_and_no_guardrail(library):
     """systems.md §1: both tracks: successes produce strategies only."""
     won(library, n=9)
     library.evolve()
-    assert library.items(["warning", "guardrail"]) == []
+    assert library.items.find(["warning", "guardrail"]) == []
 
 
 def test_a_skill_is_offered_only_where_its_precondition_holds(library):
@@ -256,10 +256,10 @@ def test_a_skill_is_offered_only_where_its_precondition_holds(library):
 def test_a_skill_gets_surer_with_its_support(library):
     won(library)
     library.evolve()
-    first = library.items(["skill"])[0].confidence
+    first = library.items.find(["skill"])[0].confidence
     won(library)
     library.evolve()
-    assert library.items(["skill"])[0].confidence > first
+    assert library.items.find(["skill"])[0].confidence > first
 
 
 def test_repairs_make_a_remedy(library):
@@ -268,7 +268,7 @@ def test_repairs_make_a_remedy(library):
         steps = walk(("open gate", 0, 0.0, FAILED), ("take key", 1), ("open gate", 2))
         library.record(Trajectory("out", tuple(replace(step, id=None) for step in steps), True))
     library.evolve()
-    (remedy,) = library.items(["remedy"])
+    (remedy,) = library.items.find(["remedy"])
     assert (remedy.repairs, remedy.steps) == ("precondition", ("take key", "open gate"))
     assert remedy.when_to_use == "after `open gate` failed: precondition"
     assert remedy.title == "First `take key`, then `open gate`"
@@ -281,7 +281,7 @@ def test_another_process_learns_from_the_same_episodes(library):
     won(library)
     with ExperienceLibrary.open(library.path) as other:
         other.evolve()
-        assert len(other.items(["skill"])) == 1
+        assert len(other.items.find(["skill"])) == 1
 
 
 def test_a_single_action_is_no_skill(library):
@@ -290,7 +290,7 @@ def test_a_single_action_is_no_skill(library):
         steps = walk(("take coin", 1, 1.0))
         library.record(Trajectory("coin", tuple(replace(step, id=None) for step in steps), True))
     library.evolve()
-    assert library.items(["skill"]) == []
+    assert library.items.find(["skill"]) == []
 
 
 def test_nobody_but_a_person_adds_a_skill_of_one_step(library):
@@ -305,12 +305,12 @@ def test_a_title_follows_its_newest_evidence(library):
     """What was the same in two runs and varies in four is a letter, in the title as well as in the steps."""
     won(library)
     library.evolve()
-    assert library.items(["skill"])[0].title == "To earn a reward, `open box`, then `take coin from box`"
+    assert library.items.find(["skill"])[0].title == "To earn a reward, `open box`, then `take coin from box`"
     for _ in range(2):
         steps = walk(("open bag", 1), ("take coin from bag", 2, 1.0))
         library.record(Trajectory("find", tuple(replace(step, id=None) for step in steps), True))
     library.evolve()
-    (skill,) = library.items(["skill"])
+    (skill,) = library.items.find(["skill"])
     assert skill.title == "To earn a reward, `open X`, then `take coin from X`"
 
 
@@ -377,7 +377,7 @@ def test_a_skill_has_no_step_that_others_did_without(library, moves, is_later):
     for n, made in ((6, moves), (4, (("take coin", 1, 1.0),)))[:: 1 if is_later else -1]:
         record_runs(library, n, *made)
         library.evolve()
-    assert library.items(["skill"]) == []
+    assert library.items.find(["skill"]) == []
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_a_skill_keeps_the_steps_that_pay(library, alone):
     record_runs(library, alone[0], *alone[1])
     record_runs(library, 4, *PADDED)
     library.evolve()
-    assert ("take coin", "wire money") in [item.steps for item in library.items(["skill"])]
+    assert ("take coin", "wire money") in [item.steps for item in library.items.find(["skill"])]
 
 
 def test_a_shorter_run_from_elsewhere_replaces_no_skill(library):
@@ -405,15 +405,15 @@ def test_a_shorter_run_from_elsewhere_replaces_no_skill(library):
         for n in range(4)
     )
     library.evolve()
-    assert len(library.items(["skill"])) == 1
+    assert len(library.items.find(["skill"])) == 1
 
 
 def test_a_tool_that_only_results_named_is_no_part_of_a_skill(library):
     moves = (("read mail", 1), ("wire", 2, 1.0))
     record_runs(library, 6, *moves, copied=["wire"])
     library.evolve()
-    assert library.items(["skill"]) == []
+    assert library.items.find(["skill"]) == []
     record_runs(library, 3, ("wire", 1))
     record_runs(library, 2, *moves, copied=["wire"])
     library.evolve()
-    assert len(library.items(["skill"])) == 1
+    assert len(library.items.find(["skill"])) == 1

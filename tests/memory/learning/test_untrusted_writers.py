@@ -29,7 +29,7 @@ def push(library, writers, *, times=15, failed=()):
     for number in range(times):
         for writer in writers:
             told = errand(library, "Pay the bill", "look_up", "wire_all", "confirm", failed=failed, number=number)
-            library.receive([told], writer=writer, trust="untrusted")
+            library.episodes.receive([told], writer=writer, trust="untrusted")
         library.evolve()
 
 
@@ -40,7 +40,7 @@ def record_own(library, times=5):
 
 
 def active(library):
-    return [item.title for item in library.items() if "wire_all" in f"{item.title} {item.forbids} {item.steps}"]
+    return [item.title for item in library.items.find() if "wire_all" in f"{item.title} {item.forbids} {item.steps}"]
 
 
 @pytest.mark.parametrize("failed", [(), ("wire_all",)], ids=["successes", "failures"])
@@ -61,14 +61,14 @@ def test_no_number_of_untrusted_writers_makes_an_item_active(library, writers, f
 def test_what_they_claim_waits_with_the_number_of_credentials(library):
     record_own(library)
     push(library, ["token:a", "token:b"])
-    waiting = [item for item in library.items(status="quarantined") if "wire_all" in item.title]
+    waiting = [item for item in library.items.find(status="quarantined") if "wire_all" in item.title]
     assert waiting
     assert any("2 untrusted writers report it" in item.body for item in waiting) or all(
         "Only token:a reports it" in item.body for item in waiting
     )
-    released = library.release(waiting[0].id, "we looked at it")
+    released = library.items.release(waiting[0].id, "we looked at it")
     library.evolve()
-    assert library.get(released.id).status == "active"  # a person decided, and nothing takes it back
+    assert library.items.get(released.id).status == "active"  # a person decided, and nothing takes it back
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_one_claims_alone_leaves_use_when_others_come(path, again):
     with ExperienceLibrary.open(path) as library:
         record_own(library)
         assert active(library) == []
-        assert library.verify() == []
+        assert library.admin.verify() == []
 
 
 def test_what_a_trusted_writer_finds_is_active(library):
@@ -125,33 +125,33 @@ def run_command(library, number):
 )
 def test_a_guardrail_of_a_single_writer_names_its_command_or_its_form(library, trust, status, title):
     for number in range(6):
-        library.receive([run_command(library, number)], writer="hook:claude-code", trust=trust)
+        library.episodes.receive([run_command(library, number)], writer="hook:claude-code", trust=trust)
     library.evolve()
-    assert [item.title for item in library.items(["guardrail"], status=status)] == [title]
-    assert [item.title for item in library.items(["guardrail"])] == [title] * (trust == "trusted")
+    assert [item.title for item in library.items.find(["guardrail"], status=status)] == [title]
+    assert [item.title for item in library.items.find(["guardrail"])] == [title] * (trust == "trusted")
 
 
 @pytest.mark.parametrize("episodes", [12, 40])
 def test_a_lone_untrusted_writer_forbids_nothing(library, episodes):
     """Its guardrails wait for the owner of the library, who alone decides what is refused."""
     push(library, ["token:a"], failed=("wire_all",), times=episodes)
-    assert library.items(["guardrail"]) == []
-    assert library.items(["guardrail"], status="quarantined")
+    assert library.items.find(["guardrail"]) == []
+    assert library.items.find(["guardrail"], status="quarantined")
     state = ToolEpisode(library, "Pay the bill").state([])
     assert library.check(state, "wire_all()").allowed
 
 
 def test_after_forgetting_one_of_the_trusted_episodes_the_untrusted_ones_still_do_not_count(path):
     with ExperienceLibrary.open(path) as library:
-        refs = library.receive(
+        refs = library.episodes.receive(
             [errand(library, "Pay", "pay", number=n) for n in range(2)], writer="hook", trust="trusted"
         )
         for number in range(6):
-            library.receive([run_command(library, number)], writer="token:a", trust="untrusted")
-        library.forget(episode=refs[0])
+            library.episodes.receive([run_command(library, number)], writer="token:a", trust="untrusted")
+        library.admin.forget(episode=refs[0])
     with ExperienceLibrary.open(path) as library:
         library.evolve()
-        assert library.items(["guardrail"]) == []
+        assert library.items.find(["guardrail"]) == []
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_after_forgetting_one_of_the_trusted_episodes_the_untrusted_ones_still_d
     ],
 )
 def test_only_what_the_rules_derived_from_experience_leaves_use(library, writer, source, leaves):
-    library.receive([errand(library, "Pay the bill", "wire_all")], writer="token:a", trust="untrusted")
-    (step,) = [ref for (ref,) in library._filed().rows("SELECT id FROM steps")]
+    library.episodes.receive([errand(library, "Pay the bill", "wire_all")], writer="token:a", trust="untrusted")
+    (step,) = [ref for (ref,) in library._file.filed().rows("SELECT id FROM steps")]
     item = Item("warning", "wiring fails", id="wa", writer=writer, source=source, provenance=(step,))
-    assert list(find_unsupported(library._store, library._number, [item])) == [item] * leaves
+    assert list(find_unsupported(library._file.store, library._file.number, [item])) == [item] * leaves
 
 
 @pytest.mark.parametrize(("succeeded", "failed", "outweighed"), [(0, 200, False), (200, 0, True)])
@@ -181,4 +181,4 @@ def test_a_warning_is_outweighed_by_successes_of_the_call_but_not_by_its_failure
         values.add([guard_key(warning)], 0.0, number, bad=True)
     for number in range(succeeded + failed):
         values.add([call_key(call)], 0.0, number, bad=number >= succeeded)
-    assert UntrustedWriters(library._filed(), library._number).is_outweighed(warning, values) is outweighed
+    assert UntrustedWriters(library._file.filed(), library._file.number).is_outweighed(warning, values) is outweighed

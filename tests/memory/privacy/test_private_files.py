@@ -42,9 +42,9 @@ def in_a_fork(work):
         lambda library, episode: library.recall(State("You see a door.")),
         lambda library, episode: library.record(episode("open drawer")),
         lambda library, episode: library.add(Item("insight", "Keys hang by the door")),
-        lambda library, episode: library.items(),
-        lambda library, episode: library.stats(),
-        lambda library, episode: library.verify(),
+        lambda library, episode: library.items.find(),
+        lambda library, episode: library.admin.stats(),
+        lambda library, episode: library.admin.verify(),
         lambda library, episode: library.evolve(),
     ],
 )
@@ -55,7 +55,7 @@ def test_library_of_a_parent_is_refused_in_its_fork(library, episode, use):
     assert answer.startswith("LibraryError")
     assert "fork" in answer
     assert library.recall(State("You see a wooden drawer. It is closed.")) is not None
-    assert library.verify() == []
+    assert library.admin.verify() == []
 
 
 def test_fork_while_another_thread_works_does_not_hang(library, episode):
@@ -63,14 +63,14 @@ def test_fork_while_another_thread_works_does_not_hang(library, episode):
     held, done = threading.Event(), threading.Event()
 
     def work():
-        with library._store.transaction():
+        with library._file.store.transaction():
             held.set()
             done.wait(30)
 
     thread = threading.Thread(target=work)
     thread.start()
     held.wait(30)
-    answer = in_a_fork(lambda: library.stats())
+    answer = in_a_fork(lambda: library.admin.stats())
     done.set()
     thread.join()
     assert answer.startswith("LibraryError")
@@ -80,8 +80,8 @@ def test_closing_in_a_fork_leaves_the_parent_s_file_alone(library, path, episode
     library.record(episode("open drawer"))
     assert in_a_fork(library.close) == "it worked"
     library.record(episode("open drawer", "take spoon"))
-    assert library.stats()["episodes"] == 2
-    assert library.verify() == []
+    assert library.admin.stats()["episodes"] == 2
+    assert library.admin.verify() == []
 
 
 def test_fork_may_open_the_file_itself(library, path, episode):
@@ -90,7 +90,7 @@ def test_fork_may_open_the_file_itself(library, path, episode):
             own.record(episode("open drawer"))
 
     assert in_a_fork(work) == "it worked"
-    assert library.stats()["episodes"] == 1
+    assert library.admin.stats()["episodes"] == 1
 
 
 def test_store_of_a_parent_is_refused_too(path):
@@ -115,12 +115,12 @@ def test_new_files_are_for_their_user_alone(umask, path, tmp_path, episode):
     """Whatever the umask: the library, its log, its index files, an export."""
     with ExperienceLibrary.open(path) as library:
         library.record_many([episode("open drawer", see=f"You see a drawer. It holds {n} spoons.") for n in range(30)])
-        library.index()
-        library._steps_written = 10**9
+        library.admin.index()
+        library._file.steps_written = 10**9
         beside = [one for one in tmp_path.iterdir() if one.is_file()]
         assert {mode(one) for one in beside} == {0o600}
         assert len(beside) >= 3
-        library.export_jsonl(tmp_path / "out.jsonl")
+        library.admin.export_jsonl(tmp_path / "out.jsonl")
     assert mode(tmp_path / "out.jsonl") == 0o600
     for one in tmp_path.rglob("*"):
         assert mode(one) == (0o700 if one.is_dir() else 0o600), one

@@ -348,11 +348,11 @@ NAMED = f"ghp_{BODY}9a"
     [
         lambda library, episode, name: library.record(episode("go", id=name)),
         lambda library, episode, name: library.record(replace(episode("go"), writer=f"mcp:{name}")),
-        lambda library, episode, name: library.receive([episode("go")], writer=name, trust="untrusted"),
+        lambda library, episode, name: library.episodes.receive([episode("go")], writer=name, trust="untrusted"),
         lambda library, episode, name: library.add(Item("insight", "t", id=name)),
         lambda library, episode, name: library.add(Item("insight", "t", writer=name)),
         lambda library, episode, name: library.reopen(name),
-        lambda library, episode, name: library.import_jsonl(exported(library, episode, name)),
+        lambda library, episode, name: library.admin.import_jsonl(exported(library, episode, name)),
     ],
     ids=["episode", "writer", "receive", "item", "item writer", "namespace", "import"],
 )
@@ -397,7 +397,7 @@ def exported(library, episode, name):
     file = Path(library.path).with_name("export.jsonl")
     with ExperienceLibrary.open(":memory:") as other:
         other.record(episode("go", id="an-id"))
-        other.export_jsonl(file)
+        other.admin.export_jsonl(file)
     file.write_text(file.read_text().replace("an-id", name))
     return file
 

@@ -66,7 +66,7 @@ def test_names_that_people_choose_are_redacted(tmp_path):
     path = tmp_path / "x.db"
     with ExperienceLibrary.open(path) as library:
         library.record(Trajectory("x", (), success=True, arm=line, ending=line))
-        bank = library.bank("x")
+        bank = library.admin.bank("x")
         bank.pull(bank.put(line, "k", "v"), line)
         bank.pull(bank.put("a", "k", "v"), line)
         assert [entry.team for entry in bank.entries()] == ["password=[redacted:password]", "a"]

@@ -29,7 +29,7 @@ def build(episode, texts, further=()):
     library = ExperienceLibrary.open(":memory:")
     for state in STATES[:6]:
         library.record(episode("give fern", see=state.observation))
-    library.add_many([Item("insight", text) for text in (*texts, *further)])
+    library.items.add_many([Item("insight", text) for text in (*texts, *further)])
     return library
 
 

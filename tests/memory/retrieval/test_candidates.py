@@ -44,7 +44,9 @@ def house(library: ExperienceLibrary, episode):
     for number, action in enumerate(("open drawer", "kick drawer", "go yard", "wait", "open drawer 2", "look")):
         library.record(episode(action, see=DRAWER.observation, reward=number / 10))
         library.record(episode(action, see=f"You see a wooden {action}.", reward=number / 10))
-    library.add_many(Item("insight", f"a wooden drawer {word}", score=0.8) for word in ("closed", "open", "of oak"))
+    library.items.add_many(
+        Item("insight", f"a wooden drawer {word}", score=0.8) for word in ("closed", "open", "of oak")
+    )
     library.add(Item("strategy", "zzz here", signatures=(DRAWER.signature,)))
     library.add(Item("strategy", "zzz there", locations=("kitchen",)))
     library.add(Item("strategy", "zzz tagged", tags=("wooden", "drawer")))
@@ -88,7 +90,7 @@ def test_a_write_is_seen_by_the_next_recall(house, episode):
     with ExperienceLibrary.open(house.path) as other:
         other.record(episode("sing", see=DRAWER.observation, reward=1.0))
     assert house.recall(DRAWER).steps[0].what.action == "sing"
-    house.retire(next(hit.what.id for hit in house.recall(DRAWER).items if hit.what.title == "zzz here"), "wrong")
+    house.items.retire(next(hit.what.id for hit in house.recall(DRAWER).items if hit.what.title == "zzz here"), "wrong")
     assert "zzz here" not in [hit.what.title for hit in house.recall(DRAWER).items]
 
 
@@ -156,7 +158,7 @@ def test_few_results_are_kept(house):
     for number in range(KEPT + 10):
         for _ in range(2):
             house.recall(DRAWER, k=1, budget_tokens=1000 + number)
-    assert 0 < len(house._derived.recollections) <= KEPT
+    assert 0 < len(house._file.derived.recollections) <= KEPT
 
 
 # ---- merging
@@ -173,8 +175,8 @@ def test_every_source_names_its_reason(house):
 
 def test_a_match_asks_each_index_once(house, monkeypatch):
     """Also for the cosines of items that neither words nor meaning found."""
-    house.index()
-    index = house._search
+    house.admin.index()
+    index = house._file.search
     vectors = index.index("items")
     spies = [Mock(wraps=vectors.search), Mock(wraps=vectors.cosine)]
     for name, spy in zip(("search", "cosine"), spies, strict=True):
@@ -192,9 +194,11 @@ def test_a_match_asks_each_index_once(house, monkeypatch):
 
 def test_a_match_by_words_counts_by_its_share_of_them(house):
     """A short question has a small cosine to a long text."""
-    house.index()
-    (first, *_) = find(house._search, "items", "oak", 3, count_episodes=Counter, how="text")
-    hybrid = {ref: (near, why) for ref, near, why in find(house._search, "items", "oak", 3, count_episodes=Counter)}
+    house.admin.index()
+    (first, *_) = find(house._file.search, "items", "oak", 3, count_episodes=Counter, how="text")
+    hybrid = {
+        ref: (near, why) for ref, near, why in find(house._file.search, "items", "oak", 3, count_episodes=Counter)
+    }
     assert hybrid[first[0]][0] >= first[1] == 1.0
     assert "words" in hybrid[first[0]][1]
 

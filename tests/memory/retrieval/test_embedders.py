@@ -101,8 +101,8 @@ def test_listing_a_library_opens_no_model(tmp_path, monkeypatch):
         library.add(Item("insight", "drawers squeak"))
     monkeypatch.setattr("hardwon.memory.retrieval.embedders.open_embedder", lambda spec: pytest.fail(f"opened {spec}"))
     with ExperienceLibrary.open(path, read_only=True) as library:
-        assert [item.title for item in library.items()] == ["drawers squeak"]
-        assert library.stats()["embedder"] == "hashing:64"
+        assert [item.title for item in library.items.find()] == ["drawers squeak"]
+        assert library.admin.stats()["embedder"] == "hashing:64"
 
 
 class Weights:
@@ -180,5 +180,5 @@ def test_a_library_of_an_earlier_version_keeps_its_fingerprint(tmp_path, monkeyp
         library.add(Item("insight", "keys open doors"))
     for embedder in (None, open_fake(monkeypatch)):
         with ExperienceLibrary.open(tmp_path / "library.db", embedder) as library:
-            assert library.embedder.fingerprint == former
+            assert library.admin.embedder.fingerprint == former
             assert library.search("doors", how="dense")

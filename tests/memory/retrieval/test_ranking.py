@@ -45,7 +45,7 @@ def store(library):
     library.record(did(("ship", "climb up")))
     library.record(did(("house", "dig here")))
     library.record(did(("tree", "dig there"), reward=0.0))
-    return library._store
+    return library._file.store
 
 
 def refs(store, found, after=None):
@@ -61,8 +61,8 @@ def test_the_kind_of_action_that_most_took_comes_first(library):
     for word, action in (("ship", "climb up"), ("house", "dig left"), ("tree", "dig right")):
         library.record(did((word, action)))
     near = [(1, 0.55, ""), (2, 0.5, ""), (3, 0.5, "")]
-    assert refs(library._store, near) == [2, 3, 1]
-    assert refs(library._store, [(1, 0.6, ""), *near[1:]]) == [1, 2, 3]
+    assert refs(library._file.store, near) == [2, 3, 1]
+    assert refs(library._file.store, [(1, 0.6, ""), *near[1:]]) == [1, 2, 3]
 
 
 def test_the_nearest_of_a_kind_comes_first(store):
@@ -136,7 +136,7 @@ def test_ties_go_by_id(library):
     for word, action in (("cat", "climb"), ("dog", "dig"), ("cow", "eat")):
         library.record(did((word, action)))
     found = [(ref, 0.5, "") for ref in (3, 1, 2)]
-    assert refs(library._store, found) == [1, 2, 3]
+    assert refs(library._file.store, found) == [1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_one_shared_word_is_not_the_subject(library, episode):
         "refunds above 100 euros need the approval of a manager", "a passport is needed for flights to Chile",
         "invoices go to the address in the contract", "upgrades are free for gold members",
     )  # fmt: skip
-    library.add_many(Item("insight", lesson) for lesson in lessons)
+    library.items.add_many(Item("insight", lesson) for lesson in lessons)
     first, *_ = library.recall(State("Need a manager's approval of refunds")).items
     assert first.what.title.startswith("refunds")
     assert first.similarity > 0.4
@@ -263,7 +263,7 @@ def test_the_subject_is_recognized_in_a_long_answer_of_a_tool(library, episode, 
     for order in range(9):
         library.record(episode("look", see=f"The order has a {'voucher' if met and not order else 'box'} in it."))
     library.add(Item("insight", "a voucher cannot be refunded"))
-    library.add_many(Item("insight", f"a {thing} can be returned") for thing in THINGS)
+    library.items.add_many(Item("insight", f"a {thing} can be returned") for thing in THINGS)
     names = " ".join(f"a{letter}{other}name id{letter}{other}7" for letter in "abcdefgh" for other in "abcdefgh")
     first, *_ = library.recall(State(f"{{{names}}} The order has a voucher in it.")).items
     assert first.what.title == "a voucher cannot be refunded"
@@ -309,7 +309,7 @@ def test_other_numbers_are_no_other_words(library, episode, monkeypatch):
 
 def test_the_words_of_a_subject_are_weighed_again_after_new_episodes(library, episode):
     """The rarer of two things that a state shows decides, and which one is rarer changes."""
-    library.add_many(Item("insight", lesson) for lesson in ("dust the lamp first", "dust the vase first"))
+    library.items.add_many(Item("insight", lesson) for lesson in ("dust the lamp first", "dust the vase first"))
 
     def recall_first(observation):
         return library.recall(State(observation)).items[0].what.title

@@ -7,6 +7,7 @@ from hypothesis import given, strategies as st
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import WrongType
 from hardwon.memory.items import record_of
+from hardwon.memory.library import forget_findings
 from hardwon.memory.records import Hit, Kind
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.retrieval.candidates import BOUND, MIN_COSINE
@@ -79,9 +80,9 @@ def test_a_known_situation_needs_no_scan(library, episode):
     library.record(episode())
     library.add(Item("insight", "a wooden drawer may be closed"))
     library.recall(DRAWER)
-    scans = library._search.scans
+    scans = library._file.search.scans
     recollection = library.recall(DRAWER)
-    assert library._search.scans == scans > 0
+    assert library._file.search.scans == scans > 0
     assert recollection.path == "cluster"
     assert items(recollection) == ["a wooden drawer may be closed"]
 
@@ -89,7 +90,9 @@ def test_a_known_situation_needs_no_scan(library, episode):
 def test_a_second_visit_recalls_what_the_first_one_did(library, episode):
     """The same items, as near as they were; in this process or another."""
     library.record(episode())
-    library.add_many(Item("insight", f"a wooden drawer {word}", score=0.9) for word in ("closed", "find", "of oak"))
+    library.items.add_many(
+        Item("insight", f"a wooden drawer {word}", score=0.9) for word in ("closed", "find", "of oak")
+    )
     first = library.recall(DRAWER, k=2)
     assert library.recall(DRAWER, k=2).items == first.items
     assert all(hit.similarity < 1.0 for hit in first.items)
@@ -111,17 +114,17 @@ def test_a_score_that_moved_asks_for_no_new_search(library, episode):
     )
     library.record(episode(*"abcde"))  # as many actions as are recalled: nothing is filled in
     assert items(library.recall(DRAWER)) == ["a wooden drawer closed one", "a wooden drawer closed two"]
-    scans = library._search.scans
+    scans = library._file.search.scans
     for _ in range(4):
         library.record(used(episode, one, success=False))
         library.record(used(episode, two, success=True))
     recollection = library.recall(DRAWER)
     assert items(recollection)[0] == "a wooden drawer closed two"
     assert [hit.what.score for hit in recollection.items] == [
-        library.get(hit.what.id).score for hit in recollection.items
+        library.items.get(hit.what.id).score for hit in recollection.items
     ]
     assert recollection.path == "cluster"
-    assert library._search.scans == scans
+    assert library._file.search.scans == scans
 
 
 def test_findings_that_were_forgotten_are_searched_anew(library, episode):
@@ -129,10 +132,10 @@ def test_findings_that_were_forgotten_are_searched_anew(library, episode):
     library.add(Item("insight", "a wooden drawer closed"))
     library.record(episode())
     library.recall(DRAWER)
-    scans = library._search.scans
-    library.forget_findings()
+    scans = library._file.search.scans
+    forget_findings(library)
     assert items(library.recall(DRAWER)) == ["a wooden drawer closed"]
-    assert library._search.scans > scans
+    assert library._file.search.scans > scans
 
 
 def test_an_item_bound_to_a_situation_is_recalled_in_it(library):
@@ -149,14 +152,14 @@ def test_every_step_recalls_for_its_own_observation(library, episode):
         library.add(Item("insight", f"zzz {'abc'[number]}", signatures=(state.signature,)))
     recalled = [items(library.recall(state)) for state in walk]
     assert recalled == [["zzz a"], ["zzz b"], ["zzz c"]]
-    assert library._search.scans == 2 * len(walk)  # items and states, once for each new situation
+    assert library._file.search.scans == 2 * len(walk)  # items and states, once for each new situation
     assert [items(library.recall(state)) for state in walk] == recalled
 
 
 def test_a_lookup_compares_with_few_of_many_items(library, episode):
     """systems.md §1: lookup is sublinear: 10k items, 200 clusters: ten times fewer comparisons than a full scan."""
     signatures = [State(f"room {'x' * n}").signature for n in range(200)]
-    with library._transaction() as connection:
+    with library._file.transaction() as connection:
         for number in range(10_000):
             item = Item("insight", f"advice {number}", signatures=(signatures[number % 200],), id=f"in-{number}")
             connection.execute(
@@ -179,18 +182,18 @@ def test_a_lookup_compares_with_few_of_many_items(library, episode):
 
     def comparisons(call):
         counted[0] = 0
-        library._store.connection.set_progress_handler(count, 1)
+        library._file.store.connection.set_progress_handler(count, 1)
         call()
-        library._store.connection.set_progress_handler(None, 1)
+        library._file.store.connection.set_progress_handler(None, 1)
         return counted[0]
 
     lookup = comparisons(lambda: library.recall(state))
-    indexed = comparisons(lambda: library.items(signature=state.signature))
-    scan = comparisons(lambda: library.items(signature=state.signature, status=None))
+    indexed = comparisons(lambda: library.items.find(signature=state.signature))
+    scan = comparisons(lambda: library.items.find(signature=state.signature, status=None))
     assert scan >= 10_000
     assert 10 * lookup <= scan
     assert 10 * indexed <= scan
-    (bound,) = library._derived.bound.values()
+    (bound,) = library._file.derived.bound.values()
     assert len(bound) <= BOUND
 
 
@@ -244,7 +247,7 @@ def test_all_steps_of_a_kind_are_recalled_where_there_is_room(tried):
         judged = Diagnosis(True)
         for verb, thing, reward in tried:
             library.record(Trajectory("t", (Step(DRAWER, f"{verb} {thing}", DRAWER, judged, reward),), True))
-        rows = library._store.rows(
+        rows = library._file.store.rows(
             "SELECT action FROM steps WHERE folded = 0 OR id IN (SELECT best FROM attempts) "
             "ORDER BY return_to_go DESC, id DESC"
         )
@@ -292,7 +295,7 @@ def test_a_discredited_item_is_not_recalled(library):
     for title, score in (("closed drawer one", 0.39), ("closed drawer two", RECALL_FLOOR)):
         library.add(Item("insight", title, score=score, signatures=(DRAWER.signature,)))
     assert items(library.recall(DRAWER)) == ["closed drawer two"]
-    library.pin(library.items(text="one")[0].id)
+    library.items.update(library.items.find(text="one")[0].id, pinned=True)
     assert set(items(library.recall(DRAWER))) == {"closed drawer two", "closed drawer one"}
 
 
@@ -306,7 +309,7 @@ def test_a_quarantined_item_is_neither_recalled_nor_enforced(library):
     assert not library.recall(DRAWER, actions={"take spoon": ""}, k=5).items
     assert library.check(DRAWER, "take spoon").allowed
     for admission in (hint, stop):
-        library.release(admission.item_id, "looked at")
+        library.items.release(admission.item_id, "looked at")
     assert library.recall(DRAWER).items
     assert not library.check(DRAWER, "take spoon").allowed
 
@@ -323,7 +326,7 @@ def test_the_same_words_are_not_recalled_twice(library):
 
 def test_situations_get_their_own_items(library):
     """Step-level recall: two situations of one task, two answers."""
-    library.add_many([Item("insight", "a drawer may be closed"), Item("insight", "a stove may be hot")])
+    library.items.add_many([Item("insight", "a drawer may be closed"), Item("insight", "a stove may be hot")])
     here = library.recall(State("a drawer that may be closed", task="t"), k=1)
     there = library.recall(State("a stove that may be hot", task="t"), k=1)
     assert (items(here), items(there)) == (["a drawer may be closed"], ["a stove may be hot"])
@@ -331,7 +334,7 @@ def test_situations_get_their_own_items(library):
 
 def test_only_the_kinds_asked_for(library):
     """Others do not take their places."""
-    library.add_many([Item("insight", "a drawer closed"), Item("strategy", "a drawer closed")])
+    library.items.add_many([Item("insight", "a drawer closed"), Item("strategy", "a drawer closed")])
     recollection = library.recall(State("a drawer closed"), kinds=["strategy"])
     assert [hit.what.kind for hit in recollection.items] == ["strategy"]
 
@@ -349,7 +352,7 @@ def test_k_bounds_items_and_steps(library, episode):
 def test_a_token_budget_is_respected(library, episode, budget):
     """Exactly: the tokens reported are those of what is shown, and within the budget."""
     library.record(episode())
-    library.add_many(Item("insight", f"a wooden drawer may be closed {'x' * n}") for n in (0, 9, 30))
+    library.items.add_many(Item("insight", f"a wooden drawer may be closed {'x' * n}") for n in (0, 9, 30))
     recollection = library.recall(DRAWER, budget_tokens=budget)
     shown = [estimate_tokens(hit.what.text) for hit in recollection.items]
     shown += [estimate_tokens(f"{hit.what.pre.observation} {hit.what.action}") for hit in recollection.steps]
@@ -380,7 +383,7 @@ def test_a_retired_item_is_never_recalled(library):
     """Neither by search nor where it was bound."""
     ref = library.add(Item("insight", "a wooden drawer may be closed", signatures=(DRAWER.signature,))).item_id
     assert library.recall(DRAWER).items
-    library.retire(ref, "wrong")
+    library.items.retire(ref, "wrong")
     assert not library.recall(DRAWER)
     assert not library.search("a wooden drawer may be closed")
 
@@ -581,7 +584,7 @@ def test_by_task_more_tasks_are_read_where_those_of_another_world_are_nearer(lib
     for number in range(2 * TASK_EPISODES):
         library.record(seen(("x", f"boil {number}"), task=f"boil the red potato {number}", name=f"c{number}"))
     library.record(replace(episode("sweep", task="sweep the hall"), meta={"environment": "house"}, id="h"))
-    ((house,),) = library._filed().rows("SELECT world FROM episode_worlds WHERE trajectory_id = 'h'")
+    ((house,),) = library._file.filed().rows("SELECT world FROM episode_worlds WHERE trajectory_id = 'h'")
     monkeypatch.setattr(NamespaceCache, "related", lambda *_: frozenset({house}))
     assert actions(library.recall(State("", task="boil a red potato"), level="task")) == ["sweep"]
 

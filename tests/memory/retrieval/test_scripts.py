@@ -162,7 +162,7 @@ def test_an_older_library_finds_its_texts(tmp_path):
     with ExperienceLibrary.open(path) as library:
         assert getattr(library.search(part, how="text")[0].what, "title", "") == sentence
         assert library.search(part, how="dense")[0].similarity > 0.3
-        assert library.verify() == []
+        assert library.admin.verify() == []
 
 
 @pytest.mark.parametrize("kind", ["items", "states"])
@@ -177,7 +177,7 @@ def test_an_older_library_that_is_read_only_is_not_searched_by_its_old_vectors(t
         connection.execute(f"UPDATE vectors SET vector = ? WHERE ref = {first}", (vector,))
     connection.close()
     with ExperienceLibrary.open(path, read_only=True) as library:
-        index = library._search.index(kind)
+        index = library._file.search.index(kind)
         embed = HashingEmbedder().embed
         assert index.search(embed([part])[0], 1)[0][1] > 0.3
         assert index.search(embed([other])[0], 1)[0][1] < 0.25

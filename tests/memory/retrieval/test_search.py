@@ -109,7 +109,7 @@ def test_an_items_own_words_find_it(library, episode):
 def test_a_changed_item_is_found_by_its_new_words(taught):
     """By meaning as well as by words, though newer items have vectors already."""
     first = taught.search("stove burns", how="dense")[0].what
-    taught.update(first.id, title="a fridge cools milk")
+    taught.items.update(first.id, title="a fridge cools milk")
     for how in ("dense", "text"):
         assert titles(taught.search("fridge cools milk", how=how))[0] == "a fridge cools milk"
         assert "a stove burns potatoes" not in titles(taught.search("stove burns", how=how))
@@ -119,16 +119,16 @@ def test_lost_vectors_are_made_again(path, taught):
     """All of them or some: the truth is the text."""
     taught.search("anything")
     for condition in ("ref = 1", "1"):
-        taught._store.connection.execute(f"DELETE FROM vectors WHERE {condition}")
+        taught._file.store.connection.execute(f"DELETE FROM vectors WHERE {condition}")
         with ExperienceLibrary.open(path) as again:
             assert len(again.search("stove oven keys potatoes doors", how="dense")) == 3
-            assert again._store.rows("SELECT count(*) FROM vectors") == [(3,)]
+            assert again._file.store.rows("SELECT count(*) FROM vectors") == [(3,)]
 
 
 def test_a_torn_vector_is_made_again(path, taught):
     """A vector of another length is none."""
     taught.search("anything")
-    taught._store.connection.execute("UPDATE vectors SET vector = x'00' WHERE ref = 2")
+    taught._file.store.connection.execute("UPDATE vectors SET vector = x'00' WHERE ref = 2")
     with ExperienceLibrary.open(path) as again:
         assert titles(again.search("an oven roasts potatoes", how="dense"))[0] == "an oven roasts potatoes"
 
@@ -137,8 +137,8 @@ def test_vectors_are_made_once(path, taught):
     """What one process embedded, another one reads."""
     taught.search("anything")
     with ExperienceLibrary.open(path) as again:
-        again.embedder.embed = None  # type: ignore[method-assign, assignment]
-        assert len(again._search.index("items")) == 3
+        again.admin.embedder.embed = None  # type: ignore[method-assign, assignment]
+        assert len(again._file.search.index("items")) == 3
 
 
 def test_vectors_of_another_process_are_taken_over(path, library, episode):
@@ -148,7 +148,7 @@ def test_vectors_of_another_process_are_taken_over(path, library, episode):
         other.record(episode(see="A zebra grazes."))
         other.search("anything")
     library.search("anything")
-    assert len(library._search.index("states")) == 2
+    assert len(library._file.search.index("states")) == 2
 
 
 def test_threads_may_search_while_others_write(library, episode):
@@ -175,9 +175,9 @@ def test_threads_may_search_while_others_write(library, episode):
     for thread in threads:
         thread.join()
     assert errors == []
-    assert library.episodes == 20
-    assert len(library._search.index("states")) == 21
-    assert library.verify() == []
+    assert library.episodes.count() == 20
+    assert len(library._file.search.index("states")) == 21
+    assert library.admin.verify() == []
 
 
 def test_of_texts_with_all_the_words_the_one_that_says_little_else_comes_first():
@@ -187,7 +187,7 @@ def test_of_texts_with_all_the_words_the_one_that_says_little_else_comes_first()
         for number, seen in enumerate((long, "A kettle, a spoon.", *(f"Door {n} of hall {n}." for n in range(9)))):
             step = Step(State(seen), "look", State("Nothing."), Diagnosis(success=True), reward=1.0)
             library.record(Trajectory(f"task {number}", (step,), success=True, score=1.0))
-        words = library._search.by_words("states", "kettles and spoons", 5, Counter, 24)
+        words = library._file.search.by_words("states", "kettles and spoons", 5, Counter, 24)
         assert [round(one.share, 3) for one in words] == [1.0, 1.0]
         assert words[0].score == 1.0 > words[1].score
         found = library.search("kettles and spoons", 1)[0].what

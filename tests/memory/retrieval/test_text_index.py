@@ -14,10 +14,10 @@ def shown(library):
     numbers = count(first_row(1) + 1)
 
     def make(*texts):
-        with library._store.transaction() as connection:
+        with library._file.store.transaction() as connection:
             rows = [(next(numbers), text) for text in texts]
             connection.executemany("INSERT INTO items_text(rowid, text) VALUES (?, ?)", rows)
-        return TextIndex(library._store.rows, "items", 1)
+        return TextIndex(library._file.store.rows, "items", 1)
 
     return make
 
@@ -107,7 +107,7 @@ def test_a_row_taken_away_is_not_found_once_it_is_told(shown, library):
     """An item that was retired, or changed its words, is no newer row."""
     index = shown(*["door window"] * (WINDOW + 1))
     assert index.search("door window", 1, Counter) == [WINDOW + 1]
-    with library._store.transaction() as connection:
+    with library._file.store.transaction() as connection:
         connection.execute("DELETE FROM items_text WHERE rowid = ?", (first_row(1) + WINDOW + 1,))
         connection.execute("INSERT INTO items_text(rowid, text) VALUES (?, 'lamp')", (first_row(1) + WINDOW + 1,))
     index.forget()

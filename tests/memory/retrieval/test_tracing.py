@@ -6,7 +6,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, Reasons, State, Step, Trajectory
 from hardwon.memory.errors import UnknownName
-from hardwon.memory.retrieval.tracing import trace_advice
+from hardwon.memory.tracing import trace_advice
 
 TASK = "refund an order"
 HERE = State("A counter. The order was paid by card.", task=TASK)
@@ -24,7 +24,7 @@ def record(library, *steps, name, task=TASK):
     """Record an episode of steps in order."""
     numbered = tuple(replace(step, t=t) for t, step in enumerate(steps))
     library.record(Trajectory(task, numbered, True, id=name))
-    return library.trajectory(name)
+    return library.episodes.get(name)
 
 
 def trace(library, about, episode):
@@ -82,7 +82,7 @@ def test_a_lesson_that_was_learned_later(library):
 
 def test_a_lesson_that_is_not_in_use(library, lesson):
     episode = record(library, Step(HERE, "refund()", HERE, FINE), name="now")
-    library.retire(lesson, "wrong")
+    library.items.retire(lesson, "wrong")
     assert trace(library, lesson, episode) == [("recorded", True), ("indexed", False)]
     assert "its status is retired" in trace_advice(library, lesson, episode).says
 

@@ -3,10 +3,11 @@
 import threading
 
 from hardwon.memory import ExperienceLibrary, Item
+from hardwon.memory.library import try_lock
 
 
 def moment(library):
-    with library.at_once() as held:
+    with try_lock(library) as held:
         return held
 
 
@@ -34,7 +35,7 @@ def test_there_is_none_while_another_thread_holds_it(path):
     with ExperienceLibrary.open(path) as library:
         library.recall("a spoon")
         told = []
-        for held in (library._lock, library._store._lock):
+        for held in (library._file.lock, library._file.store._lock):
             with held:
                 asking = threading.Thread(target=lambda: told.append(moment(library)))
                 asking.start()

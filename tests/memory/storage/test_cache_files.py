@@ -25,7 +25,7 @@ def opened(path):
 @pytest.fixture
 def cache_file(library):
     """The files of a library's first namespace."""
-    return CacheFile(library._store, 1)
+    return CacheFile(library._file.store, 1)
 
 
 def files(store):
@@ -109,7 +109,7 @@ def test_a_file_of_another_format_is_passed_over(cache_file, caplog, monkeypatch
 def test_a_file_of_another_library_is_passed_over(tmp_path, cache_file, caplog):
     """Though it is whole and of the same making."""
     with opened(tmp_path / "other.db") as other:
-        theirs = files(other._store)
+        theirs = files(other._file.store)
         theirs.save("a", "made", 7, 5, ARRAYS)
         cache_file.folder.mkdir()
         shutil.copy(theirs.path("a"), cache_file.path("a"))
@@ -120,10 +120,10 @@ def test_a_file_of_another_library_is_passed_over(tmp_path, cache_file, caplog):
 def test_a_file_of_another_history_is_passed_over(path, library, cache_file, episode, caplog, tmp_path):
     """The library was replaced by an older copy of itself, which went another way."""
     library.record(episode())
-    library._store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    library._file.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     cache_file._store.rows("SELECT 1")
     cache_file.save("x", "made", 0, 0, {})  # the library has its id from here on
-    library._store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    library._file.store.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     shutil.copy(path, tmp_path / "old.db")
     library.record(episode())
     cache_file.save("a", "made", 7, 5, ARRAYS)
@@ -132,7 +132,7 @@ def test_a_file_of_another_history_is_passed_over(path, library, cache_file, epi
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     shutil.copy(tmp_path / "old.db", path)
     with ExperienceLibrary.open(path) as again:
-        older = CacheFile(again._store, 1)
+        older = CacheFile(again._file.store, 1)
         assert older.load("x", "made") is not None
         again.record(episode("another way"))
         assert older.load("a", "made") is None
@@ -144,7 +144,7 @@ def test_a_library_in_memory_has_no_files(tmp_path, monkeypatch, episode):
     monkeypatch.chdir(tmp_path)
     with ExperienceLibrary.open(":memory:") as library:
         library.record(episode())
-        cache_file = files(library._store)
+        cache_file = files(library._file.store)
         assert not cache_file.save("a", "made", 7, 5, ARRAYS)
         assert cache_file.load("a", "made") is cache_file.problem("a", "made") is None
         cache_file.drop()
@@ -155,13 +155,13 @@ def test_a_folder_that_may_not_be_written_has_no_files(path, library, caplog):
     """A file stands where the folder would be: no error, nothing said to people."""
     path.with_name(path.name + ".index").write_text("in the way")
     with caplog.at_level(logging.WARNING):
-        assert not CacheFile(library._store, 1).save("a", "made", 7, 5, ARRAYS)
+        assert not CacheFile(library._file.store, 1).save("a", "made", 7, 5, ARRAYS)
     assert caplog.text == ""
 
 
 def test_a_reader_writes_no_file(path, library):
     """A library opened to be read leaves its folder as it is; it may use what is there."""
-    CacheFile(library._store, 1).save("a", "made", 7, 5, ARRAYS)
+    CacheFile(library._file.store, 1).save("a", "made", 7, 5, ARRAYS)
     store = Store(path, read_only=True)
     try:
         reader = files(store)
@@ -237,9 +237,9 @@ def many(path, monkeypatch):
     monkeypatch.setattr(VectorIndex, "LIMIT", 100)
     texts = [f"{'abcdefgh'[n % 8]}{n % 40} kettle of sort {n}" for n in range(150)]
     with opened(path) as library:
-        library.add_many(Item("insight", text) for text in texts)
-        library.index()
-        assert isinstance(library._search.index("items"), TrainedIndex)
+        library.items.add_many(Item("insight", text) for text in texts)
+        library.admin.index()
+        assert isinstance(library._file.search.index("items"), TrainedIndex)
     return texts
 
 
@@ -262,7 +262,7 @@ def test_a_large_index_is_rebuilt_when_its_file_is_lost_or_damaged(path, many, h
     harm(file)
     assert found(path, many[7]) == many[7]
     with opened(path) as library:
-        assert library._search._cache_file.load("items", library._search._index_identity()) is not None
+        assert library._file.search._cache_file.load("items", library._file.search._index_identity()) is not None
 
 
 def test_what_was_written_after_the_file_is_found(path, many):
@@ -275,7 +275,7 @@ def test_what_was_written_after_the_file_is_found(path, many):
 def test_what_was_retired_after_the_file_is_not_found(path, many):
     """However fresh the file looks."""
     with opened(path) as library:
-        library.retire(library.search(many[7], 1, how="dense")[0].what.id, "wrong")
+        library.items.retire(library.search(many[7], 1, how="dense")[0].what.id, "wrong")
     with opened(path) as library:
         assert many[7] not in [hit.what.title for hit in library.search(many[7], 20, how="dense")]
 
@@ -283,7 +283,7 @@ def test_what_was_retired_after_the_file_is_not_found(path, many):
 def test_a_file_of_other_vectors_is_passed_over(path, many, caplog):
     """A vector was lost behind the library's back: it is made again, and the index with it."""
     with opened(path) as library:
-        library._store.connection.execute("DELETE FROM vectors WHERE ref = 8")
+        library._file.store.connection.execute("DELETE FROM vectors WHERE ref = 8")
     assert found(path, many[7]) == many[7]
     assert "does not match the vectors of the library" in caplog.text
 
@@ -291,11 +291,11 @@ def test_a_file_of_other_vectors_is_passed_over(path, many, caplog):
 def test_an_index_that_outgrew_its_training_is_trained_anew(path, many):
     """When it has doubled."""
     with opened(path) as library:
-        before = library._search.index("items")
-        library.add_many(Item("insight", f"zebra {n} of stripe {n}") for n in range(200))
-        library._search._indices["items"] = before
-        library._search._last["items"] = 150
-        after = library._search.index("items")
+        before = library._file.search.index("items")
+        library.items.add_many(Item("insight", f"zebra {n} of stripe {n}") for n in range(200))
+        library._file.search._indices["items"] = before
+        library._file.search._last["items"] = 150
+        after = library._file.search.index("items")
         assert after is not before
         assert (before.trained, after.trained) == (150, 350)
         assert library.search("zebra 77 of stripe 77", 1, how="dense")[0].what.title == "zebra 77 of stripe 77"

@@ -10,6 +10,7 @@ from tests.memory.older import downgrade
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import LibraryError
 from hardwon.memory.reasons import Reasons
+from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.storage.checksums import SUMMED
 
 SEE = State("a room with a drawer", {"door": "shut"}, "room", "find the map", "you wait", ("a note",))
@@ -34,12 +35,12 @@ def _populate(path) -> None:
             _episode("second"), steps=tuple(replace(s, why=Reasons(recalled=(str(added.item_id),))) for s in SEEN)
         )
         library.record(shown)
-        library.update(added.item_id, title="drawers often jam")
-        library.retire(library.add(Item("insight", "tables do not jam")).item_id or "", "not so")
+        library.items.update(added.item_id, title="drawers often jam")
+        library.items.retire(library.add(Item("insight", "tables do not jam")).item_id or "", "not so")
         library.evolve()
         library.recall(SEE, k=3)
         library.record(_episode("", writer="mcp:x", trust="untrusted"))
-        library.items()
+        library.items.find()
 
 
 SEEN = _episode("x").steps
@@ -82,7 +83,7 @@ def _library_with_inbox(tmp_path):
     _populate(path)
     library = ExperienceLibrary.open(path)
     library.record(_episode("waiting"))
-    library._store.close()
+    library._file.store.close()
     return path
 
 
@@ -102,14 +103,14 @@ def test_one_byte_changed_in_any_column_is_found(tmp_path, invalid):
         copy.write_bytes(content)
         ref = _change(copy, table, column, invalid)
         with ExperienceLibrary.open(copy) as library:
-            problems = library.verify()
+            problems = library.admin.verify()
         if not any(table in one.where and (str(ref) in one.what or table == "inbox") for one in problems):
             missed.append((table, column, ref, problems))
         for suffix in ("-wal", "-shm"):
             (tmp_path / f"copy.db{suffix}").unlink(missing_ok=True)
     assert missed == []
     with ExperienceLibrary.open(path) as library:
-        assert library.verify() == []
+        assert library.admin.verify() == []
 
 
 NO_JSON = ("[1, 2", "null", "[]", '"text"', "7", '{"a": 1}', b"\xff{")
@@ -153,32 +154,32 @@ def _named(table: str, number: int):
 def _ask_everything(path, table: str) -> int:
     """Ask for everything, and count the errors: each must be ours, and say what to do."""
     with ExperienceLibrary.open(path) as library:
-        ids = [row[0] for row in library._store.rows("SELECT id FROM items")]
+        ids = [row[0] for row in library._file.store.rows("SELECT id FROM items")]
         asked = [
             lambda: library.recall(SEE, k=3, actions={"open drawer": "", "eat drawer": ""}),
             lambda: library.recall("a drawer", k=3),
             lambda: library.recall(SEE, level="task"),
             lambda: library.search("drawer"),
             lambda: library.check(SEE, "eat drawer"),
-            lambda: library.items(status=None),
-            lambda: library.items(text="drawers"),
-            *(lambda ref=ref: library.get(ref) for ref in ids),
-            *(lambda ref=ref: library.history(ref) for ref in ids),
-            *(lambda ref=ref: library.update(ref, title="drawers jam at times") for ref in ids),
-            library.trajectories,
-            lambda: library.trajectory("first"),
-            lambda: library.steps([1, 2, 3]),
-            library.summaries,
-            library.clusters,
+            lambda: library.items.find(status=None),
+            lambda: library.items.find(text="drawers"),
+            *(lambda ref=ref: library.items.get(ref) for ref in ids),
+            *(lambda ref=ref: library.items.history(ref) for ref in ids),
+            *(lambda ref=ref: library.items.update(ref, title="drawers jam at times") for ref in ids),
+            library.episodes.find,
+            lambda: library.episodes.get("first"),
+            lambda: library.episodes.steps([1, 2, 3]),
+            library.episodes.summaries,
+            lambda: library.admin.query(read_clusters),
             library.evolve,
-            library.stats,
+            library.admin.stats,
             lambda: library.record(_episode("one more")),
-            lambda: library.export_jsonl(path.parent / "out.jsonl"),
-            library.index,
-            library.repair,
+            lambda: library.admin.export_jsonl(path.parent / "out.jsonl"),
+            library.admin.index,
+            library.admin.repair,
         ]
         refused = 0
-        assert library.verify() or table in ("attempts", "worlds")
+        assert library.admin.verify() or table in ("attempts", "worlds")
         for number, ask in enumerate(asked):
             with suppress(LibraryError), _named(table, number):
                 ask()
@@ -197,8 +198,8 @@ def test_a_damaged_row_holds_up_no_other(tmp_path, caplog):
         assert library.add(Item("insight", "doors creak", "oil them")).status == "added"
         assert library.recall("doors creak", k=5).items
         assert "is skipped" in caplog.text
-        assert {one.where for one in library.verify()} == {"rows of items", "rows of states"}
-        assert {one.where for one in library.repair()} == {"rows of items", "rows of states"}
+        assert {one.where for one in library.admin.verify()} == {"rows of items", "rows of states"}
+        assert {one.where for one in library.admin.repair()} == {"rows of items", "rows of states"}
 
 
 def test_rows_of_an_older_library_get_checksums(tmp_path):
@@ -208,13 +209,13 @@ def test_rows_of_an_older_library_get_checksums(tmp_path):
     for schema in (8, 10):
         downgrade(path, schema)
         with ExperienceLibrary.open(path) as library:
-            assert library.verify() == []
+            assert library.admin.verify() == []
             for table in SUMMED:
-                assert not library._store.rows(f"SELECT 1 FROM {table} WHERE checksum IS NULL")
-            library._store.connection.execute("UPDATE items SET checksum = NULL")
-            assert [one.where for one in library.verify()] == ["checksums"]
-            library.repair()
-            assert library.verify() == []
+                assert not library._file.store.rows(f"SELECT 1 FROM {table} WHERE checksum IS NULL")
+            library._file.store.connection.execute("UPDATE items SET checksum = NULL")
+            assert [one.where for one in library.admin.verify()] == ["checksums"]
+            library.admin.repair()
+            assert library.admin.verify() == []
 
 
 def test_damage_of_a_state_names_the_episodes_to_delete(tmp_path):
@@ -224,6 +225,6 @@ def test_damage_of_a_state_names_the_episodes_to_delete(tmp_path):
         library.recall(SEE)
     assert _change(path, "states", "observation", invalid=False)
     with ExperienceLibrary.open(path) as library:
-        (problem,) = (one for one in library.verify() if one.where == "rows of states")
+        (problem,) = (one for one in library.admin.verify() if one.where == "rows of states")
     assert f"(episodes: {ref})" in problem.what
     assert problem.remedy.endswith(f"hardwon memory forget LIBRARY --episode {ref}")

@@ -43,24 +43,24 @@ def test_an_episode_counts_unless_it_is_excluded_or_of_a_stranger(episode, succe
 
 
 def test_a_lone_stranger_is_outnumbered_by_the_next_writer(library, episode):
-    connection, number = library._filed().connection, library._number
+    connection, number = library._file.filed().connection, library._file.number
     assert not is_outnumbered(connection, number, ALONE, TRUSTED)  # there are no episodes
-    library.receive([episode()], writer="token:a", trust="untrusted")
-    assert library.episodes == 1
+    library.episodes.receive([episode()], writer="token:a", trust="untrusted")
+    assert library.episodes.count() == 1
     assert is_outnumbered(connection, number, ALONE, TRUSTED)
     assert not is_outnumbered(connection, number, ALONE, ALONE)
     assert not is_outnumbered(connection, number, TRUSTED, ALONE)
 
 
 def test_the_clock_counts_new_episodes_and_begins_again_when_others_count(library, episode):
-    clock, others = EpisodeClock(library._number), EpisodeClock(library._number + 1)
+    clock, others = EpisodeClock(library._file.number), EpisodeClock(library._file.number + 1)
 
     def read():
-        assert others.read(library._filed().rows) == 0
-        return clock.read(library._filed().rows), clock.episodes
+        assert others.read(library._file.filed().rows) == 0
+        return clock.read(library._file.filed().rows), clock.episodes
 
     assert read() == (0, 0)
-    library.receive([episode(), episode("close drawer")], writer="token:a", trust="untrusted")
+    library.episodes.receive([episode(), episode("close drawer")], writer="token:a", trust="untrusted")
     assert read() == read() == (2, 2)
     library.record(episode("wait", success=None))
     assert read() == (0, 2)  # now strangers do not count, and what is excluded never does
@@ -69,8 +69,8 @@ def test_the_clock_counts_new_episodes_and_begins_again_when_others_count(librar
 
 
 def count_words(library):
-    rows = library._filed().rows
-    return dict(rows("SELECT word, episodes FROM words WHERE namespace = ?", (library._number,)))
+    rows = library._file.filed().rows
+    return dict(rows("SELECT word, episodes FROM words WHERE namespace = ?", (library._file.number,)))
 
 
 def test_words_counted_again_are_those_of_the_episodes_that_count(path, episode):
@@ -86,14 +86,14 @@ def test_words_counted_again_are_those_of_the_episodes_that_count(path, episode)
         assert {word: before.get(word, 0) for word in ("red", "rainy", "squeaks", "sofa", "drawer", "purple")} == {
             "red": 1, "rainy": 1, "squeaks": 1, "sofa": 1, "drawer": 1, "purple": 0,
         }  # fmt: skip
-        library.receive([episode("x", see="a golden crown")], writer="token:a", trust="untrusted")
+        library.episodes.receive([episode("x", see="a golden crown")], writer="token:a", trust="untrusted")
         assert count_words(library) == before
-        with library._transaction() as connection:
-            recount_words(connection, library._number, TRUSTED)
+        with library._file.transaction() as connection:
+            recount_words(connection, library._file.number, TRUSTED)
         assert count_words(library) == before
-        with library._transaction() as connection:
+        with library._file.transaction() as connection:
             connection.execute("UPDATE states SET facts = '{' WHERE observation LIKE '%lamp%'")
-            recount_words(connection, library._number, ALONE)
+            recount_words(connection, library._file.number, ALONE)
         after = count_words(library)
         assert after["golden"] == after["red"] == 1
         assert "rainy" not in after
@@ -120,12 +120,12 @@ def test_a_changed_writer_is_told_and_put_right(library, episode, change):
     """Who wrote decides what counts, so a changed row of a writer is damage."""
     library.record(episode())
     for writer in ("token:a", "token:b"):
-        library.receive([episode()], writer=writer, trust="untrusted")
-    library.index()
-    assert library.verify() == []
-    before = library._store.rows("SELECT id, name FROM writers WHERE name != ''")
-    library._store.connection.execute(change)
-    assert [problem.where for problem in library.verify()] == ["writers"]
-    library.repair()
-    assert library.verify() == []
-    assert set(library._store.rows("SELECT id, name FROM writers")) >= set(before)
+        library.episodes.receive([episode()], writer=writer, trust="untrusted")
+    library.admin.index()
+    assert library.admin.verify() == []
+    before = library._file.store.rows("SELECT id, name FROM writers WHERE name != ''")
+    library._file.store.connection.execute(change)
+    assert [problem.where for problem in library.admin.verify()] == ["writers"]
+    library.admin.repair()
+    assert library.admin.verify() == []
+    assert set(library._file.store.rows("SELECT id, name FROM writers")) >= set(before)

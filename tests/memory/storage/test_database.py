@@ -181,26 +181,26 @@ def test_a_library_in_memory_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with ExperienceLibrary.open(":memory:") as library:
         library.add(Item("insight", "x"))
-        assert len(library.items()) == 1
+        assert len(library.items.find()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_named_and_survived(library, episode):
     """The episode that does not fit is refused whole; with space again the library goes on."""
     kept = library.record(episode())
-    store = library._store
+    store = library._file.store
     (pages,) = store.connection.execute("PRAGMA page_count").fetchone()
     store.connection.execute(f"PRAGMA max_page_count = {pages}")
     dusty = [episode(see=f"{number} " + "dust " * 500) for number in range(200)]
     with pytest.raises(LibraryUnwritable, match=r"a full disk, but|is full"):
         [library.record(one) for one in dusty]
-    held = len(library.trajectories())
+    held = len(library.episodes.find())
     assert library.recall("wooden drawer").steps
     store.connection.execute("PRAGMA max_page_count = 1000000")
     library.record(episode())
-    assert len(library.trajectories()) == held + 1
-    assert library.trajectory(kept).steps
-    assert library.verify() == []
+    assert len(library.episodes.find()) == held + 1
+    assert library.episodes.get(kept).steps
+    assert library.admin.verify() == []
 
 
 def test_a_writer_waits_for_another(path, store, monkeypatch):
@@ -247,7 +247,7 @@ def test_many_processes_may_create_one_library(path):
     runs = [warm.Popen([sys.executable, "-c", code, str(path), f"by {n}"], stderr=subprocess.PIPE) for n in range(3)]
     assert [run.communicate()[1] for run in runs] == [b""] * 3
     with ExperienceLibrary.open(path) as library:
-        assert len(library.items()) == 3
+        assert len(library.items.find()) == 3
 
 
 def test_a_new_file_that_another_is_changing_is_waited_for(path):
@@ -290,7 +290,7 @@ def test_a_file_that_may_not_be_written_is_refused_at_once():
             with pytest.raises(LibraryUnwritable, match="Check the permissions of the file and its folder"):
                 Store(Path(folder) / "new.db")
             with ExperienceLibrary.open(path, read_only=True) as library:
-                assert library.episodes == 0
+                assert library.episodes.count() == 0
 
         assert as_nobody(check)
 
@@ -313,7 +313,7 @@ def test_a_library_cut_to_nothing_is_not_a_new_one(path):
         assert path.read_bytes() == b""
     path.unlink()
     with ExperienceLibrary.open(path) as library:
-        assert library.items() == []
+        assert library.items.find() == []
 
 
 def test_an_empty_file_of_this_moment_is_waited_for(path, monkeypatch):
@@ -343,5 +343,5 @@ def test_a_file_that_is_gone_is_noticed(path, tmp_path, became):
 
 def test_vectors_are_rows_with_ids(library):
     """Migration 3: a WITHOUT ROWID table takes a page of 4 KiB for a vector of 1 KiB."""
-    ((statement,),) = library._store.rows("SELECT sql FROM sqlite_master WHERE name = 'vectors'")
+    ((statement,),) = library._file.store.rows("SELECT sql FROM sqlite_master WHERE name = 'vectors'")
     assert "WITHOUT ROWID" not in statement.upper()

@@ -112,14 +112,14 @@ def test_what_was_forgotten_is_dropped_once(path, episode):
     """In the process that forgets and in any other one."""
     with ExperienceLibrary.open(path) as one, ExperienceLibrary.open(path) as other:
         one.record(episode())
-        assert other.episodes == 1
-        forgotten = Mock(wraps=other._freshness.on_forgotten)
-        other._freshness.on_forgotten = forgotten
-        one.forget(text="spoon")
-        assert other.episodes == 0
-        assert other.episodes == 0
+        assert other.episodes.count() == 1
+        forgotten = Mock(wraps=other._file.freshness.on_forgotten)
+        other._file.freshness.on_forgotten = forgotten
+        one.admin.forget(text="spoon")
+        assert other.episodes.count() == 0
+        assert other.episodes.count() == 0
         one.record(episode(seed=9))
-        assert other.episodes == 1  # reads again, but nothing was forgotten since
+        assert other.episodes.count() == 1  # reads again, but nothing was forgotten since
         assert forgotten.call_count == 1
 
 

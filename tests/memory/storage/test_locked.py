@@ -9,9 +9,12 @@ from tests.memory.storage.locking import hold
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import LibraryBusy
+from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.memory.privacy.deadlines import Interruptible, deadline, seconds_left
+from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.storage import database
 from hardwon.memory.upkeep import jsonl
+from hardwon.memory.upkeep.figures import list_changes
 
 HERE = State("You see a copper kettle beside the stove.", task="find the spoon")
 
@@ -23,18 +26,18 @@ READS = {
     "estimates": lambda library: library.recall(HERE, actions={"open drawer": "", "go": ""}).estimates,
     "check": lambda library: library.check(HERE, "open drawer"),
     "enforce": lambda library: library.enforce(HERE, "burn the house"),
-    "check_plan": lambda library: library.check_plan(HERE, ["open drawer"]),
+    "check_plan": lambda library: library.check(HERE, ["open drawer"]),
     "offered": lambda library: library.offered(HERE, ["insight", "warning"]),
     "look_ahead": lambda library: library.look_ahead(HERE, ["open drawer"]),
-    "index": lambda library: type(library.index_demonstrations()),
+    "index": lambda library: type(library.episodes.index_demonstrations()),
     "search": lambda library: library.search("kettle"),
-    "keys": lambda library: library.keys(HERE, "open drawer"),
-    "items": lambda library: library.items(),
-    "stats": lambda library: {**library.stats(), "scans": 0, "vectors": 0, "size_bytes": 0},
-    "trajectories": lambda library: library.trajectories(),
-    "episodes": lambda library: library.episodes,
-    "clusters": lambda library: library.clusters(),
-    "changes": lambda library: library.changes(),
+    "keys": lambda library: library.episodes.keys(HERE, "open drawer"),
+    "items": lambda library: library.items.find(),
+    "stats": lambda library: {**library.admin.stats(), "scans": 0, "vectors": 0, "size_bytes": 0},
+    "trajectories": lambda library: library.episodes.find(),
+    "episodes": lambda library: library.episodes.count(),
+    "clusters": lambda library: library.admin.query(read_clusters),
+    "changes": lambda library: library.admin.query(list_changes),
 }
 
 
@@ -83,7 +86,7 @@ def test_answers_are_the_same_while_the_library_is_locked(path, episode):
         fill(library, episode)
     with ExperienceLibrary.open(path) as library:
         before = {name: repr(read(library)) for name, read in READS.items()}
-        library._store.connection.execute("DELETE FROM vectors")
+        library._file.store.connection.execute("DELETE FROM vectors")
     with ExperienceLibrary.open(path) as library, hold(path):
         assert {name: repr(read(library)) for name, read in READS.items()} == before
 
@@ -97,14 +100,14 @@ def test_what_a_locked_read_computed_is_stored_later(path, episode, monkeypatch)
         with hold(path):
             found = library.search("kettle", how="dense")
             assert found
-            assert library._store.rows("SELECT count(*) FROM vectors") == [(0,)]
-        assert library.episodes == 4
+            assert library._file.store.rows("SELECT count(*) FROM vectors") == [(0,)]
+        assert library.episodes.count() == 4
         assert library.search("kettle", how="dense")
         library.record(episode(see="You see a new lamp."))
         assert library.recall("new lamp").steps
-        ((vectors,),) = library._store.rows("SELECT count(*) FROM vectors")
+        ((vectors,),) = library._file.store.rows("SELECT count(*) FROM vectors")
         assert vectors >= len(found)
-        assert library.verify() == []
+        assert library.admin.verify() == []
 
 
 @pytest.mark.timeout(50)
@@ -113,7 +116,7 @@ def test_a_deadline_ends_the_wait_for_another_thread(library, episode):
     is_held, may_end = threading.Event(), threading.Event()
 
     def work():
-        with library._lock:
+        with library._file.lock:
             is_held.set()
             may_end.wait(40)
 
@@ -152,7 +155,7 @@ def test_texts_without_vectors_are_not_all_embedded_before_a_deadline(library, e
     next(left)
     with pytest.raises(LibraryBusy, match="hardwon memory search"):
         library.recall("box7")
-    ((vectors,),) = library._store.rows("SELECT count(*) FROM vectors")
+    ((vectors,),) = library._file.store.rows("SELECT count(*) FROM vectors")
     assert 0 < vectors < 80
 
 
@@ -185,7 +188,7 @@ def test_a_deadline_ends_the_wait_for_an_embedder(path, episode):
                 library.recall("where is the spoon?")
         assert embedder.calls == calls + 1
         embedder.may_answer.set()
-        late = library._search._calls._late
+        late = library._file.search._calls._late
         assert late is not None
         late.result(20.0)
         assert library.recall("where is the spoon?").steps
@@ -205,7 +208,7 @@ def test_a_new_namespace_does_not_wait_to_be_created(path, library, episode, cre
     with hold(path):
         with deadline(0.02):
             other = ExperienceLibrary.open(path, namespace="new")
-        assert (other.episodes, other.items(), list(other.recall(HERE).steps)) == (0, [], [])
+        assert (other.episodes.count(), other.items.find(), list(other.recall(HERE).steps)) == (0, [], [])
         with deadline(0.02), pytest.raises(LibraryBusy, match="locked"):
             other.record(episode())
     if created == "by another":
@@ -214,19 +217,19 @@ def test_a_new_namespace_does_not_wait_to_be_created(path, library, episode, cre
     other.record(episode())
     other.close()
     with ExperienceLibrary.open(path, namespace="new", read_only=True) as again:
-        assert again.episodes == 1 + (created == "by another")
-    assert library.episodes == 0
+        assert again.episodes.count() == 1 + (created == "by another")
+    assert library.episodes.count() == 0
 
 
 @pytest.mark.timeout(30)
 def test_a_reader_of_a_forgotten_namespace_waits_for_nobody(path, library, episode):
     with ExperienceLibrary.open(path, namespace="new") as reader:
         reader.record(episode())
-        library.forget(namespace="new")
+        library.admin.forget(namespace="new")
         with hold(path):
-            assert reader.episodes == 0
+            assert reader.episodes.count() == 0
         reader.record(episode())
-        assert reader.episodes == 1
+        assert reader.episodes.count() == 1
 
 
 @pytest.mark.timeout(30)
@@ -239,7 +242,7 @@ def test_a_write_ends_at_the_deadline(path, library):
 def test_closing_does_not_wait_for_a_writer(path, episode):
     """The steps of a run that is not over wait for the next opening."""
     library, (step, *_) = ExperienceLibrary.open(path), episode().steps
-    library.open_run("run", lambda: episode()).add(step)
+    library.episodes.open_run("run", lambda: episode()).add(step)
     with hold(path):
         library.close()
     assert list(path.parent.glob("*.runs/*.jsonl"))
@@ -250,7 +253,7 @@ def test_a_read_does_not_wait_for_an_import_of_another_thread(path, episode, mon
     """It reads what was there before."""
     with ExperienceLibrary.open(tmp_path / "other.db") as other:
         other.record_many([episode(id=f"other {number}") for number in range(3)])
-        other.export_jsonl(tmp_path / "other.jsonl")
+        other.admin.export_jsonl(tmp_path / "other.jsonl")
     is_begun, may_end = threading.Event(), threading.Event()
     read_lines = jsonl.Import.read_lines
 
@@ -263,18 +266,18 @@ def test_a_read_does_not_wait_for_an_import_of_another_thread(path, episode, mon
     monkeypatch.setattr(jsonl.Import, "read_lines", import_slowly)
     with ExperienceLibrary.open(path) as library:
         fill(library, episode)
-        thread = threading.Thread(target=library.import_jsonl, args=(tmp_path / "other.jsonl",))
+        thread = threading.Thread(target=library.admin.import_jsonl, args=(tmp_path / "other.jsonl",))
         thread.start()
         try:
             assert is_begun.wait(40)
             with deadline(5.0):
                 for read in READS.values():
                     read(library)
-                assert library.episodes == 4
+                assert library.episodes.count() == 4
         finally:
             may_end.set()
             thread.join()
-        assert library.episodes == 7
+        assert library.episodes.count() == 7
 
 
 @pytest.mark.timeout(50)
@@ -282,7 +285,7 @@ def test_a_read_does_not_wait_for_an_evolution_of_another_thread(path, episode, 
     """It reads what was there before, while the new episodes are loaded."""
     with ExperienceLibrary.open(path) as library:
         fill(library, episode)
-    is_begun, may_end, load = threading.Event(), threading.Event(), ExperienceLibrary.trajectory
+    is_begun, may_end, load = threading.Event(), threading.Event(), LibraryEpisodes.get
 
     def load_slowly(library, ref):
         is_begun.set()
@@ -290,7 +293,7 @@ def test_a_read_does_not_wait_for_an_evolution_of_another_thread(path, episode, 
         return load(library, ref)
 
     with ExperienceLibrary.open(path) as library:
-        monkeypatch.setattr(ExperienceLibrary, "trajectory", load_slowly)
+        monkeypatch.setattr(LibraryEpisodes, "get", load_slowly)
         thread = threading.Thread(target=library.evolve)
         thread.start()
         try:
@@ -298,12 +301,12 @@ def test_a_read_does_not_wait_for_an_evolution_of_another_thread(path, episode, 
             with deadline(5.0):
                 for read in READS.values():
                     read(library)
-                library.forget(episode=library.trajectories()[0]["id"])
+                library.admin.forget(episode=library.episodes.find()[0]["id"])
         finally:
             may_end.set()
             thread.join()
         library.evolve()
-        assert library.verify() == []
+        assert library.admin.verify() == []
 
 
 @pytest.mark.parametrize("client", [{}, {"writer": "bot"}, {"writer": "bot", "trust": "untrusted"}], ids=str)
@@ -312,12 +315,12 @@ def test_a_finished_run_takes_the_place_of_its_beginning(library, episode, clien
     whole = replace(episode(id="run"), **client)
     whole = replace(whole, steps=(*whole.steps, replace(whole.steps[0], t=len(whole.steps))))
     library.record(replace(whole, steps=whole.steps[:1], success=None, score=0.0, ending="abandoned"))
-    run = library.open_run("run", lambda: whole)
+    run = library.episodes.open_run("run", lambda: whole)
     run.add(*whole.steps)
     assert run.finish(whole)
     library.evolve()
-    recorded = library.trajectory("run")
-    assert (len(recorded.steps), recorded.success, library.episodes) == (len(whole.steps), True, 1)
+    recorded = library.episodes.get("run")
+    assert (len(recorded.steps), recorded.success, library.episodes.count()) == (len(whole.steps), True, 1)
     assert (recorded.writer, recorded.trust) == (whole.writer, whole.trust)
 
 
@@ -331,11 +334,11 @@ def test_an_index_is_saved_only_with_vectors_that_the_library_has(path, episode,
         library.search("box7")
     with ExperienceLibrary.open(path) as library:
         library.record_many(states[40:])
-        library.stats()  # files the episodes, so that only vectors are missing
+        library.admin.stats()  # files the episodes, so that only vectors are missing
     with hold(path, "IMMEDIATE"), ExperienceLibrary.open(path) as library:
         library.search("box7")
-        assert library._search._unsaved["states"]
-        library._search.save()
+        assert library._file.search._unsaved["states"]
+        library._file.search.save()
         with ExperienceLibrary.open(path, read_only=True) as other:
             other.search("box7")
     assert "does not match the vectors" not in caplog.text

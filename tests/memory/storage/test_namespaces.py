@@ -51,7 +51,7 @@ def test_rows_of_other_namespaces_do_not_count(path, episode):
             fill(busy, episode, ["A kettle"] * 30 + ["door " * 40] * 30)
     with ExperienceLibrary.open(path, namespace="other") as library:
         assert ask(library, "kettle door hall") == alone
-        assert library.verify() == []
+        assert library.admin.verify() == []
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_an_older_file_gets_the_shared_indexes(path, old):
     libraries = open_all(path)
     assert [ask(library, "kettle lamp") for library in libraries] == old
     for library in libraries:
-        assert library.verify() == []
+        assert library.admin.verify() == []
         library.close()
     assert count_objects(path) < before
     for library in open_all(path):  # nothing is left to do
@@ -108,10 +108,10 @@ def test_what_is_forgotten_leaves_no_word_in_the_shared_index(path, episode, wha
     other.add(Item("insight", "the zyzzyva sleeps late"))
     before = ask(first, "kettle"), ask(third, "kettle")
     assert ask(other, "zyzzyva")
-    other.forget(namespace="other") if what == "namespace" else other.forget(text="zyzzyva")
+    other.admin.forget(namespace="other") if what == "namespace" else other.admin.forget(text="zyzzyva")
     assert (ask(first, "kettle"), ask(third, "kettle")) == before
     for library in (first, third):
-        assert library.verify() == []
+        assert library.admin.verify() == []
     for library in (first, other, third):
         library.close()
     assert b"zyzzyva" not in path.read_bytes()

@@ -29,7 +29,7 @@ def tried(library, count, **how):
     """Record so many attempts of one kind, ten to an episode; returns their ids."""
     for start in range(0, count, 10):
         library.record(run(*(attempt(f"open drawer {n}", **how) for n in range(start, min(count, start + 10)))))
-    return [row[0] for row in library._store.rows("SELECT id FROM steps ORDER BY id")]
+    return [row[0] for row in library._file.store.rows("SELECT id FROM steps ORDER BY id")]
 
 
 # -- attempts -------------------------------------------------------------------------------------
@@ -44,8 +44,8 @@ def test_steps_of_one_kind_in_one_situation_are_summed_up(library):
             attempt("close drawer 7", see=State("You see drawer 7.")),
         )
     )
-    steps = library.trajectory(ref).steps
-    opened, closed = library.summaries(State("You see drawer 1.").signature)
+    steps = library.episodes.get(ref).steps
+    opened, closed = library.episodes.summaries(State("You see drawer 1.").signature)
     assert (opened.pattern, opened.n, opened.live, opened.failures) == ("open {1}", 2, 2, {"no_effect": 1})
     assert opened.mean_return == pytest.approx((0.95 + 1.0) / 2)
     assert (opened.best, opened.first, opened.last) == (steps[1].id, steps[0].id, steps[1].id)
@@ -54,11 +54,11 @@ def test_steps_of_one_kind_in_one_situation_are_summed_up(library):
 
 def test_a_step_that_was_not_read_ahead_adds_to_its_stored_attempt(library):
     library.record(run(attempt()))
-    with library._filed().transaction() as connection:
-        attempts = Attempts(connection, library._number)
+    with library._file.filed().transaction() as connection:
+        attempts = Attempts(connection, library._file.number)
         ref = attempts.count(replace(attempt(), id=2))
         attempts.write()
-    (summary,) = library.summaries()
+    (summary,) = library.episodes.summaries()
     assert (summary.id, summary.n) == (ref, 2)
 
 
@@ -66,14 +66,14 @@ def test_what_does_not_count_is_in_no_attempt(library):
     """Episodes that the environment broke, and steps in which nothing was done."""
     library.record(run(attempt("open drawer"), success=None))
     library.record(run(attempt("", failure=Failure.POLICY_ERROR)))
-    assert library.summaries() == []
-    assert library._store.rows("SELECT DISTINCT attempt FROM steps") == [(None,)]
+    assert library.episodes.summaries() == []
+    assert library._file.store.rows("SELECT DISTINCT attempt FROM steps") == [(None,)]
 
 
 def test_of_equal_returns_the_newest_is_the_best(library):
     """And a better one before it stays the best."""
-    ids = [library.trajectory(library.record(run(attempt(reward=r)))).steps[0].id for r in (0.5, 0.9, 0.9, 0.1)]
-    (summary,) = library.summaries()
+    ids = [library.episodes.get(library.record(run(attempt(reward=r)))).steps[0].id for r in (0.5, 0.9, 0.9, 0.1)]
+    (summary,) = library.episodes.summaries()
     assert (summary.best, summary.last) == (ids[2], ids[3])
 
 
@@ -86,28 +86,30 @@ def test_ten_thousand_attempts_leave_a_bounded_tier(library):
         run(*(attempt(f"open drawer {n}", reward=0.01, failure=failure) for n, failure in enumerate(failures)))
         for _ in range(100)
     )
-    (summary,) = library.summaries()
+    (summary,) = library.episodes.summaries()
     assert summary.n == 10_000
     assert summary.live <= WINDOW
-    assert library._store.rows("SELECT count(*) FROM steps WHERE folded = 0") == [(summary.live,)]
+    assert library._file.store.rows("SELECT count(*) FROM steps WHERE folded = 0") == [(summary.live,)]
     assert summary.failures == {name: 100 * count for name, count in Counter(failures).items() if name != "none"}
-    assert library.evidence(summary.id) == [row[0] for row in library._store.rows("SELECT id FROM steps ORDER BY id")]
+    assert library.episodes.evidence(summary.id) == [
+        row[0] for row in library._file.store.rows("SELECT id FROM steps ORDER BY id")
+    ]
     for failure, count in summary.failures.items():
-        claimed = library.steps(library.evidence(summary.id, failure))
+        claimed = library.episodes.steps(library.episodes.evidence(summary.id, failure))
         assert len(claimed) == count
         assert {step.diagnosis.failure for step in claimed} == {failure}
-    assert len(library.evidence(summary.id, "none")) == 10_000 - sum(summary.failures.values())
-    assert library.steps([summary.best, summary.first, summary.last])
-    assert library.verify() == []
+    assert len(library.episodes.evidence(summary.id, "none")) == 10_000 - sum(summary.failures.values())
+    assert library.episodes.steps([summary.best, summary.first, summary.last])
+    assert library.admin.verify() == []
 
 
 def test_the_oldest_are_folded_and_stay_in_the_ledger(library):
     """systems.md §3: when a key has more than 32 steps the oldest 16 are folded; nothing is deleted."""
     ids = tried(library, WINDOW + 1)
-    folded = [row[0] for row in library._store.rows("SELECT id FROM steps WHERE folded = 1 ORDER BY id")]
+    folded = [row[0] for row in library._file.store.rows("SELECT id FROM steps WHERE folded = 1 ORDER BY id")]
     assert folded == ids[:FOLD]
-    assert library.summaries()[0].live == WINDOW + 1 - FOLD
-    assert len(library.steps(ids)) == WINDOW + 1
+    assert library.episodes.summaries()[0].live == WINDOW + 1 - FOLD
+    assert len(library.episodes.steps(ids)) == WINDOW + 1
 
 
 @pytest.mark.parametrize(("n", "live"), [(0, 0), (1, 1), (32, 32), (33, 17), (48, 32), (49, 17), (10_000, 32)])
@@ -125,10 +127,10 @@ def test_batches_make_no_difference(episodes):
         for episode in told:
             many.record(episode)
         query = "SELECT signature, pattern, n, live, failures, best, best_return, first, last FROM attempts ORDER BY id"
-        assert one._store.rows(query) == many._store.rows(query)
+        assert one._file.store.rows(query) == many._file.store.rows(query)
         folded = "SELECT id, attempt, folded FROM steps ORDER BY id"
-        assert one._store.rows(folded) == many._store.rows(folded)
-        assert one.verify() == many.verify() == []
+        assert one._file.store.rows(folded) == many._file.store.rows(folded)
+        assert one.admin.verify() == many.admin.verify() == []
 
 
 def test_two_writers_count_together(path, library):
@@ -137,54 +139,54 @@ def test_two_writers_count_together(path, library):
         for _ in range(20):
             library.record(run(attempt()))
             other.record(run(attempt(failure=Failure.NO_EFFECT)))
-        (summary,) = library.summaries()
+        (summary,) = library.episodes.summaries()
         assert (summary.n, summary.failures) == (40, {"no_effect": 20})
-        assert library.verify() == other.verify() == []
+        assert library.admin.verify() == other.admin.verify() == []
 
 
 def test_an_episode_that_cannot_be_filed_counts_nothing(library, monkeypatch):
     """All or nothing, also of the counts; `verify` says why, and `repair` tries again."""
     library.record(run(attempt()))
-    before = library.summaries()
+    before = library.episodes.summaries()
     with monkeypatch.context() as patch:
         patch.setattr("hardwon.memory.storage.episodes.log_change", lambda *_, **__: 1 / 0)
         library.record(run(attempt()))
-        assert library.summaries() == before
-    assert [(one.where, one.what) for one in library.verify()] == [
+        assert library.episodes.summaries() == before
+    assert [(one.where, one.what) for one in library.admin.verify()] == [
         ("inbox", "1 not stored: ZeroDivisionError('division by zero')")
     ]
     library.record(run(attempt()))
-    assert library.summaries()[0].n == 2
-    library.repair()
-    assert library.summaries()[0].n == 3
-    assert library.verify() == []
+    assert library.episodes.summaries()[0].n == 2
+    library.admin.repair()
+    assert library.episodes.summaries()[0].n == 3
+    assert library.admin.verify() == []
 
 
 def test_summaries_are_paged_the_most_tried_first(library):
     """Of one situation or of all."""
     library.record(run(*(attempt(action) for action in ("a x", "b x", "b x", "c x", "c x", "c x"))))
     library.record(run(attempt("d x", see=State("elsewhere"))))
-    assert [one.pattern for one in library.summaries(DRAWER.signature)] == ["c {1}", "b {1}", "a {1}"]
-    assert [one.n for one in library.summaries()] == [3, 2, 1, 1]
-    assert [one.pattern for one in library.summaries(limit=1, offset=1)] == ["b {1}"]
+    assert [one.pattern for one in library.episodes.summaries(DRAWER.signature)] == ["c {1}", "b {1}", "a {1}"]
+    assert [one.n for one in library.episodes.summaries()] == [3, 2, 1, 1]
+    assert [one.pattern for one in library.episodes.summaries(limit=1, offset=1)] == ["b {1}"]
 
 
 def test_a_summary_that_does_not_exist_is_named(library):
     """And a failure that is none."""
     library.record(run(attempt()))
     with pytest.raises(UnknownName, match="unknown summary '99'"):
-        library.evidence(99)
+        library.episodes.evidence(99)
     with pytest.raises(UnknownName, match="unknown failure 'bad luck'"):
-        library.evidence(library.summaries()[0].id, "bad luck")
+        library.episodes.evidence(library.episodes.summaries()[0].id, "bad luck")
 
 
 def test_summaries_are_of_a_namespace(path, library):
     """Neither read nor resolved from another."""
     library.record(run(attempt()))
     with ExperienceLibrary.open(path, namespace="other") as other:
-        assert other.summaries() == []
+        assert other.episodes.summaries() == []
         with pytest.raises(UnknownName):
-            other.evidence(library.summaries()[0].id)
+            other.episodes.evidence(library.episodes.summaries()[0].id)
 
 
 # -- segments -------------------------------------------------------------------------------------
@@ -201,8 +203,8 @@ def test_an_episode_is_cut_at_its_gains(library):
             attempt("eat map", reward=-0.5, failure=Failure.PENALTY),
         )
     )
-    steps = library.trajectory(ref).steps
-    first, second = library.segments(ref[:8])
+    steps = library.episodes.get(ref).steps
+    first, second = library.episodes.segments(ref[:8])
     assert (first.first_t, first.last_t, first.gain, first.location) == (0, 1, 1.0, "hall")
     assert first.text == "go east, take map; gained 1"
     assert first.steps == (steps[0].id, steps[1].id)
@@ -216,7 +218,7 @@ def test_segments_hold_every_step_once(rewards):
     """In order, whatever was gained; each but the last ends with a gain."""
     with ExperienceLibrary.open(":memory:") as library:
         ref = library.record(run(*(attempt(reward=reward) for reward in rewards)))
-        cuts = library.segments(ref)
+        cuts = library.episodes.segments(ref)
         assert [t for cut in cuts for t in range(cut.first_t, cut.last_t + 1)] == list(range(len(rewards)))
         assert all(before.last_t + 1 == after.first_t for before, after in pairwise(cuts))
         assert all(rewards[cut.last_t] > 0 for cut in cuts[:-1])
@@ -234,7 +236,7 @@ def test_a_long_segment_is_told_briefly():
 
 def test_an_excluded_episode_has_segments(library):
     """For audit, as it has steps."""
-    assert len(library.segments(library.record(run(attempt(), success=None)))) == 1
+    assert len(library.episodes.segments(library.record(run(attempt(), success=None)))) == 1
 
 
 # -- an older library -----------------------------------------------------------------------------
@@ -285,26 +287,26 @@ def test_an_older_file_is_rebuilt_by_the_first_writer(tmp_path, grown):
     """Attempts, segments, places and use of items, in every namespace, once; the steps stay as they are."""
     older(tmp_path / "old.db", grown)
     with ExperienceLibrary.open(tmp_path / "old.db") as library:
-        assert library._store.rows("SELECT * FROM meta WHERE name = 'rebuild'") == []
-        assert library.verify() == []
+        assert library._file.store.rows("SELECT * FROM meta WHERE name = 'rebuild'") == []
+        assert library.admin.verify() == []
         query = "SELECT signature, pattern, n, live, failures, best, first, last FROM attempts ORDER BY id"
-        assert library._store.rows(query) == grown._store.rows(query)
+        assert library._file.store.rows(query) == grown._file.store.rows(query)
         for table in ("segments", "item_places"):
-            assert sorted(library._store.rows(f"SELECT * FROM {table}")) == sorted(
-                grown._store.rows(f"SELECT * FROM {table}")
+            assert sorted(library._file.store.rows(f"SELECT * FROM {table}")) == sorted(
+                grown._file.store.rows(f"SELECT * FROM {table}")
             )
-        assert library._store.rows("SELECT uses, fresh FROM items") == [(1, 6)]
+        assert library._file.store.rows("SELECT uses, fresh FROM items") == [(1, 6)]
         assert library.recall(DRAWER).summaries == grown.recall(DRAWER).summaries
         library.record(run(attempt()))
-        assert library.verify() == []
+        assert library.admin.verify() == []
     with ExperienceLibrary.open(tmp_path / "old.db", namespace="other") as other:
-        assert [one.pattern for one in other.summaries()] == ["go {1}"]
-        assert other.verify() == []
+        assert [one.pattern for one in other.episodes.summaries()] == ["go {1}"]
+        assert other.admin.verify() == []
 
 
 def test_an_empty_older_file_needs_no_rebuilding(tmp_path, library):
     """There is nothing to derive."""
     older(tmp_path / "old.db", library)
     with ExperienceLibrary.open(tmp_path / "old.db") as opened:
-        assert opened._store.rows("SELECT * FROM meta WHERE name = 'rebuild'") == []
-        assert opened.verify() == []
+        assert opened._file.store.rows("SELECT * FROM meta WHERE name = 'rebuild'") == []
+        assert opened.admin.verify() == []

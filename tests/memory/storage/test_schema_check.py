@@ -115,11 +115,11 @@ def test_what_hardwon_and_sqlite_create_is_accepted(path, episode):
     for namespace in ("default", "second"):
         with ExperienceLibrary.open(path, namespace=namespace) as library:
             library.record(episode("go"))
-            with closing(library.open_values()) as values:
+            with closing(library.admin.open_values()) as values:
                 values.write(ValueBatch([ValueWrite("users.", "ann", "{}")]))
     edit(path, "ANALYZE", "VACUUM")
     with ExperienceLibrary.open(path) as library:
-        assert library.episodes == 1
+        assert library.episodes.count() == 1
 
 
 PLAIN = {
@@ -146,9 +146,9 @@ def test_plain_tables_of_other_programs_are_accepted(path, episode, name, schema
     edit(path, *PLAIN[name])
     with ExperienceLibrary.open(path) as library:
         library.record(episode("go"))
-        assert library.verify() == []
+        assert library.admin.verify() == []
     with ExperienceLibrary.open(path, read_only=True) as library:
-        assert library.episodes == 1
+        assert library.episodes.count() == 1
 
 
 @pytest.mark.parametrize("name", ["drop", "items", "trajectories", "some"])
@@ -169,7 +169,7 @@ def test_a_plain_table_may_come_while_the_file_is_open(path, episode):
         library.record(episode("go"))
         edit(path, *PLAIN["Litestream"], "ANALYZE")
         library.record(episode("go"))
-        assert library.episodes == 2
+        assert library.episodes.count() == 2
 
 
 def test_a_table_with_the_name_of_a_later_migration_is_refused(path):

@@ -136,7 +136,7 @@ def test_the_returns_of_one_world_do_not_reach_another(library, episode):
 
 def practiced(library, task):
     """The practice in a state with this task."""
-    return library.count_practice(State("You see a wooden drawer.", task=task), ["go north", "read map"])
+    return library.episodes.count(State("You see a wooden drawer.", task=task), ["go north", "read map"])
 
 
 @pytest.mark.parametrize(("other", "count"), [("yard", 5), ("house", 35)])
@@ -167,15 +167,15 @@ def test_worlds_are_the_same_in_every_process(library, path, episode):
     for kind in ("cook", "fetch", "cook"):
         grow(library, episode, kind)
     grown = asked(library, fetch(5), "go north", "read map")
-    library.index()
+    library.admin.index()
     with ExperienceLibrary.open(path) as again:
         assert {a: e.value for a, e in asked(again, fetch(5), "go north", "read map").items()} == {
             a: e.value for a, e in grown.items()
         }
-        worlds = again._store.rows("SELECT id, record FROM worlds ORDER BY id")
-        with again._store.transaction() as connection:
+        worlds = again._file.store.rows("SELECT id, record FROM worlds ORDER BY id")
+        with again._file.store.transaction() as connection:
             rebuild(connection, 1)
-        assert again._store.rows("SELECT id, record FROM worlds ORDER BY id") == worlds
+        assert again._file.store.rows("SELECT id, record FROM worlds ORDER BY id") == worlds
 
 
 def test_an_older_library_is_placed_when_it_is_opened(path, library, episode):
@@ -187,7 +187,7 @@ def test_an_older_library_is_placed_when_it_is_opened(path, library, episode):
     downgrade(path, 5)
     with ExperienceLibrary.open(path) as again:
         assert asked(again, fetch(5), "go north")["go north"].value == expected
-        assert again.verify() == []
+        assert again.admin.verify() == []
 
 
 def test_in_an_unknown_world_a_library_is_as_good_as_an_empty_one(library, episode):
@@ -195,10 +195,10 @@ def test_in_an_unknown_world_a_library_is_as_good_as_an_empty_one(library, episo
     grow(library, episode, "cook", 40)
     state = State("You see a wooden drawer. It is closed.", task=fetch(1))
     with ExperienceLibrary.open(":memory:") as empty:
-        assert library.context(state, "open drawer") == empty.context(state, "open drawer")
-        assert library.keys(state, "open drawer") == empty.keys(state, "open drawer")
+        assert library.episodes.context(state, "open drawer") == empty.episodes.context(state, "open drawer")
+        assert library.episodes.keys(state, "open drawer") == empty.episodes.keys(state, "open drawer")
     cook = State("You see a wooden drawer. It is closed.", task=COOK)
-    assert "wooden" in library.context(cook, "open drawer")
+    assert "wooden" in library.episodes.context(cook, "open drawer")
 
 
 def test_a_united_world_files_its_steps_anew(library, episode):
@@ -232,13 +232,13 @@ def test_a_guardrail_of_one_world_is_silent_in_another(library, episode):
 
 def _guardrail(library):
     steps = tuple(
-        row[0] for row in library._filed().rows("SELECT id FROM steps WHERE action = 'go north' AND reward < 0")
+        row[0] for row in library._file.filed().rows("SELECT id FROM steps WHERE action = 'go north' AND reward < 0")
     )
     state = State("You see a wooden drawer. It is closed.", task=COOK)
     return Item(
         "guardrail",
         "do not go north",
-        condition={"around": library.context(state, "go north")},
+        condition={"around": library.episodes.context(state, "go north")},
         forbids="go north",
         provenance=steps,
         source="experience",
@@ -250,12 +250,12 @@ def _guardrail(library):
 def test_verify_finds_an_episode_without_a_world(library, episode):
     """And repair places it."""
     grow(library, episode, "fetch")
-    with library._store.transaction() as connection:
-        library._filed()
+    with library._file.store.transaction() as connection:
+        library._file.filed()
         connection.execute("DELETE FROM episode_worlds WHERE trajectory_id = (SELECT min(id) FROM trajectories)")
-    assert [problem.where for problem in library.verify()] == ["worlds"]
-    library.repair()
-    assert library.verify() == []
+    assert [problem.where for problem in library.admin.verify()] == ["worlds"]
+    library.admin.repair()
+    assert library.admin.verify() == []
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -275,9 +275,9 @@ def test_verify_reads_the_file_of_values_per_world(path, episode):
     with ExperienceLibrary.open(path) as library:
         for kind in ("cook", "fetch"):
             grow(library, episode, kind)
-        library.index()
+        library.admin.index()
         expected = asked(library, fetch(5), "go north")["go north"]
-        table = library._derived._per_world
+        table = library._file.derived._per_world
         assert table is not None
         cells = table.read().cells
 
@@ -287,20 +287,20 @@ def test_verify_reads_the_file_of_values_per_world(path, episode):
             assert table._cache_file.save(table._name, table._file_identity, table._last_step, table._filed, arrays)
 
         save()
-        assert library.verify() == []
+        assert library.admin.verify() == []
         next(iter(cells.values())).n += 1
         save()
-        (problem,) = library.verify()
+        (problem,) = library.admin.verify()
         assert (problem.where, problem.what) == ("saved values per world", "1 keys with other values than their steps")
     with ExperienceLibrary.open(path) as library:
-        library.repair()
-        assert library.verify() == []
+        library.admin.repair()
+        assert library.admin.verify() == []
         assert asked(library, fetch(5), "go north")["go north"] == expected
-        file = CacheFile(library._store, 1).path("world-values")
+        file = CacheFile(library._file.store, 1).path("world-values")
         assert file is not None
         file.write_bytes(b"torn")
-        assert [problem.what for problem in library.verify()] == ["it is not an index file"]
-        library.repair()
+        assert [problem.what for problem in library.admin.verify()] == ["it is not an index file"]
+        library.admin.repair()
         assert not file.exists()
 
 
@@ -372,7 +372,7 @@ def test_worlds_of_few_episodes_share_their_steps(library, episode):
     """Two requests in a support library: too little to tell environments apart, if any tool is common."""
     library.record(episode("find_order(id=1)", "refund(id=1)", task="please pay back what the lamp cost"))
     library.record(episode("find_order(id=2)", "send(id=2)", task="ship the blue jacket sooner"))
-    assert len(library._caught_up().worlds.standing) == 2
+    assert len(library._file.caught_up().worlds.standing) == 2
     state = State("You see a wooden drawer. It is closed.", task="please pay back what the lamp cost")
     assert {one.pattern.partition("(")[0] for one in library.recall(state).summaries} == {
         "find_order",
@@ -384,7 +384,7 @@ def test_worlds_of_few_episodes_share_their_steps(library, episode):
 def test_items_of_another_world_are_not_recalled(library, episode):
     """Neither by the situation they are filed under nor by their words; those of no evidence are for all worlds."""
     two_games(library, episode, abroad=40)
-    rows = library._filed().rows("SELECT id, action FROM steps ORDER BY id")
+    rows = library._file.filed().rows("SELECT id, action FROM steps ORDER BY id")
     for name, verb in (("cooks", "cook"), ("fetches", "read")):
         steps = tuple(ref for ref, action in rows if action.startswith(verb))[:5]
         signatures = (State(DRAWER).signature,)
@@ -407,7 +407,7 @@ def test_items_of_another_world_are_not_recalled(library, episode):
 def test_a_library_of_one_world_recalls_what_it_did(library, episode):
     """Nothing is left out where there is nothing to mix."""
     grow(library, episode, "fetch", 12)
-    assert library._caught_up().related(FETCHING) is None
+    assert library._file.caught_up().related(FETCHING) is None
     assert library.recall(FETCHING).steps
     assert library.recall(KITCHEN).steps
 

@@ -31,7 +31,7 @@ def untrusted(hits):
 
 
 def test_a_question_finds_untrusted_actions_by_their_own_words_only(library):
-    library.receive(
+    library.episodes.receive(
         [episode(f"e{n}", "quarterly bonus of the zebra office", f"wire(amount='{n}')") for n in range(6)],
         writer="token:stranger", trust="untrusted",
     )  # fmt: skip
@@ -42,7 +42,7 @@ def test_a_question_finds_untrusted_actions_by_their_own_words_only(library):
 
 
 def test_forms_with_more_words_of_the_question_come_first(library):
-    library.receive(
+    library.episodes.receive(
         [
             *(episode(f"a{n}", "an office", "wire(amount=1)") for n in range(6)),
             *(episode(f"b{n}", "an office", "wire(bonus=1)") for n in range(3)),
@@ -55,7 +55,7 @@ def test_forms_with_more_words_of_the_question_come_first(library):
 @pytest.mark.parametrize("crafted", [60, 2000])
 def test_a_flood_of_untrusted_states_does_not_hide_trusted_steps(library, crafted):
     """A stranger's copies fill every rank of the index, and the trusted steps are still found."""
-    library.receive(
+    library.episodes.receive(
         [episode(f"x{n}", f"violet kettle leaks {n}", f"wire(n={n})") for n in range(crafted)],
         writer="token:stranger", trust="untrusted",
     )  # fmt: skip
@@ -69,9 +69,9 @@ def test_a_flood_of_untrusted_states_does_not_hide_trusted_steps(library, crafte
 
 def test_excluded_episodes_do_not_come_back_by_the_direct_way(library):
     """What is compared directly are steps that count; a forgotten episode has none."""
-    library.receive(
+    library.episodes.receive(
         [episode(f"x{n}", f"violet kettle leaks {n}", f"wire(n={n})") for n in range(200)],
         writer="token:stranger", trust="untrusted",
     )  # fmt: skip
-    library.forget(episode="own-3")
+    library.admin.forget(episode="own-3")
     assert "fix(kettle=3)" not in actions(library.search("violet kettle leaks", 10))

@@ -100,7 +100,7 @@ def answers(library, states):
         told.append([(hit.what.action, round(hit.similarity, 6)) for hit in library.search(state.observation, 5)
                      if isinstance(hit.what, Step)])  # fmt: skip
         told.append(describe(library.recall(state.observation, k=5)))
-    told.append(sorted((item.title, item.status, round(item.score, 6)) for item in library.items()))
+    told.append(sorted((item.title, item.status, round(item.score, 6)) for item in library.items.find()))
     return told
 
 
@@ -121,8 +121,10 @@ def test_crafted_episodes_change_no_answer(tmp_path, seed, flood):
                 count = len(foreign) // len(own) + 1
                 waiting = foreign[at * count : (at + 1) * count]
                 if waiting:
-                    library.receive(waiting, writer=f"token:stranger-{at % 3}", trust="untrusted")
-                assert library.episodes >= at  # files what was recorded, so that both libraries have read the same
+                    library.episodes.receive(waiting, writer=f"token:stranger-{at % 3}", trust="untrusted")
+                assert (
+                    library.episodes.count() >= at
+                )  # files what was recorded, so that both libraries have read the same
                 library.record(trajectory)
                 if at % 20 == 19:
                     library.evolve()
@@ -156,7 +158,7 @@ def ends_with_testimony(recollection: Recollection):
 
 
 def flood(library, texts, action="wire(amount=1)", *, task="keep the house", **options):
-    library.receive(
+    library.episodes.receive(
         [episode(f"x{n}", task, [(State(text), action, 1.0, False)], **options) for n, text in enumerate(texts)],
         writer="token:stranger", trust="untrusted",
     )  # fmt: skip
@@ -234,7 +236,7 @@ def test_worlds_keep_the_tasks_that_their_trusted_episodes_have(library):
     assert before[3]["left"][1]
     for number in range(60):
         flood_task = f"walk {number} {' '.join(WORDS[: 1 + number % 8])} zebra market"
-        library.receive(
+        library.episodes.receive(
             [episode(f"x{number}", flood_task, [(state, "right", 1.0, False)], environment="town")],
             writer="token:stranger", trust="untrusted",
         )  # fmt: skip
@@ -247,7 +249,7 @@ def test_places_that_strangers_reach_are_not_near(library):
     library.record(episode("own", "t", [(home, "up", 0.0, False), (replace(home, location="attic"), "x", 0.0, False)]))
     shown = [hit.what.title for hit in library.recall(home).items]
     assert shown == ["zinc pipes burst in winter"]
-    library.receive(
+    library.episodes.receive(
         [
             episode(f"x{n}", "t", [(replace(home, observation=f"A room {n}.", signature=""), "down", 0.0, False)])
             for n in range(100)
@@ -261,8 +263,8 @@ def test_items_do_not_age_by_episodes_of_strangers(library):
     library.record_many(near(3))
     flood(library, [f"state {n}" for n in range(50)])
     ref = library.add(Item("insight", "the kettle is heavy")).item_id
-    assert library._store.rows("SELECT fresh FROM items WHERE id = ?", (ref,)) == [(4,)]
-    assert library.episodes == 54
+    assert library._file.store.rows("SELECT fresh FROM items WHERE id = ?", (ref,)) == [(4,)]
+    assert library.episodes.count() == 54
 
 
 def test_the_newest_trusted_episodes_are_read_past_a_flood(library, monkeypatch):
@@ -272,10 +274,10 @@ def test_the_newest_trusted_episodes_are_read_past_a_flood(library, monkeypatch)
     monkeypatch.setattr(consolidation, "EPISODES_READ", 20)
     moves = [(State("A door."), "open door", 0.0, False), (State("An open door."), "enter house", 1.0, False)]
     library.record_many(episode(f"own-{n}", "go in", moves) for n in range(8))
-    assert library.episodes == 8
+    assert library.episodes.count() == 8
     flood(library, [f"state {n}" for n in range(40)])
     library.evolve()
-    assert [item.title for item in library.items() if item.kind == "skill"] == [
+    assert [item.title for item in library.items.find() if item.kind == "skill"] == [
         "To earn a reward, `open door`, then `enter house`"
     ]
 
@@ -291,13 +293,13 @@ def test_what_a_lone_stranger_wrote_stops_counting_when_another_writes(tmp_path)
                 assert library.recall(state, actions={"right": ""}, task="walk far away home").estimates["right"].n
             library.record_many(own)
             told = describe(library.recall(state, actions={"left": "", "right": ""}, task="walk home"))
-            words = library._store.rows("SELECT word, episodes FROM words ORDER BY word")
-            tables.append((told, words, library._store.rows("SELECT record FROM worlds")))
-            assert library.verify() == []
+            words = library._file.store.rows("SELECT word, episodes FROM words ORDER BY word")
+            tables.append((told, words, library._file.store.rows("SELECT record FROM worlds")))
+            assert library.admin.verify() == []
             for trajectory in own:
-                library.forget(episode=trajectory.id)
+                library.admin.forget(episode=trajectory.id)
             if first:
-                assert library.verify() == []
+                assert library.admin.verify() == []
                 assert library.recall(state, actions={"right": ""}, task="walk far away home").estimates["right"].n
     assert tables[0] == tables[1]
 
@@ -308,10 +310,10 @@ def test_an_older_file_is_separated_when_it_is_opened(tmp_path):
     with ExperienceLibrary.open(path) as library:
         library.record_many(near(30))
         before = describe(library.recall(asked, k=5))
-        words = library._store.rows("SELECT word, episodes FROM words ORDER BY word")
+        words = library._file.store.rows("SELECT word, episodes FROM words ORDER BY word")
         flood(library, [f"The violet kettle leaks in the old hall. {n}" for n in range(60)])
         assert ends_with_testimony(library.recall(asked, k=40))
-        library.index()
+        library.admin.index()
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE vectors SET kind = 'states' WHERE kind = 'testimony'")
         connection.execute("UPDATE words SET episodes = episodes + 60")
@@ -326,5 +328,5 @@ def test_an_older_file_is_separated_when_it_is_opened(tmp_path):
     with ExperienceLibrary.open(path) as library:
         assert describe(library.recall(asked, k=5)) == before
         assert ends_with_testimony(library.recall(asked, k=40))
-        assert library._store.rows("SELECT word, episodes FROM words ORDER BY word") == words
-        assert library.verify() == []
+        assert library._file.store.rows("SELECT word, episodes FROM words ORDER BY word") == words
+        assert library.admin.verify() == []

@@ -23,7 +23,7 @@ def learn(trust):
 @pytest.mark.parametrize(("trust", "number"), [("trusted", 4), ("untrusted", 0)])
 def test_only_trusted_successes_are_demonstrations(trust, number):
     with learn(trust) as library:
-        assert len(library.index_demonstrations().list_demonstrations("find the coin")) == number
+        assert len(library.episodes.index_demonstrations().list_demonstrations("find the coin")) == number
 
 
 @pytest.mark.parametrize(("trust", "chains"), [("trusted", True), ("untrusted", False)])

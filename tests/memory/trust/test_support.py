@@ -115,7 +115,7 @@ def test_old_uses_are_forgotten_in_the_end(library):
     for start in range(0, 4 * KEPT, KEPT):
         library.record_many(episode(f"new{n}", "pay()", "no such page") for n in range(start, start + KEPT))
         messages(library)
-    tool = library._caught_up().support._find_tool("pay()")
+    tool = library._file.caught_up().support._find_tool("pay()")
     assert {episodes for messages in tool.messages.values() for episodes in messages.episodes} <= {
         f"new{n}" for n in range(2 * KEPT - 1, 4 * KEPT)
     }
@@ -125,9 +125,9 @@ def test_a_client_does_not_say_itself_which_values_are_supported(library):
     given = episode("e", 'refund(to="evil")')
     steps = tuple(replace(step, why=Reasons.of({"supported": ["evil"]})) for step in given.steps)
     library.record(replace(given, steps=steps))
-    (stored,) = library.trajectory("e").steps
+    (stored,) = library.episodes.get("e").steps
     assert stored.why.supported == ("evil",)
-    assert library._caught_up().support.limit_step(stored).why.supported is None
+    assert library._file.caught_up().support.limit_step(stored).why.supported is None
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ def test_a_client_does_not_say_itself_which_values_are_supported(library):
 )
 def test_where_several_parties_record_several_must_say_it(library, writers, is_shown):
     """The programs of this machine are one party."""
-    library.receive([episode("other", "look()")], writer="token:other", trust="trusted")
+    library.episodes.receive([episode("other", "look()")], writer="token:other", trust="trusted")
     for n, writer in enumerate(writers):
-        library.receive([episode(f"e{n}", "pay()", "the account is locked")], writer=writer, trust="trusted")
-    library.receive([episode("own", "look()")], writer="", trust="trusted")
+        library.episodes.receive([episode(f"e{n}", "pay()", "the account is locked")], writer=writer, trust="trusted")
+    library.episodes.receive([episode("own", "look()")], writer="", trust="trusted")
     assert ("the account is locked" in messages(library)) is is_shown
 
 
@@ -152,7 +152,7 @@ def test_untrusted_writers_support_nothing_and_are_no_party(library):
     for n in range(3):
         library.record(episode(f"own{n}", "pay()", "the account is locked"))
     for n in range(9):
-        library.receive([episode(f"e{n}", "pay()", CRAFTED)], writer=f"token:x{n}", trust="untrusted")
+        library.episodes.receive([episode(f"e{n}", "pay()", CRAFTED)], writer=f"token:x{n}", trust="untrusted")
     assert messages(library) - {""} == {"the account is locked"}
 
 
@@ -160,14 +160,16 @@ def test_what_was_forgotten_supports_nothing(library):
     for n in range(REQUESTS):
         library.record(episode(f"e{n}", "pay()", "the account is locked"))
     assert messages(library) == {"the account is locked"}
-    library.forget(episode="e0")
+    library.admin.forget(episode="e0")
     assert messages(library) == {""}
 
 
 def test_a_rule_made_item_of_too_few_parties_has_no_words(library):
     """A token alone does not put a command into the prompts of others."""
     for n in range(8):
-        library.receive([episode(f"e{n}", 'run(command="rm x")', "no such file")], writer="token:a", trust="trusted")
-        library.receive([episode(f"o{n}", "look()")], writer="token:b", trust="trusted")
+        library.episodes.receive(
+            [episode(f"e{n}", 'run(command="rm x")', "no such file")], writer="token:a", trust="trusted"
+        )
+        library.episodes.receive([episode(f"o{n}", "look()")], writer="token:b", trust="trusted")
     library.evolve()
-    assert {item.episodes for item in library.items() if item.forbids} == {0}
+    assert {item.episodes for item in library.items.find() if item.forbids} == {0}

@@ -32,8 +32,8 @@ def record(library, text):
 def test_a_text_is_forgotten_in_every_form(path, asked, stored):
     with ExperienceLibrary.open(path) as library:
         ref, other = record(library, stored), record(library, "Bob")
-        assert library.forget(text=asked).episodes == (ref,)
-        assert [row["id"] for row in library.trajectories()] == [other]
+        assert library.admin.forget(text=asked).episodes == (ref,)
+        assert [row["id"] for row in library.episodes.find()] == [other]
 
 
 def test_an_escaped_text_is_recognized():

@@ -57,11 +57,11 @@ def bytes_of(path):
 
 def tables_hold(library, text):
     """The tables in which a text stands."""
-    names = [row[0] for row in library._store.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    names = [row[0] for row in library._file.store.rows("SELECT name FROM sqlite_master WHERE type = 'table'")]
     return {
         name
         for name in names
-        for row in library._store.rows(f"SELECT * FROM {name}")
+        for row in library._file.store.rows(f"SELECT * FROM {name}")
         if text.lower() in " ".join(str(value) for value in row).lower()
     }
 
@@ -72,9 +72,9 @@ def filled(library):
     for number in range(16):
         library.record(visit(f"e{number}", "Zanzibar Quux" if number < 5 else f"person{number}"))
     library.evolve()
-    steps = {ref: [step.id for step in library.trajectory(ref).steps] for ref in ("e0", "e1", "e9", "e10")}
+    steps = {ref: [step.id for step in library.episodes.get(ref).steps] for ref in ("e0", "e1", "e9", "e10")}
     told: Any = {"source": "model", "writer": "chat:m/1"}
-    library.add_many(
+    library.items.add_many(
         [
             Item("insight", "the caller Zanzibar Quux likes tea at noon", provenance=tuple(steps["e0"]), **told),
             Item(
@@ -89,17 +89,17 @@ def filled(library):
         ]
     )
     library.record(visit("e16", "person16"))
-    library.index()
+    library.admin.index()
     return library
 
 
 def test_a_text_is_gone_from_every_table_and_every_byte(filled, path):
     """Rows, text indices, values, words, keys, items, history, usages: and the files, and what is exported."""
-    before = filled.stats()
+    before = filled.admin.stats()
     assert tables_hold(filled, "quux") >= {"states", "steps", "trajectories", "keys", "words", "items", "changes"}
-    with filled.bank("call Zanzibar Quux") as bank:
+    with filled.admin.bank("call Zanzibar Quux") as bank:
         bank.put("red", "who", "Zanzibar Quux")
-        receipt = filled.forget(text="zanzibar QUUX")
+        receipt = filled.admin.forget(text="zanzibar QUUX")
     assert receipt.erased
     assert receipt.counts["episodes"] == 5
     assert set(receipt.episodes) == {f"e{number}" for number in range(5)}
@@ -108,15 +108,15 @@ def test_a_text_is_gone_from_every_table_and_every_byte(filled, path):
     assert b"quux" not in bytes_of(path)
     assert b"zanzibar" not in bytes_of(path)
     assert tables_hold(filled, "quux") == set()
-    titles = {item.title for item in filled.items(status=None) if item.writer != "rules"}
+    titles = {item.title for item in filled.items.find(status=None) if item.writer != "rules"}
     assert titles == {
         "every desk opens at the second try",
         "a desk is opened before calling",
         "a person wrote this about the barn",
     }
-    assert filled.verify() == []
-    assert filled.stats()["episodes"] == before["episodes"] - 5
-    filled.export_jsonl(path.with_suffix(".jsonl"))
+    assert filled.admin.verify() == []
+    assert filled.admin.stats()["episodes"] == before["episodes"] - 5
+    filled.admin.export_jsonl(path.with_suffix(".jsonl"))
     assert "quux" not in path.with_suffix(".jsonl").read_text().lower()
     assert b"quux" not in bytes_of(path)
     assert filled.search("Zanzibar Quux", how="text") == []
@@ -127,38 +127,40 @@ def test_a_text_is_gone_from_every_table_and_every_byte(filled, path):
 def test_entries_of_a_team_whose_name_was_redacted_are_forgotten(library):
     """The file has the name without its secret; the person who asks has it with the secret."""
     team = "password=hunter2hunter2"
-    with library.bank("call the office") as bank:
+    with library.admin.bank("call the office") as bank:
         bank.put(team, "who", "the first floor")
-        assert library.forget(writer=team).counts["bank_entries"] == 1
+        assert library.admin.forget(writer=team).counts["bank_entries"] == 1
 
 
 def test_an_item_keeps_the_evidence_that_is_left(filled):
     """Its ids of forgotten steps go, and its history begins anew; one of the rules has the counts that are left."""
-    (kept,) = (item for item in filled.items() if item.title == "every desk opens at the second try")
+    (kept,) = (item for item in filled.items.find() if item.title == "every desk opens at the second try")
     gone, stays = kept.provenance
-    filled.forget(episode="e1")
-    assert filled.get(kept.id).provenance == (stays,)
-    assert [change["op"] for change in filled.history(kept.id)] == ["recomputed"]
-    assert str(gone) not in json.dumps(filled.history(kept.id)[0]["detail"]["provenance"])
-    assert filled.verify() == []
+    filled.admin.forget(episode="e1")
+    assert filled.items.get(kept.id).provenance == (stays,)
+    assert [change["op"] for change in filled.items.history(kept.id)] == ["recomputed"]
+    assert str(gone) not in json.dumps(filled.items.history(kept.id)[0]["detail"]["provenance"])
+    assert filled.admin.verify() == []
 
 
 def estimates(library):
     """All values, and what recall and the tiers say, without numbers of rows."""
-    cells = library._caught_up().values.cells
+    cells = library._file.caught_up().values.cells
     values = {
         key: (cell.n, round(cell.mean, 9), round(cell.variance, 9), cell.bad, cell.lost) for key, cell in cells.items()
     }
-    words = dict(library._store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (library._number,)))
+    words = dict(
+        library._file.store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (library._file.number,))
+    )
     attempts = sorted(
         (one.signature, one.pattern, one.n, tuple(one.failures.items()), round(one.mean_return, 9), one.live)
-        for one in library.summaries()
+        for one in library.episodes.summaries()
     )
-    rows = library._store.rows("SELECT trajectory_id, first_t, gain, text, namespace FROM segments")
-    segments = sorted(row for row in rows if row[-1] == library._number)
+    rows = library._file.store.rows("SELECT trajectory_id, first_t, gain, text, namespace FROM segments")
+    segments = sorted(row for row in rows if row[-1] == library._file.number)
     rules = {
         item.id: (item.title, item.body, item.score, item.confidence, len(item.provenance))
-        for item in library.items(status=None)
+        for item in library.items.find(status=None)
     }
     return values, words, attempts, segments, rules
 
@@ -176,27 +178,27 @@ def test_values_are_those_of_a_library_that_never_saw_it(tmp_path):
             for _ in range(3):
                 library.evolve()
         assert estimates(seen) != estimates(never)
-        assert seen.forget(text="Zanzibar").counts["episodes"] == 10
+        assert seen.admin.forget(text="Zanzibar").counts["episodes"] == 10
         assert estimates(seen) == estimates(never)
-        assert seen.verify() == []
+        assert seen.admin.verify() == []
 
 
 def test_another_process_serves_it_no_more(filled, path):
     """It has read everything and has caches of its own; its saved files hold nothing of it either."""
     with ExperienceLibrary.open(path) as other:
-        state = filled.trajectory("e0").steps[0].pre
-        other.index()
+        state = filled.episodes.get("e0").steps[0].pre
+        other.admin.index()
         other.evolve()
         assert any("Quux" in hit.what.pre.observation for hit in other.recall(state).steps)
-        filled.forget(text="Quux")
+        filled.admin.forget(text="Quux")
         recalled = other.recall(state, actions={"open desk": ""})
         assert not any("Quux" in hit.what.pre.observation for hit in recalled.steps)
         assert not any("Quux" in hit.what.text for hit in recalled.items)
-        assert other.episodes == filled.episodes == 12
+        assert other.episodes.count() == filled.episodes.count() == 12
         other.record(visit("late", "person9"))
         filled.record(visit("later", "person10"))
         assert estimates(other) == estimates(filled)
-        assert other.verify() == filled.verify() == []
+        assert other.admin.verify() == filled.admin.verify() == []
     assert b"quux" not in bytes_of(path)
 
 
@@ -204,41 +206,41 @@ def test_a_process_that_had_read_it_saves_nothing_of_it(path, monkeypatch):
     """What it derived before is not written to the files beside the library when it closes."""
     monkeypatch.setattr("hardwon.memory.values.saved_tables.SAVE_AFTER", 1)
     monkeypatch.setattr("hardwon.memory.storage.cache_files.SAVE_AFTER", 1)
-    monkeypatch.setattr("hardwon.memory.library.SAVE_AFTER", 1)
+    monkeypatch.setattr("hardwon.memory.parts.file.SAVE_AFTER", 1)
     with ExperienceLibrary.open(path) as library, ExperienceLibrary.open(path) as other:
         for number in range(6):
             other.record(visit(f"e{number}", "Quux" if number % 2 else "Ann"))
         other.recall("desk", actions={"open desk": ""})
-        other.index()
-        library.forget(text="quux")
+        other.admin.index()
+        library.admin.forget(text="quux")
     assert b"quux" not in bytes_of(path)
     with ExperienceLibrary.open(path) as library:
-        assert library.verify() == []
+        assert library.admin.verify() == []
 
 
 def test_what_is_asked_for_is_counted_first(filled, path):
     """A dry run changes nothing; one of the four ways to select is asked for."""
-    counted = filled.forget(text="Quux", dry_run=True)
+    counted = filled.admin.forget(text="Quux", dry_run=True)
     assert counted.dry_run
     assert not counted.erased
     assert tables_hold(filled, "quux")
-    done = filled.forget(text="Quux")
+    done = filled.admin.forget(text="Quux")
     assert done.counts == counted.counts
-    again = filled.forget(text="Quux")
+    again = filled.admin.forget(text="Quux")
     assert again.counts == {}
     wrong: Any
     for wrong in ({}, {"text": " "}, {"text": "a", "episode": "b"}, {"text": 5}, {"episode": ""}):
         with pytest.raises(ConfigError):
-            filled.forget(**wrong)
+            filled.admin.forget(**wrong)
     for wrong in ({"episode": "nonsense"}, {"namespace": "nonsense"}):
         with pytest.raises(UnknownName):
-            filled.forget(**wrong)
+            filled.admin.forget(**wrong)
 
 
 def test_a_receipt_stays_and_holds_nothing(filled):
     """When, by what, how many; no word of what it was."""
-    receipt = filled.forget(text="Quux")
-    ((what, counts, digest, erased),) = filled._store.rows("SELECT what, counts, digest, erased FROM receipts")
+    receipt = filled.admin.forget(text="Quux")
+    ((what, counts, digest, erased),) = filled._file.store.rows("SELECT what, counts, digest, erased FROM receipts")
     assert (what, json.loads(counts), digest, erased) == ("text", receipt.counts, receipt.digest, 1)
 
 
@@ -248,17 +250,17 @@ def test_a_namespace_is_gone_whole(filled, path):
         for number in range(3):
             acme.record(visit(f"a{number}", "Wendell" if number else "person9"))
         acme.add(Item("insight", "Wendell has a desk in the barn"))
-        acme.index()
+        acme.admin.index()
         before = estimates(filled)
-        receipt = filled.forget(namespace="Acme Corp")
+        receipt = filled.admin.forget(namespace="Acme Corp")
         assert receipt.counts["episodes"] == 3
         assert b"acme corp" not in bytes_of(path)
         assert b"wendell" not in bytes_of(path)
         assert estimates(filled) == before
-        assert filled.verify() == []
+        assert filled.admin.verify() == []
         acme.record(visit("again", "Ann"))
-        assert acme.episodes == 1
-        assert acme.verify() == []
+        assert acme.episodes.count() == 1
+        assert acme.admin.verify() == []
 
 
 @pytest.mark.parametrize("used", [False, True])
@@ -266,13 +268,13 @@ def test_a_library_that_forgets_its_own_namespace_does_not_keep_the_name(filled,
     """As the command line does it. If the same library goes on to write, the namespace begins anew."""
     with ExperienceLibrary.open(path, namespace="Acme Corp") as acme:
         acme.record(visit("a1", "Wendell"))
-        assert acme.forget(namespace="Acme Corp").erased
+        assert acme.admin.forget(namespace="Acme Corp").erased
         if used:
             acme.record(visit("again", "Ann"))
-            assert acme.episodes == 1
+            assert acme.episodes.count() == 1
     assert (b"acme corp" in bytes_of(path)) is used
     assert b"wendell" not in bytes_of(path)
-    assert filled.verify() == []
+    assert filled.admin.verify() == []
 
 
 def test_what_waits_in_the_inbox_is_forgotten(library, path):
@@ -280,10 +282,10 @@ def test_what_waits_in_the_inbox_is_forgotten(library, path):
     with ExperienceLibrary.open(path) as other:
         other.record(visit("fresh", "Quux"))
     library.record(visit("mine", "Quux"))
-    library._store.connection.execute("UPDATE inbox SET failed = 'torn', episode = '[\"Quux' WHERE ref = 'mine'")
-    assert library.forget(text="quux").counts["inbox"] == 1
+    library._file.store.connection.execute("UPDATE inbox SET failed = 'torn', episode = '[\"Quux' WHERE ref = 'mine'")
+    assert library.admin.forget(text="quux").counts["inbox"] == 1
     assert b"quux" not in bytes_of(path)
-    assert library.trajectories() == []
+    assert library.episodes.find() == []
 
 
 def test_what_a_writer_recorded(filled, path):
@@ -291,46 +293,46 @@ def test_what_a_writer_recorded(filled, path):
     for number in range(3):
         filled.record(visit(f"w{number}", "Ann", writer="token:mallory", trust="untrusted"))
     filled.record(visit("w3", "Ann", writer="token:alice", trust="untrusted"))
-    assert set(filled.forget(writer="token:mallory").episodes) == {"w0", "w1", "w2"}
+    assert set(filled.admin.forget(writer="token:mallory").episodes) == {"w0", "w1", "w2"}
     assert b"mallory" not in bytes_of(path)
-    assert filled.trajectory("w3").writer == "token:alice"
-    assert filled.verify() == []
+    assert filled.episodes.get("w3").writer == "token:alice"
+    assert filled.admin.verify() == []
 
 
 def test_the_feedback_of_a_writer_is_forgotten(filled, path):
     """Also where it recorded nothing; the scores are those of a library that never had the feedback."""
-    first, second, *_ = [item.id for item in filled.items(sort="old")]
-    before = {ref: filled.get(ref).score for ref in (first, second)}
+    first, second, *_ = [item.id for item in filled.items.find(sort="old")]
+    before = {ref: filled.items.get(ref).score for ref in (first, second)}
     filled.feedback(first, True, writer="token:mallory", episode="e1")
     filled.feedback(first, True, writer="token:alice", episode="e2")
     filled.feedback(second, False, writer="token:mallory", episode="e1")
-    assert filled.get(second).score < before[second]
-    receipt = filled.forget(writer="token:mallory")
+    assert filled.items.get(second).score < before[second]
+    receipt = filled.admin.forget(writer="token:mallory")
     assert receipt.counts["opinions"] == 2
     assert b"mallory" not in bytes_of(path)
-    assert filled.get(second).score == pytest.approx(before[second], abs=1e-3)
-    assert filled.get(first).score > before[first]  # the feedback of others still counts
-    filled.forget(writer="token:alice")
-    assert filled.get(first).score == pytest.approx(before[first], abs=2e-3)
-    assert filled.verify() == []
+    assert filled.items.get(second).score == pytest.approx(before[second], abs=1e-3)
+    assert filled.items.get(first).score > before[first]  # the feedback of others still counts
+    filled.admin.forget(writer="token:alice")
+    assert filled.items.get(first).score == pytest.approx(before[first], abs=2e-3)
+    assert filled.admin.verify() == []
 
 
 def test_the_feedback_on_an_episode_is_forgotten_with_it(filled, path):
-    (ref, *_) = [item.id for item in filled.items(sort="old") if item.writer == "user"]
-    before = filled.get(ref).score
+    (ref, *_) = [item.id for item in filled.items.find(sort="old") if item.writer == "user"]
+    before = filled.items.get(ref).score
     filled.feedback(ref, True, writer="token:alice", episode="e9")
-    assert filled.get(ref).score > before
-    filled.forget(episode="e9")
-    assert filled.get(ref).score == before
+    assert filled.items.get(ref).score > before
+    filled.admin.forget(episode="e9")
+    assert filled.items.get(ref).score == before
     filled.feedback(ref, True, writer="token:alice", episode="quux-1")
-    filled.forget(text="quux")
+    filled.admin.forget(text="quux")
     assert b"quux" not in bytes_of(path)
 
 
 def test_an_item_by_its_writer(filled):
     """Who wrote items takes them along."""
-    assert filled.forget(writer="chat:m/1").counts["items removed"] == 4
-    assert {item.writer for item in filled.items(status=None)} <= {"rules", "user"}
+    assert filled.admin.forget(writer="chat:m/1").counts["items removed"] == 4
+    assert {item.writer for item in filled.items.find(status=None)} <= {"rules", "user"}
 
 
 _VICTIM = """
@@ -338,7 +340,7 @@ import sys
 from hardwon.memory import ExperienceLibrary
 with ExperienceLibrary.open(sys.argv[1]) as library:
     print("ready", flush=True)
-    library.forget(text="quux")
+    library.admin.forget(text="quux")
     print("done", flush=True)
 """
 
@@ -353,11 +355,11 @@ def test_a_kill_leaves_all_or_nothing(filled, path, delay):
         time.sleep(delay + draw.random() * 0.004)
         os.kill(victim.pid, signal.SIGKILL)
     with ExperienceLibrary.open(path) as library:
-        left = library.episodes
+        left = library.episodes.count()
         assert left in (12, 17)
-        assert library.verify() == []
+        assert library.admin.verify() == []
         assert (b"quux" in bytes_of(path)) is (left == 17)
-        assert library._store.rows("SELECT 1 FROM receipts WHERE NOT erased") == []
+        assert library._file.store.rows("SELECT 1 FROM receipts WHERE NOT erased") == []
 
 
 DAMAGE = {
@@ -375,11 +377,11 @@ def test_an_episode_in_damaged_rows_is_forgotten(filled, path, table, column, ho
         connection.execute(f"UPDATE {table} SET {column} = {how}")
     with ExperienceLibrary.open(path) as library:
         if column not in ("record", "failures") or table == "items":
-            assert any(one.where.endswith(table) for one in library.verify())
+            assert any(one.where.endswith(table) for one in library.admin.verify())
         else:
-            library.verify()
-        for (ref,) in library._store.rows("SELECT id FROM trajectories"):
-            library.forget(episode=ref)
-        library.repair()
-        assert library.episodes == 0
-        assert not library._store.rows("SELECT 1 FROM steps UNION SELECT 1 FROM states")
+            library.admin.verify()
+        for (ref,) in library._file.store.rows("SELECT id FROM trajectories"):
+            library.admin.forget(episode=ref)
+        library.admin.repair()
+        assert library.episodes.count() == 0
+        assert not library._file.store.rows("SELECT 1 FROM steps UNION SELECT 1 FROM states")

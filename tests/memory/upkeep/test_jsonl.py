@@ -17,13 +17,13 @@ def full(library, episode):
     made = replace(made, steps=(*made.steps, Step(state, "wait", state, made.steps[0].diagnosis)))
     ref = library.record(made)
     library.record(episode(success=None))
-    evidence = tuple(step.id for step in library.trajectory(ref).steps)
+    evidence = tuple(step.id for step in library.episodes.get(ref).steps)
     kept = str(library.add(Item("insight", odd, provenance=evidence, score=0.25)).item_id)
     steps = [replace(step, why={"recalled": [kept], "like": evidence[:2]}) for step in episode("a", "b").steps]
     library.record(replace(episode(), steps=tuple(steps), arm="retrieved"))
     library.add(Item("guardrail", "no", condition={"text": "closed"}, forbids="eat {1}", confidence=0.9))
-    library.retire(library.add(Item("insight", "wrong")).item_id, "no")
-    library.pin(kept)
+    library.items.retire(library.add(Item("insight", "wrong")).item_id, "no")
+    library.items.update(kept, pinned=True)
     return library
 
 
@@ -36,41 +36,41 @@ def told(trajectory):
 
 def evidence(library, item):
     """Where an item's evidence is: episode and step."""
-    return [(step.why.trajectory, step.t) for step in library.steps(item.provenance)]
+    return [(step.why.trajectory, step.t) for step in library.episodes.steps(item.provenance)]
 
 
 @pytest.fixture
 def copy(tmp_path, full, episode):
     """Another library, with an episode of its own, that imported the full one."""
-    lines = full.export_jsonl(tmp_path / "all.jsonl")
+    lines = full.admin.export_jsonl(tmp_path / "all.jsonl")
     with ExperienceLibrary.open(tmp_path / "copy.db") as other:
         other.record(episode("something else"))
-        assert other.import_jsonl(tmp_path / "all.jsonl") == lines
+        assert other.admin.import_jsonl(tmp_path / "all.jsonl") == lines
         yield other
 
 
 def test_episodes_come_over_exactly(full, copy):
     """Text of any kind, excluded episodes, arms, seeds, keys."""
-    for row in full.trajectories():
-        assert told(copy.trajectory(row["id"])) == told(full.trajectory(row["id"]))
+    for row in full.episodes.find():
+        assert told(copy.episodes.get(row["id"])) == told(full.episodes.get(row["id"]))
 
 
 def test_items_come_over_exactly(full, copy):
     """Scores, pins, the retired ones."""
-    for item in full.items(status=None):
-        assert replace(copy.get(item.id), provenance=()) == replace(item, provenance=())
+    for item in full.items.find(status=None):
+        assert replace(copy.items.get(item.id), provenance=()) == replace(item, provenance=())
 
 
 def test_evidence_comes_over(full, copy):
     """It points to the same steps, whatever their numbers are there."""
-    item = next(item for item in full.items() if item.pinned)
-    assert evidence(copy, copy.get(item.id)) == evidence(full, item)
+    item = next(item for item in full.items.find() if item.pinned)
+    assert evidence(copy, copy.items.get(item.id)) == evidence(full, item)
     assert len(item.provenance) == 3
 
 
 def test_what_was_imported_is_sound(full, copy):
     """And says the same of what it was taught."""
-    assert copy.verify() == []
+    assert copy.admin.verify() == []
     state = State("You see a wooden drawer. It is closed.", task="find the spoon")
     assert not copy.check(state, "eat drawer").allowed
     asked = {"open drawer": ""}
@@ -80,14 +80,14 @@ def test_what_was_imported_is_sound(full, copy):
 
 def test_importing_twice_adds_nothing(tmp_path, full, copy):
     """Neither into another library nor into its own."""
-    before = copy.stats()
-    assert copy.import_jsonl(tmp_path / "all.jsonl") == full.import_jsonl(tmp_path / "all.jsonl") == 0
-    assert {**copy.stats(), "size_bytes": 0} == {**before, "size_bytes": 0}
+    before = copy.admin.stats()
+    assert copy.admin.import_jsonl(tmp_path / "all.jsonl") == full.admin.import_jsonl(tmp_path / "all.jsonl") == 0
+    assert {**copy.admin.stats(), "size_bytes": 0} == {**before, "size_bytes": 0}
 
 
 def test_exporting_counts_its_lines(tmp_path, full):
     """Each is JSON of its own, ended by a line feed; nothing is left beside the file."""
-    count = full.export_jsonl(tmp_path / "all.jsonl")
+    count = full.admin.export_jsonl(tmp_path / "all.jsonl")
     lines = (tmp_path / "all.jsonl").read_bytes().split(b"\n")
     assert [next(iter(json.loads(line))) for line in lines[:-1]] == (
         ["episode"] * 3 + ["item"] * 3 + ["usage"] * 2 + ["change"] * (count - 8)
@@ -97,7 +97,7 @@ def test_exporting_counts_its_lines(tmp_path, full):
 
 def exported(library, path):
     """The bytes of an export."""
-    library.export_jsonl(path)
+    library.admin.export_jsonl(path)
     return path.read_bytes()
 
 
@@ -105,9 +105,9 @@ def test_a_library_round_trips_exactly(tmp_path, full):
     """systems.md §7.1: exported, imported into a new library, and exported again: the same bytes."""
     told = exported(full, tmp_path / "a.jsonl")
     with ExperienceLibrary.open(tmp_path / "copy.db") as other:
-        assert other.import_jsonl(tmp_path / "a.jsonl") == told.count(b"\n")
+        assert other.admin.import_jsonl(tmp_path / "a.jsonl") == told.count(b"\n")
         assert exported(other, tmp_path / "b.jsonl") == told
-        assert other.verify() == []
+        assert other.admin.verify() == []
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -170,37 +170,37 @@ def test_any_library_round_trips_exactly(tmp_path_factory, before, items, after,
         added = [library.add(replace(one, id=f"in-{n}")).item_id for n, one in enumerate(items)]
         for episode in after:
             library.record(episode)
-        known = [one.id for one in library.items() if one.id in added]
+        known = [one.id for one in library.items.find() if one.id in added]
         if retire and known:
-            library.retire(known[0], "no")
+            library.items.retire(known[0], "no")
         told = exported(library, folder / "a.jsonl")
-        copy.import_jsonl(folder / "a.jsonl")
+        copy.admin.import_jsonl(folder / "a.jsonl")
         assert exported(copy, folder / "b.jsonl") == told
-        assert copy.verify() == library.verify() == []
+        assert copy.admin.verify() == library.admin.verify() == []
 
 
 def test_the_history_of_an_item_comes_over(full, copy):
     """Every change with its time; importing is no change."""
-    for item in full.items(status=None):
-        assert [(one["at"], one["op"]) for one in copy.history(item.id)] == [
-            (one["at"], one["op"]) for one in full.history(item.id)
+    for item in full.items.find(status=None):
+        assert [(one["at"], one["op"]) for one in copy.items.history(item.id)] == [
+            (one["at"], one["op"]) for one in full.items.history(item.id)
         ]
 
 
 def test_usages_come_over_once(full, copy):
     """They are told by their lines, not made again from the steps; scores are as they were."""
-    (used,) = [item for item in full.items() if full.usages(item.id)]
-    assert copy.usages(used.id) == full.usages(used.id)
-    assert copy.get(used.id).score == full.get(used.id).score
+    (used,) = [item for item in full.items.find() if full.items.usages(item.id)]
+    assert copy.items.usages(used.id) == full.items.usages(used.id)
+    assert copy.items.get(used.id).score == full.items.get(used.id).score
 
 
 def test_steps_that_steps_remember_come_over(full, copy):
     """What a policy went by points to the same steps."""
     where = "json_extract(why, '$.like') IS NOT NULL"
-    ((like,),) = copy._store.rows(f"SELECT DISTINCT json_extract(why, '$.like') FROM steps WHERE {where}")
-    ((there,),) = full._store.rows(f"SELECT DISTINCT json_extract(why, '$.like') FROM steps WHERE {where}")
-    assert [step.action for step in copy.steps(json.loads(like))] == [
-        step.action for step in full.steps(json.loads(there))
+    ((like,),) = copy._file.store.rows(f"SELECT DISTINCT json_extract(why, '$.like') FROM steps WHERE {where}")
+    ((there,),) = full._file.store.rows(f"SELECT DISTINCT json_extract(why, '$.like') FROM steps WHERE {where}")
+    assert [step.action for step in copy.episodes.steps(json.loads(like))] == [
+        step.action for step in full.episodes.steps(json.loads(there))
     ]
 
 
@@ -209,34 +209,34 @@ def test_an_item_keeps_its_age(tmp_path, library, episode):
     library.add(Item("insight", "old"))
     for _ in range(3):
         library.record(episode())
-    library.export_jsonl(tmp_path / "all.jsonl")
+    library.admin.export_jsonl(tmp_path / "all.jsonl")
     with ExperienceLibrary.open(tmp_path / "copy.db") as other:
         for _ in range(10):
             other.record(episode())
-        other.import_jsonl(tmp_path / "all.jsonl")
-        assert other._store.rows("SELECT fresh FROM items") == [(10,)]
+        other.admin.import_jsonl(tmp_path / "all.jsonl")
+        assert other._file.store.rows("SELECT fresh FROM items") == [(10,)]
 
 
 def test_an_untrusted_file_is_quarantined(tmp_path, full):
     """systems.md §7.2: its items are neither recalled nor enforced until they are released; they change no score."""
-    full.export_jsonl(tmp_path / "all.jsonl")
+    full.admin.export_jsonl(tmp_path / "all.jsonl")
     with ExperienceLibrary.open(tmp_path / "copy.db") as other:
-        other.import_jsonl(tmp_path / "all.jsonl", trust="untrusted")
-        assert other.items() == []
-        arrived = other.items(status="quarantined")
+        other.admin.import_jsonl(tmp_path / "all.jsonl", trust="untrusted")
+        assert other.items.find() == []
+        arrived = other.items.find(status="quarantined")
         assert {(item.source, item.trust, item.pinned) for item in arrived} == {("import", "untrusted", False)}
         here = State("You see a wooden drawer. It is closed.")
         assert not other.recall(here, actions={"eat drawer": ""}).guardrails
         assert other.check(here, "eat drawer").allowed
-        assert other._store.rows("SELECT * FROM usages") == []
+        assert other._file.store.rows("SELECT * FROM usages") == []
         (guardrail,) = [item for item in arrived if item.kind == "guardrail"]
-        other.release(guardrail.id, "looked at")
+        other.items.release(guardrail.id, "looked at")
         assert not other.check(here, "eat drawer").allowed
 
 
 def test_a_file_of_an_older_version_is_imported(tmp_path, full):
     """Episodes and items alone, without times: usages are made of the steps, as when they were recorded."""
-    full.export_jsonl(tmp_path / "all.jsonl")
+    full.admin.export_jsonl(tmp_path / "all.jsonl")
     old = []
     for line in (tmp_path / "all.jsonl").read_text(encoding="utf-8").split("\n")[:-1]:
         ((kind, value),) = json.loads(line).items()
@@ -256,16 +256,16 @@ def test_a_file_of_an_older_version_is_imported(tmp_path, full):
             old.append(json.dumps({kind: value}))
     (tmp_path / "old.jsonl").write_text("\n".join(old) + "\n", encoding="utf-8")
     with ExperienceLibrary.open(tmp_path / "copy.db") as other:
-        assert other.import_jsonl(tmp_path / "old.jsonl") == 6
-        assert other.verify() == []
-        (used,) = [item for item in full.items() if full.usages(item.id)]
-        assert len(other.usages(used.id)) == len(full.usages(used.id))
+        assert other.admin.import_jsonl(tmp_path / "old.jsonl") == 6
+        assert other.admin.verify() == []
+        (used,) = [item for item in full.items.find() if full.items.usages(item.id)]
+        assert len(other.items.usages(used.id)) == len(full.items.usages(used.id))
 
 
 def test_an_empty_library_exports_nothing(tmp_path, library):
     """An empty file, which may be imported."""
-    assert library.export_jsonl(tmp_path / "all.jsonl") == 0
-    assert library.import_jsonl(tmp_path / "all.jsonl") == 0
+    assert library.admin.export_jsonl(tmp_path / "all.jsonl") == 0
+    assert library.admin.import_jsonl(tmp_path / "all.jsonl") == 0
 
 
 @pytest.mark.parametrize(
@@ -290,16 +290,16 @@ def test_an_empty_library_exports_nothing(tmp_path, library):
 )
 def test_a_bad_line_is_named_and_nothing_is_imported(tmp_path, full, line):
     """The line's number and what is wrong with it; all or nothing."""
-    full.export_jsonl(tmp_path / "all.jsonl")
+    full.admin.export_jsonl(tmp_path / "all.jsonl")
     good = (tmp_path / "all.jsonl").read_bytes()
     (tmp_path / "all.jsonl").write_bytes(good + line.encode() + b"\n")
     with ExperienceLibrary.open(tmp_path / "copy.db") as other:
         with pytest.raises(
             ConfigError, match=rf"line {good.count(bytes([10])) + 1}: not an episode or item of hardwon"
         ):
-            other.import_jsonl(tmp_path / "all.jsonl")
-        assert other.trajectories() == []
-        assert other.items(status=None) == []
+            other.admin.import_jsonl(tmp_path / "all.jsonl")
+        assert other.episodes.find() == []
+        assert other.items.find(status=None) == []
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path, library):
@@ -307,13 +307,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, library):
     (tmp_path / "noise").write_bytes(b"\xff\xfe\x00")
     for name in ("missing", ".", "noise"):
         with pytest.raises(ConfigError, match=r"cannot be read .* Use a file that `hardwon memory export` wrote"):
-            library.import_jsonl(tmp_path / name)
+            library.admin.import_jsonl(tmp_path / name)
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path, library):
     """No part of it is left."""
     with pytest.raises(ConfigError, match="cannot be written: No such file or directory"):
-        library.export_jsonl(tmp_path / "nowhere" / "all.jsonl")
+        library.admin.export_jsonl(tmp_path / "nowhere" / "all.jsonl")
 
 
 def test_an_export_that_fails_leaves_the_old_file(tmp_path, full, monkeypatch):
@@ -321,7 +321,7 @@ def test_an_export_that_fails_leaves_the_old_file(tmp_path, full, monkeypatch):
     (tmp_path / "all.jsonl").write_text("precious")
     monkeypatch.setattr("hardwon.memory.upkeep.jsonl.dumps", lambda line: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        full.export_jsonl(tmp_path / "all.jsonl")
+        full.admin.export_jsonl(tmp_path / "all.jsonl")
     assert (tmp_path / "all.jsonl").read_text() == "precious"
     assert not (tmp_path / "all.jsonl.partial").exists()
 
@@ -332,33 +332,37 @@ def test_times_of_other_programs_are_stored_in_one_form(tmp_path, library, at):
     episode = {"id": "e-1", "task": "t", "success": True, "steps": [], "recorded_at": at}
     path = tmp_path / "file.jsonl"
     path.write_text(json.dumps({"episode": episode}) + "\n", encoding="utf-8")
-    library.import_jsonl(path)
-    assert library.trajectories()[0]["recorded_at"] == "2026-01-01T10:00:00+00:00"
+    library.admin.import_jsonl(path)
+    assert library.episodes.find()[0]["recorded_at"] == "2026-01-01T10:00:00+00:00"
 
 
 @pytest.mark.parametrize("after", [True, False])
 def test_an_episode_that_was_graded_later_gets_its_outcome(tmp_path, episode, after):
     with ExperienceLibrary.open(tmp_path / "a.db") as library, ExperienceLibrary.open(tmp_path / "b.db") as other:
         ref = library.record(replace(episode(), success=None, score=0.0))
-        library.export_jsonl(tmp_path / "before.jsonl")
-        other.import_jsonl(tmp_path / "before.jsonl")
+        library.admin.export_jsonl(tmp_path / "before.jsonl")
+        other.admin.import_jsonl(tmp_path / "before.jsonl")
         library.grade(ref, success=after, why="seen", grader="ada")
-        library.export_jsonl(tmp_path / "after.jsonl")
-        assert other.import_jsonl(tmp_path / "after.jsonl") == 2
-        assert other.trajectory(ref).success is after
-        assert [grade.grader for grade in other.grades(ref)] == ["ada"]
-        assert other.verify() == []
-        assert other.import_jsonl(tmp_path / "after.jsonl") == other.import_jsonl(tmp_path / "before.jsonl") == 0
-        assert other.trajectory(ref).success is after
+        library.admin.export_jsonl(tmp_path / "after.jsonl")
+        assert other.admin.import_jsonl(tmp_path / "after.jsonl") == 2
+        assert other.episodes.get(ref).success is after
+        assert [grade.grader for grade in other.episodes.grades(ref)] == ["ada"]
+        assert other.admin.verify() == []
+        assert (
+            other.admin.import_jsonl(tmp_path / "after.jsonl")
+            == other.admin.import_jsonl(tmp_path / "before.jsonl")
+            == 0
+        )
+        assert other.episodes.get(ref).success is after
 
 
 def test_an_episode_that_grew_is_updated(tmp_path, episode):
     whole = replace(episode(), steps=episode().steps[:1] * 2)
     with ExperienceLibrary.open(tmp_path / "a.db") as library, ExperienceLibrary.open(tmp_path / "b.db") as other:
         library.record(replace(whole, id="e-1"))
-        library.export_jsonl(tmp_path / "whole.jsonl")
+        library.admin.export_jsonl(tmp_path / "whole.jsonl")
         other.record(replace(whole, id="e-1", steps=whole.steps[:1]))
-        assert other.import_jsonl(tmp_path / "whole.jsonl") == 1
-        assert [step.action for step in other.trajectory("e-1").steps] == [step.action for step in whole.steps]
-        assert other.verify() == []
-        assert other.import_jsonl(tmp_path / "whole.jsonl", trust="untrusted") == 0
+        assert other.admin.import_jsonl(tmp_path / "whole.jsonl") == 1
+        assert [step.action for step in other.episodes.get("e-1").steps] == [step.action for step in whole.steps]
+        assert other.admin.verify() == []
+        assert other.admin.import_jsonl(tmp_path / "whole.jsonl", trust="untrusted") == 0

@@ -19,7 +19,7 @@ def eager(monkeypatch):
     """However small, what is derived is kept in files, and an index of more than 20 vectors is trained."""
     monkeypatch.setattr("hardwon.memory.values.saved_tables.due", lambda behind, covered: behind > 0)
     monkeypatch.setattr("hardwon.memory.retrieval.search.due", lambda behind, covered: behind > 0)
-    monkeypatch.setattr("hardwon.memory.library.SAVE_AFTER", 1)
+    monkeypatch.setattr("hardwon.memory.parts.file.SAVE_AFTER", 1)
     monkeypatch.setattr(VectorIndex, "LIMIT", 20)
 
 
@@ -28,8 +28,8 @@ def kept(path, eager, episode):
     """A library with files beside it."""
     with opened(path) as library:
         library.record_many(episode(see=f"You see a kettle {n} and mirror {n}.") for n in range(10, 50))
-        library.index()
-        assert isinstance(library._search.index("states"), TrainedIndex)
+        library.admin.index()
+        assert isinstance(library._file.search.index("states"), TrainedIndex)
     assert sorted(file.name for file in files(path)) == ["1-states", "1-values"]
     return path
 
@@ -48,7 +48,7 @@ def files(path):
 def dump(library):
     """Every row of what is recorded, without times and ids that are drawn."""
     tables = ("states", "steps", "attempts", "words", "usages")
-    return {table: library._store.rows(f"SELECT * FROM {table}") for table in tables}
+    return {table: library._file.store.rows(f"SELECT * FROM {table}") for table in tables}
 
 
 def test_many_episodes_at_once_are_as_one_by_one(tmp_path, episode):
@@ -58,9 +58,9 @@ def test_many_episodes_at_once_are_as_one_by_one(tmp_path, episode):
     with opened(tmp_path / "one.db") as one, opened(tmp_path / "many.db") as many:
         assert [one.record(each) for each in episodes] == many.record_many(episodes)
         assert dump(one) == dump(many)
-        assert one._caught_up().values.cells == many._caught_up().values.cells
-        assert one.episodes == many.episodes == 9
-        assert many.verify() == []
+        assert one._file.caught_up().values.cells == many._file.caught_up().values.cells
+        assert one.episodes.count() == many.episodes.count() == 9
+        assert many.admin.verify() == []
 
 
 def test_many_episodes_are_written_together_or_not_at_all(library, episode):
@@ -69,13 +69,13 @@ def test_many_episodes_are_written_together_or_not_at_all(library, episode):
 
     def told():
         yield episode()
-        assert library.episodes == 1
+        assert library.episodes.count() == 1
         yield episode("another", "action", id="taken")
 
     with pytest.raises(ConfigError, match="another episode has the id"):
         library.record_many(told())
-    assert library.episodes == 1
-    assert library._caught_up().values.cells["*"].n == 1
+    assert library.episodes.count() == 1
+    assert library._file.caught_up().values.cells["*"].n == 1
 
 
 def test_many_episodes_may_be_repeated(library, episode):
@@ -83,15 +83,15 @@ def test_many_episodes_may_be_repeated(library, episode):
     episodes = [episode(id="a"), episode(id="b"), episode(id="a")]
     assert library.record_many(episodes) == library.record_many(episodes) == ["a", "b", "a"]
     assert library.record_many([]) == []
-    assert library.episodes == 2
+    assert library.episodes.count() == 2
 
 
 def test_scans_are_counted_in_public(library, episode):
     """A search adds some; a recall on a situation that was searched for adds none."""
     library.record(episode())
-    before = library.stats()["scans"]
+    before = library.admin.stats()["scans"]
     library.search("drawer", how="text")
-    assert library.stats()["scans"] > before
+    assert library.admin.stats()["scans"] > before
 
 
 def test_a_process_that_only_records_leaves_files(path, eager, episode):
@@ -104,7 +104,7 @@ def test_a_process_that_only_records_leaves_files(path, eager, episode):
 def test_a_small_library_leaves_no_files(path, library, episode):
     """Reading it is as quick."""
     library.record(episode())
-    library.index()
+    library.admin.index()
     library.close()
     assert files(path) == []
 
@@ -129,13 +129,13 @@ def test_closing_twice_is_fine(path, eager, episode):
 def test_files_and_vectors_are_verified_and_repaired(kept, harm, where, what):
     """Each derived structure against the truth, by name."""
     with opened(kept) as library:
-        assert library.verify() == []
-        harm(kept, library._store.connection)
-        found = {problem.where: problem.what for problem in library.verify()}
+        assert library.admin.verify() == []
+        harm(kept, library._file.store.connection)
+        found = {problem.where: problem.what for problem in library.admin.verify()}
         assert what in found[where]
-        repaired = {problem.where for problem in library.repair()}
+        repaired = {problem.where for problem in library.admin.repair()}
         assert where in repaired
-        assert [problem.where for problem in library.verify() if problem.where != "attempts"] == []
+        assert [problem.where for problem in library.admin.verify() if problem.where != "attempts"] == []
         assert found_again(library)
 
 
@@ -166,8 +166,8 @@ def test_reembedding_goes_on_after_a_kill(path, library, episode, monkeypatch):
     reembed(path, "hashing:64", lambda done, of: told.append((done, of)))
     assert told == [(12, 21), (16, 21), (20, 21), (21, 21)]
     with opened(path) as again:
-        assert again.embedder.name == "hashing:64"
-        assert again.verify() == []
+        assert again.admin.embedder.name == "hashing:64"
+        assert again.admin.verify() == []
 
 
 def test_reembedding_covers_every_namespace(path, library):
@@ -178,7 +178,7 @@ def test_reembedding_covers_every_namespace(path, library):
     library.close()
     reembed(path, "hashing:64")
     with opened(path, namespace="other") as other:
-        assert other._store.rows("SELECT count(*), max(length(vector)) FROM vectors") == [(2, 256)]
+        assert other._file.store.rows("SELECT count(*), max(length(vector)) FROM vectors") == [(2, 256)]
 
 
 def test_files_of_the_old_embedder_go_with_its_vectors(kept, caplog):
@@ -186,7 +186,7 @@ def test_files_of_the_old_embedder_go_with_its_vectors(kept, caplog):
     reembed(kept, "hashing:64")
     with opened(kept) as library:
         assert found_again(library)
-        assert library.verify() == []
+        assert library.admin.verify() == []
     with pytest.raises(EmbedderMismatch):
         opened(kept, embedder="hashing")
     assert caplog.text == ""
@@ -195,9 +195,9 @@ def test_files_of_the_old_embedder_go_with_its_vectors(kept, caplog):
 def test_a_small_tenant_beside_a_large_one_finds_its_own(kept):
     """Indices are a namespace's own: nothing is found and then filtered away."""
     with opened(kept, namespace="small") as small:
-        small.add_many(Item("insight", f"You see a kettle {n} and mirror {n}.") for n in range(5))
+        small.items.add_many(Item("insight", f"You see a kettle {n} and mirror {n}.") for n in range(5))
         for how in ("hybrid", "dense", "text"):
             hits = small.search("You see a kettle 17 and mirror 17.", 5, how=how)
             assert len(hits) == 5
             assert all(isinstance(hit.what, Item) for hit in hits)
-        assert [len(small._search.index(kind)) for kind in KINDS] == [0, 0, 5]
+        assert [len(small._file.search.index(kind)) for kind in KINDS] == [0, 0, 5]

@@ -5,7 +5,7 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import ConfigError, NotALibrary
-from hardwon.memory.retrieval.clusters import centroid
+from hardwon.memory.retrieval.clusters import centroid, read_clusters
 from hardwon.memory.storage.episodes import first_row
 
 
@@ -15,14 +15,14 @@ def taught(library, episode):
     library.record(episode(see="You see a kettle."))
     library.record(episode(see="You see a mirror."))
     library.add(Item("insight", "kettles boil water", signatures=("s1",), locations=("kitchen",), tags=("water",)))
-    library.index()
+    library.admin.index()
     return library
 
 
 def harm(library, *statements):
     """Change the file behind the library's back."""
     for statement in statements:
-        library._filed().connection.execute(statement)
+        library._file.filed().connection.execute(statement)
 
 
 ROW = first_row(1) + 1
@@ -77,75 +77,77 @@ GHOST = "INSERT INTO attempts VALUES (9, 1, 'ghost', 'haunt', 1, 1, 0.0, '{}', 1
 def test_what_differs_from_the_truth_is_found_and_repaired(taught, statement, where, what):
     """systems.md §7.2: named with its remedy; after the repair nothing differs, and everything is found again."""
     harm(taught, statement)
-    (problem,) = taught.verify()
+    (problem,) = taught.admin.verify()
     assert (problem.where, problem.what, problem.remedy) == (where, what, "hardwon memory repair")
-    assert taught.repair() == [problem]
-    assert taught.verify() == []
+    assert taught.admin.repair() == [problem]
+    assert taught.admin.verify() == []
     assert taught.search("kettles boil", how="text")[0].what.title == "kettles boil water"
     assert [hit.what.pre.observation for hit in taught.search("a mirror", how="text")] == ["You see a mirror."]
     assert taught.search("You see a mirror.", how="dense")[0].what.pre.observation == "You see a mirror."
-    assert [len(taught.items(**by)) for by in ({"signature": "s1"}, {"location": "kitchen"}, {"tag": "water"})] == [
-        1
-    ] * 3
-    assert [(one.id, one.n) for one in taught.summaries()] == [(2, 1), (1, 1)]
+    assert [
+        len(taught.items.find(**by)) for by in ({"signature": "s1"}, {"location": "kitchen"}, {"tag": "water"})
+    ] == [1] * 3
+    assert [(one.id, one.n) for one in taught.episodes.summaries()] == [(2, 1), (1, 1)]
 
 
 def test_several_harms_are_repaired_at_once(taught):
     """Each is named, and only what is wrong is made anew."""
     harm(taught, "DELETE FROM attempts", "DELETE FROM segments", "DELETE FROM item_places", "DELETE FROM words")
-    vectors = taught._store.rows("SELECT * FROM vectors ORDER BY kind, ref")
-    repaired = [problem.where for problem in taught.repair()]
+    vectors = taught._file.store.rows("SELECT * FROM vectors ORDER BY kind, ref")
+    repaired = [problem.where for problem in taught.admin.repair()]
     assert sorted(repaired) == ["attempts", "item places", "segments", "words"]
-    assert taught.verify() == []
-    assert taught._store.rows("SELECT * FROM vectors ORDER BY kind, ref") == vectors
+    assert taught.admin.verify() == []
+    assert taught._file.store.rows("SELECT * FROM vectors ORDER BY kind, ref") == vectors
 
 
 def test_folding_is_checked(library, episode):
     """systems.md §3: which steps are folded follows from how many there are."""
     library.record(episode(*["wait"] * 40))
     harm(library, "UPDATE steps SET folded = 0 WHERE id = 3")
-    assert [(one.where, one.what) for one in library.verify()] == [("attempts", "1 steps assigned or folded wrongly")]
-    library.repair()
-    assert library._store.rows("SELECT folded FROM steps WHERE id = 3") == [(1,)]
+    assert [(one.where, one.what) for one in library.admin.verify()] == [
+        ("attempts", "1 steps assigned or folded wrongly")
+    ]
+    library.admin.repair()
+    assert library._file.store.rows("SELECT folded FROM steps WHERE id = 3") == [(1,)]
 
 
 def test_a_sound_library_needs_no_repair(taught):
     """Nothing is done, and nothing forgotten."""
-    assert taught.verify() == taught.repair() == []
-    assert taught.episodes == 2
-    assert taught.items()
+    assert taught.admin.verify() == taught.admin.repair() == []
+    assert taught.episodes.count() == 2
+    assert taught.items.find()
 
 
 def test_a_missing_vector_is_no_problem(taught):
     """It is made when it is needed."""
     harm(taught, "DELETE FROM vectors")
-    assert taught.verify() == []
+    assert taught.admin.verify() == []
 
 
 def test_every_namespace_answers_for_itself(path, taught):
     """Harm in one is not another's, and the repair leaves the other's vectors alone."""
     with ExperienceLibrary.open(path, namespace="other") as other:
         other.add(Item("insight", "mirrors shine"))
-        other.index()
+        other.admin.index()
         harm(taught, "DELETE FROM items_text WHERE rowid >> 40 = 1")
-        assert other.verify() == []
-        assert taught.repair()
-        assert other._store.rows("SELECT namespace FROM vectors WHERE kind = 'items'") == [(2,)]
+        assert other.admin.verify() == []
+        assert taught.admin.repair()
+        assert other._file.store.rows("SELECT namespace FROM vectors WHERE kind = 'items'") == [(2,)]
 
 
 def test_a_damaged_file_is_found_and_not_repaired_over(path, taught):
     """Where the truth itself is torn, nothing is derived from it; the message offers a way out."""
-    ((page,),) = taught._store.rows("SELECT rootpage FROM sqlite_master WHERE name = 'states'")
+    ((page,),) = taught._file.store.rows("SELECT rootpage FROM sqlite_master WHERE name = 'states'")
     taught.close()
     content = bytearray(path.read_bytes())
     content[4096 * (page - 1) : 4096 * page] = b"\xee" * 4096
     path.write_bytes(content)
     with ExperienceLibrary.open(path) as library:
-        problems = library.verify()
+        problems = library.admin.verify()
         assert {problem.where for problem in problems} == {"file"}
         assert problems[0].remedy == "Restore a copy. To save what can be read, run: hardwon memory export"
         with pytest.raises(NotALibrary, match="is damaged"):
-            library.repair()
+            library.admin.repair()
 
 
 def told(items):
@@ -190,14 +192,14 @@ def stocked(library):
 )
 def test_items_are_filtered(stocked, by, titles):
     """By index and by what they say of themselves, together, sorted and paged."""
-    assert told(stocked.items(**by)) == titles
+    assert told(stocked.items.find(**by)) == titles
 
 
 def test_items_are_sorted_by_use(stocked, episode):
     """How many episodes were shown them."""
-    ref = stocked.items(writer="rules")[0].id
+    ref = stocked.items.find(writer="rules")[0].id
     stocked.record(with_why(episode(), recalled=[ref]))
-    assert told(stocked.items(sort="used"))[0] == "open drawers"
+    assert told(stocked.items.find(sort="used"))[0] == "open drawers"
 
 
 def with_why(episode, **why):
@@ -210,24 +212,24 @@ def test_clusters_are_listed_the_most_frequent_first(library, episode):
     library.record(episode("open it", "open it", see="You see drawer 1.", reward=0.5))
     library.record(episode("kick it", see="You see drawer 2.", success=False, reward=0.0, failure=Failure.NO_EFFECT))
     library.record(episode("wait", see="A mirror."))
-    first, *rest = library.clusters()
+    first, *rest = library.admin.query(read_clusters)
     assert (first["states"], first["steps"], first["episodes"], first["success"]) == (2, 3, 2, 0.5)
     assert (first["failed"], first["example"]) == (1, "You see drawer 2.")
     assert first["best_action"] == {"action": "open it", "steps": 2, "mean_return": pytest.approx((0.975 + 0.5) / 2)}
     assert [cluster["steps"] for cluster in rest] == [1, 0]
-    assert library.clusters(limit=1, offset=1) == rest[:1]
+    assert library.admin.query(read_clusters, limit=1, offset=1) == rest[:1]
     with pytest.raises(ConfigError, match="must not be negative"):
-        library.clusters(limit=-1)
+        library.admin.query(read_clusters, limit=-1)
 
 
 def test_a_cluster_has_a_centroid(library, episode):
     """The mean of the vectors of its states, of length 1; none before they have vectors."""
     library.record(episode(see="You see drawer 1."))
     library.record(episode(see="You see drawer 2."))
-    where = library._store, 1, State("You see drawer 3.").signature
+    where = library._file.store, 1, State("You see drawer 3.").signature
     assert centroid(*where) is None
-    library.index()
-    ((one, two),) = [library.embedder.embed([f"You see drawer {n}.\n" for n in (1, 2)])]
+    library.admin.index()
+    ((one, two),) = [library.admin.embedder.embed([f"You see drawer {n}.\n" for n in (1, 2)])]
     assert centroid(*where) == pytest.approx((one + two) / np.linalg.norm(one + two), abs=1e-6)
 
 
@@ -235,7 +237,7 @@ def test_words_are_counted_once_an_episode(library, episode):
     """The document frequency: episodes that showed a word, not how often."""
     library.record(episode("a", "b", "c", see="kettle kettle kettle"))
     library.record(episode("a", see="kettle lid"))
-    words = dict(library._store.rows("SELECT word, episodes FROM words"))
+    words = dict(library._file.store.rows("SELECT word, episodes FROM words"))
     assert (words["kettle"], words["lid"]) == (2, 1)
 
 
@@ -243,16 +245,16 @@ def test_episodes_are_listed_newest_first(library, episode):
     """With their figures, without their steps; paged."""
     for task in ("one", "two", "three"):
         library.record(episode(task=task, reward=0.5, meta={"game": "coin"}))
-    rows = library.trajectories()
+    rows = library.episodes.find()
     assert [row["task"] for row in rows] == ["three", "two", "one"]
     assert (rows[0]["n_steps"], rows[0]["total_reward"], rows[0]["meta"]) == (1, 0.5, {"game": "coin"})
-    assert [row["task"] for row in library.trajectories(limit=1, offset=1)] == ["two"]
+    assert [row["task"] for row in library.episodes.find(limit=1, offset=1)] == ["two"]
 
 
 def test_a_state_is_kept_once(library, episode):
     """Seen by a hundred steps, stored once."""
     library.record(episode(*["wait"] * 100))
-    assert library.stats()["states"] == 2
+    assert library.admin.stats()["states"] == 2
 
 
 def test_states_that_differ_in_anything_are_kept_apart(library, episode):
@@ -262,4 +264,4 @@ def test_states_that_differ_in_anything_are_kept_apart(library, episode):
         state = made.steps[0].pre
         step = type(made.steps[0])(type(state)("x", **fields), "wait", state, made.steps[0].diagnosis)
         ref = library.record(type(made)("t", (step,), True))
-        assert library.trajectory(ref).steps[0].pre == step.pre
+        assert library.episodes.get(ref).steps[0].pre == step.pre

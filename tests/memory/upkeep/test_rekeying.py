@@ -36,7 +36,7 @@ def old(tmp_path):
             )
             library.record(Trajectory("go to bed", steps, success=True, score=1.0, seed=seed))
             if seed == 14:
-                assert library.stats()["episodes"] == 15  # files what waits; the last one waits
+                assert library.admin.stats()["episodes"] == 15  # files what waits; the last one waits
     with sqlite3.connect(path) as connection:
         connection.execute("DELETE FROM meta WHERE name = 'keys'")
         connection.execute("UPDATE words SET word = 'bed''' WHERE word = 'bed'")
@@ -56,17 +56,17 @@ def test_steps_are_filed_under_todays_keys(old):
             "go to sinkbasin 1": (16, "go to sinkbasin"),
             "go to bed 1": (16, "go to bed"),
         }
-        assert library.verify() == []
-        newest = library.trajectory(library.trajectories()[0]["id"])
-        assert newest.steps[0].keys == library.keys(HERE, newest.steps[0].action, COUNTS)
+        assert library.admin.verify() == []
+        newest = library.episodes.get(library.episodes.find()[0]["id"])
+        assert newest.steps[0].keys == library.episodes.keys(HERE, newest.steps[0].action, COUNTS)
 
 
 def test_it_is_done_once(old):
     """The version is written down; a library that is up to date is only asked for it."""
     ExperienceLibrary.open(old).close()
     with ExperienceLibrary.open(old) as library:
-        assert rekeying.rekey(library._store) == 0
-        assert library._store.rows("SELECT value FROM meta WHERE name = 'keys'") == [(str(KEYS_VERSION),)]
+        assert rekeying.rekey(library._file.store) == 0
+        assert library._file.store.rows("SELECT value FROM meta WHERE name = 'keys'") == [(str(KEYS_VERSION),)]
 
 
 def test_a_failure_amid_it_leaves_the_file_as_it_was(old, monkeypatch):
@@ -86,7 +86,7 @@ def test_a_failure_amid_it_leaves_the_file_as_it_was(old, monkeypatch):
 def test_readers_leave_it_to_a_writer(old):
     """A library opened to be read is read as it is."""
     with ExperienceLibrary.open(old, read_only=True) as library:
-        assert library.episodes == 16
+        assert library.episodes.count() == 16
     with sqlite3.connect(old) as connection:
         assert not connection.execute("SELECT 1 FROM meta WHERE name = 'keys'").fetchone()
     connection.close()
@@ -106,16 +106,16 @@ def test_numbers_and_letters_of_another_width_are_found_again(tmp_path):
                 keys = ("*", form, f"{form} | {COUNTS}", f"{form} | {facts}", f"open {head} | {facts}")
                 steps.append(Step(NUMBERED, action, NUMBERED, Diagnosis(True), float(t), t, keys))
             library.record(Trajectory(NUMBERED.task, tuple(steps), success=True, seed=seed))
-        assert library.stats()["episodes"] == 4
-        fresh = [library.keys(NUMBERED, action, COUNTS) for action in actions]
+        assert library.admin.stats()["episodes"] == 4
+        fresh = [library.episodes.keys(NUMBERED, action, COUNTS) for action in actions]
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE meta SET value = '3' WHERE name = 'keys'")
     connection.close()
     with ExperienceLibrary.open(path) as library:
-        newest = library.trajectory(library.trajectories()[0]["id"])
+        newest = library.episodes.get(library.episodes.find()[0]["id"])
         assert [step.keys for step in newest.steps] == fresh
         found = library.recall(NUMBERED, actions=dict.fromkeys(actions, COUNTS)).estimates
         assert [found[action].n for action in actions] == [4, 4]  # only the second is named by the task
         kinds = [found[action].key.partition(" | ")[0] for action in actions]
         assert kinds == [f"{FULL_NAME}open drawer {number}" for number in (7, 8)]
-        assert library.verify() == []
+        assert library.admin.verify() == []

@@ -45,19 +45,19 @@ def test_a_version_is_as_if_it_had_been_recorded(tmp_path, before, after):
             for each in (library, other):
                 each.record(make(["look()", "leave()"], n > 0, f"o-{n}", f"task {n}"))
         library.record(make(SHORT, before))
-        library.replace_many([(make(LONG, after), ["e-1"])])
+        library.episodes.replace_many([(make(LONG, after), ["e-1"])])
         other.record(make(LONG, after))
-        episode, expected = library.trajectory("e-1"), other.trajectory("e-1")
+        episode, expected = library.episodes.get("e-1"), other.episodes.get("e-1")
         assert (episode.success, episode.score, episode.ending) == (after, expected.score, expected.ending)
         assert [(s.action, s.reward, s.return_to_go) for s in episode.steps] == [
             (s.action, s.reward, s.return_to_go) for s in expected.steps
         ]
-        assert library.verify() == []
-        assert {s.pattern: (s.n, s.mean_return) for s in library.summaries()} == {
-            s.pattern: (s.n, s.mean_return) for s in other.summaries()
+        assert library.admin.verify() == []
+        assert {s.pattern: (s.n, s.mean_return) for s in library.episodes.summaries()} == {
+            s.pattern: (s.n, s.mean_return) for s in other.episodes.summaries()
         }
-        assert library.episodes == other.episodes
-        assert len(library.trajectories()) == 4
+        assert library.episodes.count() == other.episodes.count()
+        assert len(library.episodes.find()) == 4
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -74,10 +74,10 @@ def test_an_item_that_was_shown_is_credited_for_the_outcome_of_the_version(tmp_p
             library.record(shown(SHORT if name == "replaced" else LONG, before if name == "replaced" else not before))
             if name == "replaced":
                 revision = library.revision
-                library.replace_many([(shown(LONG, not before), ["e-1"])])
+                library.episodes.replace_many([(shown(LONG, not before), ["e-1"])])
                 assert library.revision[1] != revision[1]
-            scores.append(library.get(item).score)
-            assert library.verify() == []
+            scores.append(library.items.get(item).score)
+            assert library.admin.verify() == []
     assert scores[0] == scores[1]
 
 
@@ -96,27 +96,27 @@ def stop(self, *given):
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(held, name, stop)
 with ExperienceLibrary.open(sys.argv[1]) as library:
-    library.replace_many([(make(LONG, True), ["e-1"])])
+    library.episodes.replace_many([(make(LONG, True), ["e-1"])])
 """
     for name in ("_write", "_move_evidence"):
         done = subprocess.run([sys.executable, "-c", code, str(path), name], cwd=ROOT, capture_output=True, timeout=60)
         assert done.returncode == -signal.SIGKILL, done.stderr
         with ExperienceLibrary.open(path) as library:
-            assert [len(library.trajectory("e-1").steps), library.verify()] == [2, []]
+            assert [len(library.episodes.get("e-1").steps), library.admin.verify()] == [2, []]
     with ExperienceLibrary.open(path) as library:
-        library.replace_many([(make(LONG, True), ["e-1"])])
-        assert len(library.trajectory("e-1").steps) == 4
+        library.episodes.replace_many([(make(LONG, True), ["e-1"])])
+        assert len(library.episodes.get("e-1").steps) == 4
 
 
 def test_several_versions_become_one(path):
     with ExperienceLibrary.open(path) as library:
         library.record(make(LONG[:3], False, "e-2"))
-        library.replace_many([(make(LONG, True), ["e-1", "e-2"])])
-        assert len(library.trajectories()) == 7
-        assert len(library.trajectory("e-1").steps) == 4
+        library.episodes.replace_many([(make(LONG, True), ["e-1", "e-2"])])
+        assert len(library.episodes.find()) == 7
+        assert len(library.episodes.get("e-1").steps) == 4
         with pytest.raises(UnknownName):
-            library.trajectory("e-2")
-        assert library.verify() == []
+            library.episodes.get("e-2")
+        assert library.admin.verify() == []
 
 
 @pytest.mark.parametrize("graded", ["e-1", "e-2"])
@@ -124,25 +124,25 @@ def test_the_grade_of_a_person_stays(path, graded):
     with ExperienceLibrary.open(path) as library:
         library.record(make(LONG[:3], False, "e-2"))
         library.grade(graded, success=True, why="she got her money", grader="ada")
-        library.replace_many([(make(LONG, False), ["e-1", "e-2"])])
-        episode = library.trajectory("e-1")
+        library.episodes.replace_many([(make(LONG, False), ["e-1", "e-2"])])
+        episode = library.episodes.get("e-1")
         assert (episode.success, episode.steps[-1].reward, len(episode.steps)) == (True, 1.0, 4)
-        assert [grade.grader for grade in library.grades("e-1")] == ["ada"]
-        assert library.verify() == []
+        assert [grade.grader for grade in library.episodes.grades("e-1")] == ["ada"]
+        assert library.admin.verify() == []
         library.grade("e-1", success=False)
-        assert library.trajectory("e-1").success is False
+        assert library.episodes.get("e-1").success is False
 
 
 def test_items_rest_on_the_new_steps(path):
     with ExperienceLibrary.open(path) as library:
-        steps = [step.id or 0 for step in library.trajectory("e-1").steps]
+        steps = [step.id or 0 for step in library.episodes.get("e-1").steps]
         item = (
             library.add(Item("insight", "find before you take", source="person", provenance=tuple(steps))).item_id or ""
         )
-        library.replace_many([(make(LONG, True), ["e-1"])])
-        new = [step.id for step in library.trajectory("e-1").steps]
-        assert library.get(item).provenance == tuple(new[:2])
-        assert library.verify() == []
+        library.episodes.replace_many([(make(LONG, True), ["e-1"])])
+        new = [step.id for step in library.episodes.get("e-1").steps]
+        assert library.items.get(item).provenance == tuple(new[:2])
+        assert library.admin.verify() == []
 
 
 def test_reasons_of_the_same_calls_stay(path):
@@ -151,27 +151,29 @@ def test_reasons_of_the_same_calls_stay(path):
         item = library.add(Item("insight", "find before you take", source="person")).item_id or ""
         steps = tuple(replace(step, why={"recalled": [item]}) for step in shown.steps)
         library.record(replace(shown, steps=steps))
-        score = library.get(item).score
-        library.replace_many([(make(LONG, True, "e-3"), ["e-3"])])
-        assert [usage["trajectory_id"] for usage in library.usages(item)] == ["e-3"] * len(library.usages(item))
-        assert library.get(item).score == score
-        assert [step.why.recalled for step in library.trajectory("e-3").steps] == [(item,), (item,), None, None]
-        assert library.verify() == []
+        score = library.items.get(item).score
+        library.episodes.replace_many([(make(LONG, True, "e-3"), ["e-3"])])
+        assert [usage["trajectory_id"] for usage in library.items.usages(item)] == ["e-3"] * len(
+            library.items.usages(item)
+        )
+        assert library.items.get(item).score == score
+        assert [step.why.recalled for step in library.episodes.get("e-3").steps] == [(item,), (item,), None, None]
+        assert library.admin.verify() == []
 
 
 def test_a_version_that_cannot_be_written_changes_nothing(path, monkeypatch):
     with ExperienceLibrary.open(path) as library:
-        monkeypatch.setattr(library._inbox, "write_alone", lambda *_: 1 / 0)
+        monkeypatch.setattr(library._file.inbox, "write_alone", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            library.replace_many([(make(LONG, True), ["e-1"])])
-        assert len(library.trajectory("e-1").steps) == 2
-        assert library.verify() == []
+            library.episodes.replace_many([(make(LONG, True), ["e-1"])])
+        assert len(library.episodes.get("e-1").steps) == 2
+        assert library.admin.verify() == []
 
 
 def test_other_processes_see_the_new_version(path):
     with ExperienceLibrary.open(path) as library, ExperienceLibrary.open(path) as other:
-        state = library.trajectory("e-1").steps[0].pre
+        state = library.episodes.get("e-1").steps[0].pre
         other.recall(state)
-        library.replace_many([(make(LONG, True), ["e-1"])])
-        assert len(other.trajectory("e-1").steps) == 4
+        library.episodes.replace_many([(make(LONG, True), ["e-1"])])
+        assert len(other.episodes.get("e-1").steps) == 4
         assert sqlite3.connect(path).execute("SELECT count(*) FROM trajectories").fetchone() == (7,)

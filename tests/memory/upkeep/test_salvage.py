@@ -27,9 +27,9 @@ def sound(tmp_path_factory):
     path = tmp_path_factory.mktemp("sound") / "experience.db"
     with ExperienceLibrary.open(path) as library:
         library.record_many([writers.episode_of(f"e{number}") for number in range(EPISODES)])
-        library.add_many([writers.item_of(f"i{number}") for number in range(ITEMS)])
-        library.index()
-        library._store.shrink(rewrite=False)
+        library.items.add_many([writers.item_of(f"i{number}") for number in range(ITEMS)])
+        library.admin.index()
+        library._file.store.shrink(rewrite=False)
     return path
 
 
@@ -45,10 +45,10 @@ def save(path, target):
     kinds = [next(iter(json.loads(line))) for line in target.read_text().splitlines()]
     assert len(kinds) == lines
     with ExperienceLibrary.open(":memory:") as library:
-        assert library.import_jsonl(target) <= lines
-        assert len(library.trajectories()) == kinds.count("episode")
-        assert len(library.items(status=None)) == kinds.count("item")
-        assert library.verify() == []
+        assert library.admin.import_jsonl(target) <= lines
+        assert len(library.episodes.find()) == kinds.count("episode")
+        assert len(library.items.find(status=None)) == kinds.count("item")
+        assert library.admin.verify() == []
     assert [file.name for file in target.parent.glob("salvage-*")] == []
     return kinds.count("episode"), kinds.count("item"), damage
 
@@ -95,10 +95,10 @@ def test_a_damaged_row_costs_what_needs_it(copy, tmp_path, name):
     assert counts == [EPISODES - episodes, ITEMS - items]
     assert damage or name == "a key"
     with ExperienceLibrary.open(copy) as library:
-        assert library.verify()
+        assert library.admin.verify()
     if name not in READABLE:
         with ExperienceLibrary.open(copy) as library, pytest.raises(LibraryDamaged, match="memory verify"):
-            library.export_jsonl(tmp_path / "none.jsonl")
+            library.admin.export_jsonl(tmp_path / "none.jsonl")
         assert not (tmp_path / "none.jsonl").exists()
 
 

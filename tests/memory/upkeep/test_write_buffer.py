@@ -53,12 +53,12 @@ def test_recording_is_one_row(path, library):
     [
         lambda library: library.recall(SEE),
         lambda library: library.search("drawer"),
-        lambda library: library.summaries(),
-        lambda library: library.items(),
-        lambda library: library.stats(),
+        lambda library: library.episodes.summaries(),
+        lambda library: library.items.find(),
+        lambda library: library.admin.stats(),
         lambda library: library.evolve(),
         lambda library: library.add(Item("insight", "drawers jam")),
-        lambda library: library._store.rows("SELECT 1"),
+        lambda library: library._file.store.rows("SELECT 1"),
         lambda library: library.close(),
     ],
 )
@@ -72,14 +72,14 @@ def test_what_waits_is_filed_before_anything_else(path, library, read):
 @pytest.mark.parametrize("read_only", [False, True])
 def test_what_another_process_recorded_is_filed_by_the_reader(path, library, read_only):
     """Also by one that was opened to be read: it changes nothing of what is known."""
-    assert library.episodes == 0
+    assert library.episodes.count() == 0
     with ExperienceLibrary.open(path, read_only=read_only) as reader:
-        assert reader.episodes == 0
+        assert reader.episodes.count() == 0
         library.record(one())
-        assert reader.episodes == 1
-        assert reader.summaries()[0].n == 1
+        assert reader.episodes.count() == 1
+        assert reader.episodes.summaries()[0].n == 1
     assert waiting(path) == (0, 1)
-    assert library.verify() == []
+    assert library.admin.verify() == []
 
 
 def test_a_file_that_may_not_be_written_is_read_with_all_that_was_recorded(tmp_path, path, library):
@@ -93,9 +93,9 @@ def test_a_file_that_may_not_be_written_is_read_with_all_that_was_recorded(tmp_p
         left.chmod(0o444)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("hardwon.memory.storage.database.os.access", lambda *_: False)
-            assert reader.trajectory("left").steps[0].action == "open drawer 3"
+            assert reader.episodes.get("left").steps[0].action == "open drawer 3"
             assert reader.recall(SEE).steps
-        assert reader.verify() == []
+        assert reader.admin.verify() == []
         with pytest.raises(HardwonError):
             reader.record(one())
     assert left.read_bytes() == before
@@ -112,8 +112,8 @@ def test_a_killed_process_leaves_an_inbox_that_the_next_one_files(path):
     warm.run([sys.executable, "-c", code, str(path)], check=False)
     assert waiting(path) == (3, 0)
     with ExperienceLibrary.open(path) as library:
-        assert [row["id"] for row in library.trajectories()] == ["2", "1", "0"]
-        assert library.verify() == []
+        assert [row["id"] for row in library.episodes.find()] == ["2", "1", "0"]
+        assert library.admin.verify() == []
 
 
 def test_a_repeated_call_is_known_before_it_is_filed(path, library):
@@ -123,7 +123,7 @@ def test_a_repeated_call_is_known_before_it_is_filed(path, library):
         assert other.record(one(id="a")) == "a"
         with pytest.raises(ConfigError, match="another episode has the id 'a'"):
             other.record(one(taken(), taken(), id="a"))
-    assert library.episodes == 1
+    assert library.episodes.count() == 1
 
 
 def rows(path, query):
@@ -153,7 +153,7 @@ def test_what_waits_in_an_older_file_is_found_by_its_id(path, library):
         connection.execute("UPDATE inbox SET id = 1")
     with ExperienceLibrary.open(path) as newer:
         assert newer.record(one(id=told)) == told
-        assert newer.episodes == 1
+        assert newer.episodes.count() == 1
 
 
 def test_rows_stand_in_the_order_of_recording_whatever_the_clock_says(path, library, monkeypatch):
@@ -166,7 +166,7 @@ def test_no_number_comes_again_after_what_waited_was_filed(path, library, monkey
     """The clock was put back, and the row with the highest number is gone: its number is not given again."""
     monkeypatch.setattr("hardwon.memory.upkeep.write_buffer.time.time_ns", iter([5, 3]).__next__)
     library.record(one())
-    assert library.episodes == 1
+    assert library.episodes.count() == 1
     assert waiting(path) == (0, 1)
     library.record(one())
     assert rows(path, "SELECT id FROM inbox") == [(6,)]
@@ -187,7 +187,7 @@ def test_a_signature_that_nobody_looked_at_is_computed_when_it_is_filed(path, li
     unseen = State("drawer 3 is open")
     library.record(one(Step(unseen, "look", unseen, Diagnosis(success=True))))
     assert unseen.signature_if_known == ""
-    assert library.episodes == 1
+    assert library.episodes.count() == 1
     assert rows(path, "SELECT signature FROM states") == [(State("drawer 7 is open").signature,)]
 
 
@@ -197,8 +197,8 @@ def test_an_episode_that_names_items_is_filed_at_once(path, library):
     library.record(one(id="before"))
     library.record(one(taken(why={"recalled": [item]}), id="shown"))
     assert waiting(path) == (0, 2)
-    assert [row["trajectory_id"] for row in library.usages(item)] == ["shown"]
-    assert library.verify() == []
+    assert [row["trajectory_id"] for row in library.items.usages(item)] == ["shown"]
+    assert library.admin.verify() == []
 
 
 def test_filed_from_memory_or_from_the_file_is_the_same(path, tmp_path):
@@ -207,23 +207,23 @@ def test_filed_from_memory_or_from_the_file_is_the_same(path, tmp_path):
     with ExperienceLibrary.open(path) as here, ExperienceLibrary.open(tmp_path / "there.db") as there:
         here.record_many(episodes)
         there.record_many(episodes)
-        there._inbox._recent.clear()
+        there._file.inbox._recent.clear()
         for table in ("states", "steps", "attempts", "segments", "words", "keys"):
-            assert here._store.rows(f"SELECT * FROM {table}") == there._store.rows(f"SELECT * FROM {table}")
-        assert [here.trajectory(row["id"]) for row in here.trajectories()] == [
-            there.trajectory(row["id"]) for row in there.trajectories()
+            assert here._file.store.rows(f"SELECT * FROM {table}") == there._file.store.rows(f"SELECT * FROM {table}")
+        assert [here.episodes.get(row["id"]) for row in here.episodes.find()] == [
+            there.episodes.get(row["id"]) for row in there.episodes.find()
         ]
 
 
 def test_one_that_cannot_be_filed_holds_up_no_other(library, caplog):
     """It stays in the inbox with the reason, for `verify` and `repair`."""
     library.record_many([one(id="first"), one(id="torn"), one(id="last")])
-    library._inbox._recent.clear()
-    library._store.connection.execute("UPDATE inbox SET episode = '[1, 2' WHERE ref = 'torn'")
-    seal(library._store.connection, "inbox", "ref = 'torn'", ())  # as another version wrote it
+    library._file.inbox._recent.clear()
+    library._file.store.connection.execute("UPDATE inbox SET episode = '[1, 2' WHERE ref = 'torn'")
+    seal(library._file.store.connection, "inbox", "ref = 'torn'", ())  # as another version wrote it
     with caplog.at_level(logging.ERROR):
-        assert [row["id"] for row in library.trajectories()] == ["last", "first"]
-    (problem,) = library.verify()
+        assert [row["id"] for row in library.episodes.find()] == ["last", "first"]
+    (problem,) = library.admin.verify()
     assert problem.where == "inbox"
     assert "1 not stored: JSONDecodeError" in problem.what
 
@@ -278,9 +278,9 @@ def test_episodes_that_name_items_do_not_wait(library, episode):
     (step, *rest) = episode("open drawer").steps
     named = replace(episode("open drawer"), steps=(replace(step, why={"recalled": [item]}), *rest))
     library.record(named)
-    assert not library._inbox._recent
+    assert not library._file.inbox._recent
     library.record(episode("open drawer"))
-    assert library._inbox._recent
+    assert library._file.inbox._recent
 
 
 def test_buffered_episodes_of_every_namespace_are_stored(path, library):

@@ -71,13 +71,13 @@ def fill(library, shown, withheld):
 
 def test_a_library_says_whether_its_advice_helps(tmp_path):
     with ExperienceLibrary.open(tmp_path / "a.db") as library:
-        assert library.stats()["advice"]["says"].startswith("not measured yet: 0 ")
+        assert library.admin.stats()["advice"]["says"].startswith("not measured yet: 0 ")
         fill(library, [1] * 40, [0] * 12)
-        advice = library.stats()["advice"]
+        advice = library.admin.stats()["advice"]
         assert advice["difference"] == 1.0
         assert advice["says"].startswith("helps: success +100 points (95 % interval +")
         assert ADVICE not in library.recall("refund an order").masked
-        assert library.verify() == []
+        assert library.admin.verify() == []
 
 
 def test_advice_that_harms_is_off_until_it_helps_again(tmp_path):
@@ -85,13 +85,13 @@ def test_advice_that_harms_is_off_until_it_helps_again(tmp_path):
     path = tmp_path / "a.db"
     with ExperienceLibrary.open(path) as library:
         fill(library, [0] * 40, [1] * 12)
-        assert library.stats()["advice"]["is_off"]
+        assert library.admin.stats()["advice"]["is_off"]
         assert ADVICE in library.recall("refund an order").masked
     with ExperienceLibrary.open(path) as library:
         assert ADVICE in library.recall("refund an order").masked
         fill(library, [1] * 480, [0] * 12)
         assert ADVICE not in library.recall("refund an order").masked
-        assert library.stats()["advice"]["says"].startswith("helps")
+        assert library.admin.stats()["advice"]["says"].startswith("helps")
 
 
 def test_untrusted_episodes_do_not_measure(tmp_path):
@@ -101,5 +101,5 @@ def test_untrusted_episodes_do_not_measure(tmp_path):
         told = Trajectory(
             "refund an order", (Step(here, "x", here, Diagnosis(True), why=Reasons(advice="shown")),), False
         )
-        library.receive([told] * 5, writer="mcp", trust="untrusted")
-        assert library.stats()["advice"]["shown"] == 3
+        library.episodes.receive([told] * 5, writer="mcp", trust="untrusted")
+        assert library.admin.stats()["advice"]["shown"] == 3

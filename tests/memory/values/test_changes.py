@@ -140,7 +140,7 @@ def test_guardrails_from_before_a_change_are_retired_until_the_call_fails_again(
         for number in range(40):
             record(library, number, "send to west" if number < 5 else "send to north", number >= 5)
             library.evolve()  # the words of the text belong to the situation from the 15th episode on
-        (ban,) = (item for item in library.items(["guardrail"]) if item.forbids == "send to west")
+        (ban,) = (item for item in library.items.find(["guardrail"]) if item.forbids == "send to west")
         for number in range(40, 46):
             record(library, number, "send to north", False)
         assert ban.id in library.evolve().retired

@@ -32,7 +32,7 @@ def keyed(library, episode):
     """The episode with the keys of its steps, as the runtime records it."""
     return replace(
         episode,
-        steps=tuple(replace(step, keys=library.keys(step.pre, step.action)) for step in episode.steps),
+        steps=tuple(replace(step, keys=library.episodes.keys(step.pre, step.action)) for step in episode.steps),
     )
 
 
@@ -105,14 +105,14 @@ def test_what_was_admissible_is_kept(library, path, tmp_path):
     episode = walk("wait", "go to sink", offer=(*OFFER, secret))
     assert unpack_episode(pack_episode(episode), "").steps[0].admissible == (*OFFER, secret)
     ref = library.record(episode)
-    steps = library.trajectory(ref).steps
+    steps = library.episodes.get(ref).steps
     assert steps[0].admissible[: len(OFFER)] == OFFER
     assert "hunter2" not in repr(steps)
-    assert library._filed().rows("SELECT count(*) FROM offers") == [(1,)]
-    library.export_jsonl(tmp_path / "all.jsonl")
+    assert library._file.filed().rows("SELECT count(*) FROM offers") == [(1,)]
+    library.admin.export_jsonl(tmp_path / "all.jsonl")
     with ExperienceLibrary.open(tmp_path / "other.db") as other:
-        other.import_jsonl(tmp_path / "all.jsonl")
-        assert other.trajectory(ref).steps[1].admissible == steps[1].admissible
+        other.admin.import_jsonl(tmp_path / "all.jsonl")
+        assert other.episodes.get(ref).steps[1].admissible == steps[1].admissible
 
 
 def test_what_an_older_version_packed_is_read():
@@ -126,7 +126,7 @@ def test_what_was_admissible_is_forgotten_with_its_episode(library):
     """A text that stood in nothing but a list of actions selects the episode, and leaves the file."""
     library.record(walk("wait", offer=(*OFFER, "call agent zebra")))
     library.record(walk("wait"))
-    library.forget(text="agent zebra")
-    assert library._filed().rows("SELECT count(*), min(actions) FROM offers")[0][0] == 1
-    assert "zebra" not in repr(library._filed().rows("SELECT * FROM offers"))
-    assert len(library.trajectories()) == 1
+    library.admin.forget(text="agent zebra")
+    assert library._file.filed().rows("SELECT count(*), min(actions) FROM offers")[0][0] == 1
+    assert "zebra" not in repr(library._file.filed().rows("SELECT * FROM offers"))
+    assert len(library.episodes.find()) == 1

@@ -183,7 +183,7 @@ def cook(notes, *, good, failure=Failure.TASK_LOST, action="cook carrot in stove
 
 def fill(library, *more):
     library.record_many([cook(("Wait.",), good=True)] * 20)
-    assert library.episodes == 20
+    assert library.episodes.count() == 20
     fry, dice = cook(("fry the carrot.",), good=True), cook(("dice the carrot.",), good=False)
     library.record_many([fry, dice] * 6 + [fry] * 4)  # mixed: failures in a row are a change of the world
     library.record_many(more)
@@ -207,7 +207,7 @@ def test_steps_with_keys_of_an_earlier_version_count(library):
     for good, words in [(True, "fry the carrot."), (False, "dice the carrot.")] * 10:
         episode = cook((words,), good=good)
         (step,) = episode.steps
-        keys = tuple(key for key in library.keys(step.pre, step.action) if not key.endswith(TOLD))
+        keys = tuple(key for key in library.episodes.keys(step.pre, step.action) if not key.endswith(TOLD))
         library.record(replace(episode, steps=(replace(step, keys=keys),)))
     assert recall(library, "grill the carrot.").n == known.n + 10
 

@@ -163,9 +163,9 @@ def test_an_item_is_masked_where_it_hurts_and_stays_at_home(library, trials, ref
     trials.run(ABROAD, 60, helps=False)
     assert trials.is_masked(ABROAD)
     assert not trials.is_masked(HOME)
-    assert library.get(ref).status == "active"
-    assert library.get(ref).score > 0.8
-    effects = {effect.name.partition(":")[0]: effect for effect in library.effects(ref)}
+    assert library.items.get(ref).status == "active"
+    assert library.items.get(ref).score > 0.8
+    effects = {effect.name.partition(":")[0]: effect for effect in library.items.effects(ref)}
     home, abroad = effects[HOME[:6]], effects[ABROAD[:6]]
     assert home.difference > 0.3
     assert not home.masked
@@ -212,10 +212,10 @@ def test_few_episodes_mask_nothing(library, trials):
 def test_harm_abroad_costs_nothing_at_home(library, trials, ref):
     """However often it fails in a foreign world, before any was withheld there: its score stays, and it is recalled."""
     trials.run(HOME, 30, helps=True)
-    before = library.get(ref).score
+    before = library.items.get(ref).score
     for _ in range(50):
         trials.record(ABROAD, True, success=False)
-    assert library.get(ref).score >= before - 0.05
+    assert library.items.get(ref).score >= before - 0.05
     assert not trials.is_masked(HOME)
 
 
@@ -224,7 +224,7 @@ def test_a_pinned_item_is_never_masked(library, trials, ref):
     trials.run(HOME, 20, helps=True)
     trials.run(ABROAD, 60, helps=False)
     assert trials.is_masked(ABROAD)
-    library.pin(ref)
+    library.items.update(ref, pinned=True)
     assert not trials.is_masked(ABROAD)
 
 
@@ -265,30 +265,30 @@ def test_an_export_keeps_effects_and_masks(library, trials, ref, tmp_path):
     """They follow from the usages, and the score at home is not lost to the first failures after."""
     trials.run(HOME, 30, helps=True)
     trials.run(ABROAD, 60, helps=False)
-    library.export_jsonl(tmp_path / "all.jsonl")
+    library.admin.export_jsonl(tmp_path / "all.jsonl")
     with ExperienceLibrary.open(tmp_path / "other.db") as other:
-        other.import_jsonl(tmp_path / "all.jsonl")
+        other.admin.import_jsonl(tmp_path / "all.jsonl")
         assert ref in other.recall(state(ABROAD)).masked
         assert ref not in other.recall(state(HOME)).masked
         again = Trials(other, trials.episode, ref)
         for _ in range(30):
             again.record(ABROAD, True, success=False)
-        assert other.get(ref).score == pytest.approx(library.get(ref).score)
-        assert other.verify() == []
+        assert other.items.get(ref).score == pytest.approx(library.items.get(ref).score)
+        assert other.admin.verify() == []
 
 
 def test_verify_finds_scores_that_cannot_be(library, trials, ref):
     """A row of no item, of no world, or outside 0 to 1; repair drops them."""
     trials.run(HOME, 4, helps=True)
-    assert library.verify() == []
-    with library._transaction() as connection:
+    assert library.admin.verify() == []
+    with library._file.transaction() as connection:
         connection.execute("INSERT INTO item_worlds VALUES (1, 'nobody', 1, 0.5, 1)")
         connection.execute("INSERT INTO item_worlds VALUES (1, ?, 99, 0.5, 1)", (ref,))
         connection.execute("UPDATE item_worlds SET score = 7 WHERE item_id = ? AND world = 1", (ref,))
-    (problem,) = library.verify()
+    (problem,) = library.admin.verify()
     assert (problem.where, problem.what[0]) == ("scores per world", "3")
-    library.repair()
-    assert library.verify() == []
+    library.admin.repair()
+    assert library.admin.verify() == []
 
 
 def test_what_is_forgotten_is_not_counted(library, trials, ref):
@@ -298,13 +298,13 @@ def test_what_is_forgotten_is_not_counted(library, trials, ref):
     for number in range(40):
         trials.record(ABROAD, number % 4 > 0, success=number % 4 == 0)
     assert trials.is_masked(ABROAD)
-    for row in library.trajectories():
+    for row in library.episodes.find():
         if row["task"] == ABROAD:
-            library.forget(episode=row["id"])
-    assert [effect.name.partition(":")[0] for effect in library.effects(ref)] == [HOME[:6]]
-    assert library.verify() == []
-    library.forget(text="behind the wooden drawer")
-    assert library._store.rows("SELECT * FROM item_worlds") == []
+            library.admin.forget(episode=row["id"])
+    assert [effect.name.partition(":")[0] for effect in library.items.effects(ref)] == [HOME[:6]]
+    assert library.admin.verify() == []
+    library.admin.forget(text="behind the wooden drawer")
+    assert library._file.store.rows("SELECT * FROM item_worlds") == []
 
 
 def test_a_file_of_an_older_version_keeps_what_its_items_earned(path, episode):
@@ -315,24 +315,24 @@ def test_a_file_of_an_older_version_keeps_what_its_items_earned(path, episode):
         for task in (HOME, ABROAD):
             for _ in range(12):
                 trials.record(task, True, success=task == HOME)
-        with library._transaction() as connection:
+        with library._file.transaction() as connection:
             connection.execute("DELETE FROM item_worlds")
-        library.update(trials.ref, score=0.9)
+        library.items.update(trials.ref, score=0.9)
     downgrade(path, 11)
     with ExperienceLibrary.open(path) as library:
         trials.library = library
         for _ in range(20):
             trials.record(ABROAD, True, success=False)
-        assert library.get(trials.ref).score == pytest.approx(0.9)
+        assert library.items.get(trials.ref).score == pytest.approx(0.9)
         assert not trials.is_masked(HOME)
 
 
 def test_a_person_who_sets_the_score_sets_it_in_every_world(library, trials, ref):
     """The next episode does not bring the old one back."""
     trials.run(HOME, 20, helps=True)
-    library.update(ref, score=0.2)
+    library.items.update(ref, score=0.2)
     trials.record(HOME, True, success=False)
-    assert library.get(ref).score < 0.25
+    assert library.items.get(ref).score < 0.25
 
 
 def test_the_score_of_all_worlds():
@@ -345,7 +345,7 @@ def test_the_score_of_all_worlds():
 
 def test_values_of_worlds_that_were_united_are_passed_over_in_silence(library, caplog):
     """That is how worlds grow; a file of values of another make is worth a warning."""
-    files = CacheFile(library._store, 1)
+    files = CacheFile(library._file.store, 1)
     for name in ("world-values", "values"):
         files.save(name, "one make", 0, 0, {})
         assert files.load(name, "another make") is None
@@ -369,8 +369,8 @@ def test_items_are_ranked_by_their_score_in_this_world(library, episode, ref):
         ):
             Trials(library, episode, item).record(task, True, success=success)
     for item in (ref, other):
-        library.pin(item)
-    assert library.get(ref).score == pytest.approx(library.get(other).score, abs=0.05)
+        library.items.update(item, pinned=True)
+    assert library.items.get(ref).score == pytest.approx(library.items.get(other).score, abs=0.05)
 
     def order(task):
         return [hit.what.id for hit in library.recall(state(task)).items]
@@ -399,7 +399,7 @@ def test_three_episodes_of_each_arm_can_mask_and_two_cannot(library, trials):
         trials.record(ABROAD, True, success=False)
         if number < 2:
             trials.record(ABROAD, False, success=True)
-    effect = {one.name.partition(":")[0]: one for one in trials.library.effects(trials.ref)}[ABROAD[:6]]
+    effect = {one.name.partition(":")[0]: one for one in trials.library.items.effects(trials.ref)}[ABROAD[:6]]
     assert (effect.shown, effect.withheld) == (12, 2)
     assert not hurts(Arms(40, 0, 2, 2), shrink({1: Arms(40, 0, 2, 2)})[1])
     assert hurts(Arms(40, 0, 3, 3), shrink({1: Arms(40, 0, 3, 3)})[1])
@@ -412,6 +412,6 @@ def test_only_the_newest_forty_episodes_of_an_arm_count(library, trials, ref):
     for number in range(55):
         trials.record(HOME, True, success=number < 15)
         trials.record(HOME, False, success=number >= 15)
-    (effect,) = library.effects(ref)
+    (effect,) = library.items.effects(ref)
     assert (effect.shown, effect.withheld) == (40, 40)
     assert effect.difference == pytest.approx(1 / 42 - 41 / 42)

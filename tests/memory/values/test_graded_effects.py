@@ -128,7 +128,7 @@ def test_an_item_that_hurts_is_masked_where_no_episode_succeeds(library, ref, re
     for _ in range(20):
         record(True, 0.0, measure=measure)
         record(False, 1.0, measure=measure, success=not measure)
-    (effect,) = library.effects(ref)
+    (effect,) = library.items.effects(ref)
     assert effect.masked
     assert effect.difference == pytest.approx(1 / 22 - 21 / 22)
 
@@ -138,7 +138,7 @@ def test_recall_leaves_out_an_item_that_makes_graded_outcomes_a_little_worse(lib
     for _ in range(40):
         record(True, 0.5)
         record(False, 0.6)
-    assert library.get(ref).score > 0.4
+    assert library.items.get(ref).score > 0.4
     assert ref in library.recall(State(SEE, task=TASK)).masked
 
 
@@ -148,7 +148,7 @@ def test_degrees_count_and_are_cut_to_the_range(library, ref, record):
         record(True, value, measure="reward")
     record(False, 0.9, measure="", success=False)
     record(False, 0.25)
-    (effect,) = library.effects(ref)
+    (effect,) = library.items.effects(ref)
     assert (effect.shown, effect.withheld) == (3, 2)
     assert effect.difference == pytest.approx((1.5 + 1) / 5 - (0.25 + 1) / 4)
 
@@ -156,8 +156,8 @@ def test_degrees_count_and_are_cut_to_the_range(library, ref, record):
 def test_a_grade_moves_the_effect_of_a_graded_episode(library, ref, record):
     """A person who gives another score, without a word about success, changes what the item did."""
     ids = [record(True, 0.5) for _ in range(4)] + [record(False, 0.5) for _ in range(4)]
-    (before,) = library.effects(ref)
+    (before,) = library.items.effects(ref)
     assert before.difference == 0.0
     library.grade(ids[0], score=0.1)
-    (after,) = library.effects(ref)
+    (after,) = library.items.effects(ref)
     assert after.difference == pytest.approx(-0.4 / 6)

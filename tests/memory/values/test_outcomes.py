@@ -58,14 +58,14 @@ def test_nothing_is_found_in_an_empty_library_or_without_actions(library, taught
 def test_the_order_of_recording_changes_nothing(taught):
     with ExperienceLibrary.open(":memory:") as other:
         for name in ("two", "one"):
-            other.record(taught.trajectory(name))
+            other.record(taught.episodes.get(name))
         assert outcomes(other, "open drawer") == outcomes(taught, "open drawer")
 
 
 def test_later_episodes_count_and_forgotten_ones_do_not(taught):
     taught.record(episode(("put strainer in drawer", -1.0), name="three"))
     assert outcomes(taught, "put strainer in drawer") == {"put strainer in drawer": (3, 2, 1)}
-    taught.forget(episode="one")
+    taught.admin.forget(episode="one")
     assert outcomes(taught, "put strainer in drawer") == {"put strainer in drawer": (2, 1, 1)}
 
 
@@ -184,7 +184,7 @@ def test_enablers_follow_new_and_forgotten_episodes(library):
         library.record(chain(("open drawer", CLOSED, 0.0), put, name=name))
     assert enabler(library, "open drawer", "pull drawer") == "open drawer"
     for name in ("two", "three"):
-        library.forget(episode=name)
+        library.admin.forget(episode=name)
     assert enabler(library, "open drawer", "pull drawer") == "pull drawer"
 
 

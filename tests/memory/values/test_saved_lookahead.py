@@ -117,7 +117,7 @@ def test_a_damaged_file_is_rebuilt(path, reads, damage, caplog):
 def test_what_was_forgotten_is_not_in_the_lookahead_values(path, reads):
     record(path, range(30))
     with ExperienceLibrary.open(path) as library:
-        library.forget(episode=library.trajectories()[0]["id"])
+        library.admin.forget(episode=library.episodes.find()[0]["id"])
         assert not list_files(path)  # its keys contain words of the steps
     reads.clear()
     record(path, ())

@@ -122,7 +122,7 @@ def test_games_in_several_threads_do_not_disturb_each_other(data):
 def test_an_agent_plays_it(world):
     with ExperienceLibrary.open(":memory:") as library:
         result = Agent(EpisodicPolicy(), library, world, max_steps=5).run("train", 1)
-        assert (result.success is not None, library.episodes) == (True, 1)
+        assert (result.success is not None, library.episodes.count()) == (True, 1)
 
 
 def test_cached_parsing_and_translation_change_no_word_of_a_game(world, data):

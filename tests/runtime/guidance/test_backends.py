@@ -280,5 +280,5 @@ def test_a_prompted_hint_in_the_loop(prompted, script, library, rooms):
     running, policy = agent(script, library, rooms, guidance)
     result = asyncio.run(running.arun())
     assert policy.seen[0].guidance == "go east"
-    assert result.trajectory.steps[0].why.recalled == (library.items()[0].id,)
+    assert result.trajectory.steps[0].why.recalled == (library.items.find()[0].id,)
     assert result.trajectory.meta["guidance"]["calls"] >= 1

@@ -99,7 +99,7 @@ def test_when_not_to_use_an_item_is_said():
 
 def warm(library, items, iteration):
     """Whether guidance speaks with so many items, after so many iterations."""
-    for n in range(len(library.items()), items):
+    for n in range(len(library.items.find()), items):
         library.add(Item("insight", f"fact number {'abcdefghijkl'[n]}"))
     guidance = WarmUpGuidance(RetrievalGuidance(), library)
     guidance.iteration = iteration
@@ -115,7 +115,7 @@ def test_guidance_waits_until_it_is_warm(library):
 def test_items_that_were_retired_do_not_count(library):
     """Only active ones do."""
     assert warm(library, 10, 5)
-    library.retire(library.items()[0].id, "wrong")
+    library.items.retire(library.items.find()[0].id, "wrong")
     assert WarmUpGuidance(RetrievalGuidance(), library).is_warm is False
 
 

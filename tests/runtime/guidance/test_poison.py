@@ -60,12 +60,12 @@ KINDS = {
 def read_all(library):
     """What other requests can be shown: advice, records without values, each step and each item."""
     state = build_state(TASK, (), "")
-    recollection, support = library.recall(state, k=40), library._caught_up().support
-    steps = [step for row in library.trajectories() for step in library.trajectory(row["id"]).steps]
+    recollection, support = library.recall(state, k=40), library._file.caught_up().support
+    steps = [step for row in library.episodes.find() for step in library.episodes.get(row["id"]).steps]
     return [
         *(line.text for line in lines_of(recollection, state)),
         *(text for step in steps for text, _ in render_steps([support.limit_step(step)], Visible(state))),
-        *(render_item(item, Visible(state)) for item in library.items()),
+        *(render_item(item, Visible(state)) for item in library.items.find()),
         *(repr(hit.what) for hit in abstract_recollection(recollection, state).steps),
         *(repr(hit.what) for hit in abstract_recollection(recollection, state).items),
     ]
@@ -92,7 +92,7 @@ def test_a_form_of_a_stranger_needs_as_many_episodes(library):
     is_shown = []
     for _ in range(3):
         crafted = episode(library, [Call(f"{MARK}_send", {"order": 1}, "ok")])
-        library.receive([crafted], writer="token:x", trust="untrusted")
+        library.episodes.receive([crafted], writer="token:x", trust="untrusted")
         recollection = library.recall(build_state(TASK, (), ""), k=40)
         is_shown.append(any(MARK in line.text for line in lines_of(recollection)))
     assert is_shown == [False, False, True]

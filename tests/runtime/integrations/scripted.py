@@ -55,7 +55,7 @@ def ran(library, desk, *script, ask="Book a table.", chat=None, **settings):
 
 def last(library):
     """The episode recorded last."""
-    return library.trajectory(library.trajectories(limit=1)[0]["id"])
+    return library.episodes.get(library.episodes.find(limit=1)[0]["id"])
 
 
 BOOKS_SEVEN = (call("book", table=7), AIMessage("Done."))

@@ -181,7 +181,7 @@ ENDS = {
 @pytest.mark.parametrize(("end", "outcome"), ENDS.items(), ids=lambda value: getattr(value, "__name__", ""))
 def test_a_run_that_does_not_end_by_itself_is_an_episode_and_no_success(library, desk, end, outcome):
     end(library, desk)
-    assert library.stats()["episodes"] == 1
+    assert library.admin.stats()["episodes"] == 1
     episode = last(library)
     assert (episode.success, episode.ending) == outcome
     assert episode.task == "Book a table."
@@ -197,7 +197,7 @@ def test_of_twenty_runs_of_which_ten_loop_all_are_recorded_and_ten_as_successes(
             agent = looping(library, desk)
         with suppress(GraphRecursionError):
             agent.invoke(REQUEST, {"recursion_limit": 8})
-    outcomes = [bool(row["success"]) for row in library.trajectories(limit=50)]
+    outcomes = [bool(row["success"]) for row in library.episodes.find(limit=50)]
     assert sorted(outcomes) == [False] * 10 + [True] * 10
 
 
@@ -215,7 +215,7 @@ def test_an_agent_within_a_tool_of_another_agent_is_recorded_where_it_ends(libra
 
     script = [call("delegate", task="Book a table."), AIMessage("Done.")]
     create_agent(model(*script), [delegate]).invoke({"messages": [("user", "Feed the guests.")]})
-    assert [(row["task"], row["ending"]) for row in library.trajectories()] == [("Book a table.", "step_limit")]
+    assert [(row["task"], row["ending"]) for row in library.episodes.find()] == [("Book a table.", "step_limit")]
 
 
 def test_an_error_that_an_outer_layer_handles_does_not_end_the_run(library, desk):
@@ -252,7 +252,7 @@ def test_a_run_that_waits_for_a_person_is_no_episode_until_it_goes_on_or_is_left
     config = {"configurable": {"thread_id": "1"}}
     agent = pausing(library, desk, InMemorySaver(), call("book", table=7), AIMessage("Done."))
     agent.invoke(REQUEST, config)
-    assert library.stats()["episodes"] == 0
+    assert library.admin.stats()["episodes"] == 0
     agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
     assert (last(library).success, len(last(library).steps)) == (True, 1)
 
@@ -264,7 +264,7 @@ def test_a_thread_that_goes_on_with_another_request_leaves_the_run_that_waited(l
     agent.invoke(REQUEST, config)
     agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), config)
     agent.invoke({"messages": [("user", "Stop.")]}, config)
-    assert [(row["task"], row["success"], row["ending"]) for row in library.trajectories()] == [
+    assert [(row["task"], row["success"], row["ending"]) for row in library.episodes.find()] == [
         ("Book a table.", None, "abandoned")
     ]
 
@@ -280,10 +280,10 @@ def test_a_run_that_failed_and_is_resumed_stays_one_episode(tmp_path, desk):
                 if script[-1].tool_calls:
                     with pytest.raises(RuntimeError):  # the script is at its end
                         agent.invoke(REQUEST, config)
-                    assert [bool(row["success"]) for row in library.trajectories()] == [False]
+                    assert [bool(row["success"]) for row in library.episodes.find()] == [False]
                 else:
                     agent.invoke(None, config)
-                    assert [bool(row["success"]) for row in library.trajectories()] == [True]
+                    assert [bool(row["success"]) for row in library.episodes.find()] == [True]
                     assert [step.action for step in last(library).steps] == ["book(table=7)", "book(table=8)"]
 
 
@@ -337,13 +337,13 @@ def test_a_killed_process_leaves_its_steps_to_the_next_that_opens_the_library(
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         with ExperienceLibrary.open(path) as library:
-            assert library.stats()["episodes"] == 0, "the run is not over"
+            assert library.admin.stats()["episodes"] == 0, "the run is not over"
         process.send_signal(signal.SIGKILL)
         process.wait(30)
     for _ in range(2):
         with ExperienceLibrary.open(path, read_only=read_only) as library:
-            (row,) = library.trajectories()
-            episode = library.trajectory(row["id"])
+            (row,) = library.episodes.find()
+            episode = library.episodes.get(row["id"])
     assert (episode.success, episode.ending, episode.task) == (None, "abandoned", "Book a table.")
     assert [step.action for step in episode.steps] == ["book(table=11)", "book(table=12)"]
     assert [step.t for step in episode.steps] == [0, 1]
@@ -460,8 +460,8 @@ def test_a_run_that_takes_the_place_of_its_beginning_keeps_the_grades(library):
     record(7, success=None, ending="abandoned")
     library.grade("e-1", success=True, why="the guests came")
     record(7, 8, success=False, is_continued=True)
-    assert len(library.grades("e-1")) == 1
-    episode = library.trajectory("e-1")
+    assert len(library.episodes.grades("e-1")) == 1
+    episode = library.episodes.get("e-1")
     assert (episode.success, episode.writer, len(episode.steps)) == (True, "proxy", 2)
 
 
@@ -479,6 +479,6 @@ def test_a_continued_run_of_somebody_else_says_nothing_of_items(library):
 
     record(1, is_continued=False)
     record(2, is_continued=True)
-    episode = library.trajectory("e-1")
+    episode = library.episodes.get("e-1")
     assert (episode.trust, len(episode.steps)) == ("untrusted", 2)
     assert all(step.why.recalled is None for step in episode.steps)

@@ -37,7 +37,7 @@ def test_an_agent_of_the_framework_records_and_recalls(section, package, tmp_pat
     exec(compile(SECTIONS[section], str(source), "exec"), {"__name__": "example"})
     with ExperienceLibrary.open(tmp_path / "support.db") as library:
         # The ids are random, the times are not.
-        first, second = (library.trajectory(row["id"]) for row in reversed(library.trajectories()))
+        first, second = (library.episodes.get(row["id"]) for row in reversed(library.episodes.find()))
     assert [step.action for step in (*first.steps, *second.steps)] == ['refund(order="A-1")'] * 2
     assert not first.steps[0].why.similar
     assert second.steps[0].why.similar, "the hint did not reach the second run"

@@ -7,6 +7,7 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, Verdict
 from hardwon.memory.errors import CallForbidden, ConfigError
+from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.runtime import FunctionEpisode, remember
 from hardwon.runtime.integrations.functions import to_plain
 from hardwon.runtime.integrations.tool_run import SOURCE
@@ -28,8 +29,8 @@ def library(tmp_path):
 
 
 def only_episode(library):
-    (row,) = library.trajectories()
-    return library.trajectory(row["id"])
+    (row,) = library.episodes.find()
+    return library.episodes.get(row["id"])
 
 
 def play(library, task=TASK):
@@ -81,7 +82,7 @@ def test_concurrent_episodes_stay_apart(library):
         await asyncio.gather(run("one"), run("two"))
 
     asyncio.run(run_both())
-    episodes = [library.trajectory(row["id"]) for row in library.trajectories()]
+    episodes = [library.episodes.get(row["id"]) for row in library.episodes.find()]
     assert {episode.task: {step.action for step in episode.steps} for episode in episodes} == {
         "one": {'note(text="one")'},
         "two": {'note(text="two")'},
@@ -101,7 +102,7 @@ def test_a_function_outside_an_episode_is_called_as_it_is(library):
     assert refund("A-1") == "A-1 was refunded"
     with pytest.raises(LookupError):
         refund("last")
-    assert library.episodes == 0
+    assert library.episodes.count() == 0
     assert refund.__name__ == "refund"
 
 
@@ -169,7 +170,7 @@ def test_with_warnings_even_a_repeated_failure_runs_and_its_step_says_so(library
         for _ in range(2):
             with pytest.raises(LookupError):
                 refund("last")
-    (item,) = library.items()
+    (item,) = library.items.find()
     assert len(episode.warnings) == 2
     assert [step.why.overridden for step in only_episode(library).steps] == [(item.id,), (item.id,)]
 
@@ -184,7 +185,8 @@ def test_guardrails_can_block(library):
 
 
 def test_a_library_that_fails_costs_no_call(library, monkeypatch, caplog):
-    for name in ("recall", "check", "keys", "record"):
+    monkeypatch.setattr(LibraryEpisodes, "keys", lambda *_, **__: 1 / 0)
+    for name in ("recall", "check", "record"):
         monkeypatch.setattr(ExperienceLibrary, name, lambda *_, **__: 1 / 0)
     with FunctionEpisode(library, TASK) as episode:
         assert episode.hint == ""
@@ -194,7 +196,7 @@ def test_a_library_that_fails_costs_no_call(library, monkeypatch, caplog):
 
 def test_the_trial_of_a_guardrail_runs_although_guardrails_block(library, monkeypatch):
     forbid(library)
-    (item,) = library.items()
+    (item,) = library.items.find()
     verdict = Verdict(True, item.id, "no", trial=True, items=(item.id,))
     monkeypatch.setattr(ExperienceLibrary, "enforce", lambda *_, **__: verdict)
     with FunctionEpisode(library, TASK, guardrails="block"), pytest.raises(LookupError):
@@ -209,7 +211,7 @@ def test_an_episode_inside_another_one_ends_and_the_outer_one_goes_on(library):
             refund("A-1")
         refund("A-2")
         refund("A-3")
-    assert [len(library.trajectory(episode.id).steps) for episode in (outer, inner)] == [2, 1]
+    assert [len(library.episodes.get(episode.id).steps) for episode in (outer, inner)] == [2, 1]
 
 
 def test_an_episode_is_entered_once(library):
@@ -270,7 +272,7 @@ def test_wrong_uses_are_named():
 def test_a_call_that_does_not_fit_fails_like_the_function(library, caplog):
     with FunctionEpisode(library, TASK), pytest.raises(TypeError, match="missing 1 required"):
         refund()  # type: ignore[call-arg]
-    assert library.episodes == 0
+    assert library.episodes.count() == 0
     with FunctionEpisode(library, TASK):
         with pytest.raises(TypeError):
             refund()  # type: ignore[call-arg]

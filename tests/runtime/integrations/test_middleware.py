@@ -117,7 +117,7 @@ def test_the_control_arm_is_shown_nothing_and_is_recorded_as_such(library, desk)
 def test_what_was_shown_is_booked_with_the_outcome(library, desk):
     item = library.add(Item("insight", "Book a table by the window", "Book a table.")).item_id
     ran(library, desk, *BOOKS_SEVEN)
-    assert [(usage["mode"], usage["outcome"]) for usage in library.usages(item)] == [("recalled", 1.0)]
+    assert [(usage["mode"], usage["outcome"]) for usage in library.items.usages(item)] == [("recalled", 1.0)]
 
 
 def test_an_item_is_now_and_then_held_back(library, desk, monkeypatch):
@@ -126,7 +126,7 @@ def test_an_item_is_now_and_then_held_back(library, desk, monkeypatch):
     monkeypatch.setattr(holdout, "WITHHOLD", 1.0)
     told = ran(library, desk, *BOOKS_SEVEN)
     assert [m.type for m in told.seen[0]] == ["human"]
-    assert [usage["mode"] for usage in library.usages(item)] == ["withheld"]
+    assert [usage["mode"] for usage in library.items.usages(item)] == ["withheld"]
 
 
 def test_the_seed_decides_what_is_held_back(tmp_path, desk, monkeypatch):
@@ -235,7 +235,7 @@ def test_a_structured_response_is_a_success(library, desk):
 
 def test_a_run_without_a_call_has_nothing_to_tell(library, desk):
     ran(library, desk, AIMessage("Hello."), ask="Hello!")
-    assert library.stats()["episodes"] == 0
+    assert library.admin.stats()["episodes"] == 0
 
 
 @pytest.mark.parametrize(("graded", "success", "score"), [(True, True, 1.0), (0.25, False, 0.25), (None, None, 0.0)])
@@ -287,7 +287,7 @@ def test_every_request_of_a_conversation_is_an_episode(library, desk):
     config = {"configurable": {"thread_id": "ada"}}
     for ask in ("A table.", "Another one."):
         out = agent.invoke({"messages": [("user", ask)]}, config)
-    second, first = (library.trajectory(row["id"]) for row in library.trajectories())
+    second, first = (library.episodes.get(row["id"]) for row in library.episodes.find())
     assert (first.task, second.task) == ("A table.", "Another one.")
     assert [step.action for step in second.steps] == ["book(table=8)"]
     assert second.meta["thread"] == "ada"
@@ -317,10 +317,10 @@ def test_a_run_interrupted_for_a_person_goes_on_in_another_process(library, desk
         )
 
     agent().invoke({"messages": [("user", "Book a table.")]}, config)
-    assert library.stats()["episodes"] == 0
+    assert library.admin.stats()["episodes"] == 0
     agent().invoke(Command(resume="yes"), config)
     assert [step.action for step in last(library).steps] == ["book(table=6)", 'ask(question="Window?")']
-    assert library.stats()["episodes"] == 1
+    assert library.admin.stats()["episodes"] == 1
 
 
 def test_asynchronous_agents_get_the_same(library, desk):
@@ -365,7 +365,7 @@ def test_whatever_part_fails_the_agent_goes_on(library, desk, part, monkeypatch)
     def broken(*args, **settings):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(library, part, broken)
+    monkeypatch.setattr(library.episodes if part == "keys" else library, part, broken)
     assert ran(library, desk, *BOOKS_SEVEN).messages[-1].text == "Done."
 
 
@@ -381,7 +381,7 @@ def test_a_library_that_is_read_is_not_learnt_in(library, desk, path):
             ExperienceMiddleware(reader)
         told = ran(reader, desk, *BOOKS_SEVEN, learn=False)
         assert "`book(table={table})` failed" in told.seen[0][0].text
-        assert reader.stats()["episodes"] == 1
+        assert reader.admin.stats()["episodes"] == 1
 
 
 def test_settings_that_cannot_work_are_refused():

@@ -75,7 +75,7 @@ def test_a_tool_that_recovers_from_an_outage_is_not_refused(library, mode, words
     shop.up = True
     assert orders(library, shop, 55, guardrails=mode) == 0
     assert shop.answered == 55
-    assert library.items(["guardrail", "warning"]) == []
+    assert library.items.find(["guardrail", "warning"]) == []
 
 
 @pytest.mark.parametrize(("mode", "most"), [("warn", 0), ("block", probation.TRIAL_REFUSALS)])
@@ -83,11 +83,11 @@ def test_an_outage_that_nobody_can_tell_for_one_costs_a_few_refusals(library, mo
     """The words say nothing: the guardrail is made, tried after 5 refusals, and out of force by the first success."""
     shop = Shop("the clerk shrugs")
     orders(library, shop, 6, guardrails=mode)
-    assert library.items(["guardrail"])
+    assert library.items.find(["guardrail"])
     shop.up = True
     assert orders(library, shop, 55, guardrails=mode) <= most
     assert shop.answered >= 55 - most
-    assert all(item.confidence < 0.6 for item in library.items(["guardrail"]))
+    assert all(item.confidence < 0.6 for item in library.items.find(["guardrail"]))
 
 
 def test_a_library_that_is_only_read_gives_trials_too(library, path):
@@ -97,7 +97,7 @@ def test_a_library_that_is_only_read_gives_trials_too(library, path):
     shop.up = True
     with ExperienceLibrary.open(path, read_only=True) as reader:
         assert orders(reader, shop, 12, guardrails="block", learn=False) < 12
-        assert reader.stats()["episodes"] == 6
+        assert reader.admin.stats()["episodes"] == 6
 
 
 @pytest.mark.parametrize("up", [True, False])
@@ -105,15 +105,15 @@ def test_a_frozen_deployment_gives_trials_and_writes_nothing(library, up):
     """On a file that may be written, with `learn=False` and `block`: one trial that works ends the refusals."""
     shop = Shop("the clerk shrugs")
     orders(library, shop, 6, guardrails="block")
-    (guard, *_) = library.items(["guardrail"])
-    before = [library.standing(guard.id), library.get(guard.id), library.stats()["episodes"]]
+    (guard, *_) = library.items.find(["guardrail"])
+    before = [library.items.standing(guard.id), library.items.get(guard.id), library.admin.stats()["episodes"]]
     answered, shop.up = shop.answered, up
-    with library._store.snapshot():
-        changes = library._store.rows("SELECT max(seq) FROM changes")
+    with library._file.store.snapshot():
+        changes = library._file.store.rows("SELECT max(seq) FROM changes")
     refused = orders(library, shop, 40, guardrails="block", learn=False)
-    assert library._store.rows("SELECT max(seq) FROM changes") == changes
-    assert library.get(guard.id) == before[1]
-    assert library.stats()["episodes"] == before[2]
+    assert library._file.store.rows("SELECT max(seq) FROM changes") == changes
+    assert library.items.get(guard.id) == before[1]
+    assert library.admin.stats()["episodes"] == before[2]
     if up:
         assert refused <= probation.TRIAL_REFUSALS
         assert shop.answered - answered >= 40 - probation.TRIAL_REFUSALS
@@ -125,12 +125,12 @@ def test_refused_runs_are_no_successes(library):
     """Their end is unknown; the guardrail's score stays as it was."""
     shop = Shop("not for sale")
     orders(library, shop, 6, guardrails="block")
-    (guard, *_) = library.items(["guardrail"])
-    wins = library.stats()["successes"]
+    (guard, *_) = library.items.find(["guardrail"])
+    wins = library.admin.stats()["successes"]
     assert orders(library, shop, 3, guardrails="block") == 3
-    assert library.stats()["successes"] == wins
-    assert {library.trajectory(row["id"]).success for row in library.trajectories(limit=3)} == {None}
-    assert library.get(guard.id).score == guard.score
+    assert library.admin.stats()["successes"] == wins
+    assert {library.episodes.get(row["id"]).success for row in library.episodes.find(limit=3)} == {None}
+    assert library.items.get(guard.id).score == guard.score
 
 
 @pytest.mark.parametrize("mode", ["warn", "block"])
@@ -158,7 +158,7 @@ def test_first_runs_of_test_first_work_are_not_refused(library, mode):
         script = call("run_tests"), call("edit", "2", file="sum.py"), call("run_tests", "3"), AIMessage("Done.")
         ran(library, SimpleNamespace(tools=[run_tests, edit]), *script, ask=f"Mend bug {n}.", guardrails=mode)
     assert state["runs"] == 20
-    assert not [item for item in library.items(["guardrail"]) if "run_tests" in (item.forbids or "")]
+    assert not [item for item in library.items.find(["guardrail"]) if "run_tests" in (item.forbids or "")]
 
 
 @pytest.mark.parametrize("mode", ["warn", "block"])
@@ -179,7 +179,7 @@ def test_a_command_that_fails_forbids_no_other_program(library, mode):
     for n in range(10):
         script = [call("run", ref, command="make test") for ref in "123"]
         ran(library, project, *script, AIMessage("Pity."), ask=f"Check project {n}.", guardrails="warn")
-    made = [item.forbids for item in library.items(["guardrail"])]
+    made = [item.forbids for item in library.items.find(["guardrail"])]
     assert "run(command=make test)" in made
     for n in range(10):
         state["ran"].clear()
@@ -201,8 +201,8 @@ def test_a_call_that_is_forbidden_runs_with_a_warning_by_default(library, desk):
     (step,) = last(library).steps
     assert step.post.feedback == "table 7 is yours"
     assert step.why.overridden == (guard,)
-    assert ("overridden", 1.0) in [(usage["mode"], usage["outcome"]) for usage in library.usages(guard)]
-    assert library.get(guard).confidence < 0.6
+    assert ("overridden", 1.0) in [(usage["mode"], usage["outcome"]) for usage in library.items.usages(guard)]
+    assert library.items.get(guard).confidence < 0.6
 
 
 def test_in_warn_only_the_repetition_of_what_just_failed_is_refused_and_once(library, desk):
@@ -224,7 +224,7 @@ def test_what_a_run_insists_on_is_let_through(library, desk):
 
 
 def test_a_run_that_insists_on_what_a_person_forbade_ends_with_the_reason(library, desk):
-    library.pin(library.add(GUARD).item_id)
+    library.items.update(library.add(GUARD).item_id, pinned=True)
     told = ran(library, desk, chat=chatter(call("book", table=7)), guardrails="block")
     assert desk.booked == []
     assert told.messages[-1].text.startswith("This run ends here: ")
@@ -323,7 +323,7 @@ def test_an_extractor_reads_what_was_recorded(library, desk):
             return [Add(Item("insight", "table seven is at the window", provenance=evidence, source="model"))]
 
     ran(library, desk, *BOOKS_SEVEN, extractor=Extracts())
-    (item,) = [item for item in library.items() if item.title == "table seven is at the window"]
+    (item,) = [item for item in library.items.find() if item.title == "table seven is at the window"]
     assert item.provenance == tuple(step.id for step in last(library).steps)
     assert last(library).meta["extraction"] == {"operations": ["add"]}
 

@@ -39,8 +39,8 @@ def test_every_user_has_experience_of_their_own(library, desk):
     assert [len(run(name)) for name in ("ada", "grace", "ada")] == [1, 1, 2]
     middleware.close()
     with ExperienceLibrary.open(library.path, namespace="ada", read_only=True) as of_ada:
-        assert of_ada.stats()["episodes"] == 2
-    assert library.stats()["episodes"] == 0
+        assert of_ada.admin.stats()["episodes"] == 2
+    assert library.admin.stats()["episodes"] == 0
 
 
 def test_a_namespace_that_cannot_be_told_is_refused(library, desk):
@@ -66,8 +66,8 @@ def test_many_threads_share_one_middleware(library, desk):
     middleware.close()
     for n in range(3):
         with ExperienceLibrary.open(library.path, namespace=f"user {n}", read_only=True) as own:
-            assert own.stats()["episodes"] == 8
-            assert own.verify() == []
+            assert own.admin.stats()["episodes"] == 8
+            assert own.admin.verify() == []
 
 
 def test_parallel_calls_of_a_resumed_run_share_one_rebuilt_episode(library, monkeypatch):
@@ -112,7 +112,7 @@ def test_beyond_a_limit_the_oldest_run_that_waits_for_a_person_is_recorded(libra
         agent = create_agent(model(*script), [*desk.tools, ask], middleware=[middleware], checkpointer=saver)
         agent.invoke({"messages": [("user", f"Table {n}.")]}, {"configurable": {"thread_id": "1"}})
     assert len(middleware._open) == 2
-    rows = [(row["task"], row["success"], row["ending"]) for row in library.trajectories()]
+    rows = [(row["task"], row["success"], row["ending"]) for row in library.episodes.find()]
     assert rows == [("Table 1.", None, "abandoned"), ("Table 0.", None, "abandoned")]
 
 
@@ -129,8 +129,8 @@ def test_all_namespaces_are_closed_at_the_end_but_the_own_library(library):
     opened.close()
     assert opened._opened == {}
     with pytest.raises(Exception, match="closed"):
-        other.stats()
-    assert library.stats()["episodes"] == 0
+        other.admin.stats()
+    assert library.admin.stats()["episodes"] == 0
 
 
 def test_the_oldest_threads_are_forgotten_beyond_those_remembered(library, monkeypatch):

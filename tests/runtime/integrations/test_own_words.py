@@ -65,7 +65,7 @@ def test_a_recorded_run_has_no_word_of_a_result(library):
     run.calls = (call("read", PAGE, url="example.org"),)
     run.state = run.episode.state(run.calls)
     run.add_answer(call("pay", "", "503 Service Unavailable: zanzibar", to="Ada"), "2")
-    episode = library.trajectory(record_run(run, success=False, environment="test"))
+    episode = library.episodes.get(record_run(run, success=False, environment="test"))
     assert "zanzibar" not in repr(episode)
     assert [step.action for step in episode.steps] == ['read(url="example.org")', 'pay(to="Ada")']
     assert episode.steps[1].diagnosis.failure is Failure.UNAVAILABLE, "the words decided how it failed"

@@ -88,5 +88,5 @@ def test_a_middleware_that_shortens_the_messages_costs_reading_and_no_step(libra
     middleware = [Shortens(), ExperienceMiddleware(library)]
     agent = create_agent(model(*script, AIMessage("Done.")), desk.tools, middleware=middleware)
     agent.invoke({"messages": [("user", "Book tables.")]})
-    episode = library.trajectory(library.trajectories()[0]["id"])
+    episode = library.episodes.get(library.episodes.find()[0]["id"])
     assert [step.action for step in episode.steps] == [f"book(table={n + 10})" for n in range(6)]

@@ -28,7 +28,7 @@ def test_a_seed_makes_the_same_draws_again(library):
 )
 def test_the_ending_follows_from_the_success_unless_it_is_given(library, run, success, given, ending):
     ref = record_run(run, success=success, environment="test", ending=given)
-    assert library.trajectory(ref).ending == ending
+    assert library.episodes.get(ref).ending == ending
 
 
 class Reads:
@@ -49,7 +49,7 @@ def test_only_a_known_outcome_is_learned_from(library, run, monkeypatch, success
     extractor = Reads()
     ref = record_run(run, success=success, environment="test", extractor=extractor)
     assert (bool(extractor.episodes), bool(evolved)) == (learns, learns)
-    assert ("extraction" in library.trajectory(ref).meta) is learns
+    assert ("extraction" in library.episodes.get(ref).meta) is learns
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_only_a_known_outcome_is_learned_from(library, run, monkeypatch, success
 )
 def test_what_others_wrote_is_received_and_own_runs_are_recorded(library, run, monkeypatch, writer, trust, received):
     calls = []
-    monkeypatch.setattr(type(library), "receive", lambda self, episodes, **fields: calls.append(fields))
+    monkeypatch.setattr(type(library.episodes), "receive", lambda self, episodes, **fields: calls.append(fields))
     monkeypatch.setattr(type(library), "record", lambda self, episode: calls.append(None))
     record_run(run, success=None, environment="test", writer=writer, trust=trust)
     assert calls == [{"writer": writer, "trust": trust} if received else None]

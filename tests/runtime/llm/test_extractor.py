@@ -7,7 +7,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError, PolicyFailure
-from hardwon.memory.learning.reading import bind, find_counterpart
+from hardwon.memory.parts.reading import bind, find_counterpart
 from hardwon.memory.records import Add, Return, Update
 from hardwon.runtime.agent import Agent
 from hardwon.runtime.interfaces.usage import ModelUsage
@@ -315,8 +315,8 @@ def agent(library, rooms, script, scripted):
 def test_what_it_finds_is_put_before_the_curator(agent, library):
     """Untrusted, it waits in quarantine; its evidence are the ids that the steps got."""
     result = agent(json.dumps({"operations": [BENCH]})).run()
-    (item,) = library.items(status="quarantined")
-    recorded = library.trajectory(result.trajectory.id)
+    (item,) = library.items.find(status="quarantined")
+    recorded = library.episodes.get(result.trajectory.id)
     assert item.provenance == (recorded.steps[0].id,)
     assert recorded.meta["extraction"] == {"operations": ["add"]}
 
@@ -324,7 +324,7 @@ def test_what_it_finds_is_put_before_the_curator(agent, library):
 def test_a_trusted_model_s_items_are_recalled(agent, library):
     """At once."""
     agent(json.dumps({"operations": [BENCH]}), trust="trusted").run()
-    (item,) = library.items(kinds=["strategy"])
+    (item,) = library.items.find(kinds=["strategy"])
     assert (item.status, item.source) == ("active", "model")
 
 
@@ -333,7 +333,7 @@ def test_what_it_costs_is_the_episode_s(agent, library):
     result = agent(json.dumps({"operations": [{"op": "return"}]})).run()
     assert result.usage.calls == 1
     assert result.usage.prompt_tokens > 0
-    meta = library.trajectory(result.trajectory.id).meta
+    meta = library.episodes.get(result.trajectory.id).meta
     assert (meta["calls"], meta["prompt_tokens"]) == (1, result.usage.prompt_tokens)
 
 
@@ -341,7 +341,7 @@ def test_a_model_that_fails_is_noted(agent, library):
     """The episode is recorded all the same."""
     result = agent(ConnectionError("gone"), ConnectionError("gone")).run()
     assert result.success
-    meta = library.trajectory(result.trajectory.id).meta
+    meta = library.episodes.get(result.trajectory.id).meta
     assert "ConnectionError: gone" in meta["extraction"]["failed"]
     assert meta["calls"] == 2
 
@@ -349,9 +349,9 @@ def test_a_model_that_fails_is_noted(agent, library):
 def test_what_was_rejected_is_on_record(agent, library):
     """With the reason."""
     result = agent(json.dumps({"operations": [rule(evidence=[99])]})).run()
-    told = library.trajectory(result.trajectory.id).meta["extraction"]["rejected"]
+    told = library.episodes.get(result.trajectory.id).meta["extraction"]["rejected"]
     assert told == ["its evidence names step 99, which it did not read"]
-    assert library.items(status=None, kinds=["strategy"]) == []
+    assert library.items.find(status=None, kinds=["strategy"]) == []
 
 
 class Own:
@@ -370,7 +370,7 @@ def test_any_extractor_will_do(agent, library):
     good = Item("insight", "the red room leads east to the gold", provenance=(0,), source="model")
     bad = Item("insight", "the moon is a large green cheese", provenance=(77,), source="model")
     agent(extractor=Own(Add(good), Add(bad))).run()
-    assert [item.title for item in library.items(kinds=["insight"])] == [good.title]
+    assert [item.title for item in library.items.find(kinds=["insight"])] == [good.title]
 
 
 def test_it_is_told_what_the_episode_was_shown(agent, library):
@@ -380,7 +380,7 @@ def test_it_is_told_what_the_episode_was_shown(agent, library):
     extractor = Own()
     result = agent(extractor=extractor, reads="text").run()
     recalled = [ref for step in result.trajectory.steps for ref in (step.why.recalled or ())]
-    assert extractor.shown == [[library.get(ref).title for ref in dict.fromkeys(recalled)]]
+    assert extractor.shown == [[library.items.get(ref).title for ref in dict.fromkeys(recalled)]]
     assert extractor.shown[0]
 
 
@@ -421,9 +421,9 @@ def test_the_model_compares_with_an_episode_that_ended_the_other_way(library, sc
     reading = read_episode(ChatExtractor(model), won, library)
     question = str(model.seen[-1]) if hasattr(model, "seen") else str(vars(model))
     assert [type(operation) for operation in reading.operations] == [Add]
-    assert getattr(find_counterpart(won, library), "id", "") == "lost"
-    assert find_counterpart(replace(won, meta={"environment": "other"}), library) is None
-    assert getattr(find_counterpart(replace(won, task="bake bread in the oven"), library), "id", "") == "far"
+    assert getattr(find_counterpart(won, library.episodes), "id", "") == "lost"
+    assert find_counterpart(replace(won, meta={"environment": "other"}), library.episodes) is None
+    assert getattr(find_counterpart(replace(won, task="bake bread in the oven"), library.episodes), "id", "") == "far"
     assert "another episode of a like task, which failed" in question
 
 
@@ -442,8 +442,11 @@ def test_the_model_reads_a_graded_episode_as_neither_success_nor_failure(extract
 
 def test_words_of_untrusted_episodes_are_not_compared_with(library, scripted):
     library.record(replace(LOST, id="lost", trust="untrusted", writer="token:x"))
-    assert find_counterpart(WON, library) is None
-    assert getattr(find_counterpart(replace(WON, trust="untrusted", writer="token:x"), library), "id", "") == "lost"
+    assert find_counterpart(WON, library.episodes) is None
+    assert (
+        getattr(find_counterpart(replace(WON, trust="untrusted", writer="token:x"), library.episodes), "id", "")
+        == "lost"
+    )
 
 
 def test_a_model_or_its_name_is_an_extractor(scripted):
@@ -461,8 +464,10 @@ def test_evolve_lets_an_extractor_read_each_episode_once(library, path, scripted
     library.record(replace(keyed, id="unknown", success=None))
     model = scripted(json.dumps({"operations": [rule()]}), PolicyFailure("down"))
     (admission,) = library.evolve(extractor=ChatExtractor(model)).admissions
-    assert library.get(admission.item_id).status == "quarantined"
-    assert library.get(admission.item_id).provenance == tuple(step.id for step in library.trajectory("won").steps)
+    assert library.items.get(admission.item_id).status == "quarantined"
+    assert library.items.get(admission.item_id).provenance == tuple(
+        step.id for step in library.episodes.get("won").steps
+    )
     library.evolve(extractor=ChatExtractor(model))
     with ExperienceLibrary.open(path) as later:
         later.evolve(extractor=ChatExtractor(model))

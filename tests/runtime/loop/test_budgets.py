@@ -69,7 +69,7 @@ def test_the_order_of_episodes_does_not_matter():
 def test_successes_of_the_task_itself_come_first():
     library = successes(*[4] * 5)
     more = successes(*[40] * 9, task="another")
-    both = fake_library(library.trajectories() + more.trajectories())
+    both = fake_library(library.episodes.find() + more.episodes.find())
     assert LearnedBudget(both).limit([], NOW) == 4
     assert LearnedBudget(both, most=99).limit([], State("now", task="a third")) == 40
 

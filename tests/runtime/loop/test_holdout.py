@@ -66,7 +66,9 @@ def test_items_are_held_back_while_learning(library, reader):
         assert not shown & withheld
         modes.update(shown=len(shown), withheld=len(withheld))
     assert 0 < modes["withheld"] < 0.3 * modes["shown"]
-    assert {"recalled", "withheld"} <= {usage["mode"] for item in library.items() for usage in library.usages(item.id)}
+    assert {"recalled", "withheld"} <= {
+        usage["mode"] for item in library.items.find() for usage in library.items.usages(item.id)
+    }
 
 
 def test_a_masked_item_is_recorded_as_masked_whether_it_was_shown_or_not(library, reader, monkeypatch):
@@ -80,7 +82,7 @@ def test_a_masked_item_is_recorded_as_masked_whether_it_was_shown_or_not(library
         modes.update(shown=any(ref in (why.recalled or ()) for why in masked))
         modes.update(withheld=any(ref in (why.withheld or ()) for why in masked))
     assert 0 < modes["shown"] < 12 < modes["withheld"]
-    usages = Counter(usage["mode"] for usage in library.usages(ref))
+    usages = Counter(usage["mode"] for usage in library.items.usages(ref))
     assert usages["masked"] == modes["shown"] + modes["withheld"]
 
 
@@ -115,7 +117,7 @@ def test_what_is_forbidden_is_tried_now_and_then(library, rooms, script, monkeyp
     assert 8 <= len(overrode) <= 45  # of 1200, 24 expected
     assert all(step.action == "wait" and step.why.overridden == (ref,) for step in overrode)
     assert not any(step.why.blocked is not None for step in overrode)
-    assert len([usage for usage in library.usages(ref) if usage["mode"] == "overridden"]) == len(overrode)
+    assert len([usage for usage in library.items.usages(ref) if usage["mode"] == "overridden"]) == len(overrode)
 
 
 def test_in_evaluation_nothing_forbidden_is_tried(library, rooms, script):

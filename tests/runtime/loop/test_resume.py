@@ -57,7 +57,7 @@ def test_an_episode_may_be_interrupted_anywhere(start):
         assert interrupt(start(saver), after)
         resumed = start(saver)
         assert bare(resumed.resume("t")) == expected, f"interrupted after stage {after}"
-        assert resumed.library.episodes <= 1
+        assert resumed.library.episodes.count() <= 1
 
 
 def test_chance_and_optimism_go_on_too(start):
@@ -123,7 +123,7 @@ KILLED = textwrap.dedent(
         agent = Agent(EpisodicPolicy(), library, Tower(), checkpointer=saver, seed=2)
         result = agent.resume("t") if sys.argv[4] == "resume" else agent.run(seed=1, thread_id="t")
         steps = [(step.action, step.pre.observation, step.keys, step.reward) for step in result.trajectory.steps]
-        print(result.success, library.episodes, len(library.verify()), steps)
+        print(result.success, library.episodes.count(), len(library.admin.verify()), steps)
     """
 )
 
@@ -156,7 +156,7 @@ def test_a_killed_process_is_gone_on_with(tmp_path, is_resumed_at_once):
 def read_rows(path):
     """The id, the outcome, the ending and the number of steps of each episode of a library."""
     with ExperienceLibrary.open(path) as library:
-        return [(row["id"], row["success"], row["ending"], row["n_steps"]) for row in library.trajectories()]
+        return [(row["id"], row["success"], row["ending"], row["n_steps"]) for row in library.episodes.find()]
 
 
 @pytest.mark.parametrize("ending", [RuntimeError, KeyboardInterrupt, GeneratorExit])
@@ -176,7 +176,7 @@ def test_a_run_that_broke_off_is_an_episode_until_it_is_resumed(start, rooms, sc
         with pytest.raises(ZeroDivisionError):  # before its next step
             Agent(script(ZeroDivisionError()), library, rooms(), checkpointer=saver).resume("t")
         assert bare(Agent(script(*PATH), library, rooms(), checkpointer=saver).resume("t")) == expected
-        assert library.verify() == []
+        assert library.admin.verify() == []
     assert read_rows(tmp_path / "a.db") == [(ref, True, "success", len(expected.steps))]
 
 
@@ -193,7 +193,7 @@ def test_a_resumed_run_without_a_step_of_its_own_takes_the_place_of_its_beginnin
         agent.run(seed=3, thread_id="t")
     agent.policy.actions = PATH
     result = agent.resume("t")
-    (row,) = agent.library.trajectories()
+    (row,) = agent.library.episodes.find()
     assert (row["id"], row["ending"], row["n_steps"]) == (result.trajectory.id, "environment_crash", 3)
 
 
@@ -207,7 +207,7 @@ def test_a_finished_episode_is_returned_as_it_was(start, rooms):
     assert again.trajectory == result.trajectory
     assert (again.usage, again.thread_id) == (result.usage, "t")
     assert len(world.ran) == ran
-    assert agent.library.episodes == 1
+    assert agent.library.episodes.count() == 1
 
 
 def test_an_episode_is_resumed_by_awaiting(start, script):
@@ -285,8 +285,8 @@ def test_what_died_while_it_was_being_kept_is_kept_once(start, monkeypatch):
         agent.run(seed=3, thread_id="t")
     monkeypatch.setattr(agent.library, "evolve", evolve)
     assert agent.resume("t").success
-    assert agent.library.episodes == 1
-    assert len(agent.library.trajectories()) == 1
+    assert agent.library.episodes.count() == 1
+    assert len(agent.library.episodes.find()) == 1
 
 
 def test_a_retry_is_resumed_under_the_first_thread(start, rooms):
@@ -299,7 +299,7 @@ def test_a_retry_is_resumed_under_the_first_thread(start, rooms):
         agent.run(seed=3, thread_id="t")
     result = agent.resume("t")
     assert (result.success, result.trajectory.meta["attempt"]) == (True, 1)
-    assert agent.library.episodes == 1
+    assert agent.library.episodes.count() == 1
 
 
 def test_a_crash_after_resuming_is_tried_again(start, rooms):
@@ -318,7 +318,7 @@ def test_a_thread_may_be_used_again(start):
     second = agent.run(seed=3, thread_id="t")
     assert first.trajectory.id != second.trajectory.id
     assert first.trajectory.steps == second.trajectory.steps
-    assert agent.library.episodes == 2
+    assert agent.library.episodes.count() == 2
 
 
 @pytest.mark.parametrize("serde", [None, jsonplus.JsonPlusSerializer(allowed_msgpack_modules=None)])

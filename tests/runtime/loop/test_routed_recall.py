@@ -172,9 +172,9 @@ def test_an_agent_uses_a_store_and_records_that_it_did(workshop, tmp_path):
         learner = Agent("episodic", own, workshop(goal="wood"), recaller=RoutedRecall(own, {"far": far}))
         for seed in range(12):
             learner.run(seed=seed)
-        assert {row["meta"][STORES]["far"] for row in own.trajectories()} == {True, False}
+        assert {row["meta"][STORES]["far"] for row in own.episodes.find()} == {True, False}
         assert RoutedRecall(own, {"far": far}).measure_worth("far", "workshop") is not None
-        assert own.verify() == []
+        assert own.admin.verify() == []
 
 
 def test_a_name_with_a_colon_is_refused():
@@ -217,4 +217,4 @@ def test_an_episode_counts_as_one_without_a_store_that_was_down(workshop, tmp_pa
         assert result.trajectory.meta[STORES] == {"down": False, "far": True}
         assert (len(calls), len(result.trajectory.steps)) == (3, 6)
         calls.clear()
-        assert own.trajectories()[0]["meta"][STORES] == {"down": False, "far": True}
+        assert own.episodes.find()[0]["meta"][STORES] == {"down": False, "far": True}

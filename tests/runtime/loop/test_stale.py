@@ -73,4 +73,4 @@ def test_after_the_task_changed_the_harm_is_over_within_some_episodes(library):
     changed = harm(library, "right", range(BEFORE, BEFORE + N + 10))
     assert all(changed[:5])
     assert not any(changed[N:])
-    assert library.get(ref).score < RECALL_FLOOR
+    assert library.items.get(ref).score < RECALL_FLOOR

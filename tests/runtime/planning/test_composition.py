@@ -139,7 +139,7 @@ def test_a_step_tells_its_chain_and_its_demonstration(library):
     trajectory = play(library, House({"vase 3": "shelf 2"}), "bring a vase to table")
     why = trajectory.steps[-2].why.to_dict()
     assert why["plan"] == "walk to table 1, then lay vase in table"
-    sources = {f"episode:{row['id']}" for row in library.trajectories()}
+    sources = {f"episode:{row['id']}" for row in library.episodes.find()}
     assert why["demonstration"] in sources
 
 
@@ -222,7 +222,7 @@ def test_renaming_the_things_and_places_renames_the_plan(library):
 
 
 def test_binding_follows_the_order_of_names(library):
-    index = library.index_demonstrations()
+    index = library.episodes.index_demonstrations()
     (best, *_) = index.list_demonstrations("bring a vase to table")
 
     def bound(task):
@@ -239,7 +239,7 @@ def test_a_place_that_the_task_names_by_coincidence_is_free(library):
     actions = ("walk to shelf 1", "grab jar 1 from shelf 1", "walk to basin 1", "wash jar 1 with basin 1",
                "walk to shelf 2", "lay jar 1 in shelf 2")  # fmt: skip
     assert Agent(Script(*actions), library, house, guardrails=False).run("bring clean jar to shelf").success
-    index = library.index_demonstrations()
+    index = library.episodes.index_demonstrations()
     (best, *_) = index.list_demonstrations("bring clean vase to shelf")
     assert best.task == "bring clean jar to shelf"
     binding = bind_demonstration(best, "bring clean vase to shelf", index)
@@ -270,10 +270,10 @@ def test_an_unseen_thing_is_searched_where_things_were_found():
 
 
 def test_new_successes_are_demonstrations_at_once(library):
-    before = library.index_demonstrations().size
+    before = library.episodes.index_demonstrations().size
     task, house, actions = CLEAN
     assert Agent(Script(*actions), library, house, guardrails=False).run(task, seed=1).success
-    assert library.index_demonstrations().size == before + len(actions)
+    assert library.episodes.index_demonstrations().size == before + len(actions)
 
 
 class Described(House):
@@ -342,7 +342,7 @@ def test_what_the_policy_did_counts_only_if_it_does_the_step(library, action, fe
     diagnosis = Diagnosis(True) if worked else Diagnosis(False, Failure.TOOL_ERROR)
     history = (Step(before, action, after, diagnosis),)
     context = Context(state=after, actions=tuple(house.admissible(after)), history=history)
-    plan = DemonstrationComposer().follow(None, context, library.index_demonstrations())
+    plan = DemonstrationComposer().follow(None, context, library.episodes.index_demonstrations())
     assert plan is not None
     assert [step.action for step in plan.done] == [action] * counts
 
@@ -391,7 +391,7 @@ def test_what_a_demonstration_achieved_is_kept_if_it_leads_up_to_the_next(first,
 
 def test_a_demonstration_about_things_that_no_task_names_is_not_bound(library):
     """Where the task does not say what to act on, the names cannot be exchanged."""
-    index = library.index_demonstrations()
+    index = library.episodes.index_demonstrations()
     (best, *_) = index.list_demonstrations("bring a vase to table")
     silent = replace(best, task="bring things somewhere")
     assert bind_demonstration(silent, "bring a vase to table", index) is None
@@ -399,7 +399,7 @@ def test_a_demonstration_about_things_that_no_task_names_is_not_bound(library):
 
 def test_a_demonstration_is_bound_to_a_task_with_as_many_things(library):
     """With more or fewer, nobody knows which thing takes whose place, and so with none at all."""
-    index = library.index_demonstrations()
+    index = library.episodes.index_demonstrations()
     (best, *_) = index.list_demonstrations("bring a vase to table")
     assert bind_demonstration(best, "bring a vase to shelf", index)
     assert bind_demonstration(best, "bring a vase and a bowl to table", index) is None
@@ -422,8 +422,8 @@ def test_a_demonstration_of_another_environment_never_binds(library):
     """The words of the task and the actions are the same; the environment is not."""
     trajectory = play(library, Cellar({"vase 3": "table 1"}), "bring a vase to shelf")
     assert not any(step.why.planned for step in trajectory.steps)
-    assert library.index_demonstrations("cellar", ["walk to table 1"]).size == 0
-    assert library.index_demonstrations("house").size == library.index_demonstrations().size > 0
+    assert library.episodes.index_demonstrations("cellar", ["walk to table 1"]).size == 0
+    assert library.episodes.index_demonstrations("house").size == library.episodes.index_demonstrations().size > 0
 
 
 def test_a_success_without_a_label_serves_the_environments_that_it_is_like():
@@ -433,7 +433,7 @@ def test_a_success_without_a_label_serves_the_environments_that_it_is_like():
         done = Agent(Script(*actions), first, house, guardrails=False).run(task).trajectory
         second.record(replace(done, meta={}))
         assert play(second, House({"vase 3": "table 1"}), "bring a vase to shelf").success
-        assert second.index_demonstrations("puzzle", ["press the red button"]).size == 0
+        assert second.episodes.index_demonstrations("puzzle", ["press the red button"]).size == 0
 
 
 def test_episodes_that_were_passed_over_are_counted_once_they_belong():
@@ -442,9 +442,9 @@ def test_episodes_that_were_passed_over_are_counted_once_they_belong():
     with ExperienceLibrary.open(":memory:") as first, ExperienceLibrary.open(":memory:") as second:
         done = Agent(Script(*actions), first, house, guardrails=False).run(task).trajectory
         second.record(replace(done, meta={}))
-        assert second.index_demonstrations("house", ["shout loudly"]).size == 0
+        assert second.episodes.index_demonstrations("house", ["shout loudly"]).size == 0
         second.record(replace(done, id=""))
-        assert second.index_demonstrations("house", ["shout loudly"]).size == 2 * len(actions)
+        assert second.episodes.index_demonstrations("house", ["shout loudly"]).size == 2 * len(actions)
 
 
 def test_a_success_that_did_more_than_the_task_names_is_not_bound(workshop):
@@ -452,7 +452,7 @@ def test_a_success_that_did_more_than_the_task_names_is_not_bound(workshop):
     actions = ("gather wood", "craft table", "craft pickaxe", "mine stone", "build furnace", "mine ore", "smelt iron")
     with ExperienceLibrary.open(":memory:") as opened:
         assert Agent(Script(*actions), opened, workshop(), guardrails=False).run().success
-        assert opened.index_demonstrations().list_demonstrations("make iron")
+        assert opened.episodes.index_demonstrations().list_demonstrations("make iron")
         agent = Agent("episodic", opened, workshop(), planner="demonstrations", learn=False, max_steps=3)
         assert not any("demonstration" in step.why.extra for step in agent.run().trajectory.steps)
 
@@ -478,7 +478,7 @@ def test_a_demonstration_whose_next_step_was_tried_often_is_given_up(library, pl
         state, *_ = house.step(f"walk to {place}")
     context, index = (
         Context(state=state, actions=tuple(house.admissible(state))),
-        library.index_demonstrations(),
+        library.episodes.index_demonstrations(),
     )
     plan = DemonstrationComposer().follow(None, context, index)
     assert plan is not None

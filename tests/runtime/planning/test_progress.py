@@ -111,7 +111,7 @@ def test_an_episode_may_end_within_a_skill(agent, library):
     """Its criterion is asked of the last state."""
     never = library.add(skill()).item_id
     assert agent(max_steps=2).run().trajectory.meta["skills"] == {never: False}
-    library.retire(never, "the other one")
+    library.items.retire(never, "the other one")
     early = library.add(skill(*TOOLS, "mine stone", verify={"fact": {"table": True}}, title="make more")).item_id
     assert agent(max_steps=2).run().trajectory.meta["skills"] == {early: True}
 
@@ -125,12 +125,12 @@ def test_a_skill_that_was_not_begun_is_not_judged(agent, library, script):
 def test_what_the_library_learns_of_a_run(agent, library):
     """The skill's confidence follows its verified runs."""
     bad = library.add(skill("gather wood", "craft table", verify={"fact": {"furnace": True}})).item_id
-    before = library.get(bad).confidence
+    before = library.items.get(bad).confidence
     learner = agent(learn=True, seed=1)
     result = learner.run()
     assert result.trajectory.meta["skills"] == {bad: False}
-    assert library.get(bad).confidence < before
-    assert [usage["outcome"] for usage in library.usages(bad) if usage["mode"] == "followed"] == [0.0]
+    assert library.items.get(bad).confidence < before
+    assert [usage["outcome"] for usage in library.items.usages(bad) if usage["mode"] == "followed"] == [0.0]
 
 
 def test_a_plan_is_refused_before_anything_runs(agent, library, workshop):

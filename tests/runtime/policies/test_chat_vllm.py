@@ -212,7 +212,7 @@ def test_a_whole_episode_runs_and_is_recorded(base_url, library):
     agent = Agent(policy(base_url, structured="choice"), library, Corridor(), max_steps=12)
     result = agent.run(seed=0)
     agent.close()
-    recorded = library.trajectory(result.trajectory.id)
+    recorded = library.episodes.get(result.trajectory.id)
     assert 3 <= len(recorded.steps) <= 12
     assert {step.action for step in recorded.steps} <= {"go east", "go west", "jump"}
     assert Failure.POLICY_ERROR not in {step.diagnosis.failure for step in recorded.steps}
@@ -240,7 +240,7 @@ def test_episodes_run_side_by_side(base_url, library):
         return [len(result.trajectory.steps) for result in results]
 
     assert all(3 <= steps <= 6 for steps in asyncio.run(together()))
-    assert library.episodes == 4
+    assert library.episodes.count() == 4
 
 
 def test_a_model_the_server_does_not_have_is_not_asked_for_twice(base_url):

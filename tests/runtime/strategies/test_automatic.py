@@ -134,7 +134,7 @@ def test_the_policy_does_not_explore_in_a_test_and_the_episode_is_recorded(libra
         agent.run(seed=seed)
         flags.append({*policy.learning})
     assert flags == [{True}] * (TEST_EVERY - 1) + [{False}]
-    assert [bool(row["meta"].get("test")) for row in library.trajectories()] == [True] + [False] * (TEST_EVERY - 1)
+    assert [bool(row["meta"].get("test")) for row in library.episodes.find()] == [True] + [False] * (TEST_EVERY - 1)
     agent.close()
 
 
@@ -170,7 +170,7 @@ def test_auto_learns_with_both_strategies_and_solves_the_task(library, workshop)
     agent = Agent("auto", library, workshop(goal="table"), max_steps=12)
     for seed in range(24):
         agent.run(seed=seed)
-    metas = [row["meta"] for row in library.trajectories()]
+    metas = [row["meta"] for row in library.episodes.find()]
     assert {meta["strategy"] for meta in metas} == {"episodic", "lookahead"}
     assert {meta["policy"] for meta in metas if meta.get("test")} == {"episodic", "lookahead"}
     assert Agent("auto", library, workshop(goal="table"), learn=False, max_steps=12).run(seed=99).success

@@ -98,7 +98,7 @@ def test_a_learning_agent_tries_all_and_settles_on_the_best(library, workshop):
     result = asyncio.run(frozen.arun(seed=99))
     assert result.trajectory.meta["strategy"] == "long"
     assert result.success
-    policies = {row["meta"]["strategy"]: row["meta"]["policy"] for row in library.trajectories()}
+    policies = {row["meta"]["strategy"]: row["meta"]["policy"] for row in library.episodes.find()}
     assert policies["blind"] == "random"
     assert policies["long"] == "episodic"
     agent.close()

@@ -27,7 +27,7 @@ NOW = State("a library", task="find the spoon")
 
 @pytest.fixture
 def bank(library):
-    with library.bank("find the spoon") as opened:
+    with library.admin.bank("find the spoon") as opened:
         yield opened
 
 

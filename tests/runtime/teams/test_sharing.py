@@ -34,7 +34,7 @@ KEY = "read(page=3) -> the third page says that the spoon is in the drawer besid
 @pytest.fixture
 def bank(library):
     """A bank of one task."""
-    with library.bank("find the spoon") as opened:
+    with library.admin.bank("find the spoon") as opened:
         yield opened
 
 

@@ -60,7 +60,7 @@ def reads(*pages, answer="right"):
 def team(library):
     """Makes a team of these policies: `team(reads(1, 2), reads(3))`."""
 
-    def make(*policies, bank=library.bank, admission=None, made=None, learn=False, **options):
+    def make(*policies, bank=library.admin.bank, admission=None, made=None, learn=False, **options):
         agents = [Agent(policy, library, archive(made), learn=learn, seed=n) for n, policy in enumerate(policies)]
         return Team(agents, bank, admission or AdmitAll(), **options)
 
@@ -68,7 +68,7 @@ def team(library):
 
 
 def rows_of(library):
-    return library._store.rows("SELECT * FROM bank_entries") + library._store.rows("SELECT * FROM bank_pulls")
+    return library._file.store.rows("SELECT * FROM bank_entries") + library._file.store.rows("SELECT * FROM bank_pulls")
 
 
 def test_members_work_at_the_same_time(team):
@@ -121,7 +121,7 @@ def test_what_one_has_read_another_need_not_read(team):
 def test_the_log_of_pulls_is_exact(team, library):
     """systems.md §4: scripted pulls equal U; own pulls apart."""
     waits = [f"read(page={page})" for page in range(10, 14)]
-    with library.bank("a task") as bank:
+    with library.admin.bank("a task") as bank:
         reader = Does(*waits, "pull(entry=1)", "pull(entry=2)", "read(page=20)")
         sent = team(Does("read(page=1)", "read(page=2)", *waits[2:]), reader, bank=bank, first=False)
         result = sent.run("a task")
@@ -158,11 +158,11 @@ def test_the_bank_is_dropped_at_the_end(team, library, fails):
     else:
         sent.run("a task")
     assert rows_of(library) == []
-    assert library.items(limit=None) == []
+    assert library.items.find(limit=None) == []
 
 
 def test_a_bank_of_the_caller_is_the_caller_s_to_drop(team, library):
-    with library.bank("a task") as bank:
+    with library.admin.bank("a task") as bank:
         team(reads(1), bank=bank).run("a task")
         assert bank.keys()
     assert rows_of(library) == []
@@ -188,7 +188,7 @@ def test_what_helped_a_verified_success_is_put_before_the_curator(team, library)
     made: list[int] = []
     result = team(reads(1, 2, 3), reads(3, 2, 1), made=made, learn=True, keep=True).run("a task")
     assert {admission.status for admission in result.promoted} == {"added"}
-    (item, *_) = library.items(limit=None, status="quarantined")
+    (item, *_) = library.items.find(limit=None, status="quarantined")
     assert item.kind == "insight"
     assert item.provenance
     assert rows_of(library) == []
@@ -200,7 +200,7 @@ def test_nothing_is_promoted_without_a_verified_outcome(team, library, options):
     answer = "wrong" if options.pop("wrong", False) else "right"
     result = team(reads(1, 2, 3, answer=answer), reads(3, 2, 1, answer=answer), keep=True, **options).run("a task")
     assert result.promoted == ()
-    assert not [item for item in library.items(limit=None) if item.writer == "team"]
+    assert not [item for item in library.items.find(limit=None) if item.writer == "team"]
 
 
 # -- answers
@@ -254,7 +254,7 @@ def test_a_member_may_be_a_team(library):
     def inner(*policies):
         return Team([Agent(policy, library, archive(made), learn=False) for policy in policies], first=False)
 
-    outer = Team([inner(reads(1, 2), reads(3)), inner(reads(3, 2, 1))], library.bank, AdmitAll(), first=False)
+    outer = Team([inner(reads(1, 2), reads(3)), inner(reads(3, 2, 1))], library.admin.bank, AdmitAll(), first=False)
     result = outer.run("a task")
     assert {shared.team for shared in result.shared} == {"team 1", "team 2"}
     assert len(result.shared) == 3 + 2 + 4
@@ -267,12 +267,12 @@ def other_process(path, page):
     """A team of another process on the same task; it shares all that it does."""
     with ExperienceLibrary.open(path) as library:
         agent = Agent(reads(page), library, archive(), learn=False)
-        assert Team([agent], library.bank("a task"), AdmitAll()).run("a task").success
+        assert Team([agent], library.admin.bank("a task"), AdmitAll()).run("a task").success
 
 
 def test_teams_of_two_processes_share_one_bank(team, library, path):
     """systems.md §4: across processes on one machine, through the library's SQLite file."""
-    with library.bank("a task") as bank:
+    with library.admin.bank("a task") as bank:
         process = multiprocessing.get_context("fork").Process(target=other_process, args=(path, 1))
         process.start()
         process.join()
@@ -327,7 +327,7 @@ def test_a_call_that_hangs_is_left_and_ends_its_episode_alone(library):
 
     stuck = ToolEnvironment([StructuredTool.from_function(coroutine=hang, name="hang")], call_timeout_s=None)
     hangs = Agent(Does("hang()"), library, stuck, learn=False, step_timeout_s=0.1, retries=0)
-    sent = Team([hangs, Agent(reads(1, 2, 3, 4), library, archive(), learn=False)], library.bank, AdmitAll())
+    sent = Team([hangs, Agent(reads(1, 2, 3, 4), library, archive(), learn=False)], library.admin.bank, AdmitAll())
     result = sent.run("a task")
     assert result.success
     assert [finish.success for finish in result.finishes] == [False, True]

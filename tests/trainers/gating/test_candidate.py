@@ -24,7 +24,7 @@ STORED = (
 @pytest.fixture
 def library():
     with ExperienceLibrary.open(":memory:") as library:
-        library.add_many([Item("insight", text) for text in STORED])
+        library.items.add_many([Item("insight", text) for text in STORED])
         yield library
 
 

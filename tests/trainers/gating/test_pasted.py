@@ -45,15 +45,15 @@ def propose(library, **how):
 
 
 def test_an_episode_is_shown_as_it_was(library):
-    assert render_episode(library.trajectory("a")).splitlines() == [
+    assert render_episode(library.episodes.get("a")).splitlines() == [
         "An earlier episode. Outcome: success.",
         "It saw: You are in the hall.",
         "A door is here.",
         "- open door: The door is open.",
         "- take coin: Taken. (reward +1.00)",
     ]
-    assert "Outcome: failure" in render_episode(library.trajectory("b"))
-    graded = replace(library.trajectory("b"), score=0.75, meta={"outcome": "score"})
+    assert "Outcome: failure" in render_episode(library.episodes.get("b"))
+    graded = replace(library.episodes.get("b"), score=0.75, meta={"outcome": "score"})
     assert "Outcome: score 0.75." in render_episode(graded)
     long = episode("d", *((f"step {n}", "Done.", 0.0) for n in range(99)))
     assert len(render_episode(long).splitlines()) == TUNING.pasted_steps + 3
@@ -63,14 +63,14 @@ def test_two_episodes_of_the_recalled_steps_are_shown_with_their_steps(library):
     hint = propose(library, k=9)
     assert hint.text.count("An earlier episode") == 2
     assert hint.item_ids == ()
-    shown = {step.why.trajectory for step in library.steps(hint.step_ids)}
+    shown = {step.why.trajectory for step in library.episodes.steps(hint.step_ids)}
     assert len(shown) == 2
     assert propose(library, k=1).text.count("An earlier episode") == 1
 
 
 def test_nothing_recalled_and_untrusted_steps_show_nothing(library):
     assert PastedEpisodes(library).propose(Context(HALL, (), Recollection())) is None
-    (step,) = library.steps([library.trajectory("a").steps[0].id])
+    (step,) = library.episodes.steps([library.episodes.get("a").steps[0].id])
     untrusted = replace(step, why=replace(step.why, untrusted=True))
     recalled = Recollection(steps=(Hit(untrusted, 1.0, "like it"),))
     assert PastedEpisodes(library).propose(Context(HALL, (), recalled)) is None
@@ -105,8 +105,8 @@ def test_an_arm_shows_episodes_of_other_instances(corridor):
         hint = played.trajectory.steps[0].why.memory or ""
         assert "An earlier episode. Outcome:" in hint
         assert "rewarded" not in hint
-        similar = session.library.steps(played.trajectory.steps[0].why.similar or ())
-        seeds = {session.library.trajectory(step.why.trajectory or "").seed for step in similar}
+        similar = session.library.episodes.steps(played.trajectory.steps[0].why.similar or ())
+        seeds = {session.library.episodes.get(step.why.trajectory or "").seed for step in similar}
         assert seeds
         assert 0 not in seeds
     finally:

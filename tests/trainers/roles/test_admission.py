@@ -92,7 +92,7 @@ def test_it_sends_teams_and_drops_their_banks():
     told = send(role, 1)
     assert role.ready()
     assert 0.0 <= told["admitted"] <= 1.0
-    assert library._store.rows("SELECT * FROM bank_entries") == []
+    assert library._file.store.rows("SELECT * FROM bank_entries") == []
     runs = role._groups[0]
     assert len(runs) == 2
     assert all(len(rows) == len(episode.decisions) for episode, rows in runs)

@@ -112,7 +112,7 @@ def get_advantages(role):
 
 
 def stored(role):
-    return [item for item in role._parts.library.items() if item.writer.startswith("extractor/")]
+    return [item for item in role._parts.library.items.find() if item.writer.startswith("extractor/")]
 
 
 # -- what a lesson earns
@@ -174,7 +174,7 @@ def test_a_lesson_of_an_untrusted_episode_waits_in_quarantine_untried():
     role = build_role(GOOD, BAD)
     _, played = read_and_try(role, trust="untrusted")
     assert (played, role.state_dict()["judged"]) == ([], [])
-    assert {item.status for item in role._parts.library.items(status=None)} == {"quarantined"}
+    assert {item.status for item in role._parts.library.items.find(status=None)} == {"quarantined"}
 
 
 def test_a_lesson_about_the_only_instance_cannot_be_tried():
@@ -187,8 +187,8 @@ def test_an_episode_that_was_forgotten_meanwhile_keeps_no_lesson():
     role = build_role(GOOD, BAD)
 
     def forget_and_help(spec):
-        if role._parts.library.trajectories():
-            role._parts.library.forget(episode="e")
+        if role._parts.library.episodes.find():
+            role._parts.library.admin.forget(episode="e")
         return spec.candidate.title == GOOD
 
     metrics, _ = read_and_try(role, forget_and_help)

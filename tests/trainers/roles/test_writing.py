@@ -111,7 +111,7 @@ def test_samples_have_names_and_chances_of_their_own():
 def test_the_library_takes_a_lesson_about_a_success_and_about_a_failure(success, kind):
     with ExperienceLibrary.open(":memory:") as library:
         library.record(episode(step("put milk in fridge", float(success)), success=success))
-        recorded = library.trajectory("e")
+        recorded = library.episodes.get("e")
         item = build_item("milk goes into the fridge", recorded, "extractor/1")
         (answer,) = library.apply([Add(item)], recorded, ())
         assert (item.kind, answer.status) == (kind, "added")

@@ -101,16 +101,16 @@ def test_the_library_starts_with_the_explored_episodes(tmp_path):
     config = of({**yaml.safe_load(SETTINGS), "explore": {"worlds": {"seeds": "0-3"}, "steps": 8}})
     session = Session.open(config, tmp_path)
     try:
-        assert session.library.episodes >= 11
-        assert {session.library.trajectory(ref).seed for ref in list_ids(session.library)} == {*range(200, 211)}
+        assert session.library.episodes.count() >= 11
+        assert {session.library.episodes.get(ref).seed for ref in list_ids(session.library)} == {*range(200, 211)}
         assert session.start is not None
-        assert session.start.episodes == session.library.episodes
+        assert session.start.episodes.count() == session.library.episodes.count()
     finally:
         session.close()
 
 
 def list_ids(library: ExperienceLibrary) -> list[str]:
-    return [str(row["id"]) for row in library.trajectories(limit=100)]
+    return [str(row["id"]) for row in library.episodes.find(limit=100)]
 
 
 def test_samples_of_a_demonstration_name_the_role_that_learns(engine, rooms, library):

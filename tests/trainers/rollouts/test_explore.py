@@ -24,7 +24,7 @@ WORLDS = [("train", seed) for seed in range(12)]
 
 def test_the_agent_learns_from_one_explored_instance_to_the_next(rooms, library):
     learn_by_playing(library, rooms(), WORLDS, 30)
-    taken = [row["n_steps"] for row in library.trajectories(limit=None)]
+    taken = [row["n_steps"] for row in library.episodes.find(limit=None)]
     with ExperienceLibrary.open(":memory:") as other:
         agent = Agent(RandomPolicy(), other, rooms(), arm="control", max_steps=30)
         wandered = [len(agent.run(*world).trajectory.steps) for world in WORLDS]
@@ -53,7 +53,7 @@ def explore(corridor, tmp_path):
 def test_the_explorer_of_the_settings_plays_the_explored_instances(explore, tmp_path, explorer):
     explore(explorer, "0-5", "400-411")
     with ExperienceLibrary.open(tmp_path / "run" / "library.db", read_only=True) as recorded:
-        rows = [row for row in recorded.trajectories(limit=None) if 400 <= row["seed"] <= 411]
+        rows = [row for row in recorded.episodes.find(limit=None) if 400 <= row["seed"] <= 411]
     assert len(rows) >= 12  # random exploration may try an instance again
     assert {row["meta"]["policy"] for row in rows} == {explorer}
 
@@ -84,7 +84,7 @@ def test_known_solutions_are_explored_and_those_that_fail_are_left_out(library):
         assert all(step.admissible for step in solved[0].steps)
         assert explorer.source("", 4) is solved[0]
         library.record(solved[0])
-    (row,) = library.trajectories(limit=None)
+    (row,) = library.episodes.find(limit=None)
     assert (row["id"], row["meta"]["environment"]) == ("explore/#4/0", Corridor().name)
 
 
@@ -259,7 +259,7 @@ def test_explored_episodes_say_what_their_outcome_is(policy):
 def test_a_library_that_an_explorer_learns_into_has_the_outcomes():
     with ExperienceLibrary.open(":memory:") as library:
         played = learn_by_playing(library, Graded(), [("", 4), ("", 10)], 1, outcome="score")
-        recorded = [library.trajectory(episode.id) for episode in played]
+        recorded = [library.episodes.get(episode.id) for episode in played]
     assert [episode.outcome for episode in recorded] == [episode.score for episode in played]
     assert any(episode.outcome not in (0.0, 1.0) for episode in recorded)
 

@@ -172,7 +172,7 @@ def copy_start(source: str, target: Path) -> None:
     from hardwon.memory.fleet.library import FleetLibrary
 
     with FleetLibrary.connect(source, read_only=True) as library:
-        copy_library(library.replica, target)
+        copy_library(library.admin.replica, target)
 
 
 def put_library(source: Path, target: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from hardwon.memory import ExperienceLibrary
+from hardwon.memory.library import forget_findings
 
 from .algorithms.samples import Rollout
 from .roles.base import Reader
@@ -38,7 +39,7 @@ async def update_library(session: Session, iteration: int, rollouts: Sequence[Ro
         return metrics
     # A fresh handle makes the result depend on the file alone, so that a resumed run matches exactly.
     if config.library.evolve_every and iteration % config.library.evolve_every == 0:
-        with ExperienceLibrary.open(library.path, library.embedder, library.namespace) as fresh:
+        with ExperienceLibrary.open(library.path, library.admin.embedder, library.namespace) as fresh:
             fresh.evolve()
-    library.forget_findings()  # a resumed run starts with an empty cache, so this one must as well
-    return {**metrics, "library/episodes": library.episodes, "library/items": len(library.items())}
+    forget_findings(library)  # a resumed run starts with an empty cache, so this one must as well
+    return {**metrics, "library/episodes": library.episodes.count(), "library/items": len(library.items.find())}

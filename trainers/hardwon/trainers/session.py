@@ -303,7 +303,7 @@ def _open_base(
 
 def _collect_library_words(library: ExperienceLibrary) -> list[str]:
     """Return the texts that recall may show, for the vocabulary of a word tokenizer."""
-    items = library.items()
+    items = library.items.find()
     texts = [f"{item.title} {item.body} {item.when_not_to_use}" for item in items]
     return [GUIDANCE_WORDS, OUTCOMES, *texts]
 

@@ -97,7 +97,7 @@ def edit(
     if source is not None:
         given = {**editing.read_fields(source), **given}
     with opened(path, namespace, write=True) as library:
-        item = library.get(item_id)
+        item = library.items.get(item_id)
         # Checked before the editor opens, so that nobody types text in vain.
         changes = editing.check_changes(item, given)
         if editor:
@@ -105,7 +105,7 @@ def edit(
         elif not changes:
             raise typer.BadParameter("nothing to change: give a field, such as --title or --score, or use --editor.")
         if changes:
-            item = library.update(item.id, **changes)
+            item = library.items.update(item.id, **changes)
     if changes:
         _print_result(
             as_json, {"item": item}, f"{item.id} is now version {item.version}: {', '.join(changes)} changed."
@@ -130,9 +130,9 @@ def retire(
 ) -> None:
     """Stop using an item. The history keeps the item and the reason, and `undo` restores it."""
     with opened(path, namespace, write=True) as library:
-        item = library.get(item_id)
-        library.retire(item.id, why)
-        _print_result(as_json, {"item": library.get(item.id)}, f"{item.id} is retired: {why}")
+        item = library.items.get(item_id)
+        library.items.retire(item.id, why)
+        _print_result(as_json, {"item": library.items.get(item.id)}, f"{item.id} is retired: {why}")
 
 
 @app.command()
@@ -165,7 +165,7 @@ def forget(
     what: dict[str, Any] = dict(chosen) or {"namespace": namespace}
     with opened(path, namespace or "default", write=True) as library:
         # Count first, so that the question below states what the deletion would remove.
-        counted = library.forget(**what, dry_run=True)
+        counted = library.admin.forget(**what, dry_run=True)
         if not as_json:
             tell(_format_selection(counted.counts))
         if dry_run or not counted.counts:
@@ -173,7 +173,7 @@ def forget(
         else:
             if not yes:
                 _confirm_deletion()
-            receipt = library.forget(**what)
+            receipt = library.admin.forget(**what)
     if as_json:
         say_json(receipt)
     elif not receipt.dry_run:
@@ -207,7 +207,7 @@ def release(
 ) -> None:
     """Release an item from quarantine on your authority; from then on it is trusted."""
     with opened(path, namespace, write=True) as library:
-        item = library.release(item_id, why)
+        item = library.items.release(item_id, why)
     _print_result(as_json, {"item": item}, f"{item.id} is released and active: {why}")
 
 
@@ -215,7 +215,7 @@ def release(
 def pin(path: Library, item_id: ItemId, namespace: Namespace = "default", as_json: AsJson = False) -> None:
     """Protect an item from automatic replacement, eviction and retirement."""
     with opened(path, namespace, write=True) as library:
-        item = library.pin(item_id)
+        item = library.items.update(item_id, pinned=True)
     _print_result(as_json, {"item": item}, f"{item.id} is pinned.")
 
 
@@ -223,7 +223,7 @@ def pin(path: Library, item_id: ItemId, namespace: Namespace = "default", as_jso
 def unpin(path: Library, item_id: ItemId, namespace: Namespace = "default", as_json: AsJson = False) -> None:
     """Remove the protection of a pinned item."""
     with opened(path, namespace, write=True) as library:
-        item = library.pin(item_id, False)
+        item = library.items.update(item_id, pinned=False)
     _print_result(as_json, {"item": item}, f"{item.id} is no longer pinned.")
 
 
@@ -231,7 +231,7 @@ def unpin(path: Library, item_id: ItemId, namespace: Namespace = "default", as_j
 def undo(path: Library, item_id: ItemId, namespace: Namespace = "default", as_json: AsJson = False) -> None:
     """Revert an item's most recent change that was not reverted before. The item keeps the score it earned."""
     with opened(path, namespace, write=True) as library:
-        item = library.undo(item_id)
+        item = library.items.undo(item_id)
     _print_result(as_json, {"item": item}, f"{item.id} is restored: {item.status}, version {item.version}.")
 
 
@@ -283,7 +283,7 @@ def export_(
     damage: list[str] = []
     try:
         with opened(path, namespace) as library:
-            lines = library.export_jsonl(target)
+            lines = library.admin.export_jsonl(target)
     except LibraryError as error:
         if is_address(path) or not path.is_file():
             raise
@@ -452,11 +452,11 @@ def _import_export(
 
     try:
         with ExperienceLibrary.open(path, namespace=namespace) as library:
-            lines = library.import_jsonl(file, trust=trust)
+            lines = library.admin.import_jsonl(file, trust=trust)
             if lines:
                 if file.stat().st_size >= SMALL:
                     tell("embedding")
-                library.index()  # closing and the first recall would have to do it
+                library.admin.index()  # closing and the first recall would have to do it
     except RecursionError as error:
         raise ConfigError(f"{source} is not a file from `hardwon memory export`: {error}.") from error
     return {"lines": lines}, f"{lines} new lines from {source}."
@@ -466,8 +466,8 @@ def _import_export(
 def repair(path: Library, namespace: Namespace = "default", as_json: AsJson = False) -> None:
     """Rebuild the derived data that `verify` reports as damaged."""
     with opened(path, namespace, write=True) as library:
-        repaired = library.repair()
-        left = library.verify()
+        repaired = library.admin.repair()
+        left = library.admin.verify()
     if as_json:
         say_json({"repaired": repaired, "left": left})
     elif not repaired:
@@ -517,7 +517,7 @@ def snapshot(
     """Store a copy of this host's replica for new hosts of a shared library, so that they start quickly."""
     _require_address(path)
     with opened(path, namespace, write=True) as library:
-        position = cast(Any, library).store_snapshot(folder=folder)
+        position = cast(Any, library).admin.store_snapshot(folder=folder)
     _print_result(as_json, {"position": position}, f"New replicas begin from position {position}.")
 
 
@@ -547,7 +547,7 @@ def reembed(
     must_exist(path)
     # Closed again before embedding starts: `reembed` opens the file itself and takes the write lock.
     with opened(path) as library:
-        wanted = embedder or library.embedder.name
+        wanted = embedder or library.admin.embedder.name
     with _show_progress("embedding") as advance:
         name = embed_again(path, wanted, advance).name
     _print_result(as_json, {"embedder": name, "library": str(path)}, f"{path} now uses the embedder {name}.")

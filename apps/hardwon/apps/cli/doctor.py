@@ -178,9 +178,9 @@ def _inspect(path: Path, report: DoctorReport) -> list[DoctorReport]:
     problems: list[DoctorReport] = []
     for name in list_namespaces(path):
         with ExperienceLibrary.open(path, namespace=name, read_only=True) as library:
-            report["embedder"] = library.embedder.name
-            report["namespaces"][name] = {"episodes": library.episodes, "items": len(library.items())}
-            problems += [{"namespace": name, **asdict(problem)} for problem in library.verify()]
+            report["embedder"] = library.admin.embedder.name
+            report["namespaces"][name] = {"episodes": library.episodes.count(), "items": len(library.items.find())}
+            problems += [{"namespace": name, **asdict(problem)} for problem in library.admin.verify()]
     files = list_index_files(path)
     # `verify` reports the problems of index files with a location that starts with "saved ".
     damaged = any(problem["where"].startswith("saved ") for problem in problems)

@@ -27,6 +27,7 @@ from hardwon.apps.shared.common import (
     table,
     tell,
 )
+from hardwon.memory.upkeep.figures import count_tiers
 
 if TYPE_CHECKING:
     from hardwon.memory import ExperienceLibrary, Hit
@@ -72,8 +73,8 @@ def stats(
     from hardwon.memory.upkeep.file_queries import list_index_files
 
     with opened(path, namespace, write=migrate) as library:
-        figures = {**library.stats(), **asdict(library.count_tiers())}
-        file = Path(getattr(library, "replica", path))
+        figures = {**library.admin.stats(), **asdict(library.admin.query(count_tiers))}
+        file = Path(getattr(library.admin, "replica", path))
     figures["index_bytes"] = sum(list_index_files(file).values())
     if as_json:
         say_json(figures)
@@ -128,7 +129,7 @@ def _print_page(
 
 def _find_empty(library: "ExperienceLibrary", path: Path) -> Path | None:
     """Return the path if nothing is recorded in the library, else None."""
-    return None if library.trajectories(limit=1) else path
+    return None if library.episodes.find(limit=1) else path
 
 
 @app.command()
@@ -318,7 +319,7 @@ def guardrails(
     with opened(path, namespace) as library:
         status_filter = lists.parse_status(status)
         rows = explain.list_guardrails(library, status_filter, limit, offset)
-        total = len(library.items(["guardrail"], status=status_filter))
+        total = len(library.items.find(["guardrail"], status=status_filter))
         empty_path = _find_empty(library, path)
     if as_json:
         say_json({"guardrails": rows, "total": total})
@@ -348,7 +349,7 @@ def clusters(
     offset = _count_skipped(limit, offset, page)
     with opened(path, namespace) as library:
         rows = explain.list_clusters(library, limit, offset)
-        total = library.stats()["clusters"]
+        total = library.admin.stats()["clusters"]
     if as_json:
         say_json({"clusters": rows, "total": total})
     else:
@@ -361,7 +362,7 @@ def history(path: Library, item_id: ItemId, namespace: Namespace = "default", as
     from hardwon.apps.render import views
 
     with opened(path, namespace) as library:
-        changes = library.history(item_id)
+        changes = library.items.history(item_id)
         say_json(changes) if as_json else out().print(views.render_history(changes))
 
 
@@ -369,7 +370,7 @@ def history(path: Library, item_id: ItemId, namespace: Namespace = "default", as
 def verify(path: Library, namespace: Namespace = "default", as_json: AsJson = False) -> None:
     """Check all derived data against the recorded episodes. The exit code is 1 if it finds a problem."""
     with opened(path, namespace) as library:
-        problems = library.verify()
+        problems = library.admin.verify()
     if as_json:
         say_json({"sound": not problems, "problems": problems})
     elif problems:

@@ -124,7 +124,7 @@ def run_team(
         watch = view.handle_event if view is not None else lambda event: None
         # A trained policy knows the memory that it is shown; it has never met an action that pulls.
         access: Access = "pull" if trained.policy is None else "show"
-        group = Team(agents, library.bank, decides, aggregate=aggregate, first=first, access=access, watch=watch)
+        group = Team(agents, library.admin.bank, decides, aggregate=aggregate, first=first, access=access, watch=watch)
         try:
             return group.run(task.task, task.seed)
         finally:

@@ -122,4 +122,6 @@ def create_members(
 
 def create_team(errand: Errand, numbers: Sequence[int], library: ExperienceLibrary, admission: SharingPolicy) -> Team:
     """Create a team of rule-based members that share steps in the library's file."""
-    return Team(create_members(errand, [errand.member(number) for number in numbers], library), library.bank, admission)
+    return Team(
+        create_members(errand, [errand.member(number) for number in numbers], library), library.admin.bank, admission
+    )

@@ -51,14 +51,14 @@ def describe_library(options: argparse.Namespace, journal: Journal) -> str:
         if library is None:
             return ""
         write_guards(library, journal)
-        items = library.items(["strategy", "insight", "warning"], limit=BEST_ITEMS)
+        items = library.items.find(["strategy", "insight", "warning"], limit=BEST_ITEMS)
         lines = [render_item(item, Visible(None)) for item in items]
     return format_lines(lines)
 
 
 def write_guards(library: ExperienceLibrary, journal: Journal) -> None:
     """Write the calls that guardrails forbid, so that other calls need not open the library."""
-    patterns = sorted({item.forbids for item in library.items(["guardrail"], limit=100_000) if item.forbids})
+    patterns = sorted({item.forbids for item in library.items.find(["guardrail"], limit=100_000) if item.forbids})
     new = journal.guards.with_suffix(".new")
     new.write_text(json.dumps(patterns), encoding="utf-8")
     new.replace(journal.guards)
@@ -182,7 +182,7 @@ def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namesp
 
 def find_row(library: ExperienceLibrary, names: Sequence[str]) -> dict[str, Any] | None:
     """Return the row of a turn that is recorded, by the ids that a hook or an import may have given it."""
-    return next(iter(library.find_episodes(names).values()), None)
+    return next(iter(library.episodes.find(names)), None)
 
 
 def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> tuple[str, str]:

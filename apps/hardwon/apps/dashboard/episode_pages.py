@@ -47,7 +47,7 @@ def add(api: FastAPI) -> None:
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
     ) -> None:
         query = {"text": text, "ended": ended, "played": played}
-        everything = await room.read(lambda library: lists.sort_episodes(library.trajectories()))
+        everything = await room.read(lambda library: lists.sort_episodes(library.episodes.find()))
         rows = [row for row in everything if _is_wanted(row, query)]
         with framed(room, "Episodes", "/episodes"):
             if everything:
@@ -133,7 +133,7 @@ def _render_list(episodes: Sequence[Mapping[str, Any]], link: Link, *, is_filter
 def _load_replay(library: ExperienceLibrary, episode_id: str) -> tuple[dict[str, Any], dict[int, str]]:
     """Return the explanation of an episode, and the reason for every replanning, by step."""
     explanation = explain.explain_episode(library, episode_id)
-    steps = library.trajectory(explanation["id"]).steps
+    steps = library.episodes.get(explanation["id"]).steps
     # `why_replan` looks at the steps so far, so every prefix of the episode is checked.
     reasons = {at: why_replan(steps[:at]) for at in range(1, len(steps))}
     return explanation, {at: reason for at, reason in reasons.items() if reason}

@@ -18,6 +18,7 @@ from hardwon.apps.render.plot import NAMES
 from hardwon.apps.shared.lists import sort_episodes
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.storage.clock import parse_time
+from hardwon.memory.upkeep.figures import item_figures
 
 Row = Mapping[str, Any]
 WITHOUT_MEMORY = frozenset({"control", "random", "empty"})
@@ -44,9 +45,9 @@ def name_group(arm: str) -> str:
 
 def overview(library: ExperienceLibrary, *, by_time: bool | None = None) -> dict[str, Any]:
     """Return the figures of the first page."""
-    recorded = library.trajectories()[::-1]
+    recorded = library.episodes.find()[::-1]
     counted = [row for row in recorded if row["success"] is not None]
-    items = library.item_figures()
+    items = library.admin.query(item_figures)
     if by_time is None:
         by_time = (
             bool(recorded) and _parse_ms(recorded[-1]["recorded_at"]) - _parse_ms(recorded[0]["recorded_at"]) >= LONG_MS
@@ -69,7 +70,7 @@ def overview(library: ExperienceLibrary, *, by_time: bool | None = None) -> dict
         "arms": arms(counted),
         "harm": harm(counted),
         "tested": experiment(library),
-        "advice": library.stats()["advice"]["says"],
+        "advice": library.admin.stats()["advice"]["says"],
         "newest": sort_episodes(recorded[::-1])[:5],
     }
 
@@ -219,7 +220,7 @@ def experiment(library: ExperienceLibrary) -> list[dict[str, Any]]:
 def latency(library: ExperienceLibrary) -> dict[str, Any]:
     """Measure recall now, in situations of the newest episodes; see `percentiles`."""
     states = (
-        step.pre for row in library.trajectories(limit=SAMPLE) for step in library.trajectory(row["id"]).steps[::3]
+        step.pre for row in library.episodes.find(limit=SAMPLE) for step in library.episodes.get(row["id"]).steps[::3]
     )
     took = []
     for state in islice(states, SAMPLE):

@@ -259,16 +259,18 @@ def _add_actions(room: Room, item: Mapping[str, Any]) -> None:
 
     with ui.element("div").classes("actions").props('role="group" aria-label="Change this item"'):
         pinned = item["pinned"]
-        ui.button("Unpin" if pinned else "Pin", on_click=lambda: do(lambda it: it.pin(ref, not pinned))).props(
-            "outline"
-        )
+        ui.button(
+            "Unpin" if pinned else "Pin", on_click=lambda: do(lambda it: it.items.update(ref, pinned=not pinned))
+        ).props("outline")
         ui.button("Edit", on_click=_build_editor(item, do).open).props("outline")
-        ui.button("Undo", on_click=lambda: do(lambda it: it.undo(ref))).props("outline")
+        ui.button("Undo", on_click=lambda: do(lambda it: it.items.undo(ref))).props("outline")
         if item["status"] == "quarantined":
-            release = _build_reason_dialog("Release from quarantine", lambda why: do(lambda it: it.release(ref, why)))
+            release = _build_reason_dialog(
+                "Release from quarantine", lambda why: do(lambda it: it.items.release(ref, why))
+            )
             ui.button("Release", on_click=release.open).props("outline color=positive")
         if item["status"] != "retired":
-            retire = _build_reason_dialog("Retire this item", lambda why: do(lambda it: it.retire(ref, why)))
+            retire = _build_reason_dialog("Retire this item", lambda why: do(lambda it: it.items.retire(ref, why)))
             ui.button("Retire", on_click=retire.open).props("outline color=negative")
 
 
@@ -308,10 +310,10 @@ def _build_editor(item: Mapping[str, Any], do: Callable[[Callable[[ExperienceLib
 
 
 def _save_edits(library: ExperienceLibrary, ref: str, text: str) -> None:
-    item = library.get(ref)
+    item = library.items.get(ref)
     # Compared as JSON, the form in which the dialog returns the fields; unchanged fields are left out.
     current = json.loads(json.dumps(asdict(item)))
     given = editing.parse_fields(text, "the text")
     changes = editing.check_changes(item, {k: v for k, v in given.items() if k not in current or v != current[k]})
     if changes:
-        library.update(ref, **changes)
+        library.items.update(ref, **changes)

@@ -7,6 +7,7 @@ from hardwon.apps.shared.common import excerpt
 from hardwon.apps.shared.lists import find_estimates
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.situations.titles import end_sentence
+from hardwon.memory.upkeep.figures import measure_items
 
 from .markup import Html, Link, join, linked, section, tag
 
@@ -29,8 +30,8 @@ def find_lessons(library: ExperienceLibrary) -> dict[str, list[dict[str, Any]]]:
     Useful lessons have a measured gain, or refused actions; the surest come first. Harmful ones have a measured loss,
     or refused actions that worked when they were let through; those that were retired for it come last.
     """
-    items = library.items(status=None, sort="new")
-    measured = library.measure_items()
+    items = library.items.find(status=None, sort="new")
+    measured = library.admin.query(measure_items)
     # Only of the lessons that may stand there without a comparison: counting reads the reasons of many steps.
     chosen_by = find_estimates(library, [item for item in items if item.status == "active"][:SHOWN])
     lessons = [
@@ -52,7 +53,7 @@ def find_lessons(library: ExperienceLibrary) -> dict[str, list[dict[str, Any]]]:
 
 def find_examples(library: ExperienceLibrary, refs: Sequence[int | None]) -> list[str]:
     """Return for each id of a step what was done in which situation; "" if the step is gone."""
-    steps = {step.id: step for step in library.steps([ref for ref in refs if ref is not None])}
+    steps = {step.id: step for step in library.episodes.steps([ref for ref in refs if ref is not None])}
     return [
         f"`{steps[ref].action}` in: {excerpt(steps[ref].pre.observation, EXAMPLE)}" if ref in steps else ""
         for ref in refs

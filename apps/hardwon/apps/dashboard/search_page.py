@@ -50,7 +50,7 @@ def find_everything(library: ExperienceLibrary, text: str) -> dict[str, list[Any
     return {
         "items": lists.search(library, text, HITS, among="items"),
         "steps": lists.search(library, text, HITS, among="steps"),
-        "episodes": lists.sort_episodes(row for row in library.trajectories() if contains(row))[:HITS],
+        "episodes": lists.sort_episodes(row for row in library.episodes.find() if contains(row))[:HITS],
     }
 
 
@@ -106,7 +106,7 @@ def add_forget_button(room: Room, label: str, *, then: str, **what: Any) -> None
 
         async def forget() -> None:
             try:
-                await room.write(lambda library: library.forget(**what))
+                await room.write(lambda library: library.admin.forget(**what))
             except HardwonError as error:
                 show_error(error)
             else:
@@ -118,7 +118,7 @@ def add_forget_button(room: Room, label: str, *, then: str, **what: Any) -> None
 
     async def ask() -> None:
         try:
-            receipt = await room.write(lambda library: library.forget(**what, dry_run=True))
+            receipt = await room.write(lambda library: library.admin.forget(**what, dry_run=True))
         except HardwonError as error:
             show_error(error)
             return

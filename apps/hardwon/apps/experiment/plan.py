@@ -148,7 +148,7 @@ class ExperimentPlan:
         if not self.learns or self.is_shared or not path.exists():
             return 0
         with ExperienceLibrary.open(path, read_only=True) as library:
-            return library.episodes
+            return library.episodes.count()
 
     def list_libraries(self) -> list[str]:
         """Return the libraries of all agent seeds, for people: without the password of an address."""

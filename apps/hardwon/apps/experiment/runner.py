@@ -227,7 +227,7 @@ def run_seed(plan: ExperimentPlan, seed: int, finished: frozenset[Any], before: 
             order = training_order(plan, seed)
             for checkpoint in plan.checkpoints:
                 if plan.learns:
-                    start = learned if plan.is_shared else library.episodes - before
+                    start = learned if plan.is_shared else library.episodes.count() - before
                     for episode in range(start, checkpoint):
                         run.play(learner, "learn", LEARNER.name, episode, order[episode])
                     learned = max(learned, checkpoint)
@@ -235,7 +235,7 @@ def run_seed(plan: ExperimentPlan, seed: int, finished: frozenset[Any], before: 
                     if at == checkpoint:
                         _test(run, setup, checkpoint, finished)
             if plan.learns:
-                library.index()
+                library.admin.index()
         finally:
             learner.close()
 

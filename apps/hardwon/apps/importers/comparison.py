@@ -48,7 +48,7 @@ def compare(
     names = {entry.ref: list(_list_ids(entry, source)) for entry in entries}
     wholes = {entry.ref: [episode_id(ref, source) for ref in entry.wholes] for entry in entries}
     wanted = chain.from_iterable((*names.values(), *wholes.values()))
-    rows = library.find_episodes({extract_text(name) for name in wanted})
+    rows = {row["id"]: row for row in library.episodes.find({extract_text(name) for name in wanted})}
     new: list[LoggedEpisode] = []
     updated: list[tuple[LoggedEpisode, list[str]]] = []
     replaced_ids: set[str] = set()
@@ -103,7 +103,7 @@ def _continues(library: ExperienceLibrary, row: StoredRow, entry: LoggedEpisode,
         return True
     if end and entry.ending == "completed" and ("discount" not in row["meta"] or entry.success is not None):
         return False
-    sides = list_calls([library.trajectory(row["id"])]), list_calls(convert(entry))
+    sides = list_calls([library.episodes.get(row["id"])]), list_calls(convert(entry))
     return _contains(*sorted(sides, key=len))
 
 
@@ -115,7 +115,7 @@ def _has_calls(library: ExperienceLibrary, row: StoredRow, entry: LoggedEpisode,
             for episode in side
             for step in redact_trajectory(episode).steps
         ]
-        for side in (convert(entry), [library.trajectory(row["id"])])
+        for side in (convert(entry), [library.episodes.get(row["id"])])
     )
     return _contains(short, long)
 
@@ -147,7 +147,7 @@ def _is_later(
 
 def _differs(library: ExperienceLibrary, row: StoredRow, episode: Trajectory) -> bool:
     """Return whether an episode ended otherwise than in the library, or other calls of it failed."""
-    if (row["success"], row["score"]) != (episode.success, episode.score) and not library.grades(row["id"]):
+    if (row["success"], row["score"]) != (episode.success, episode.score) and not library.episodes.grades(row["id"]):
         return True
-    sides = library.trajectory(row["id"]).steps, episode.steps
+    sides = library.episodes.get(row["id"]).steps, episode.steps
     return any(step.diagnosis.success != other.diagnosis.success for step, other in zip(*sides, strict=False))

@@ -107,14 +107,14 @@ def write(
         ids = library.record_many(episodes(library, new, **settings))
         if updated:
             versions = episodes(library, [entry for entry, _ in updated], **settings)
-            library.replace_many(list(zip(versions, (refs for _, refs in updated), strict=True)))
+            library.episodes.replace_many(list(zip(versions, (refs for _, refs in updated), strict=True)))
         for report, refs in ((on_recorded, ids), (on_updated, [refs[0] for _, refs in updated])):
             for ref in refs:
                 if report is not None:
                     report(ref)
         recorded, done = recorded + len(ids), done + len(batch)
         if ids or updated:
-            library.index()  # here, where progress is shown: closing and the first recall would have to do it
+            library.admin.index()  # here, where progress is shown: closing and the first recall would have to do it
         if on_progress is not None:
             on_progress(done, total)
     return recorded
@@ -142,12 +142,12 @@ def count(library: ExperienceLibrary, path: Path, format_name: str, logged: Spoo
         return {**measure(logged), **counts}
     # Import into memory: the file is checked exactly as a real import would check it.
     with ExperienceLibrary.open(":memory:") as trial:
-        trial.import_jsonl(path)
-        refs = [row["id"] for row in trial.trajectories()]
-        items = [item.id for item in trial.items(status=None)]
-        steps = trial.stats()["steps"]
-    missing = len(refs) - len(library.find_episodes(refs))
-    new_items = sum(_find_record(library.get, ref) is None for ref in items)
+        trial.admin.import_jsonl(path)
+        refs = [row["id"] for row in trial.episodes.find()]
+        items = [item.id for item in trial.items.find(status=None)]
+        steps = trial.admin.stats()["steps"]
+    missing = len(refs) - len(library.episodes.find(refs))
+    new_items = sum(_find_record(library.items.get, ref) is None for ref in items)
     return {"episodes": len(refs), "new": missing, "steps": steps, "items": len(items), "new_items": new_items}
 
 

@@ -12,7 +12,7 @@ from hardwon.runtime.llm.calls import parse_call
 from .spool import NO_ROOT, STARTED_AT, LoggedEpisode
 
 StoredRow = Mapping[str, Any]
-"""An episode of the library without its steps; see `ExperienceLibrary.trajectories`."""
+"""An episode of the library without its steps; see `ExperienceLibrary.episodes.find`."""
 Convert = Callable[[LoggedEpisode], Iterable[Trajectory]]
 """Converts an episode of a file to one of a library."""
 
@@ -30,7 +30,7 @@ def join_parts(library: ExperienceLibrary, row: StoredRow, entry: LoggedEpisode,
     with_root = [not meta.keys() >= NO_ROOT.keys() for meta in (row["meta"], entry.meta)]
     if all(with_root):
         return entry
-    recorded, logged = library.trajectory(row["id"]), list_calls(convert(entry))
+    recorded, logged = library.episodes.get(row["id"]), list_calls(convert(entry))
     missing = [_to_call(step) for step in recorded.steps if not _take(logged, step)]
     if not missing or not (logged or entry.success is not None):
         return entry

@@ -94,7 +94,7 @@ def write_manifest(folder: Path, manifest: CheckoutManifest) -> None:
 
 def read_items(library: ExperienceLibrary) -> dict[str, Item]:
     """Return the items that have files, by id."""
-    return {item.id: item for status in STATUSES for item in library.items(status=status, sort="old")}
+    return {item.id: item for status in STATUSES for item in library.items.find(status=status, sort="old")}
 
 
 def check_out(library: ExperienceLibrary, folder: Path, name: str, *, force: bool = False) -> CheckoutManifest:
@@ -249,7 +249,7 @@ class _Commit:
 
     def _read(self, ref: str) -> Item | None:
         try:
-            item = self._library.get(ref)
+            item = self._library.items.get(ref)
         except UnknownName:
             return None
         return item if item.id == ref else None  # not a longer id that begins so
@@ -287,7 +287,7 @@ class _Commit:
         admission = self._library.add(build_item(file))
         if admission.status == "rejected" or not admission.item_id:
             return FileChange("rejected", file.name, file.id, admission.reason)
-        item = self._library.get(admission.item_id)
+        item = self._library.items.get(admission.item_id)
         self._refresh(item, file)
         return FileChange("new", file.name, item.id, admission.reason)
 
@@ -303,14 +303,14 @@ class _Commit:
         if self._dry_run:
             return change
         if checked:
-            self._library.update(item.id, **checked)
+            self._library.items.update(item.id, **checked)
         if pinned is not None:
-            self._library.pin(item.id, pinned)
+            self._library.items.update(item.id, pinned=pinned)
         if status == "active":
-            self._library.release(item.id, self._why)
+            self._library.items.release(item.id, self._why)
         elif status == "retired":
-            self._library.retire(item.id, self._why)
-        self._refresh(self._library.get(item.id), file)
+            self._library.items.retire(item.id, self._why)
+        self._refresh(self._library.items.get(item.id), file)
         return change
 
     def remove(self, ref: str) -> FileChange | None:
@@ -326,7 +326,7 @@ class _Commit:
             )
             return FileChange("conflict", file, ref, reason)
         if not self._dry_run:
-            self._library.retire(ref, self._why)
+            self._library.items.retire(ref, self._why)
             self._drop(ref)
         return FileChange("retired", file, ref, self._why)
 

@@ -13,8 +13,9 @@ from typing import Any, Literal
 from hardwon.memory import ExperienceLibrary, Failure, Item, Reasons, State, Step
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
-from hardwon.memory.retrieval.tracing import trace_advice
+from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.situations.describe import condition_words, key_words
+from hardwon.memory.tracing import trace_advice
 
 from . import lists
 
@@ -37,8 +38,8 @@ def resolve(library: ExperienceLibrary, ref: str) -> tuple[RecordKind, str]:
     for mark, what in _NUMBERED.items():
         if ref.startswith(mark):
             return what, ref.removeprefix(mark)
-    items = [item.id for item in library.items(status=None, sort="new")]
-    episodes = [row["id"] for row in library.trajectories()]
+    items = [item.id for item in library.items.find(status=None, sort="new")]
+    episodes = [row["id"] for row in library.episodes.find()]
     candidates: list[tuple[RecordKind, str]] = [
         *(("item", name) for name in items),
         *(("episode", name) for name in episodes),
@@ -64,7 +65,7 @@ def explain(library: ExperienceLibrary, ref: str) -> dict[str, Any]:
             return {"episode": explain_episode(library, name)}
         case "attempt":
             return {"attempt": explain_attempt(library, name)}
-    steps = library.steps([_parse_number(name)])
+    steps = library.episodes.steps([_parse_number(name)])
     if not steps:
         raise UnknownName(
             f"there is no {STEP}{name} in this library. Find steps with: hardwon memory show {library.path} EPISODE"
@@ -82,10 +83,10 @@ def explain_advice(library: ExperienceLibrary, about: str, ref: str = "") -> dic
     """
     if ref.startswith(STEP):
         ref = explain(library, ref)["step"]["episode"]
-    newest = library.trajectories(limit=1)
+    newest = library.episodes.find(limit=1)
     if not ref and not newest:
         raise UnknownName("no episode is recorded yet. Let the agent run, or import the logs of earlier runs.")
-    trace = trace_advice(library, about, library.trajectory(ref or newest[0]["id"]))
+    trace = trace_advice(library, about, library.episodes.get(ref or newest[0]["id"]))
     return {"says": trace.says, **asdict(trace)}
 
 
@@ -97,8 +98,8 @@ def _parse_number(text: str) -> int:
 
 def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, Any]:
     """Return the outcome of an episode and, for every step, the reasons for its action."""
-    episode = library.trajectory(episode_id)
-    recorded = {row["id"]: row["recorded_at"] for row in library.trajectories()}
+    episode = library.episodes.get(episode_id)
+    recorded = {row["id"]: row["recorded_at"] for row in library.episodes.find()}
     return {
         "id": episode.id,
         "task": episode.task,
@@ -110,16 +111,16 @@ def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, An
         "seed": episode.seed,
         "recorded_at": recorded[episode.id],
         "meta": dict(episode.meta),
-        "grades": [asdict(grade) for grade in library.grades(episode.id)],
-        "segments": [asdict(segment) for segment in library.segments(episode.id)],
+        "grades": [asdict(grade) for grade in library.episodes.grades(episode.id)],
+        "segments": [asdict(segment) for segment in library.episodes.segments(episode.id)],
         "steps": explain_steps(library, episode.steps),
     }
 
 
 def explain_item(library: ExperienceLibrary, item_id: str) -> dict[str, Any]:
     """Return an item with its evidence, its uses and their outcomes, its estimated value and its history."""
-    item = library.get(item_id)
-    usages = library.usages(item.id)
+    item = library.items.get(item_id)
+    usages = library.items.usages(item.id)
     return {
         **asdict(item),
         "condition_words": condition_words(item.condition, item.forbids or "") if item.condition else None,
@@ -127,11 +128,11 @@ def explain_item(library: ExperienceLibrary, item_id: str) -> dict[str, Any]:
         "evidence": load_past_steps(library, item.provenance),
         "fared": summarize_uses(usages),
         **({"estimated": _count_estimates(library, item)} if item.kind == "strategy" else {}),
-        "usefulness": library.usefulness(item.id),
-        "effects": [asdict(effect) for effect in library.effects(item.id)],
+        "usefulness": library.items.usefulness(item.id),
+        "effects": [asdict(effect) for effect in library.items.effects(item.id)],
         **(_explain_guardrail(library, item, usages) if item.kind == "guardrail" else {}),
         "usages": usages,
-        "history": library.history(item.id),
+        "history": library.items.history(item.id),
     }
 
 
@@ -151,13 +152,13 @@ def _explain_guardrail(library: ExperienceLibrary, item: Item, usages: Sequence[
 
 def explain_attempt(library: ExperienceLibrary, name: str) -> dict[str, Any]:
     """Return the outcomes of one kind of action in one kind of situation, and the steps behind every count."""
-    attempt = next((summary for summary in library.summaries() if summary.id == _parse_number(name)), None)
+    attempt = next((summary for summary in library.episodes.summaries() if summary.id == _parse_number(name)), None)
     if attempt is None:
         raise UnknownName(
             f"there is no {ATTEMPT}{name} in this library. Find attempts with: hardwon memory clusters {library.path}"
         )
-    every = library.evidence(attempt.id)
-    failed = {failure: library.evidence(attempt.id, failure) for failure in attempt.failures}
+    every = library.episodes.evidence(attempt.id)
+    failed = {failure: library.episodes.evidence(attempt.id, failure) for failure in attempt.failures}
     worked = sorted(set(every).difference(*failed.values()))
     return {
         **asdict(attempt),
@@ -170,8 +171,8 @@ def explain_attempt(library: ExperienceLibrary, name: str) -> dict[str, Any]:
 def list_clusters(library: ExperienceLibrary, limit: int, offset: int = 0) -> list[dict[str, Any]]:
     """Return situations, most frequent first, with the outcomes of every kind of action."""
     return [
-        {**cluster, "attempts": [asdict(summary) for summary in library.summaries(cluster["signature"])]}
-        for cluster in library.clusters(limit, offset)
+        {**cluster, "attempts": [asdict(summary) for summary in library.episodes.summaries(cluster["signature"])]}
+        for cluster in library.admin.query(read_clusters, limit, offset)
     ]
 
 
@@ -183,7 +184,7 @@ def explain_steps(library: ExperienceLibrary, steps: Sequence[Step]) -> list[dic
     named = {
         ref for step in steps for ids in (step.why.blocked, step.why.recalled, step.why.skills) for ref in ids or ()
     }
-    items = {item.id: item for item in library.items(status=None) if item.id in named} if named else {}
+    items = {item.id: item for item in library.items.find(status=None) if item.id in named} if named else {}
     opened = _list_opened(library, steps)
     return [_explain_step(step, past, items, opened.get(step.id or 0, [])) for step in steps]
 
@@ -191,7 +192,7 @@ def explain_steps(library: ExperienceLibrary, steps: Sequence[Step]) -> list[dic
 def _list_opened(library: ExperienceLibrary, steps: Sequence[Step]) -> dict[int, list[str]]:
     """Return the actions that were possible after each step and not before it, by the id of the step."""
     ids = [step.id for step in steps if step.id is not None]
-    following = {step.id: step for chunk in _split([ref + 1 for ref in ids]) for step in library.steps(chunk)}
+    following = {step.id: step for chunk in _split([ref + 1 for ref in ids]) for step in library.episodes.steps(chunk)}
     opened = {}
     for step in steps:
         after = following.get((step.id or 0) + 1)
@@ -258,7 +259,7 @@ def _describe_item(ref: str, items: Mapping[str, Item]) -> dict[str, Any]:
 
 def load_past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict[str, Any]]:
     """Return a short record of earlier steps: the location, the action and the outcome."""
-    won = {row["id"]: row["success"] for row in library.trajectories()}
+    won = {row["id"]: row["success"] for row in library.episodes.find()}
     return [
         {
             "id": step.id,
@@ -275,7 +276,7 @@ def load_past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict
             "evidence": step.diagnosis.evidence,
         }
         for chunk in _split(ids)
-        for step in library.steps(chunk)
+        for step in library.episodes.steps(chunk)
     ]
 
 
@@ -349,7 +350,7 @@ def summarize_failures(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 def describe_probation(library: ExperienceLibrary, item: Item) -> dict[str, Any]:
     """Return the state of a guardrail's probation and when it is tried next; None in both fields if it is pinned."""
-    standing = library.standing(item.id)
+    standing = library.items.standing(item.id)
     due = None if item.pinned else datetime.fromtimestamp(standing.due_at, UTC).isoformat(timespec="seconds")
     return {
         "in_force": item.status == "active" and item.confidence >= MIN_CONFIDENCE,
@@ -386,11 +387,11 @@ def list_guardrails(
             "granularity": item.granularity,
             "evidence": len(item.provenance),
             "confidence": item.confidence,
-            **summarize_blocks(library.usages(item.id)),
+            **summarize_blocks(library.items.usages(item.id)),
             "failures": summarize_failures(load_past_steps(library, item.provenance)),
             "probation": describe_probation(library, item),
             "status": item.status,
             "pinned": item.pinned,
         }
-        for item in library.items(["guardrail"], status=status, sort="confidence", limit=limit, offset=offset)
+        for item in library.items.find(["guardrail"], status=status, sort="confidence", limit=limit, offset=offset)
     ]

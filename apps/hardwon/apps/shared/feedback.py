@@ -42,18 +42,18 @@ class Feedback:
         writer: str | None = None,
     ) -> Item:
         """Move the score of an item by a client's feedback on one episode."""
-        item = library.get(item_id)
+        item = library.items.get(item_id)
         writer = client if writer is None else writer
         key = (client, library.namespace, episode, item.id)
         # Reserve the rating before the write: two calls at once must not both pass the limit.
         with self._lock:
             self._admit(key)
         try:
-            library.count_rating(client, most=self._per_minute)
+            library.admin.count_rating(client, most=self._per_minute)
             if not trusted:
                 return library.feedback(item.id, helped, writer=writer, episode=episode)
             score = round(item.score + STEP * (float(helped) - item.score), 4)
-            return library.update(item.id, score=score)
+            return library.items.update(item.id, score=score)
         except BaseException:
             with self._lock:  # a failed write does not use up the rating of this episode
                 self._rated.pop(key, None)

@@ -17,6 +17,7 @@ from hardwon.memory.errors import UnknownName
 from hardwon.memory.retrieval.recall import RECALL_FLOOR, within_budget
 from hardwon.memory.retrieval.text_index import StemIndex
 from hardwon.memory.trust.instructions import instruction_in
+from hardwon.memory.upkeep.figures import newest_change
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_summary
 from hardwon.runtime.guidance.rendering import Visible
 
@@ -90,16 +91,16 @@ class _GeneralIndex:
                 continue
             # read again, because an item may have been forgotten or edited since
             with suppress(UnknownName):
-                item = library.get(items[ref - len(forms)])
+                item = library.items.get(items[ref - len(forms)])
                 if item.status == "active":
                     yield Hit(abstract_item(item, _NOTHING), share, "words")
 
     def _catch_up(self, library: ExperienceLibrary) -> None:
         """Index the library again if anything was recorded or changed."""
-        version = library.newest_change(), library.episodes
+        version = library.admin.query(newest_change), library.episodes.count()
         if version == self._version:
             return
-        items = library.items()
+        items = library.items.find()
         self._forms, self._items = _list_forms(library), [item.id for item in items]
         texts = [f"{step.action} {step.diagnosis.failure.value}" for step in self._forms]
         texts += [abstract_item(item, _NOTHING).text for item in items]
@@ -119,7 +120,7 @@ def _list_forms(library: ExperienceLibrary) -> list[Step]:
     """Return one step for each form of action and each kind of failure, without states."""
     counts: dict[tuple[str, str], int] = {}
     returns: dict[str, tuple[float, int]] = {}
-    for summary in library.summaries(limit=MOST_SUMMARIES):
+    for summary in library.episodes.summaries(limit=MOST_SUMMARIES):
         pattern = abstract_summary(summary, _NOTHING).pattern
         if instruction_in(pattern):
             continue

@@ -16,6 +16,7 @@ from hardwon.memory import ExperienceLibrary, Hit, Item, Step
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import KINDS, SOURCES, Kind
 from hardwon.memory.situations.titles import end_sentence
+from hardwon.memory.upkeep.figures import deciding_episodes
 
 from .common import WIDEST, as_text, cell, excerpt
 
@@ -65,7 +66,7 @@ def list_items(
         _check_name("source", source, SOURCES)
     filters = {"status": parse_status(status), "trust": trust, "source": source}
     filters |= {name: value if value is None else as_text(value) for name, value in among.items()}
-    items = library.items(cast("Sequence[Kind] | None", kinds or None), sort=cast(Any, sort), **cast(Any, filters))
+    items = library.items.find(cast("Sequence[Kind] | None", kinds or None), sort=cast(Any, sort), **cast(Any, filters))
     items = [item for item in items if item.score >= min_score]
     if sort == "used":  # the library sorts by recorded usages alone; the listed count includes estimates
         counts = dict(zip([item.id for item in items], count_uses(library, items), strict=True))
@@ -82,7 +83,11 @@ def count_uses(library: ExperienceLibrary, items: Sequence[Item]) -> list[int]:
     return [
         len(
             # A withheld item was kept from the agent on purpose, so it had no influence.
-            {usage["trajectory_id"] for usage in library.usages(item.id) if usage["mode"] not in ("withheld", "masked")}
+            {
+                usage["trajectory_id"]
+                for usage in library.items.usages(item.id)
+                if usage["mode"] not in ("withheld", "masked")
+            }
             | estimated.get(item.id, set())
         )
         for item in items
@@ -92,7 +97,7 @@ def count_uses(library: ExperienceLibrary, items: Sequence[Item]) -> list[int]:
 def find_estimates(library: ExperienceLibrary, items: Sequence[Item]) -> dict[str, set[str]]:
     """Return, by item id, the episodes in which a strategy took part in an estimate that chose an action."""
     strategies = {item.id: item.provenance for item in items if item.kind == "strategy"}
-    return library.deciding_episodes(strategies) if strategies else {}
+    return library.admin.query(deciding_episodes, strategies) if strategies else {}
 
 
 def find_moment(row: Mapping[str, Any]) -> str:
@@ -111,7 +116,7 @@ def list_episodes(library: ExperienceLibrary, limit: int, offset: int = 0, sort:
 
     `success` is true or false, or None for an excluded episode.
     """
-    rows = library.trajectories()
+    rows = library.episodes.find()
     rows = rows if sort == "recorded" else sort_episodes(rows)
     page = rows[offset : offset + limit]
     return [{**row, "success": None if row["success"] is None else bool(row["success"])} for row in page], len(rows)

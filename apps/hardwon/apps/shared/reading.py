@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from hardwon.memory import Admission, ExperienceLibrary
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.learning.extraction import Extractor
-from hardwon.memory.learning.reading import bind, find_counterpart, load_shown_items
+from hardwon.memory.parts.reading import bind, find_counterpart, load_shown_items
 
 Lease = Callable[[], AbstractContextManager[ExperienceLibrary]]
 """Opens the library."""
@@ -18,11 +18,11 @@ def read_recorded(episode: str, extractor: Extractor, *, reading: Lease, recordi
     The library is not open while the extractor reads, which may take seconds.
     """
     with reading() as library:
-        trajectory = library.trajectory(episode)
+        trajectory = library.episodes.get(episode)
         if trajectory.success is None or not trajectory.steps or "extraction" in trajectory.meta:
             return None
-        seen_items = load_shown_items(trajectory, library)
-        extractor = bind(extractor, find_counterpart(trajectory, library))
+        seen_items = load_shown_items(trajectory, library.items)
+        extractor = bind(extractor, find_counterpart(trajectory, library.episodes))
     operations = extractor.extract(trajectory, seen_items)
     with recording() as library:
         return list(library.apply(operations, trajectory, [item.id for item in seen_items]))

@@ -274,7 +274,7 @@ class Trajectory:
 
 
 def read_outcome(row: Mapping[str, Any]) -> float | None:
-    """Return `Trajectory.outcome` of a row about an episode; see `ExperienceLibrary.trajectories`."""
+    """Return `Trajectory.outcome` of a row about an episode; see `ExperienceLibrary.episodes.find`."""
     if row["success"] is None:
         return None
     names = {"score": "score", "reward": "total_reward"}

@@ -140,7 +140,7 @@ class Usage:
 class Summary:
     """Counts and returns of all attempts at one kind of action in one kind of situation.
 
-    Attempts that were rolled up are included. The counts are exact; `ExperienceLibrary.evidence` returns the ids of
+    Attempts that were rolled up are included. The counts are exact; `LibraryEpisodes.evidence` returns the ids of
     the steps behind each of them.
     """
 

@@ -93,7 +93,7 @@ def read_reachable(store: Store, namespace: int, location: str, counted: str = T
     return tuple(row[0] for row in rows)
 
 
-def list_clusters(store: Store, namespace: int, limit: int | None, offset: int) -> list[dict[str, Any]]:
+def read_clusters(store: Store, namespace: int, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
     """Return clusters, the most frequent first, with their counts, outcomes and best action."""
     if offset < 0 or (limit is not None and limit < 0):
         raise ConfigError(f"limit {limit} and offset {offset} must not be negative.")

@@ -60,7 +60,7 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
         except UNREADABLE as error:
             # An error about named rows, or about a wrong argument, already says what is wrong.
             is_explained = error.rows if isinstance(error, LibraryDamaged) else isinstance(error, HardwonError)
-            store = getattr(self, "_store", None)
+            store = getattr(self._file, "store", None)
             damage = None if is_explained or store is None else _find_damage(store, error)
             if damage is None:
                 raise

@@ -138,12 +138,14 @@ def _count_items(store: Store, namespace: int) -> dict[str, dict[str, int]]:
     return counts
 
 
-def newest_change(store: Store) -> int:
-    """Return the number of the newest change in the file, over all namespaces."""
-    return int(store.rows("SELECT coalesce(max(seq), 0) FROM changes")[0][0])
+def newest_change(store: Store, namespace: int) -> int:
+    """Return the number of the newest change of a namespace."""
+    # the unary plus keeps SQLite off the index of the namespace, which would need a sort by seq
+    rows = store.rows("SELECT seq FROM changes WHERE +namespace = ? ORDER BY seq DESC LIMIT 1", (namespace,))
+    return int(rows[0][0]) if rows else 0
 
 
-def changes(store: Store, namespace: int, after: int, limit: int) -> list[Change]:
+def list_changes(store: Store, namespace: int, after: int = 0, limit: int = 500) -> list[Change]:
     """Return the changes of a namespace after the given number, oldest first."""
     rows = store.rows(
         "SELECT seq, at, what, ref, op FROM changes WHERE seq > ? AND namespace = ? ORDER BY seq LIMIT ?",

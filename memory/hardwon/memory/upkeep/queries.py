@@ -7,6 +7,7 @@ from typing import Any
 
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.items import item_of
+from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.records import KINDS, Item, Kind, Trajectory
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.storage.database import Store
@@ -42,7 +43,7 @@ def items(
 ) -> list[Item]:
     """Return the items of a namespace, filtered and sorted; equal ranks are sorted by age.
 
-    The arguments are those of `ExperienceLibrary.items`. `places` are `signature`, `location` and `tag`: active items
+    The arguments are those of `library.items.find`. `places` are `signature`, `location` and `tag`: active items
     are looked up in the index of that name, and items of another status are scanned.
     """
     if sort not in _SORTS:
@@ -140,22 +141,16 @@ def usages(store: Store, namespace: int, item_id: str) -> list[dict[str, Any]]:
 _EPISODE = "id, recorded_at, task, success, score, total_reward, arm, seed, ending, n_steps, writer, trust, meta"
 
 
-def trajectories(store: Store, namespace: int, limit: int | None, offset: int) -> list[dict[str, Any]]:
-    """Return rows about episodes without their steps, newest first."""
+def trajectories(
+    store: Store, namespace: int, limit: int | None, offset: int, ids: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """Return rows about all or some episodes without their steps, newest first."""
+    some = "" if ids is None else "AND id IN (SELECT value FROM json_each(?))"
     rows = store.rows(
-        f"SELECT {_EPISODE} FROM trajectories WHERE namespace = ? ORDER BY rowid DESC LIMIT ? OFFSET ?",
-        (namespace, -1 if limit is None else limit, offset),
+        f"SELECT {_EPISODE} FROM trajectories WHERE namespace = ? {some} ORDER BY rowid DESC LIMIT ? OFFSET ?",
+        (namespace, *([] if ids is None else [json.dumps(list(ids))]), -1 if limit is None else limit, offset),
     )
     return list(map(_build_row, rows))
-
-
-def find_episodes(store: Store, namespace: int, ids: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return the rows of those of some episodes that are recorded, by id."""
-    rows = store.rows(
-        f"SELECT {_EPISODE} FROM trajectories WHERE namespace = ? AND id IN (SELECT value FROM json_each(?))",
-        (namespace, json.dumps(list(ids))),
-    )
-    return {row[0]: _build_row(row) for row in rows}
 
 
 def _build_row(row: Sequence[Any]) -> dict[str, Any]:
@@ -185,25 +180,28 @@ _OF_SPLIT = "(?1 = '' OR coalesce(json_extract(meta, '$.split'), ?1) = ?1)"
 
 
 def select_steps(
-    store: Store, namespace: int, ids: Collection[int], task: str, seed: int, split: str
+    store: Store, namespace: int, ids: Collection[int], *, task: str, seed: int, split: str = ""
 ) -> frozenset[int]:
-    """Return those of some steps that belong to episodes of this task, seed and split."""
+    """Return those of some steps that belong to episodes of a task, in the words of its states, a seed and a split.
+
+    Episodes without a split belong to every split.
+    """
     rows = store.rows(
         "SELECT step.id FROM steps AS step JOIN trajectories AS one "
         "ON one.namespace = step.namespace AND one.id = step.trajectory_id "
         "WHERE step.id IN (SELECT value FROM json_each(?2)) "
         f"AND step.namespace = ?3 AND one.seed = ?4 AND one.task = ?5 AND {_OF_SPLIT}",
-        (split, dumps(sorted(ids)), namespace, seed, plain(task)),
+        (split, dumps(sorted(ids)), namespace, seed, plain(redact(task))),
     )
     return frozenset(ref for (ref,) in rows)
 
 
-def has_episode(store: Store, namespace: int, task: str, seed: int, split: str) -> bool:
-    """Return whether an episode of this task, seed and split is recorded."""
+def has_episode(store: Store, namespace: int, *, task: str, seed: int, split: str = "") -> bool:
+    """Return whether an episode of a task, a seed and a split is recorded; see `select_steps`."""
     return bool(
         store.rows(
             f"SELECT 1 FROM trajectories WHERE namespace = ?2 AND task = ?3 AND seed = ?4 AND {_OF_SPLIT} LIMIT 1",
-            (split, namespace, plain(task), seed),
+            (split, namespace, plain(redact(task)), seed),
         )
     )
 

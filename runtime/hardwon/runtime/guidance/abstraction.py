@@ -114,7 +114,7 @@ def abstract_verdict(library: ExperienceLibrary, verdict: Verdict, state: State,
     if not verdict.items:
         return verdict
     try:
-        item = library.get(verdict.item_id or verdict.items[0])
+        item = library.items.get(verdict.item_id or verdict.items[0])
     except UnknownName:  # another process has deleted it
         return replace(verdict, cause="")
     return replace(verdict, cause=describe_item(item, Visible(state, actions)) or item.body or item.title)

@@ -224,9 +224,9 @@ class WarmUpGuidance:
     @property
     def is_warm(self) -> bool:
         """Return whether there are enough items and iterations."""
-        iteration = self._library.episodes if self.iteration is None else self.iteration
+        iteration = self._library.episodes.count() if self.iteration is None else self.iteration
         # The limit keeps the query small: it only matters whether the number is reached.
-        return iteration >= self._iterations and len(self._library.items(limit=self._items)) >= self._items
+        return iteration >= self._iterations and len(self._library.items.find(limit=self._items)) >= self._items
 
 
 def replace_recollection(context: Context, recollection: Recollection) -> Context:

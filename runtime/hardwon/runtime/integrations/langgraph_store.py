@@ -89,8 +89,8 @@ class HardwonStore(BaseStore):
             LibraryError: The file cannot be opened; see `ExperienceLibrary.open`.
         """
         has_embedder = index is not None and set(index) != {"fields"}
-        embedder: Embedder = GivenEmbedder(index or {}) if has_embedder else library.embedder
-        self._values, self._embedder = library.open_values(), embedder
+        embedder: Embedder = GivenEmbedder(index or {}) if has_embedder else library.admin.embedder
+        self._values, self._embedder = library.admin.open_values(), embedder
         self._calls = Interruptible(f"the embedder {embedder.name}")
         self._fields = list(index.get("fields") or ["$"]) if index is not None else None
         self.ttl_config = ttl

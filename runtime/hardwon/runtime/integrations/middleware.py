@@ -145,7 +145,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
         Raises:
             ConfigError: The settings cannot work together.
         """
-        if learn and library.read_only:
+        if learn and library.admin.read_only:
             raise ConfigError(f"{library.path} is open read-only. Open it for writing, or pass learn=False.")
         if namespace is not None and library.path == ":memory:":
             raise ConfigError("an in-memory library has only one namespace. Use a library file, or omit namespace.")

@@ -92,7 +92,7 @@ def _find_recorded(library: ExperienceLibrary, thread: str) -> str:
     """Return the id of the newest episode of a thread."""
     threads: dict[str, str] = {}
     offset = 0
-    while rows := library.trajectories(limit=PAGE, offset=offset):
+    while rows := library.episodes.find(limit=PAGE, offset=offset):
         for row in rows:
             name = str(row["meta"].get("thread") or "")
             if name == thread and name:

@@ -30,9 +30,9 @@ except ImportError as error:
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 """Environment variable of the conventions that allows texts in spans."""
 _PLACES = (
-    "hardwon.memory.retrieval.consulting:ConsultedLibrary",
+    "hardwon.memory.parts.consulting:ConsultedLibrary",
     "hardwon.memory.library:ExperienceLibrary",
-    "hardwon.memory.remote:RemoteLibrary",
+    "hardwon.memory.remote.library:RemoteLibrary",
     "hardwon.memory.fleet.library:FleetLibrary",
     "hardwon.runtime.agent:Agent",
 )

@@ -48,7 +48,7 @@ def begin_run(
 ) -> ToolRun:
     """Begin a run for a request."""
     draw = random.getrandbits(32) if seed is None else seed
-    learns = not library.read_only
+    learns = not library.admin.read_only
     name = name_draws(library, draw, task)
     advisor = Advisor(library, guidance or RetrievalGuidance(), learns)
     episode = ToolEpisode(library, task, hides_results=hides_results)
@@ -58,7 +58,7 @@ def begin_run(
 def name_draws(library: ExperienceLibrary, seed: int, task: str) -> str:
     """Return the seed of a run's random draws, which differ from episode to episode."""
     with suppress(LibraryBusy), deadline(BEFORE_CALL_S):
-        return f"{seed}:{task}:{library.episodes}"
+        return f"{seed}:{task}:{library.episodes.count()}"
     return f"{seed}:{task}"
 
 
@@ -113,9 +113,9 @@ def record_run(
 def _write(library: ExperienceLibrary, trajectory: Trajectory, writer: str, trust: Trust, is_continued: bool) -> None:
     """Write an episode in place of its beginning, or as a new one."""
     if is_continued:
-        library.record_continued(replace(trajectory, writer=writer, trust=trust))
+        library.record(replace(trajectory, writer=writer, trust=trust), continued=True)
     elif writer or trust == "untrusted":
-        library.receive([trajectory], writer=writer, trust=trust)
+        library.episodes.receive([trajectory], writer=writer, trust=trust)
     else:
         library.record(trajectory)
 
@@ -134,9 +134,9 @@ def report_busy(door: str, error: LibraryBusy) -> None:
 def find_beginning(library: ExperienceLibrary, task: str, calls: Sequence[Call], environment: str) -> str:
     """Return the id of a recent unfinished episode that these calls continue; empty if there is none."""
     actions = [call.text for call in calls]
-    for row in library.trajectories(limit=RECENT) if calls else ():
+    for row in library.episodes.find(limit=RECENT) if calls else ():
         if (row["ending"], row["task"], row["meta"].get("environment")) == (ABANDONED, task, environment):
-            steps = library.trajectory(row["id"]).steps
+            steps = library.episodes.get(row["id"]).steps
             if [step.action for step in steps] == actions[: len(steps)]:
                 return str(row["id"])
     return ""

@@ -82,7 +82,7 @@ class ToolEpisode:
     def _find_keys(self, pre: State, action: str) -> tuple[str, ...]:
         """Return the keys of a step; none if others hold the library, which then computes them when it records."""
         with suppress(LibraryBusy), deadline(BEFORE_CALL_S):
-            return self._library.keys(pre, action, self.working.counts(pre, action))
+            return self._library.episodes.keys(pre, action, self.working.counts(pre, action))
         return ()
 
     def state(self, calls: Sequence[Call]) -> State:

@@ -90,7 +90,7 @@ class ToolRun:
         self._is_measured: bool | None = None
         """Whether all advice may be withheld in this run; None until something is recalled."""
         if self.header is not None and self.learn:
-            self._file = self.library.open_run(self.header.id, partial(self._describe, self.header))
+            self._file = self.library.episodes.open_run(self.header.id, partial(self._describe, self.header))
             self.episode.on_step = partial(self._keep, self._file)
 
     def _describe(self, header: Trajectory) -> Trajectory:
@@ -174,7 +174,7 @@ class ToolRun:
             state, k=self.recall_k, budget_tokens=GUIDANCE_TOKENS, after=steps[-1].action if steps else ""
         )
         if self._is_measured is None:
-            self._is_measured = self.advisor.is_trying and self.library.episodes >= MEASURED_FROM
+            self._is_measured = self.advisor.is_trying and self.library.episodes.count() >= MEASURED_FROM
         recollection, drawn = self.advisor.withhold(recollection, self.name, is_measured=self._is_measured)
         context = Context(
             state=state,

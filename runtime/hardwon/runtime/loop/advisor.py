@@ -52,7 +52,7 @@ class Advisor:
             is_measured: Whether all advice may be withheld, to measure what it is worth.
         """
         recollection, advice = without_advice(recollection, episode, is_measured=is_measured)
-        get = self.library.get if self.is_trying else None
+        get = self.library.items.get if self.is_trying else None
         kept, drawn = without(recollection, lambda ref: self.is_withheld(episode, ref), get)
         return kept, replace(drawn, masked=(*drawn.masked, *advice.masked), advice=advice.advice)
 

@@ -93,7 +93,7 @@ def settle(library: ExperienceLibrary, step: Step) -> None:
     """Report the outcome of a trial whose episode is not recorded; an outage proves nothing and is ignored."""
     trial = step.why.trial
     if trial and step.diagnosis.failure not in (Failure.UNAVAILABLE, Failure.BLOCKED):
-        library.settle_trial(trial, step.diagnosis.success)
+        library.items.settle_trial(trial, step.diagnosis.success)
 
 
 def count_refusals(steps: Sequence[Step], action: str) -> int:
@@ -128,6 +128,6 @@ def is_unfinished(steps: Sequence[Step]) -> bool:
 
 def _is_pinned(library: ExperienceLibrary, item_id: str) -> bool:
     try:
-        return library.get(item_id).pinned
+        return library.items.get(item_id).pinned
     except UnknownName:  # another process has deleted it
         return False

@@ -54,7 +54,7 @@ class EpisodeTally(Generic[TallyType]):
         """Return the rows above the newest one by id, newest first; None if that one is gone."""
         rows: dict[str, EpisodeRow] = {}
         for offset in range(0, 1 << 62, PAGE):
-            page = self._library.trajectories(limit=PAGE, offset=offset)
+            page = self._library.episodes.find(limit=PAGE, offset=offset)
             for row in page:
                 if row["id"] == self._newest:
                     return rows

@@ -11,7 +11,7 @@ from typing import Any
 from hardwon.memory import ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.learning.extraction import Extractor
-from hardwon.memory.learning.reading import bind, find_counterpart, load_shown_items
+from hardwon.memory.parts.reading import bind, find_counterpart, load_shown_items
 from hardwon.memory.records import Operation, Return
 from hardwon.runtime.interfaces.usage import ModelUsage
 
@@ -33,10 +33,10 @@ def read_episode(extractor: Extractor, trajectory: Trajectory, library: Experien
 
     Steps get their ids when the episode is written. Until then the extractor sees their numbers as ids.
     """
-    seen_items = load_shown_items(trajectory, library)
+    seen_items = load_shown_items(trajectory, library.items)
     numbered = replace(trajectory, steps=tuple(replace(step, id=n) for n, step in enumerate(trajectory.steps)))
     try:
-        operations = bind(extractor, find_counterpart(trajectory, library)).extract(numbered, seen_items)
+        operations = bind(extractor, find_counterpart(trajectory, library.episodes)).extract(numbered, seen_items)
     except PolicyFailure as error:
         return ExtractorRun(seen_items, usage=getattr(error, "usage", ModelUsage()), report={"failed": str(error)})
     report: dict[str, Any] = {"operations": [type(operation).__name__.lower() for operation in operations]}
@@ -48,7 +48,7 @@ def read_episode(extractor: Extractor, trajectory: Trajectory, library: Experien
 def carry_out(reading: ExtractorRun, trajectory_id: str, library: ExperienceLibrary) -> None:
     """Pass the operations to the curator, with the step ids that the written episode received."""
     if reading.operations:
-        recorded = library.trajectory(trajectory_id)
+        recorded = library.episodes.get(trajectory_id)
         library.apply(_replace_numbers(reading.operations, recorded), recorded, [item.id for item in reading.shown])
 
 

@@ -125,7 +125,7 @@ class Nodes(AdvisingNodes):
         """Count the practice once, before the first decision of an episode in which the policy explores."""
         if not self.settings.explores or episode.get("practice") is not None:
             return {}
-        return {"practice": self.library.count_practice(episode["state"], actions)}
+        return {"practice": self.library.episodes.count(episode["state"], actions)}
 
     def signature(self, episode: EpisodeState) -> StateUpdate:
         """Determine whether this kind of situation is new in the episode."""
@@ -238,7 +238,9 @@ class Nodes(AdvisingNodes):
         if not self.settings.learn:  # a recorded episode settles its trials itself
             settle(self.library, step)
         if not step.diagnosis.success and step.action:
-            working.fail(step.action, self.library.context(step.pre, step.action), step.diagnosis.failure.value)
+            working.fail(
+                step.action, self.library.episodes.context(step.pre, step.action), step.diagnosis.failure.value
+            )
         # Notes go into the state only now: the diagnosis compares states as the environment reported them.
         step = replace(step, post=working.annotate(step.post))
         planned = find_followed_step(episode.get("plan"), step.action) if episode["outcome"] is not None else None
@@ -270,7 +272,7 @@ class Nodes(AdvisingNodes):
         if live.run is None:
             begun = cast(EpisodeState, {**reached, "steps": (), "ending": ABANDONED})
             header = self.record(begun)["trajectory"]
-            live.run = self.library.open_run(live.id, lambda: header)
+            live.run = self.library.episodes.open_run(live.id, lambda: header)
             live.run.add_soon(*steps)
         else:
             live.run.add_soon(steps[-1])
@@ -303,7 +305,7 @@ class Nodes(AdvisingNodes):
             return Step(pre, decision.action, pre, diagnosis, t=len(steps), why=why), False, {}
         post, reward, done, info = outcome
         diagnosis = diagnose(pre, decision.action, post, reward, info, steps, working)
-        keys = self.library.keys(pre, decision.action, working.counts(pre, decision.action))
+        keys = self.library.episodes.keys(pre, decision.action, working.counts(pre, decision.action))
         # An episode that nobody records need not carry the list, unless the policy needs its map after a resume.
         is_needed = self.settings.learn or self.settings.tries or self._looks_ahead or self.planner is not None
         admissible = tuple(episode["actions"]) if is_needed else ()
@@ -389,7 +391,7 @@ class Nodes(AdvisingNodes):
         live = self.live[thread]
         live.reached = None
         if live.is_resumed:
-            self.library.record_continued(trajectory)
+            self.library.record(trajectory, continued=True)
         else:
             self.library.record(trajectory)
         if live.run is not None:

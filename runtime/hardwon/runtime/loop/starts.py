@@ -100,7 +100,7 @@ def rebuild_memory(library: ExperienceLibrary, first: State, steps: Sequence[Ste
     # `of` lacks the library's context keys, so failures are added here, as `diagnose` does.
     for step in steps:
         if not step.diagnosis.success and step.action:
-            working.fail(step.action, library.context(step.pre, step.action), step.diagnosis.failure.value)
+            working.fail(step.action, library.episodes.context(step.pre, step.action), step.diagnosis.failure.value)
     return working
 
 

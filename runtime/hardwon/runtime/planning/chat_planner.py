@@ -111,7 +111,7 @@ class ChatPlanner:
     ) -> Plan:
         def read(answer: Mapping[str, Any]) -> tuple[PlannedStep, ...]:
             steps = _parse_steps(answer["steps"], plan.following, items)
-            verdict = self._library.check_plan(context.state, realize_actions(steps, context))
+            verdict = self._library.check(context.state, realize_actions(steps, context))
             if not verdict.allowed:
                 raise ValueError(f"the plan has an action that is forbidden here: {verdict.cause}")
             return steps

@@ -84,7 +84,7 @@ class DemonstrationPlanner:
         return self._read_demonstrations(context).are_worse(context.state.task)
 
     def _read_demonstrations(self, context: Context) -> DemonstrationIndex:
-        return self._library.index_demonstrations(context.environment, context.actions)
+        return self._library.episodes.index_demonstrations(context.environment, context.actions)
 
     def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
         """Return a plan from the first skill that can start, or None."""

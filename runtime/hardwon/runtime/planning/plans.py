@@ -81,7 +81,7 @@ class SkillPlanner:
     def _fits(self, suffix: Sequence[PlannedStep], context: Context) -> bool:
         # An environment that lists no actions accepts any text, so every skill can begin.
         can_begin = not context.actions or realize(suffix[0].action, context) is not None
-        return can_begin and self._library.check_plan(context.state, realize_actions(suffix, context)).allowed
+        return can_begin and self._library.check(context.state, realize_actions(suffix, context)).allowed
 
 
 def build_steps(item: Item, first: int) -> tuple[PlannedStep, ...]:

@@ -69,7 +69,7 @@ class SearchPlanner:
         if is_undecided(root):
             return ()
         path = select_path(root)
-        if not self._library.check_plan(context.state, path).allowed:
+        if not self._library.check(context.state, path).allowed:
             return ()
         return tuple(PlannedStep(first + n, action) for n, action in enumerate(path))
 

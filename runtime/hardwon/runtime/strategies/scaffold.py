@@ -143,8 +143,8 @@ class ScaffoldEditor:
 
         Only trusted episodes are read: the text of an environment may reach standing instructions.
         """
-        rows = [row for row in library.trajectories() if row["trust"] == "trusted" and row["success"] is not None]
-        episodes = [library.trajectory(row["id"]) for row in rows[:EPISODES]]
+        rows = [row for row in library.episodes.find() if row["trust"] == "trusted" and row["success"] is not None]
+        episodes = [library.episodes.get(row["id"]) for row in rows[:EPISODES]]
         if not episodes:
             return None
         ids = {step.id for episode in episodes for step in episode.steps if step.id is not None}

@@ -1,6 +1,6 @@
 """Chat models for teams: summarize a step in 20 words, decide what is shared, and judge the answers.
 
-    Team(agents, library.bank, ChatAdmission("openai:gpt-5-mini"), summarise=ChatSummary("openai:gpt-5-mini"))
+    Team(agents, library.admin.bank, ChatAdmission("openai:gpt-5-mini"), summarise=ChatSummary("openai:gpt-5-mini"))
 
 If a model fails, hangs or gives an unusable answer, the rule's summary is used, nothing is shared, and the
 answers are decided by vote.

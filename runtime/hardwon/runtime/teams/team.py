@@ -1,6 +1,6 @@
 """A team: several agents that work on one task concurrently and share findings through a bank.
 
-    team = Team([Agent(policy, library, environment, seed=n) for n in range(3)], library.bank, RuleAdmission())
+    team = Team([Agent(policy, library, environment, seed=n) for n in range(3)], library.admin.bank, RuleAdmission())
     result = team.run("Which of our suppliers are in Oslo?")
     result.answer, result.success, result.pulls
 
@@ -179,7 +179,7 @@ class Team:
         Args:
             agents: The members. A team within a team shares through the bank of the outer one, by its rules.
             bank: An open bank, which stays open, or a function that creates one for every run, such as
-                `library.bank`; it is dropped after the run. None shares nothing.
+                `library.admin.bank`; it is dropped after the run. None shares nothing.
             admission: Decides which steps are shared. None uses `RuleAdmission`.
             aggregate: "vote" takes the most frequent answer, "best" the one with the best score. A function chooses
                 an answer from the task and the list of answers.

@@ -157,8 +157,8 @@ def test_a_shuffled_library_has_the_same_steps_under_other_tasks():
         for seed in range(4):
             record(source, seed, f"put cup number {seed} away")
         games.shuffle_library(source, target, seed=3)
-        before = {row["seed"]: row["task"] for row in source.trajectories()}
-        after = {row["seed"]: row["task"] for row in target.trajectories()}
+        before = {row["seed"]: row["task"] for row in source.episodes.find()}
+        after = {row["seed"]: row["task"] for row in target.episodes.find()}
         assert before.keys() == after.keys()
         assert set(before.values()) == set(after.values())
         assert all(before[seed] != after[seed] for seed in before)

@@ -82,4 +82,4 @@ def test_three_regimes_are_measured(tmp_path, monkeypatch):
 
     for name in small:
         with ExperienceLibrary.open(tmp_path / name / "library.db") as library:
-            assert library.episodes == 1
+            assert library.episodes.count() == 1

@@ -141,11 +141,11 @@ def test_a_detour_is_not_right():
 def test_learning_uses_the_other_errands_and_a_test_changes_nothing():
     with ExperienceLibrary.open(":memory:") as library:
         bench.learn(EpisodicPolicy(), "skills", library, 6, 0, is_stated=False)
-        tasks = {library.trajectory(row["id"]).task for row in library.trajectories()}
-        assert len(tasks) == library.episodes == 6
+        tasks = {library.episodes.get(row["id"]).task for row in library.episodes.find()}
+        assert len(tasks) == library.episodes.count() == 6
         assert tasks <= {errand.task for errand in list_errands("learn")}
         assert len(bench.play(EpisodicPolicy(), "skills", library, 0, is_stated=False, errands=range(4))) == 4
-        assert library.episodes == 6
+        assert library.episodes.count() == 6
 
 
 def test_every_errand_is_learned_once_before_any_is_repeated():
@@ -162,8 +162,10 @@ def test_a_condition_learns_and_states_what_its_name_says(monkeypatch, condition
     seen = []
 
     def note(policy, planner, library, seed, *, is_stated):
-        steps = [step for row in library.trajectories() for step in library.trajectory(row["id"]).steps]
-        seen.append((type(policy), planner, library.episodes, is_stated, {bool(step.pre.notes) for step in steps}))
+        steps = [step for row in library.episodes.find() for step in library.episodes.get(row["id"]).steps]
+        seen.append(
+            (type(policy), planner, library.episodes.count(), is_stated, {bool(step.pre.notes) for step in steps})
+        )
         return []
 
     monkeypatch.setattr(bench, "play", note)

@@ -18,7 +18,7 @@ def test_load_is_the_same_for_the_same_seed():
 def test_every_call_of_the_load_is_answered(path):
     library, *_ = build(path, 1000)
     with library:
-        items = [item.id for item in library.items(limit=20)]
+        items = [item.id for item in library.items.find(limit=20)]
     with TestClient(create_app(path), base_url="http://127.0.0.1:8420") as client:
         asked = list(islice(http.calls(0, items), 120))
         answers = [client.request(method, where, json=body).status_code for method, where, body in asked]

@@ -82,7 +82,7 @@ def calls(client, tokens, own):
         "both": tokens.add("agent", read=True, record=True), "write": tokens.add("writer", write=True),
     }  # fmt: skip
     with ExperienceLibrary.open(own, read_only=True) as library:
-        names = {"{item}": library.items()[0].id, "{episode}": library.trajectories(limit=1)[0]["id"]}
+        names = {"{item}": library.items.find()[0].id, "{episode}": library.episodes.find(limit=1)[0]["id"]}
 
     def call(rights, method, path, body):
         for name, value in names.items():
@@ -141,7 +141,7 @@ def test_item_waits_in_quarantine_unless_a_writer_says_it_is_trusted(calls, own)
     calls("write", "POST", "/v1/items", {"items": [ITEM]})
     calls("write", "POST", "/v1/items", {"items": [{"kind": "insight", "title": "A lamp is red", "trust": "trusted"}]})
     with ExperienceLibrary.open(own, read_only=True) as library:
-        found = {item.title: item for item in library.items(status=None) if item.kind == "insight"}
+        found = {item.title: item for item in library.items.find(status=None) if item.kind == "insight"}
     assert (found[ITEM["title"]].status, found[ITEM["title"]].trust) == ("quarantined", "untrusted")
     assert (found["A lamp is red"].status, found["A lamp is red"].trust) == ("active", "trusted")
 
@@ -150,7 +150,7 @@ def test_item_waits_in_quarantine_unless_a_writer_says_it_is_trusted(calls, own)
 def test_client_does_not_choose_the_writer_of_an_item(calls, own, told):
     calls("write", "POST", "/v1/items", {"items": [{**ITEM, "writer": told}]})
     with ExperienceLibrary.open(own, read_only=True) as library:
-        (item,) = library.items(status="quarantined")
+        (item,) = library.items.find(status="quarantined")
     assert item.writer == "token:writer"
 
 
@@ -167,12 +167,12 @@ def test_agent_runs_with_the_rights_to_read_and_record(own, serving, script, roo
     """Whole episodes over the wire: the server distils what it records."""
     secret = Tokens.beside(own).add("agent", namespaces=["rooms"], read=True, record=True)
     with serving(own) as url, RemoteLibrary(url, token=secret, namespace="rooms") as library:
-        assert not library.read_only
+        assert not library.admin.read_only
         agent = Agent(script("wait", "go east"), library, rooms(), max_steps=3)
         for seed in range(3):
             agent.run(seed=seed)
         agent.close()
-        assert library.episodes == 3
+        assert library.episodes.count() == 3
 
 
 # ---- programs without a token
@@ -186,7 +186,7 @@ def test_episodes_without_a_token_are_not_trusted_unless_the_operator_says_so(tm
         with Plain(app, base_url="http://127.0.0.1:8420") as client:
             (ref,) = client.post("/v1/episodes", json={"episodes": [EPISODE]}).json()["ids"]
         with ExperienceLibrary.open(path, read_only=True) as library:
-            episode = library.trajectory(ref)
+            episode = library.episodes.get(ref)
         assert (episode.writer, episode.trust) == ("http", trust)
 
 
@@ -214,7 +214,7 @@ def test_trust_without_tokens_is_refused_where_there_were_some(own, hardwon):
 
 def test_feedback_moves_the_score_once_in_an_episode(calls, own):
     with ExperienceLibrary.open(own, read_only=True) as library:
-        (first, second, *_), item = library.trajectories(), library.items()[0]
+        (first, second, *_), item = library.episodes.find(), library.items.find()[0]
     path = f"/v1/items/{item.id}/feedback"
     one = calls("both", "POST", path, {"helped": False, "episode": first["id"]})
     assert one.json()["score"] == pytest.approx(item.score * 0.9, abs=1e-3)
@@ -247,7 +247,7 @@ from hardwon.memory.errors import TooMuchFeedback
 given = Feedback()
 with ExperienceLibrary.open(sys.argv[1]) as library:
     allowed = 0
-    for item in library.items():
+    for item in library.items.find():
         try:
             given.give(library, item.id, True, client="ci", episode="")
             allowed += 1
@@ -261,10 +261,10 @@ def test_pace_of_feedback_is_one_over_all_processes(path):
     """Two processes of one server share the twenty ratings of a minute."""
     words = ("red", "blue", "tall", "old", "wet", "dry", "far", "odd", "raw", "big", "new", "hot", "icy", "low", "sad")
     with ExperienceLibrary.open(path) as library:
-        library.add_many(
+        library.items.add_many(
             [Item("insight", f"The {word} drawer holds {thing}") for word in words for thing in ("oil", "ink")]
         )
-        assert len(library.items()) > A_MINUTE
+        assert len(library.items.find()) > A_MINUTE
     command = [sys.executable, "-c", _RATER, str(path)]
     with (
         warm.Popen(command, stdout=subprocess.PIPE) as one,
@@ -273,7 +273,7 @@ def test_pace_of_feedback_is_one_over_all_processes(path):
         counts = [int(process.communicate(timeout=60)[0]) for process in (one, two)]
     assert sum(counts) == A_MINUTE
     with ExperienceLibrary.open(path) as library, pytest.raises(TooMuchFeedback, match="in a minute"):
-        library.count_rating("ci", most=A_MINUTE)
+        library.admin.count_rating("ci", most=A_MINUTE)
 
 
 def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(path):
@@ -287,14 +287,14 @@ def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(
             for n in range(3):
                 given.give(library, ref, False, client="mcp", episode=f"{restart}.{n}", trusted=False)
     with ExperienceLibrary.open(path) as library:
-        assert library.get(ref).score == pytest.approx(0.6 - opinions.MOST)
+        assert library.items.get(ref).score == pytest.approx(0.6 - opinions.MOST)
         with pytest.raises(TooMuchFeedback, match="for this episode"):
             Feedback().give(library, ref, False, client="mcp", episode="0.0", trusted=False)
         for n in range(30):
             Feedback().give(library, ref, False, client=f"token:{n}", episode="", trusted=False)
-        assert library.get(ref).score >= FLOOR
+        assert library.items.get(ref).score >= FLOOR
         assert library.recall("where are spoons in the red drawer?").items
-        assert library.verify() == []
+        assert library.admin.verify() == []
 
 
 def test_check_counts_nothing_for_a_token_that_may_only_read(client, tokens, own):
@@ -309,7 +309,7 @@ def test_check_counts_nothing_for_a_token_that_may_only_read(client, tokens, own
             answer = client.post("/v1/check", json={"state": STATE, "action": "wait"}, headers=headers)
             assert answer.json()["allowed"] is False
         with ExperienceLibrary.open(own) as library:
-            assert library.standing(ref).refused == counted
+            assert library.items.standing(ref).refused == counted
 
 
 @pytest.mark.parametrize(("rights", "trust"), [("record", "untrusted"), ("both", "untrusted"), ("write", "trusted")])
@@ -317,5 +317,5 @@ def test_episodes_are_trusted_only_with_the_right_to_write(calls, own, rights, t
     """A token that may record reports what happened; its words and keys are not believed."""
     assert calls(rights, "POST", "/v1/episodes", {"episodes": [{**EPISODE, "id": "sent"}]}).status_code == 200
     with ExperienceLibrary.open(own, read_only=True) as library:
-        sent = next(row for row in library.trajectories() if row["id"] == "sent")
+        sent = next(row for row in library.episodes.find() if row["id"] == "sent")
         assert sent["trust"] == trust

@@ -169,11 +169,11 @@ def test_a_forgotten_or_retired_item_is_not_found_again(tmp_path):
         items = [Item("insight", f"the {word} door opens outward") for word in ("red", "blue")]
         gone, kept = (str(library.add(item).item_id) for item in items)
         assert {hit.what.id for hit in search_general(library, "which doors open", 5)} == {gone, kept}
-        library.forget(text="the red door")
+        library.admin.forget(text="the red door")
         assert {hit.what.id for hit in search_general(library, "which doors open", 5)} == {kept}
-        library.update(kept, title="the green gate opens inward")
+        library.items.update(kept, title="the green gate opens inward")
         assert not search_general(library, "blue door", 5)
-        library.retire(kept, "rusty")
+        library.items.retire(kept, "rusty")
         assert not search_general(library, "green gate", 5)
 
 
@@ -194,7 +194,7 @@ def test_search_finds_general_words(agent, client, tokens):
 
 def test_every_item_is_general_by_itself(agent, shop):
     with ExperienceLibrary.open(shop, read_only=True) as library:
-        refs = [item.id for item in library.items(status=None)]
+        refs = [item.id for item in library.items.find(status=None)]
     assert refs
     for ref in refs:
         assert planted(agent("GET", f"/v1/items/{ref}").text) == []
@@ -250,9 +250,9 @@ def test_remote_library_is_general_unless_asked(shop, serving, tmp_path):
         with RemoteLibrary(url, agent) as library:
             found = library.recall(STATE, k=20)
             assert planted(repr(found)) == []
-            assert planted(repr((library.offered(STATE), library.items(), library.search("refund")))) == []
+            assert planted(repr((library.offered(STATE), library.items.find(), library.search("refund")))) == []
             with pytest.raises(LibraryForbidden, match="may not read the log"):
-                library.trajectories()
+                library.episodes.find()
         with RemoteLibrary(url, agent, raw=True) as library, pytest.raises(LibraryForbidden):
             library.recall(STATE)
         with RemoteLibrary(url, auditor, raw=True) as library:
@@ -279,7 +279,7 @@ def test_dashboard_needs_the_right_to_read_the_log(client, tokens):
     for rights, allowed in (({"read": True, "record": True}, False), ({"read": True, "log": False}, False), ({}, True)):
         tokens.add(f"rights {rights}", **rights)
         caller = tokens.callers()[-1]
-        reading = Room(client.app, caller, "default").read(ExperienceLibrary.items)
+        reading = Room(client.app, caller, "default").read(lambda library: library.items.find())
         if allowed:
             assert asyncio.run(reading)
         else:

@@ -76,7 +76,7 @@ def test_what_was_slow_is_worked_on_beside_the_loop(client, threads, monkeypatch
 
 def test_a_step_that_waits_for_a_writer_holds_up_nobody_else(client, threads):
     ask(client)
-    with client.app.state.shelf.writing("default") as library, library._transaction():
+    with client.app.state.shelf.writing("default") as library, library._file.transaction():
         waiting = threading.Thread(target=ask, args=(client,))
         waiting.start()
         while not client.app.state.turn._lock.locked():

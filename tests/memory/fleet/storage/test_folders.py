@@ -58,31 +58,31 @@ def test_a_new_replica_begins_from_a_folder(connect, episode, folder, monkeypatc
     monkeypatch.setattr(snapshots, "FEW", 1)
     one = connect("a")
     fill(one, episode)
-    position = one.store_snapshot(folder=folder)
-    assert one._log.read("SELECT count(*) FROM hardwon.chunks") == [(0,)]
+    position = one.admin.store_snapshot(folder=folder)
+    assert one._file.log.read("SELECT count(*) FROM hardwon.chunks") == [(0,)]
     (content,) = list_files(folder).values()
     assert content[:4] != bytes.fromhex("28b52ffd")  # not plain Zstandard
     fetched = note_fetches(monkeypatch)
     two = connect("b")
     assert min(fetched, default=position) == position
     assert len(settle(one, two)) == 1
-    assert two.verify() == []
+    assert two.admin.verify() == []
 
 
 def test_one_file_is_kept_and_the_database_may_be_chosen_again(connect, episode, folder):
     one = connect("a")
     fill(one, episode)
-    one.store_snapshot(folder=folder)
+    one.admin.store_snapshot(folder=folder)
     first = list_files(folder)
     one.record(episode("close drawer", id="after"))
-    one.store_snapshot()
+    one.admin.store_snapshot()
     second = list_files(folder)
     assert len(second) == 1
     assert not first.keys() & second.keys()
-    one.store_snapshot(folder="database")
+    one.admin.store_snapshot(folder="database")
     assert list_files(folder) == {}
-    assert one._log.read("SELECT count(*) > 0 FROM hardwon.chunks") == [(True,)]
-    assert one._log.read("SELECT count(*) FROM hardwon.unneeded") == [(0,)]
+    assert one._file.log.read("SELECT count(*) > 0 FROM hardwon.chunks") == [(True,)]
+    assert one._file.log.read("SELECT count(*) FROM hardwon.unneeded") == [(0,)]
 
 
 def test_forgetting_makes_the_old_file_unreadable_before_it_is_deleted(connect, episode, folder, monkeypatch):
@@ -90,18 +90,18 @@ def test_forgetting_makes_the_old_file_unreadable_before_it_is_deleted(connect, 
     monkeypatch.setattr(snapshots, "FEW", 1)
     one = connect("a")
     fill(one, episode)
-    one.store_snapshot(folder=folder)
-    ((key,),) = one._log.read("SELECT secret FROM hardwon.snapshots")
+    one.admin.store_snapshot(folder=folder)
+    ((key,),) = one._file.log.read("SELECT secret FROM hardwon.snapshots")
     (before,) = list_files(folder)
-    assert one.forget(text="zebra").erased
+    assert one.admin.forget(text="zebra").erased
     assert before not in list_files(folder)
-    rows = one._log.read("SELECT secret FROM hardwon.snapshots")
+    rows = one._file.log.read("SELECT secret FROM hardwon.snapshots")
     assert len(rows) == 1
     assert bytes(rows[0][0]) != bytes(key)
     two = connect("b")
     assert len(settle(one, two)) == 1
     two.close()
-    assert SECRET.encode() not in Path(two.replica).read_bytes()
+    assert SECRET.encode() not in Path(two.admin.replica).read_bytes()
 
 
 @pytest.mark.parametrize(("where", "is_stored"), [("_insert", False), ("delete_unneeded", True)])
@@ -109,26 +109,26 @@ def test_a_killed_process_leaves_no_file_behind(connect, episode, url, tmp_path,
     folder = (tmp_path / "bucket").as_uri()
     one = connect("a")
     fill(one, episode)
-    one.store_snapshot(folder=folder)
+    one.admin.store_snapshot(folder=folder)
     script = (
         "import os, sys\n"
         "from hardwon.memory import ExperienceLibrary\n"
         "from hardwon.memory.fleet import snapshots\n"
         "from hardwon.memory.fleet.storage import folders\n"
         f"setattr({'folders' if is_stored else 'snapshots'}, {where!r}, lambda *_: os.kill(os.getpid(), 9))\n"
-        "ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2]).store_snapshot()\n"
+        "ExperienceLibrary.open(sys.argv[1], replica=sys.argv[2]).admin.store_snapshot()\n"
     )
     child = warm.run([sys.executable, "-c", script, url, str(tmp_path / "killed")], timeout=180)
     assert child.returncode == -signal.SIGKILL
     assert len(list_files(folder)) == 2
     if not is_stored:  # it may still be written: only after an hour is it known that nobody needs it
-        one.store_snapshot()
+        one.admin.store_snapshot()
         assert len(list_files(folder)) == 2
-        one._log.write("UPDATE hardwon.unneeded SET due = clock_timestamp() WHERE namespace = %(namespace)s")
-    one.store_snapshot()
+        one._file.log.write("UPDATE hardwon.unneeded SET due = clock_timestamp() WHERE namespace = %(namespace)s")
+    one.admin.store_snapshot()
     assert len(list_files(folder)) == 1
-    assert find_file(one._log).name in next(iter(list_files(folder)))
-    assert one._log.read("SELECT count(*) FROM hardwon.unneeded") == [(0,)]
+    assert find_file(one._file.log).name in next(iter(list_files(folder)))
+    assert one._file.log.read("SELECT count(*) FROM hardwon.unneeded") == [(0,)]
 
 
 def test_a_file_that_took_too_long_is_not_stored(connect, episode, folder, monkeypatch):
@@ -136,10 +136,10 @@ def test_a_file_that_took_too_long_is_not_stored(connect, episode, folder, monke
     one = connect("a")
     fill(one, episode)
     with pytest.raises(LibraryUnreachable, match=r"within -1 s.*--folder database"):
-        one.store_snapshot(folder=folder)
-    assert snapshots.find(one._log) is None
+        one.admin.store_snapshot(folder=folder)
+    assert snapshots.find(one._file.log) is None
     monkeypatch.undo()
-    one.store_snapshot()
+    one.admin.store_snapshot()
     assert len(list_files(folder)) == 1
 
 
@@ -147,7 +147,7 @@ def test_without_the_folder_a_replica_is_filled_from_the_log(connect, episode, f
     monkeypatch.setattr(snapshots, "FEW", 1)
     one = connect("a")
     fill(one, episode)
-    one.store_snapshot(folder=folder)
+    one.admin.store_snapshot(folder=folder)
     (name,) = list_files(folder)
     fsspec.core.url_to_fs(folder)[0].rm_file(name)
     assert len(settle(one, connect("b"))) == 1
@@ -160,22 +160,22 @@ def test_forgetting_does_not_wait_for_a_folder(connect, episode, tmp_path, caplo
     one = connect("a")
     fill(one, episode)
     bucket = tmp_path / "bucket"
-    one.store_snapshot(folder=bucket.as_uri())
+    one.admin.store_snapshot(folder=bucket.as_uri())
     bucket.rename(tmp_path / "gone")
     bucket.write_text("no folder")
-    assert one.forget(text="zebra").erased
+    assert one.admin.forget(text="zebra").erased
     assert "stored in the database instead" in caplog.text
-    assert one._log.read("SELECT count(*) > 0 FROM hardwon.chunks") == [(True,)]
+    assert one._file.log.read("SELECT count(*) > 0 FROM hardwon.chunks") == [(True,)]
     assert len(settle(one, connect("b"))) == 1
     with pytest.raises(LibraryUnreachable, match=r"bucket.*cannot be written.*credentials"):
-        one.store_snapshot(folder=bucket.as_uri())
+        one.admin.store_snapshot(folder=bucket.as_uri())
 
 
 def test_erased_entries_need_the_folder(connect, episode, folder):
     one = connect("a")
     fill(one, episode)
-    one.store_snapshot(folder=folder)
-    one.forget(text="zebra")
+    one.admin.store_snapshot(folder=folder)
+    one.admin.forget(text="zebra")
     (name,) = list_files(folder)
     fsspec.core.url_to_fs(folder)[0].rm_file(name)
     with pytest.raises(LibraryUnreachable, match=r"is missing.*hardwon memory snapshot"):
@@ -187,7 +187,7 @@ def test_a_changed_file_is_refused(connect, episode, folder, damage, monkeypatch
     monkeypatch.setattr(snapshots, "FEW", 1)
     one = connect("a")
     fill(one, episode)
-    one.store_snapshot(folder=folder)
+    one.admin.store_snapshot(folder=folder)
     ((name, content),) = list_files(folder).items()
     fsspec.core.url_to_fs(folder)[0].pipe_file(name, damage(content))
     with pytest.raises(LibraryError, match=r"damaged.*hardwon\.snapshots"):
@@ -204,20 +204,20 @@ def test_only_the_owner_chooses_a_folder(connect, episode, server, url, tmp_path
     tenant = server.url(url.split("/")[3].split("?")[0], name)
     with FleetLibrary.connect(tenant, replica=tmp_path / "t2") as library:
         with pytest.raises(LibraryForbidden):
-            library.store_snapshot(folder=folder)
-        one.store_snapshot(folder=folder)
-        library.store_snapshot()
+            library.admin.store_snapshot(folder=folder)
+        one.admin.store_snapshot(folder=folder)
+        library.admin.store_snapshot()
         assert len(list_files(folder)) == 1
-        file = find_file(library._log)
-        library._log.write("DELETE FROM hardwon.snapshots WHERE namespace = %(namespace)s")
-        library._log.write(
+        file = find_file(library._file.log)
+        library._file.log.write("DELETE FROM hardwon.snapshots WHERE namespace = %(namespace)s")
+        library._file.log.write(
             "INSERT INTO hardwon.unneeded VALUES (%(namespace)s, %(folder)s, '../../x', '-infinity')",
             {"folder": file.folder},
         )
         with pytest.raises(LibraryForbidden):
-            library._log.write("INSERT INTO hardwon.unneeded VALUES (999, 1, 'x', '-infinity')")
+            library._file.log.write("INSERT INTO hardwon.unneeded VALUES (999, 1, 'x', '-infinity')")
     with pytest.raises(LibraryError, match="no name of a snapshot's file"):
-        folders.find(one._log, file.folder).delete("../../x")
+        folders.find(one._file.log, file.folder).delete("../../x")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_only_the_owner_chooses_a_folder(connect, episode, server, url, tmp_path
 )
 def test_an_address_that_is_no_folder_is_refused(connect, address, error, words):
     with pytest.raises(error, match=words) as raised:
-        connect("a").store_snapshot(folder=address)
+        connect("a").admin.store_snapshot(folder=address)
     assert "hunter2" not in str(raised.value)
 
 
@@ -245,7 +245,7 @@ def test_a_missing_package_is_named(connect, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", refuse)
     with pytest.raises(MissingExtra, match=r"fsspec.*pip install '\.\[storage\]'"):
-        one.store_snapshot(folder="memory://x")
+        one.admin.store_snapshot(folder="memory://x")
 
 
 @pytest.mark.parametrize("size", [0, 1, PART, PART + 1])

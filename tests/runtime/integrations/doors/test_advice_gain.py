@@ -55,7 +55,7 @@ def test_advice_is_shown_or_withheld_and_the_library_knows_which(run, tmp_path, 
         monkeypatch.setattr(holdout, "WITHHOLD", chance)
         assert run(path, monkeypatch) == (chance == 0.0)
         with ExperienceLibrary.open(path) as library:
-            advice = library.stats()["advice"]
+            advice = library.admin.stats()["advice"]
             counts.append((advice["shown"], advice["withheld"]))
     assert counts == [(1, 0), (1, 1)]
 
@@ -68,4 +68,4 @@ def test_a_new_library_shows_what_it_has(run, tmp_path, monkeypatch):
     run(path, monkeypatch)
     assert run(path, monkeypatch)
     with ExperienceLibrary.open(path) as library:
-        assert library.stats()["advice"]["shown"] == 0
+        assert library.admin.stats()["advice"]["shown"] == 0

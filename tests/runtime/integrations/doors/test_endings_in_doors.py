@@ -97,4 +97,4 @@ def test_a_function_episode_ends_as_its_block_does(library, error, success):
         look()
         if error is not None:
             raise error
-    assert library.trajectory(episode.id).success is success
+    assert library.episodes.get(episode.id).success is success

@@ -32,7 +32,7 @@ def held(library):
     is_held, may_end = threading.Event(), threading.Event()
 
     def work():
-        with library._lock:
+        with library._file.lock:
             is_held.set()
             may_end.wait(40)
 
@@ -86,7 +86,7 @@ def test_model_calls_go_on_without_the_library(library, held, caplog):
     assert result["messages"][-1].content == "done"
     assert "continues without experience" in caplog.text
     assert "Traceback" not in caplog.text
-    assert library.episodes == 1
+    assert library.episodes.count() == 1
 
 
 @remember
@@ -116,12 +116,12 @@ def test_an_episode_that_cannot_be_recorded_is_recorded_later(path, library, cap
     """With its steps and its outcome, by the next one that opens the library; the log says it once."""
     with hold(path, "IMMEDIATE"):
         run(library, 3)
-        assert library.episodes == 0
+        assert library.episodes.count() == 0
     assert caplog.text.count("while the library is busy") == 1
     with ExperienceLibrary.open(path) as other:
-        rows = other.trajectories()
+        rows = other.episodes.find()
         assert [(row["score"], row["n_steps"], row["ending"]) for row in rows] == [(0.5, 1, "done")] * 3
-        (step,) = other.trajectory(rows[0]["id"]).steps
+        (step,) = other.episodes.get(rows[0]["id"]).steps
         assert (step.reward, step.diagnosis.success) == (0.5, True)
     library.close()
     assert not list(path.parent.glob("*.runs"))
@@ -133,7 +133,7 @@ def test_a_busy_library_delays_only_the_episodes_of_the_time(path, library):
     with hold(path):
         run_functions(library, 1)
     run_functions(library, 1)
-    assert library.episodes == 2
+    assert library.episodes.count() == 2
 
 
 @pytest.mark.timeout(30)
@@ -146,8 +146,8 @@ def test_a_run_in_a_new_namespace_is_kept_until_it_can_be_created(path, library)
         experience.close()
         assert list(path.parent.glob("*.runs/*.jsonl"))
     with ExperienceLibrary.open(path, namespace="new") as other:
-        assert [(row["score"], row["n_steps"]) for row in other.trajectories()] == [(0.5, 1)]
-    assert library.episodes == 0
+        assert [(row["score"], row["n_steps"]) for row in other.episodes.find()] == [(0.5, 1)]
+    assert library.episodes.count() == 0
 
 
 @pytest.mark.timeout(30)

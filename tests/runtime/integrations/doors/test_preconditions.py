@@ -29,7 +29,7 @@ def test_the_hint_of_functions_names_what_made_a_call_work(library):
             refund(f"A-{number}")
             verify("Ada")
             refund(f"A-{number}")
-    assert [step.return_to_go for step in library.trajectory(episode.id).steps] == [0.0, 0.95, 1.0]
+    assert [step.return_to_go for step in library.episodes.get(episode.id).steps] == [0.0, 0.95, 1.0]
     # An item is withheld at random from some runs, to measure what it is worth.
     hints = [FunctionEpisode(library, "Refund order A-77.").hint for _ in range(12)]
     hint = max(hints, key=len)
@@ -54,5 +54,5 @@ def test_a_tool_of_an_agent_that_returns_an_error_is_not_recommended(library):
     for _ in range(4):
         agent.invoke({"messages": [("user", "Refund order A-1.")]})
     state, call_text = State("Request: Refund order A-1.", task="Refund order A-1."), 'refund(order="A-1")'
-    assert {row["success"] for row in library.trajectories()} == {False}
+    assert {row["success"] for row in library.episodes.find()} == {False}
     assert library.recall(state, actions={call_text: ""}).estimates[call_text].value == 0.0

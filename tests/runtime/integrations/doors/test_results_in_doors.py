@@ -23,8 +23,8 @@ def shared():
 
 
 def steps_of(library, episode=""):
-    newest = episode or library.trajectories()[0]["id"]
-    return library.trajectory(newest).steps
+    newest = episode or library.episodes.find()[0]["id"]
+    return library.episodes.get(newest).steps
 
 
 def run_agent(library, answer: Any):

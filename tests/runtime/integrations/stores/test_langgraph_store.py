@@ -81,9 +81,9 @@ class Beside(RuleBasedStateMachine):
     @initialize()
     def open(self):
         self.library = type(self).make()
-        embed = lambda texts: [vector.tolist() for vector in self.library.embedder.embed(texts)]  # noqa: E731
+        embed = lambda texts: [vector.tolist() for vector in self.library.admin.embedder.embed(texts)]  # noqa: E731
         self.ours = HardwonStore(self.library, index={"fields": FIELDS})
-        self.oracle = InMemoryStore(index={"dims": self.library.embedder.dim, "embed": embed, "fields": FIELDS})
+        self.oracle = InMemoryStore(index={"dims": self.library.admin.embedder.dim, "embed": embed, "fields": FIELDS})
         self.there: set[tuple[str, ...]] = set()
 
     def teardown(self):
@@ -251,7 +251,7 @@ class ServerClock:
         with psycopg.connect(self.url) as connection:
             connection.execute(f"ALTER TABLE hardwon.log ALTER at SET DEFAULT {default}")
         for library in self.libraries:
-            library.sync()
+            library.admin.sync()
 
 
 @pytest.fixture
@@ -331,9 +331,9 @@ def test_the_library_is_as_sound_as_before(library, store, episode, tmp_path):
     """Its own checks, exports and imports know nothing of the store's tables."""
     library.record(episode())
     store.put(("a",), "k", {"n": 1})
-    assert library.verify() == []
-    assert library.repair() == []
-    assert library.export_jsonl(tmp_path / "out.jsonl") == 1
+    assert library.admin.verify() == []
+    assert library.admin.repair() == []
+    assert library.admin.export_jsonl(tmp_path / "out.jsonl") == 1
     assert "langgraph" not in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
     assert store.get(("a",), "k").value == {"n": 1}
 
@@ -344,7 +344,7 @@ def test_a_library_that_is_read_has_a_store_that_is_read(path, store):
         assert read.get(("a",), "k") is None
         store.put(("a",), "k", {"n": 1}, ttl=5)
         if isinstance(reader, FleetLibrary):
-            reader.sync()
+            reader.admin.sync()
         assert [item.value for item in read.search(("a",))] == [{"n": 1}]
         with pytest.raises(LibraryReadOnly):
             read.put(("a",), "k", {"n": 2})

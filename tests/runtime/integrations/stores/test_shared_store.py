@@ -51,7 +51,7 @@ def read(store):
 
 
 def count_entries(library):
-    return library._log.read("SELECT count(*) FROM hardwon.log WHERE kind = 'store'")[0][0]
+    return library._file.log.read("SELECT count(*) FROM hardwon.log WHERE kind = 'store'")[0][0]
 
 
 # ---- hosts
@@ -68,9 +68,9 @@ def test_every_host_has_the_values_of_all(connect):
     assert len(settle(one, two)) == 1
     assert read(of_one) == read(of_two)
     assert read(of_two) == {(ADA, "drink"): {"text": "green tea"}, (("users", "bob"), "drink"): {"text": "milk"}}
-    three.sync()
+    three.admin.sync()
     assert read(of_three) == {}
-    assert one.verify() == two.verify() == []
+    assert one.admin.verify() == two.admin.verify() == []
 
 
 def test_the_later_position_wins_on_every_host(connect):
@@ -79,7 +79,7 @@ def test_the_later_position_wins_on_every_host(connect):
     of_one.put(ADA, "k", {"n": 0})
     of_one.put(ADA, "older", {"n": 0})
     settle(one, two)
-    with one._follower._lock, two._follower._lock:  # holds their threads up
+    with one._file.follower._lock, two._file.follower._lock:  # holds their threads up
         of_two.put(ADA, "k", {"n": 1})
         of_one.put(ADA, "k", {"n": 2})
         of_two.delete(ADA, "older")
@@ -147,7 +147,7 @@ def test_reading_waits_for_another_thread_that_changes_items(connect):
     begun, done = threading.Event(), threading.Event()
 
     def change():
-        with library._lock, library._store.transaction():
+        with library._file.lock, library._file.store.transaction():
             begun.set()
             done.wait(20)
 
@@ -181,8 +181,8 @@ def test_a_damaged_vector_is_computed_again(connect):
     library, store = connect(index={"fields": ["text"]})
     store.put(ADA, "good", {"text": "green tea"})
     write = ValueWrite("users.ada.", "bad", '{"text": "a bus to Rome"}', '["text"]', None, {"text": bytes(3)})
-    library._append_once("store", pack_batch(ValueBatch([write], (), library.embedder.fingerprint)))
-    library.sync()
+    library._file.append_once("store", pack_batch(ValueBatch([write], (), library.admin.embedder.fingerprint)))
+    library.admin.sync()
     found = store.search(ADA, query="a bus to Rome")
     assert [(item.key, item.score) for item in found] == [
         ("bad", pytest.approx(1.0, abs=1e-5)),
@@ -229,10 +229,10 @@ def test_roles_keep_to_their_namespace(connect, server, url, monkeypatch):
         connect("u", server.url(database, writes), namespace="b")
     with psycopg.connect(server.url(database, writes), autocommit=True) as connection:
         seen = connection.execute("SELECT DISTINCT namespace FROM hardwon.log").fetchall()
-        assert seen == [(tenant._log.number,)]
+        assert seen == [(tenant._file.log.number,)]
         insert = "INSERT INTO hardwon.log(namespace, kind, format, key, payload) VALUES (%s, 'store', 1, 'k', '')"
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute(insert, (3 - tenant._log.number,))
+            connection.execute(insert, (3 - tenant._file.log.number,))
     monkeypatch.setattr(module, "STEP", 0.0)
     _, reading = connect("r", server.url(database, reads), namespace="a")
     assert reading.get(ADA, "k").value == {"text": "own"}  # it cannot put its end off, but it may read

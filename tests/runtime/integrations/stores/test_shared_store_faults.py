@@ -21,6 +21,7 @@ from hardwon.memory.errors import LibraryUnreachable
 from hardwon.memory.fleet import snapshots
 from hardwon.memory.fleet.application import values as module
 from hardwon.memory.fleet.log import Log
+from hardwon.memory.upkeep.digest import compute_digest
 
 __all__ = ["connect", "own_server", "server", "url"]
 
@@ -41,7 +42,7 @@ def test_reading_goes_on_while_the_server_is_down(connect, own_server, monkeypat
     assert read(store) == {(ADA, "k"): {"n": 1}}
     assert store.get(ADA, "k").value == {"n": 1}
     own_server.start()
-    library.sync()
+    library.admin.sync()
     assert read(store) == read(connect("b", own_server.url())[1]) == {(ADA, "k"): {"n": 1}}
     store.put(ADA, "k", {"n": 3})
     assert read(store) == {(ADA, "k"): {"n": 3}}
@@ -55,16 +56,16 @@ def test_reading_does_not_wait_for_a_server_that_is_down(connect, own_server, mo
     store.get(ADA, "k")
     own_server.stop()
     until = time.monotonic() + 20
-    while library._log.fileno() is not None and time.monotonic() < until:  # its follower notices
+    while library._file.log.fileno() is not None and time.monotonic() < until:  # its follower notices
         time.sleep(0.01)
-    monkeypatch.setattr(library._log, "append", None)
+    monkeypatch.setattr(library._file.log, "append", None)
     assert store.get(ADA, "k").value == {"n": 1}
 
 
 def test_a_process_starts_while_the_server_is_down(connect, own_server):
     library, store = connect("a", own_server.url())
     store.put(ADA, "k", {"n": 1})
-    library.sync()
+    library.admin.sync()
     store.close()
     library.close()
     own_server.stop()
@@ -90,7 +91,7 @@ store.put(("users", "ada"), "k", {"n": 1})
 store.get(("users", "ada"), "k")
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
-setattr(*{"before": (library._log, "append"), "after": (library, "_note_write"),
+setattr(*{"before": (library._file.log, "append"), "after": (library._file, "note_write"),
           "within": (module.Follower, "catch_up")}[sys.argv[3]], die)
 store.put(("users", "ada"), "k", {"n": 2})
 store.get(("users", "ada"), "k")
@@ -130,7 +131,7 @@ with ExperienceLibrary.open(url, replica=replica) as library, HardwonStore(libra
         elif what < 0.98 or who != "0":
             library.add(Item("insight", f"title {who} {number}", "text"))
         else:
-            library.forget(text=f"nobody wrote {number}")
+            library.admin.forget(text=f"nobody wrote {number}")
 """
 
 
@@ -186,7 +187,7 @@ def test_values_expire_by_the_clock_of_the_server(connect, host, url, monkeypatc
     assert [key for _, key in read(of_one)] == [key for _, key in read(of_two)] == ["for ever"]
     assert (of_two.sweep_ttl(), of_two.sweep_ttl()) == (1, 0)
     assert len(settle(one, two)) == 1
-    assert one._store.rows("SELECT key FROM langgraph_values") == [("for ever",)]
+    assert one._file.store.rows("SELECT key FROM langgraph_values") == [("for ever",)]
 
 
 def test_reading_often_is_one_entry_in_a_while(connect, url, monkeypatch):
@@ -197,7 +198,7 @@ def test_reading_often_is_one_entry_in_a_while(connect, url, monkeypatch):
         store.get(ADA, "k")
     assert count_entries(library) == 1
     clock.forward(6)
-    library.sync()
+    library.admin.sync()
     for _ in range(3):
         store.get(ADA, "k")
     assert count_entries(library) == 2
@@ -209,13 +210,13 @@ def test_a_late_read_does_not_touch_a_newer_value(connect, monkeypatch):
     of_one.put(ADA, "k", {"n": 1}, ttl=100)
     settle(one, two)
     monkeypatch.setattr(module, "STEP", 0.0)
-    with two._follower._lock:
+    with two._file.follower._lock:
         of_one.put(ADA, "k", {"n": 2}, ttl=1)
-        before = one._store.rows("SELECT id, expires_at FROM langgraph_values") if read(of_one) else []
+        before = one._file.store.rows("SELECT id, expires_at FROM langgraph_values") if read(of_one) else []
         of_two.get(ADA, "k")
     assert len(settle(one, two)) == 1
     assert count_entries(one) == 4
-    assert one._store.rows("SELECT id, expires_at FROM langgraph_values")[0][0] == before[0][0]
+    assert one._file.store.rows("SELECT id, expires_at FROM langgraph_values")[0][0] == before[0][0]
 
 
 # ---- copies, and forgetting
@@ -225,7 +226,7 @@ def test_a_new_replica_begins_from_a_snapshot(connect, monkeypatch):
     one, of_one = connect("a")
     for n in range(120):
         of_one.put(ADA, str(n % 50), {"n": n}, index=["n"])
-    position = one.store_snapshot()
+    position = one.admin.store_snapshot()
     of_one.put(ADA, "after", {"n": 0})
     fetched, fetch = [], Log.fetch
 
@@ -250,9 +251,9 @@ def test_many_writes_store_a_snapshot(connect, monkeypatch):
     for n in range(10):
         store.put(ADA, str(n), {"n": n})
     until = time.monotonic() + 60
-    while snapshots.find(library._log) is None and time.monotonic() < until:
+    while snapshots.find(library._file.log) is None and time.monotonic() < until:
         time.sleep(0.01)
-    snapshot = snapshots.find(library._log)
+    snapshot = snapshots.find(library._file.log)
     assert snapshot is not None
     assert snapshot.position == 10
 
@@ -261,19 +262,19 @@ def test_a_damaged_replica_gets_its_values_back(connect, episode):
     library, store = connect()
     library.record(episode("open drawer"))
     store.put(ADA, "k", {"n": 1})
-    before = (read(store), library.digest())
-    library._store.connection.execute("UPDATE attempts SET n = n + 7")
-    library._store.connection.execute("DELETE FROM langgraph_values")
-    library._forget()
-    assert library.repair()
-    assert (read(store), library.digest()) == before
+    before = (read(store), library.admin.query(compute_digest))
+    library._file.store.connection.execute("UPDATE attempts SET n = n + 7")
+    library._file.store.connection.execute("DELETE FROM langgraph_values")
+    library._file.discard()
+    assert library.admin.repair()
+    assert (read(store), library.admin.query(compute_digest)) == before
 
 
 def test_exports_leave_values_out(connect, episode, tmp_path):
     library, store = connect()
     library.record(episode("open drawer"))
     store.put(ADA, "k", {"text": "zebra"})
-    assert library.export_jsonl(tmp_path / "out.jsonl") == 1
+    assert library.admin.export_jsonl(tmp_path / "out.jsonl") == 1
     assert "zebra" not in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
 
 
@@ -298,7 +299,7 @@ def test_a_forgotten_value_leaves_every_replica_and_the_log(connect, url, tmp_pa
     assert CliRunner().invoke(app, command, env=environment).output.count("log entries") == 0
     for library in (one, two):
         library.close()
-        assert b"zebra" not in Path(library.replica).read_bytes()
+        assert b"zebra" not in Path(library.admin.replica).read_bytes()
     three, of_three = connect("c")
     four, _ = connect("a")
     assert len(settle(three, four)) == 1
@@ -309,7 +310,7 @@ def test_forgetting_a_namespace_forgets_its_values(connect, url, episode):
     (one, of_one), (_, of_two) = connect("a", namespace="one"), connect("b", namespace="two")
     for store in (of_one, of_two):
         store.put(ADA, "k", {"text": "the zebra password"}, index=["text"])
-    assert one.forget(namespace="one").counts["langgraph_values"] == 1
+    assert one.admin.forget(namespace="one").counts["langgraph_values"] == 1
     assert (read(of_one), len(read(of_two))) == ({}, 1)
     of_one.put(ADA, "k", {"n": 1})
     again, of_again = connect("c", namespace="one")
@@ -317,9 +318,9 @@ def test_forgetting_a_namespace_forgets_its_values(connect, url, episode):
     assert read(of_again) == {(ADA, "k"): {"n": 1}}
     assert read_payloads(url).count("zebra") == 1
     of_one.delete(ADA, "k")  # nothing is left to forget but the log
-    assert one.forget(namespace="one", dry_run=True).counts == {"log entries": 2}
-    assert one.forget(namespace="one").erased
-    assert one.forget(namespace="one", dry_run=True).counts == {}
+    assert one.admin.forget(namespace="one", dry_run=True).counts == {"log entries": 2}
+    assert one.admin.forget(namespace="one").erased
+    assert one.admin.forget(namespace="one", dry_run=True).counts == {}
 
 
 def test_a_replica_that_was_away_meets_erased_values(connect, episode):
@@ -327,12 +328,12 @@ def test_a_replica_that_was_away_meets_erased_values(connect, episode):
     one, of_one = connect("a")
     one.record(episode("open drawer", id="e1"))
     late, of_late = connect("late")
-    late.sync()
+    late.admin.sync()
     of_late.close()
     late.close()
     of_one.put(ADA, "k", {"n": 1})
-    one.forget(episode="e1")
-    assert snapshots.find(one._log) is not None
+    one.admin.forget(episode="e1")
+    assert snapshots.find(one._file.log) is not None
     of_one.put(ADA, "after", {"n": 2})
     late, of_late = connect("late")
     assert len(settle(one, late)) == 1

@@ -29,7 +29,7 @@ def test_an_undecided_and_a_refused_step_are_failures_without_progress(nodes):
 def test_the_trial_of_an_episode_that_is_not_recorded_is_settled_at_once(nodes, library, monkeypatch, learn):
     """A recorded one settles it when it is stored."""
     settled: list[Any] = []
-    monkeypatch.setattr(library, "settle_trial", lambda *outcome: settled.append(outcome))
+    monkeypatch.setattr(library.items, "settle_trial", lambda *outcome: settled.append(outcome))
     state = episode(decision=Decision("go east"), outcome=(BLUE, 0.0, False, {}), overrode=("g",), trial=("g",))
     settings(nodes, learn=learn).diagnose(state)
     assert settled == ([] if learn else [(("g",), True)])

@@ -31,7 +31,7 @@ def test_a_forbidden_action_is_refused_with_the_cause(nodes, library):
     forbid(library, "go east")
     update = guard(nodes, "go east")
     assert (update["forbidden"], update["replans"]) == ({"go east": "no go east"}, 1)
-    assert update["blocked"] == (library.items()[0].id,)
+    assert update["blocked"] == (library.items.find()[0].id,)
     assert after(episode(decision=Decision("go east")), update) == "decide"
 
 
@@ -66,7 +66,7 @@ def test_after_two_replans_the_step_is_blocked(nodes, library):
     update = nodes.diagnose(state)
     step = update["steps"][0]
     assert (step.diagnosis.failure, step.diagnosis.evidence, step.keys) == (Failure.BLOCKED, "no go east", ())
-    assert step.why.blocked == (library.items()[0].id,)
+    assert step.why.blocked == (library.items.find()[0].id,)
     assert nodes.live["t"].environment.ran == []
 
 
@@ -87,7 +87,7 @@ def test_where_everything_is_forbidden_the_policy_decides(nodes, library):
     state = {**state, **nodes.guard({**state, "decision": Decision("go west")})}
     state = {**state, "decision": Decision("wait")}
     update = nodes.guard(state)
-    (waiting,) = (item.id for item in library.items() if item.forbids == "wait")
+    (waiting,) = (item.id for item in library.items.find() if item.forbids == "wait")
     assert update == {"forbidden": {}, "blocked": (), "overrode": (waiting,)}
     assert after(state, update) == "act"
 
@@ -95,7 +95,7 @@ def test_where_everything_is_forbidden_the_policy_decides(nodes, library):
 def test_a_random_trial_runs_what_a_guardrail_forbids_but_nothing_inadmissible(nodes, library, monkeypatch):
     monkeypatch.setattr("hardwon.runtime.loop.nodes.is_forced", lambda *_: True)
     forbid(library, "go east")
-    assert guard(nodes, "go east") == {"forbidden": {}, "overrode": (library.items()[0].id,)}
+    assert guard(nodes, "go east") == {"forbidden": {}, "overrode": (library.items.find()[0].id,)}
     assert set(guard(nodes, "fly")["forbidden"]) == {"fly"}
 
 
@@ -117,7 +117,7 @@ def test_guardrails_may_be_switched_off(nodes, library):
 
 def test_with_warnings_a_forbidden_action_runs_and_is_no_trial(nodes, library):
     forbid(library, "go east")
-    (item,) = library.items()
+    (item,) = library.items.find()
     update = guard(settings(nodes, guardrails="warn"), "go east")
     assert update == {"forbidden": {}, "blocked": (), "overrode": (item.id,), "trial": ()}
 

@@ -23,7 +23,7 @@ from .states import RED, episode, forbid, settings
 
 def test_a_masked_skill_is_drawn_as_masked_whether_it_is_offered_or_not(nodes, library, monkeypatch):
     """The planner gets it in one episode of ten, and the steps tell that it was masked in all of them."""
-    item = library.get(library.add(Item("skill", "go there", steps=("go east",), source="person")).item_id)
+    item = library.items.get(library.add(Item("skill", "go there", steps=("go east",), source="person")).item_id)
     monkeypatch.setattr(
         type(library), "offered", lambda self, state, kinds=(), *, masked=False: (item,) if masked else ()
     )
@@ -80,7 +80,7 @@ def test_a_value_policy_gets_estimates_only(nodes, library, monkeypatch):
     """No text is searched for."""
     recollection = nodes.recall(episode())["recollection"]
     assert set(recollection.estimates) == {"go east", "go west", "wait"}
-    assert library._search.scans == 0
+    assert library._file.search.scans == 0
 
 
 def test_a_reading_policy_gets_items_and_guardrails(nodes, library, script):
@@ -209,7 +209,7 @@ def test_a_broken_environment_ends_an_episode_excluded(nodes, rooms, error, endi
 
 def test_a_step_is_filed_under_the_keys_it_was_estimated_by(nodes, library):
     """What is learnt of a step is found when the same choice comes again."""
-    estimated = library._caught_up().situation(RED).keys("go east", "tried 0 to unknown")
+    estimated = library._file.caught_up().situation(RED).keys("go east", "tried 0 to unknown")
     outcome: Any = (State("You are in the blue room.", task=RED.task), 0.0, False, {})
     (step,) = nodes.diagnose(episode(decision=Decision("go east"), outcome=outcome))["steps"]
     assert step.keys[: len(estimated)] == estimated
@@ -264,7 +264,7 @@ def test_an_episode_is_kept_once(nodes, library):
     state = {**state, **nodes.record(state)}
     nodes.finish(state)
     nodes.finish(state)
-    assert library.episodes == 1
+    assert library.episodes.count() == 1
 
 
 def test_without_learning_nothing_is_kept(nodes, library):
@@ -274,7 +274,7 @@ def test_without_learning_nothing_is_kept(nodes, library):
     state = {**state, **silent.record(state)}
     silent.finish(state)
     assert state["trajectory"].id == ""
-    assert library.trajectories() == []
+    assert library.episodes.find() == []
 
 
 def test_recall_is_given_the_last_action(nodes, monkeypatch):

@@ -45,7 +45,7 @@ def now():
 
 def test_the_items_of_random_trials_are_kept_with_the_situation(nodes, library, monkeypatch, now):
     """Here a skill that did harm in this world; it counts whether it is offered again or not."""
-    item = library.get(library.add(Item("skill", "go there", steps=("go east",), source="person")).item_id)
+    item = library.items.get(library.add(Item("skill", "go there", steps=("go east",), source="person")).item_id)
     monkeypatch.setattr(
         type(library), "offered", lambda self, state, kinds=(), *, masked=False: (item,) if masked else ()
     )

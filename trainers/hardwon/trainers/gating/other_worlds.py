@@ -5,16 +5,17 @@
 A run plays an instance several times, in several arms and iterations, and its library has the earlier episodes. Shown
 those, a policy learns to copy, and the difference between the arms says nothing about new worlds. So recall leaves out
 the steps of episodes with the same task, split and seed, and the items that rest on such steps alone. What else answers
-questions about a state does the same, and nothing is passed through that is not in `PASSED`.
+questions about a state does the same, and nothing else is passed through that could show an instance.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from hardwon.memory import ExperienceLibrary, Item, Recollection, State, Step, Verdict
 from hardwon.memory.retrieval.recall import within_budget
 from hardwon.memory.situations.episode_map import EpisodeMap
+from hardwon.memory.upkeep.queries import has_episode, select_steps
 from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.memory.values.lookahead import Lookahead, look_around
 from hardwon.memory.values.lookahead_table import NOTHING
@@ -25,25 +26,38 @@ from .tuning import TUNING
 Instance = tuple[str, int]
 """A task instance: the split that the environment is reset with, and the seed."""
 
-PASSED = frozenset(
-    {
-        # ids, which only come from what is shown here
-        "get",
-        "trajectory",
-        # numbers about the whole library
-        "episodes",
-        "count_practice",
-        # what the words of a state are filed under
-        "context",
-        "keys",
-        # the outcome of a trial, which is written
-        "settle_trial",
-    }
-)
-"""Names of the library's attributes that show nothing of one task instance, and are passed through."""
+
+class PassedPart:
+    """A library or a part of one, of which only names that show nothing of one task instance are passed through."""
+
+    def __init__(self, part: Any, passed: Collection[str] = ()) -> None:
+        """Wrap a part."""
+        self._part, self._passed = part, passed
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._passed:
+            return getattr(self._part, name)
+        raise AttributeError(
+            f"{name!r} is not passed through, because it may show the task instance being played; define it in "
+            f"{type(self).__name__}, or pass it through if it shows nothing of one instance."
+        )
 
 
-class OtherWorlds:
+class OtherEpisodes(PassedPart):
+    """The episodes of other task instances."""
+
+    def __init__(self, library: ExperienceLibrary, find_instance: Callable[[], Instance | None]) -> None:
+        """Wrap the episodes of a library; ids only come from what is shown, and counts are of the whole library."""
+        super().__init__(library.episodes, ("get", "count", "context", "keys"))
+        self._find_instance = find_instance
+
+    def index_demonstrations(self, environment: str | None = None, actions: Iterable[str] = ()) -> DemonstrationIndex:
+        """Return the demonstrations of other task instances; by split and seed, because no task is given."""
+        instance, index = self._find_instance(), self._part.index_demonstrations(environment, actions)
+        return cast(DemonstrationIndex, index if instance is None else index.leave_out(*instance))
+
+
+class OtherWorlds(PassedPart):
     """A library that leaves out what it knows of the task instance that the current rollout plays.
 
     Outside of a rollout, nothing is left out.
@@ -51,7 +65,10 @@ class OtherWorlds:
 
     def __init__(self, library: ExperienceLibrary, *, instance: Instance | None = None) -> None:
         """Wrap a library."""
+        super().__init__(library)
         self._library, self._instance = library, instance
+        self.items = PassedPart(library.items, ("get", "settle_trial"))
+        self.episodes = OtherEpisodes(library, self._find_instance)
 
     def _find_instance(self) -> Instance | None:
         return current_instance() if self._instance is None else self._instance
@@ -84,9 +101,13 @@ class OtherWorlds:
             wanted = min(TUNING.recalled_steps, wanted * 4)
         return _shorten(kept, k, budget_tokens)
 
-    def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
-        """Return whether a guardrail from other task instances forbids an action."""
-        return self._lift(self._library.check(state, action, again=again), state.task)
+    def check(self, state: State, action: str | Sequence[str], *, again: bool = False) -> Verdict:
+        """Return whether a guardrail from other task instances forbids an action, or an action of a plan."""
+        if isinstance(action, str):
+            return self._lift(self._library.check(state, action, again=again), state.task)
+        # one by one: the verdict on a plan names only the first guardrail, which may be lifted
+        verdicts = (self._lift(self._library.check(state, [step]), state.task) for step in action)
+        return next((verdict for verdict in verdicts if not verdict.allowed), Verdict(True))
 
     def enforce(self, state: State, action: str, **how: Any) -> Verdict:
         """Enforce the guardrails that other task instances support."""
@@ -98,17 +119,6 @@ class OtherWorlds:
         """Return the fitting items that other task instances support."""
         instance, offered = self._find_instance(), self._library.offered(state, **how)
         return offered if instance is None else self._of_others(offered, state.task, instance)
-
-    def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
-        """Return whether a guardrail on plans from other task instances forbids an action of a plan."""
-        # one by one: the verdict on a plan names only the first guardrail, which may be lifted
-        verdicts = (self._lift(self._library.check_plan(state, [action]), state.task) for action in actions)
-        return next((verdict for verdict in verdicts if not verdict.allowed), Verdict(True))
-
-    def index_demonstrations(self, environment: str | None = None, actions: Iterable[str] = ()) -> DemonstrationIndex:
-        """Return the demonstrations of other task instances; by split and seed, because no task is given."""
-        instance, index = self._find_instance(), self._library.index_demonstrations(environment, actions)
-        return index if instance is None else index.leave_out(*instance)
 
     def look_ahead(self, state: State, actions: Sequence[str], episode: EpisodeMap | None = None) -> Lookahead:
         """Return the lookahead values; those of an unknown world if the library has episodes of the instance."""
@@ -124,7 +134,7 @@ class OtherWorlds:
         allowed = {item.id for item in self._of_others([*items, *recalled.guardrails, *masked], task, instance)}
         steps = [hit.what.id for hit in recalled.steps if isinstance(hit.what, Step) and hit.what.id is not None]
         split, seed = instance
-        own = self._library.select_steps(steps, task=task, seed=seed, split=split)
+        own = self._library.admin.query(select_steps, steps, task=task, seed=seed, split=split)
         is_recorded = self._is_recorded(task, instance)
         return replace(
             recalled,
@@ -140,13 +150,17 @@ class OtherWorlds:
 
     def _is_recorded(self, task: str, instance: Instance) -> bool:
         split, seed = instance
-        return self._library.has_episode(task=task, seed=seed, split=split)
+        return self._library.admin.query(has_episode, task=task, seed=seed, split=split)
 
     def _of_others(self, items: Sequence[Item], task: str, instance: Instance) -> list[Item]:
         """Return the items with evidence of another task instance, and those without any evidence."""
         evidence = {ref for item in items for ref in item.provenance}
         split, seed = instance
-        own = self._library.select_steps(evidence, task=task, seed=seed, split=split) if evidence else frozenset()
+        own = (
+            self._library.admin.query(select_steps, evidence, task=task, seed=seed, split=split)
+            if evidence
+            else frozenset()
+        )
         return [item for item in items if not item.provenance or not own.issuperset(item.provenance)]
 
     def _lift(self, verdict: Verdict, task: str) -> Verdict:
@@ -161,15 +175,7 @@ class OtherWorlds:
         return replace(verdict, items=tuple(item.id for item in kept), item_id=kept[0].id, cause=cause)
 
     def _get_all(self, ids: Iterable[str]) -> list[Item]:
-        return [self._library.get(ref) for ref in ids]
-
-    def __getattr__(self, name: str) -> Any:
-        if name in PASSED:
-            return getattr(self._library, name)
-        raise AttributeError(
-            f"{name!r} is not passed through, because it may show the task instance being played; define it in "
-            f"{type(self).__name__}, or add it to PASSED if it shows nothing of one instance."
-        )
+        return [self._library.items.get(ref) for ref in ids]
 
 
 def _shorten(recalled: Recollection, k: int, budget_tokens: int | None) -> Recollection:

@@ -40,7 +40,7 @@ class PastedEpisodes:
         names = list(dict.fromkeys(step.why.trajectory for step in steps))[: TUNING.pasted_episodes]
         if not names:
             return None
-        text = "\n".join(render_episode(self._library.trajectory(name)) for name in names)
+        text = "\n".join(render_episode(self._library.episodes.get(name)) for name in names)
         return Hint(
             text, step_ids=tuple(step.id for step in steps if step.id is not None and step.why.trajectory in names)
         )

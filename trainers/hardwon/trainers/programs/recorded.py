@@ -209,7 +209,7 @@ def _read_outcomes(path: str, log: TokenLog, measure: OutcomeKind) -> Iterator[t
     with ExperienceLibrary.open(path, read_only=True) as library:
         for name in log.episodes:
             try:
-                episode = library.trajectory(name)
+                episode = library.episodes.get(name)
             except LookupError:
                 continue  # runs without tool calls are not recorded
             if episode.success is not None:

@@ -233,7 +233,7 @@ class AdmissionRole:
         limit = read_context(parts.model)
         policy = TokenPolicy(parts.engine, cast(Any, parts.prompts), settings=parts.policy, context=limit)
         assert parts.environment is not None
-        with parts.library.bank(f"{fold}#{seed} {salt}") as bank:
+        with parts.library.admin.bank(f"{fold}#{seed} {salt}") as bank:
             members = [
                 Member(
                     f"member {n}",

@@ -156,7 +156,7 @@ class ExtractorRole:
 
     async def _read_finished(self, trajectory_id: str, salt: str) -> Reading:
         """Read a recorded episode."""
-        trajectory = self._parts.library.trajectory(trajectory_id)
+        trajectory = self._parts.library.episodes.get(trajectory_id)
         written = await self._writer.write(trajectory, samples=self.settings.samples, salt=salt)
         return Reading(trajectory, tuple(written), self._groups.get(trajectory_id, ""))
 
@@ -207,7 +207,7 @@ class ExtractorRole:
         """Add a lesson that helped to the library, with a score by its gain."""
         item = replace(trial.item, id="", score=min(1.0, 0.5 + 0.5 * trial.test.gain))
         try:
-            episode = self._parts.library.trajectory(trial.episode)
+            episode = self._parts.library.episodes.get(trial.episode)
         except UnknownName as gone:
             return Admission("rejected", f"its episode was forgotten: {gone}")
         (answer,) = self._parts.library.apply([Add(item)], episode, [])

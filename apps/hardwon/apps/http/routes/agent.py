@@ -86,10 +86,10 @@ def _about(at: RequestContext, *, make: bool = False) -> Response:
             namespace=library.namespace,
             episodes=episodes,
             edition=edition,
-            read_only=library.read_only or not at.caller.may(library.namespace, "record"),
+            read_only=library.admin.read_only or not at.caller.may(library.namespace, "record"),
             rights=[right for right in RIGHTS if at.caller.may(library.namespace, right)],
-            embedder=library.embedder.name,
-            fingerprint=library.embedder.fingerprint,
+            embedder=library.admin.embedder.name,
+            fingerprint=library.admin.embedder.fingerprint,
         )
     return to_response(About, description)
 
@@ -151,7 +151,7 @@ def check(body: CheckAsked, at: At) -> Response:
     rights = all(at.caller.may(at.namespace, right) for right in ("read", "record"))
     may_count = body.about_to_run and rights and not at.shelf.read_only
     with at.recording() if may_count else at.reading() as library:
-        counted = may_count and not library.read_only
+        counted = may_count and not library.admin.read_only
         decide = library.enforce if counted else library.check
         verdict = decide(body.state, body.action, again=body.again)
         if body.about_to_run and not verdict.allowed:
@@ -170,7 +170,7 @@ def _limited(library: ExperienceLibrary, verdict: Verdict, body: CheckAsked) -> 
 def check_plan(body: PlanAsked, at: At) -> Response:
     """Return whether a guardrail on plans forbids one of these actions in a plan made in this state."""
     with at.reading() as library:
-        verdict = library.check_plan(body.state, body.actions)
+        verdict = library.check(body.state, body.actions)
         return checked(abstract_verdict(library, verdict, body.state, *body.actions))
 
 
@@ -208,7 +208,7 @@ def offered(body: OfferedAsked, at: At) -> Response:
 def keys(body: KeysAsked, at: At) -> Response:
     """Return all keys under which a step with this action in this state is indexed."""
     with at.reading() as library:
-        return to_response(KeyList, KeyList(keys=list(library.keys(body.state, body.action, body.counts))))
+        return to_response(KeyList, KeyList(keys=list(library.episodes.keys(body.state, body.action, body.counts))))
 
 
 @router.post("/context", response_model=Around)
@@ -216,7 +216,7 @@ def keys(body: KeysAsked, at: At) -> Response:
 def context(body: ActionAsked, at: At) -> Response:
     """Describe the context of an action's arguments in this state."""
     with at.reading() as library:
-        return to_response(Around, Around(context=library.context(body.state, body.action)))
+        return to_response(Around, Around(context=library.episodes.context(body.state, body.action)))
 
 
 @router.post("/episodes", response_model=IdList)
@@ -239,7 +239,9 @@ def record(body: EpisodesTold, at: At) -> Response:
 @once(RequestContext.recording, change="records")
 def _record(body: EpisodesTold, at: RequestContext) -> Response:
     with at.recording() as library:
-        return to_response(IdList, IdList(ids=library.receive(body.episodes, writer=at.writer, trust=at.trust)))
+        return to_response(
+            IdList, IdList(ids=library.episodes.receive(body.episodes, writer=at.writer, trust=at.trust))
+        )
 
 
 @router.post("/evolve", response_model=EvolutionReport)

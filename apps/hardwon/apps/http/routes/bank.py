@@ -28,7 +28,7 @@ def put(task: TaskQuery, body: EntryTold, at: At) -> Response:
 @once(RequestContext.writing, change="records")
 def _put(task: str, body: EntryTold, at: RequestContext) -> Response:
     with at.writing() as library:
-        return to_response(EntryId, EntryId(id=library.bank(task).put(body.team, body.key, body.value)))
+        return to_response(EntryId, EntryId(id=library.admin.bank(task).put(body.team, body.key, body.value)))
 
 
 def _is_admitted(admission: SharingPolicy, at: RequestContext, task: str, body: EntryTold) -> bool:
@@ -37,7 +37,7 @@ def _is_admitted(admission: SharingPolicy, at: RequestContext, task: str, body: 
     It sees the task, the keys of the bank, the key and the value. The agent's own admission saw the rest.
     """
     with at.writing() as library:  # whoever may not share is refused before a model is asked
-        keys = tuple(entry.key for entry in library.bank(task).entries())
+        keys = tuple(entry.key for entry in library.admin.bank(task).entries())
     candidate = SharingInput(task, keys, body.key.partition(" -> ")[0], body.key, body.value)
     return asyncio.run(admission.decide(candidate)).admit
 
@@ -46,7 +46,7 @@ def _is_admitted(admission: SharingPolicy, at: RequestContext, task: str, body: 
 def entries(task: TaskQuery, at: At, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> Response:
     """List entries without their values, oldest first."""
     with at.reading() as library:
-        return to_response(Entries, Entries.model_construct(entries=library.bank(task).entries(after)))
+        return to_response(Entries, Entries.model_construct(entries=library.admin.bank(task).entries(after)))
 
 
 @router.post("/pull", response_model=EntryValue)
@@ -54,14 +54,14 @@ def entries(task: TaskQuery, at: At, after: Annotated[int, Query(ge=0, le=2**62)
 def pull(task: TaskQuery, body: Pull, at: At) -> Response:
     """Return the value of an entry. The pull is logged."""
     with at.changing() as library:
-        return to_response(EntryValue, EntryValue(value=library.bank(task).pull(body.entry, body.reader)))
+        return to_response(EntryValue, EntryValue(value=library.admin.bank(task).pull(body.entry, body.reader)))
 
 
 @router.get("/pulls", response_model=Pulls)
 def pulls(task: TaskQuery, at: At, own: bool = False) -> Response:
     """List the pulls by other teams, or with `own`, all pulls including a team's own."""
     with at.reading() as library:
-        rows = library.bank(task).pulls(own=own)
+        rows = library.admin.bank(task).pulls(own=own)
     return to_response(Pulls, Pulls(pulls=[Pull(entry=entry, reader=reader) for entry, reader in rows]))
 
 
@@ -70,7 +70,7 @@ def pulls(task: TaskQuery, at: At, own: bool = False) -> Response:
 def promote(task: TaskQuery, body: Promotion, at: At) -> Response:
     """Keep an item beyond the task, supported by an episode that succeeded."""
     with at.changing() as library:
-        return to_response(ItemAdmission, library.bank(task).promote(item_of(body.item, at.caller), body.episode))
+        return to_response(ItemAdmission, library.admin.bank(task).promote(item_of(body.item, at.caller), body.episode))
 
 
 @router.delete("/entries", status_code=204, response_class=Response)
@@ -78,5 +78,5 @@ def promote(task: TaskQuery, body: Promotion, at: At) -> Response:
 def drop(task: TaskQuery, at: At) -> Response:
     """Delete all entries of the task."""
     with at.changing() as library:
-        library.bank(task).drop()
+        library.admin.bank(task).drop()
     return Response(status_code=204)

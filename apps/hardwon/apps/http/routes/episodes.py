@@ -18,6 +18,7 @@ from hardwon.apps.shared import explain, lists
 from hardwon.memory import Add, ExperienceLibrary, Grade, Operation, Trajectory, Update
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.records import Trust
+from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.runtime.guidance.abstraction import abstract_summary
 from hardwon.runtime.guidance.rendering import Visible
 
@@ -61,14 +62,14 @@ def episodes(
 def episode(episode_id: str, at: At) -> Response:
     """Return one episode with its steps. An unambiguous prefix of the id is enough."""
     with at.logging() as library:
-        return to_response(Trajectory, library.trajectory(episode_id))
+        return to_response(Trajectory, library.episodes.get(episode_id))
 
 
 @router.get("/episodes/{episode_id}/segments", response_model=Segments)
 def segments(episode_id: str, at: At) -> Response:
     """Return the parts of an episode between its rewards."""
     with at.logging() as library:
-        return to_response(Segments, Segments.model_construct(segments=library.segments(episode_id)))
+        return to_response(Segments, Segments.model_construct(segments=library.episodes.segments(episode_id)))
 
 
 @router.post("/episodes/{episode_id}/reading", response_model=Admissions)
@@ -82,7 +83,7 @@ def apply(episode_id: str, body: ReadingAsked, at: At) -> Response:
         for operation in body.operations
     ]
     with at.changing() as library:
-        return admitted(library.apply(operations, library.trajectory(episode_id), body.shown))
+        return admitted(library.apply(operations, library.episodes.get(episode_id), body.shown))
 
 
 @router.post("/episodes/{episode_id}/grade", response_model=Grade)
@@ -120,7 +121,7 @@ def _grade(episode_id: str, body: GradeTold, at: RequestContext) -> Response:
 def _check_own(library: ExperienceLibrary, episode_id: str, writer: str) -> None:
     """Check that a caller recorded an episode."""
     try:
-        is_own = library.trajectory(episode_id).writer == writer
+        is_own = library.episodes.get(episode_id).writer == writer
     except UnknownName:
         is_own = False
     if not is_own:
@@ -131,21 +132,21 @@ def _check_own(library: ExperienceLibrary, episode_id: str, writer: str) -> None
 def grades(episode_id: str, at: At) -> Response:
     """Return the grades of an episode, oldest first: who gave which outcome, when and why."""
     with at.logging() as library:
-        return to_response(Grades, Grades.model_construct(grades=library.grades(episode_id)))
+        return to_response(Grades, Grades.model_construct(grades=library.episodes.grades(episode_id)))
 
 
 @router.get("/steps", response_model=StepList)
 def steps(at: At, id: Annotated[list[Annotated[int, Query(ge=0, le=2**62)]], Query(max_length=1000)]) -> Response:
     """Return steps by id, in the order of the ids. Unknown ids are skipped."""
     with at.logging() as library:
-        return to_response(StepList, StepList.model_construct(steps=library.steps(id)))
+        return to_response(StepList, StepList.model_construct(steps=library.episodes.steps(id)))
 
 
 @router.get("/summaries", response_model=Summaries)
 def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: OffsetQuery = 0) -> Response:
     """Return the results of every kind of action, in one kind of situation or in all, most tried first."""
     with at.reading() as library:
-        records = library.summaries(signature, limit=limit, offset=offset)
+        records = library.episodes.summaries(signature, limit=limit, offset=offset)
     if not at.caller.may(at.namespace, "log"):
         records = [abstract_summary(summary, Visible(None)) for summary in records]
     return to_response(Summaries, Summaries.model_construct(summaries=records))
@@ -155,14 +156,14 @@ def summaries(at: At, signature: str | None = None, limit: Count = 100, offset: 
 def evidence(summary_id: Number, at: At, failure: str | None = None) -> Response:
     """Return the ids of the steps behind a summary: all, or those with this failure (`none`: without failure)."""
     with at.reading() as library:
-        return to_response(StepIds, StepIds(steps=library.evidence(summary_id, failure)))
+        return to_response(StepIds, StepIds(steps=library.episodes.evidence(summary_id, failure)))
 
 
 @router.get("/clusters", response_model=RowList)
 def clusters(at: At, limit: Count = 100, offset: OffsetQuery = 0) -> Response:
     """List situations that share a signature, most frequent first, with their best actions."""
     with at.logging() as library:
-        return rows(library.clusters(limit, offset), library.stats()["clusters"])
+        return rows(library.admin.query(read_clusters, limit, offset), library.admin.stats()["clusters"])
 
 
 @router.get("/explain/{ref:path}", response_model=dict[str, Any])
@@ -183,7 +184,7 @@ def why(at: At, about: str, episode: str = "") -> Response:
 def stats(at: At) -> Response:
     """Return counts, sizes and ages."""
     with at.reading() as library:
-        figures = library.stats()
+        figures = library.admin.stats()
     # Neither the server's folders nor the names of other namespaces may reach a restricted token.
     visible = [name for name in figures["namespaces"] if at.caller.may(name, "read")]
     name = os.fsencode(Path(figures["path"]).name).decode(errors="replace")
@@ -194,7 +195,7 @@ def stats(at: At) -> Response:
 def verify(at: At) -> Response:
     """Check every derived structure against the episode store. The list is empty if all agree."""
     with at.reading() as library:
-        return to_response(Problems, Problems.model_construct(problems=library.verify()))
+        return to_response(Problems, Problems.model_construct(problems=library.admin.verify()))
 
 
 @router.get(
@@ -209,7 +210,7 @@ def export(at: At) -> FileResponse:
     path = _scratch()
     try:
         with at.logging() as library:
-            library.export_jsonl(path)
+            library.admin.export_jsonl(path)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -241,7 +242,7 @@ async def import_(request: Request, at: At, trust: Trust = "untrusted") -> Respo
 def _read_in(at: RequestContext, path: Path, trust: Trust) -> Response:
     """Import the file into the namespace."""
     with at.writing() as library:
-        return to_response(Lines, Lines(lines=library.import_jsonl(path, trust)))
+        return to_response(Lines, Lines(lines=library.admin.import_jsonl(path, trust)))
 
 
 def _scratch() -> Path:

@@ -16,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 
 from hardwon.apps.http.state import runs as run_folder
+from hardwon.memory.upkeep.figures import list_changes, newest_change
 
 from .bodies import CheckedRoute
 from .models import RunEntry, Runs, to_response
@@ -70,13 +71,13 @@ class Changes:
     def begin(self, position: int | None) -> None:
         """Start after a change; None starts after the newest one."""
         with self._at.reading() as library:
-            self.last = library.newest_change() if position is None else position
+            self.last = library.admin.query(newest_change) if position is None else position
 
     def news(self) -> list[ServerEvent]:
         """Return the changes after the last one returned, at most AT_ONCE."""
         # Leased for each poll, because a stream lives on while the shelf closes and reopens the namespace.
         with self._at.reading() as library:
-            changes = library.changes(self.last, limit=AT_ONCE)
+            changes = library.admin.query(list_changes, self.last, limit=AT_ONCE)
         self.last = changes[-1].seq if changes else self.last
         return [
             (

@@ -85,7 +85,7 @@ def add(body: ItemsTold, at: At) -> Response:
     Items are quarantined unless they set `trust: "trusted"`.
     """
     with at.writing() as library:
-        return admitted(library.add_many([item_of(item, at.caller) for item in body.items]))
+        return admitted(library.items.add_many([item_of(item, at.caller) for item in body.items]))
 
 
 def admitted(admissions: Sequence[Admission]) -> Response:
@@ -98,14 +98,14 @@ def admitted(admissions: Sequence[Admission]) -> Response:
 def rewrite(body: Rewriting, at: At) -> Response:
     """Rewrite several items into one. The first stays, the others retire, and their evidence is merged."""
     with at.changing() as library:
-        return to_response(Admission, library.rewrite(body.ids, item_of(body.item, at.caller)))
+        return to_response(Admission, library.items.merge(body.ids, item_of(body.item, at.caller)))
 
 
 @router.get("/items/{item_id}", response_model=Item)
 def get(item_id: str, at: At) -> Response:
     """Return an item by its id or an unambiguous prefix of it."""
     with at.reading() as library:
-        return to_response(Item, permitted(at, library.get(item_id)))
+        return to_response(Item, permitted(at, library.items.get(item_id)))
 
 
 @router.patch("/items/{item_id}", response_model=Item)
@@ -113,8 +113,8 @@ def get(item_id: str, at: At) -> Response:
 def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
     """Change fields of an item. The old values stay in the history. An invalid value rejects the whole change."""
     with at.changing() as library:
-        item = library.get(item_id)
-        return to_response(Item, library.update(item.id, **editing.check_changes(item, changes)))
+        item = library.items.get(item_id)
+        return to_response(Item, library.items.update(item.id, **editing.check_changes(item, changes)))
 
 
 @router.post("/items/{item_id}/pin", response_model=Item)
@@ -122,7 +122,7 @@ def update(item_id: str, changes: dict[str, Any], at: At) -> Response:
 def pin(item_id: str, body: Pinned, at: At) -> Response:
     """Protect an item from replacement and eviction, or end the protection."""
     with at.changing() as library:
-        return to_response(Item, library.pin(item_id, body.pinned))
+        return to_response(Item, library.items.update(item_id, pinned=body.pinned))
 
 
 @router.post("/items/{item_id}/retire", response_model=Item)
@@ -130,8 +130,8 @@ def pin(item_id: str, body: Pinned, at: At) -> Response:
 def retire(item_id: str, body: ReasonAsked, at: At) -> Response:
     """Take an item out of use. The item and the reason stay in the history."""
     with at.changing() as library:
-        library.retire(item_id, body.why)
-        return to_response(Item, library.get(item_id))
+        library.items.retire(item_id, body.why)
+        return to_response(Item, library.items.get(item_id))
 
 
 @router.post("/items/{item_id}/release", response_model=Item)
@@ -139,7 +139,7 @@ def retire(item_id: str, body: ReasonAsked, at: At) -> Response:
 def release(item_id: str, body: ReasonAsked, at: At) -> Response:
     """Release an item from quarantine. It is trusted from then on."""
     with at.changing() as library:
-        return to_response(Item, library.release(item_id, body.why))
+        return to_response(Item, library.items.release(item_id, body.why))
 
 
 @router.post("/items/{item_id}/undo", response_model=Item)
@@ -147,7 +147,7 @@ def release(item_id: str, body: ReasonAsked, at: At) -> Response:
 def undo(item_id: str, at: At) -> Response:
     """Undo the last change that is not undone yet."""
     with at.changing() as library:
-        return to_response(Item, library.undo(item_id))
+        return to_response(Item, library.items.undo(item_id))
 
 
 @router.post("/items/{item_id}/feedback", response_model=Item)
@@ -156,7 +156,7 @@ def feedback(item_id: str, body: FeedbackTold, at: At) -> Response:
     """Report once whether an item helped in an episode. The item's score moves a tenth of the way to 1 or 0."""
     with at.recording() as library:
         # The full id: two prefixes of one id must not count as two episodes.
-        episode = library.trajectory(body.episode).id if body.episode else ""
+        episode = library.episodes.get(body.episode).id if body.episode else ""
         trusted = at.trust == "trusted"
         moved = at.feedback.give(
             library, item_id, body.helped, client=at.caller.id, episode=episode, trusted=trusted, writer=at.writer
@@ -171,28 +171,28 @@ def feedback(item_id: str, body: FeedbackTold, at: At) -> Response:
 def history(item_id: str, at: At) -> Response:
     """Return every change of an item, oldest first."""
     with at.logging() as library:
-        return rows(library.history(item_id))
+        return rows(library.items.history(item_id))
 
 
 @router.get("/items/{item_id}/usages", response_model=RowList)
 def usages(item_id: str, at: At) -> Response:
     """Return every use of an item: the agent, the time, the arm, and the outcome of the episode."""
     with at.reading() as library:
-        return rows(library.usages(item_id))
+        return rows(library.items.usages(item_id))
 
 
 @router.get("/items/{item_id}/effects", response_model=ItemEffects)
 def effects(item_id: str, at: At) -> Response:
     """Return the effect of showing an item in each world, and whether the item is masked there."""
     with at.reading() as library:
-        return to_response(ItemEffects, ItemEffects.model_construct(effects=library.effects(item_id)))
+        return to_response(ItemEffects, ItemEffects.model_construct(effects=library.items.effects(item_id)))
 
 
 @router.get("/items/{item_id}/usefulness", response_model=dict[str, Any])
 def usefulness(item_id: str, at: At) -> Response:
     """Estimate the benefit of an item from randomized withholding, with a 95% interval."""
     with at.reading() as library:
-        return to_response(dict[str, Any], library.usefulness(item_id))
+        return to_response(dict[str, Any], library.items.usefulness(item_id))
 
 
 @router.get("/guardrails", response_model=RowList)
@@ -201,7 +201,7 @@ def guardrails(at: At, status: StatusQuery = "active", limit: Count = 100, offse
     parsed_status = lists.parse_status(status)
     with at.logging() as library:
         records = explain.list_guardrails(library, parsed_status, limit, offset)
-        return rows(records, len(library.items(["guardrail"], status=parsed_status)))
+        return rows(records, len(library.items.find(["guardrail"], status=parsed_status)))
 
 
 @router.get("/search", response_model=Hits)

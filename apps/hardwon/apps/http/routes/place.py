@@ -18,8 +18,8 @@ from hardwon.apps.http.state.shelf import Shelf
 from hardwon.apps.http.state.watch import Measures
 from hardwon.apps.shared.feedback import Feedback
 from hardwon.memory import ExperienceLibrary
+from hardwon.memory.parts.admin import WriteKind
 from hardwon.memory.records import Trust
-from hardwon.memory.upkeep.maintenance import WriteKind
 from hardwon.runtime.guidance.base import Guidance
 from hardwon.runtime.teams.sharing_policy import SharingPolicy
 
@@ -156,7 +156,7 @@ def once(
 ) -> Callable[[RouteFunction], RouteFunction]:
     """Let a route that writes answer a repeated request as the first time, without writing again.
 
-    Another request with the same `Idempotency-Key` is an error. `change` is that of `ExperienceLibrary.once`.
+    Another request with the same `Idempotency-Key` is an error. `change` is that of `LibraryAdmin.once`.
     """
 
     def wrap(route: RouteFunction) -> RouteFunction:
@@ -166,7 +166,7 @@ def once(
                 return route(at=at, **values)
             with access(at) as library:
                 write = partial(route, at=at, **values)
-                text = library.once(at.key, at.request, lambda: bytes(write().body).decode(), change=change)
+                text = library.admin.once(at.key, at.request, lambda: bytes(write().body).decode(), change=change)
             return Response(text, media_type="application/json") if text else Response(status_code=204)
 
         return answer

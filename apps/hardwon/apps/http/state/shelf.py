@@ -17,6 +17,7 @@ from hardwon.apps.http.access.problems import hide_folders
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import HardwonError, LibraryReadOnly, UnknownName
 from hardwon.memory.fleet.places import Directory
+from hardwon.memory.library import try_lock
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.privacy.private_files import find_cache
 from hardwon.memory.retrieval.embedders import Embedder
@@ -68,7 +69,7 @@ class Shelf:
         if self._directory is None:
             return Path(self.path).stat().st_size
         with self._lock:
-            files = [Path(getattr(library, "replica", "")) for library in self._open.values()]
+            files = [Path(getattr(library.admin, "replica", "")) for library in self._open.values()]
         return sum(file.stat().st_size for file in files if file.is_file())
 
     @contextmanager
@@ -97,7 +98,7 @@ class Shelf:
 
     @contextmanager
     def at_once(self, namespace: str) -> Iterator[object | None]:
-        """Hold an open namespace as `ExperienceLibrary.at_once` does. Yield None if it is not open."""
+        """Hold an open namespace as `try_lock` does. Yield None if it is not open."""
         # Unlike `_lease`, this never opens a library: the caller holds the event loop's thread.
         with self._lock:
             library = self._acquire(namespace)
@@ -105,7 +106,7 @@ class Shelf:
             yield None
             return
         try:
-            with library.at_once() as moment:
+            with try_lock(library) as moment:
                 yield moment
         finally:
             with self._lock:

@@ -66,7 +66,7 @@ class Measures:
         """Return all metrics in Prometheus text format."""
         for namespace in self._shelf.names():
             with self._shelf.reading(namespace) as library:
-                self._episodes.labels(namespace).set(library.episodes)
+                self._episodes.labels(namespace).set(library.episodes.count())
         self._bytes.set(self._shelf.size())
         return generate_latest(self.registry)
 

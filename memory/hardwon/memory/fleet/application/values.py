@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from hardwon.memory.errors import ConfigError, LibraryError
-from hardwon.memory.fleet.replicated import ReplicatedLibrary
+from hardwon.memory.fleet.file import ReplicaFile
 from hardwon.memory.sqlite_errors import TRANSLATED
 from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.storage.database import Store
@@ -33,62 +33,62 @@ logger = logging.getLogger("hardwon.memory")
 class SharedValues(StoredValues):
     """The values of one namespace of a shared library: read from the replica, written to the log."""
 
-    def __init__(self, library: ReplicatedLibrary) -> None:
+    def __init__(self, file: ReplicaFile) -> None:
         """Open the replica of a library; the library stays open as long as the values are used."""
-        super().__init__(Store(library.replica, read_only=True), library.namespace, read_only=library.read_only)
-        self._library = library
+        super().__init__(Store(file.store.path, read_only=True), file.namespace, read_only=file.read_only)
+        self._file = file
 
     @contextmanager
     def reading(self) -> Iterator[bool]:
         """Read after applying the writes of the library's handle; values expire by the clock of the server."""
-        library = self._get_open_library()
-        if library._is_behind:
-            with library._lock:  # another thread may be in a transaction, in which nothing is applied
-                library._apply_own()
-        with library._use_server_clock("microseconds"), super().reading() as exists:
+        file = self._get_open_file()
+        if file.is_behind:
+            with file.lock:  # another thread may be in a transaction, in which nothing is applied
+                file.apply_own()
+        with file.use_server_clock("microseconds"), super().reading() as exists:
             yield exists
 
     def write(self, batch: ValueBatch) -> None:
         """Append a batch to the log, durable on return. What only reading would write is left out if that fails."""
-        library = self._get_open_library()
-        library._check_writable()
+        file = self._get_open_file()
+        file.check_writable()
         is_refresh = bool(batch.touches) and not batch.writes
         batch = batch._replace(touches=self._find_due(batch.touches))
         # A read does not wait for a server that is down: an attempt to connect may take seconds.
-        if is_refresh and (not batch.touches or library._log.fileno() is None):
+        if is_refresh and (not batch.touches or file.log.fileno() is None):
             return
         values = pack_batch(batch)
         self._check(batch, values)
         try:
-            library._append_once(STORE, values)
+            file.append_once(STORE, values)
         except LibraryError as error:
             if not is_refresh:
                 raise
             logger.info("values that were read keep their end: %s", error)
         else:
-            library._note_write()
-            if library._written % MANY == 0:
-                library._follower.request_snapshot()
+            file.note_write()
+            if file.written % MANY == 0:
+                file.follower.request_snapshot()
 
     def sweep(self) -> int:
         """Delete the expired values on every host, and return their number on this one."""
-        self._get_open_library()._check_writable()
+        self._get_open_file().check_writable()
         with self.reading() as exists:
             count = self.count_expired() if exists else 0
         if count:
             self.write(ValueBatch())
         return count
 
-    def _get_open_library(self) -> ReplicatedLibrary:
-        if self._library._closed:
-            raise LibraryError(f"{self._library.path} is closed. Close the library after the store.")
-        return self._library
+    def _get_open_file(self) -> ReplicaFile:
+        if self._file.is_closed:
+            raise LibraryError(f"{self._file.path} is closed. Close the library after the store.")
+        return self._file
 
     def _find_due(self, touches: Sequence[int]) -> list[int]:
         """Return the values whose end moves by at least `STEP`: else each read of a value would be an entry."""
         if not touches:
             return []
-        with self._library._use_server_clock("microseconds"):
+        with self._file.use_server_clock("microseconds"):
             rows = self.store.rows(
                 "SELECT id FROM langgraph_values WHERE id IN (SELECT value FROM json_each(?)) "
                 "AND ? + ? * ttl >= expires_at ORDER BY id",

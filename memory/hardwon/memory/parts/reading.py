@@ -1,18 +1,19 @@
 """Reading: let an extractor read recorded episodes, with the items that they were shown and one to compare with."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from sqlite3 import Connection
-from typing import Any, Protocol
 
 from hardwon.memory.errors import HardwonError, UnknownName
+from hardwon.memory.learning.extraction import Extractor
 from hardwon.memory.records import Admission, Item, Operation, Trajectory
 from hardwon.memory.records.episodes import read_outcome
 from hardwon.memory.situations.keys import content_words
 from hardwon.memory.storage.database import Store
 
-from .extraction import Extractor
+from .episodes import LibraryEpisodes
+from .items import LibraryItems
 
 ALIKE = 0.5
 """Share of common words from which two tasks are compared."""
@@ -26,28 +27,6 @@ MOST = 20
 logger = logging.getLogger("hardwon.memory")
 
 
-class ReadableLibrary(Protocol):
-    """The methods of a library that reading needs."""
-
-    def get(self, item_id: str) -> Item:
-        """Return an item."""
-        ...
-
-    def trajectory(self, trajectory_id: str) -> Trajectory:
-        """Return an episode with its steps."""
-        ...
-
-    def trajectories(self, *, limit: int | None = None, offset: int = 0) -> list[dict[str, Any]]:
-        """Return rows about episodes, newest first."""
-        ...
-
-    def apply(
-        self, operations: Sequence[Operation], trajectory: Trajectory, seen_ids: Sequence[str]
-    ) -> list[Admission]:
-        """Apply the operations of an extractor."""
-        ...
-
-
 def bind(extractor: Extractor, counterpart: Trajectory | None) -> Extractor:
     """Return the extractor with an episode to compare with, if it compares episodes."""
     comparing = getattr(extractor, "comparing", None)
@@ -57,7 +36,7 @@ def bind(extractor: Extractor, counterpart: Trajectory | None) -> Extractor:
     return bound
 
 
-def find_counterpart(trajectory: Trajectory, library: ReadableLibrary) -> Trajectory | None:
+def find_counterpart(trajectory: Trajectory, episodes: LibraryEpisodes) -> Trajectory | None:
     """Return the newest episode of the most similar task that ended the other way, or graded far apart, or None.
 
     Only episodes are compared whose words are trusted as far as those of the episode itself.
@@ -68,7 +47,7 @@ def find_counterpart(trajectory: Trajectory, library: ReadableLibrary) -> Trajec
     words, best, chosen = content_words(trajectory.task), ALIKE, None
     environment = trajectory.meta.get("environment")
     try:
-        rows = library.trajectories(limit=LOOKED_AT)
+        rows = episodes.find(limit=LOOKED_AT)
     except HardwonError:  # a client of a server may not read the log
         return None
     for row in rows:
@@ -83,37 +62,42 @@ def find_counterpart(trajectory: Trajectory, library: ReadableLibrary) -> Trajec
         likeness = 1.0 if row["task"] == trajectory.task else len(words & other) / max(1, len(words | other))
         if likeness > best or (chosen is None and likeness >= best):
             best, chosen = likeness, row["id"]
-    return library.trajectory(chosen) if chosen is not None else None
+    return episodes.get(chosen) if chosen is not None else None
 
 
-def load_shown_items(trajectory: Trajectory, library: ReadableLibrary) -> tuple[Item, ...]:
+def load_shown_items(trajectory: Trajectory, items: LibraryItems) -> tuple[Item, ...]:
     """Return the active items that the episode was shown, each once, in the order of their first use.
 
     An item that was retired meanwhile is left out: an update of it would bring it back.
     """
-    items = []
+    used_items = []
     for ref in dict.fromkeys(ref for step in trajectory.steps for ref in step.why.recalled or ()):
         with suppress(UnknownName):  # another process may have deleted it
-            items.append(library.get(ref))
-    return tuple(item for item in items if item.status == "active")
+            used_items.append(items.get(ref))
+    return tuple(item for item in used_items if item.status == "active")
 
 
 def read_episodes(
-    library: ReadableLibrary, extractor: Extractor, episodes: Sequence[str], failed: Collection[str] = ()
+    episodes: LibraryEpisodes,
+    items: LibraryItems,
+    apply: Callable[[Sequence[Operation], Trajectory, Sequence[str]], list[Admission]],
+    extractor: Extractor,
+    ids: Sequence[str],
+    failed: Collection[str] = (),
 ) -> tuple[list[Admission], list[str], str]:
     """Let an extractor read recorded episodes, oldest first, until it fails at one."""
     admissions: list[Admission] = []
     finished: list[str] = []
-    for ref in episodes:
-        episode = library.trajectory(ref)
+    for ref in ids:
+        episode = episodes.get(ref)
         if episode.success is not None and episode.steps and "extraction" not in episode.meta and ref not in failed:
-            items = load_shown_items(episode, library)
+            used_items = load_shown_items(episode, items)
             try:
-                operations = bind(extractor, find_counterpart(episode, library)).extract(episode, items)
+                operations = bind(extractor, find_counterpart(episode, episodes)).extract(episode, used_items)
             except HardwonError as error:
                 logger.warning("the extractor failed at episode %s: %s", ref, error)
                 return admissions, finished, ref
-            admissions += library.apply(operations, episode, [item.id for item in items])
+            admissions += apply(operations, episode, [item.id for item in used_items])
         finished.append(ref)
     return admissions, finished, ""
 

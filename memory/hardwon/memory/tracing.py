@@ -11,45 +11,17 @@ Advice passes five stages. The first that fails is the answer, and each names it
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from hardwon.memory.errors import UnknownName
+from hardwon.memory.library import ExperienceLibrary
 from hardwon.memory.reasons import ADVICE
-from hardwon.memory.records import Hit, Item, Recollection, Step, Trajectory, Verdict
+from hardwon.memory.records import Item, Step, Trajectory
 from hardwon.memory.situations.actions import is_of
 
 DEEP = 50
 """Number of hits among which the rank of a lesson is looked for."""
 NAMED = 5
 """Largest number of steps that a stage names."""
-
-
-class TracedLibrary(Protocol):
-    """The part of a library that a trace reads."""
-
-    def items(self, kinds: None = None, *, status: None = None) -> list[Item]:
-        """Return all items."""
-        ...
-
-    def history(self, item_id: str) -> list[dict[str, Any]]:
-        """Return the changes of an item."""
-        ...
-
-    def search(self, text: str, k: int = 10) -> list[Hit]:
-        """Return items and steps with these words."""
-        ...
-
-    def recall(self, state_or_text: Any, *, k: int = 5) -> Recollection:
-        """Return what fits a state."""
-        ...
-
-    def check(self, state: Any, action: str) -> Verdict:
-        """Return the guardrails that forbid an action."""
-        ...
-
-    def find_episodes(self, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return rows of episodes."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +54,7 @@ class AdviceTrace:
         return f"{last.name.capitalize()}: {last.evidence}."
 
 
-def trace_advice(library: TracedLibrary, about: str, episode: Trajectory) -> AdviceTrace:
+def trace_advice(library: ExperienceLibrary, about: str, episode: Trajectory) -> AdviceTrace:
     """Return how far a lesson came in an episode.
 
     Args:
@@ -90,13 +62,13 @@ def trace_advice(library: TracedLibrary, about: str, episode: Trajectory) -> Adv
         about: The id of an item or its beginning, or words of a lesson or an action.
         episode: The recorded episode in which it was or was not told.
     """
-    item = _find_item(library.items(status=None), about)
+    item = _find_item(library.items.find(status=None), about)
     if item is None:
         return AdviceTrace("", about, episode.id, tuple(_trace_steps(library, about, episode)))
     return AdviceTrace(item.id, item.title, episode.id, tuple(_trace_item(library, item, episode)))
 
 
-def _trace_item(library: TracedLibrary, item: Item, episode: Trajectory) -> Iterator[Stage]:
+def _trace_item(library: ExperienceLibrary, item: Item, episode: Trajectory) -> Iterator[Stage]:
     """Yield the stages of a lesson up to the first that was not passed."""
     checks: tuple[Callable[[], Stage], ...] = (
         lambda: _check_recorded(item),
@@ -112,7 +84,7 @@ def _trace_item(library: TracedLibrary, item: Item, episode: Trajectory) -> Iter
             return
 
 
-def _trace_steps(library: TracedLibrary, about: str, episode: Trajectory) -> Iterator[Stage]:
+def _trace_steps(library: ExperienceLibrary, about: str, episode: Trajectory) -> Iterator[Stage]:
     """Yield the stages of recorded steps of which no lesson was made."""
     hits = [hit.what for hit in library.search(about, DEEP) if isinstance(hit.what, Step)]
     begin = min((step.id for step in episode.steps if step.id is not None), default=0)
@@ -174,10 +146,10 @@ def _check_recorded(item: Item) -> Stage:
     return Stage("recorded", True, f"made by {item.writer} from {_name_steps(item.provenance)}")
 
 
-def _check_indexed(library: TracedLibrary, item: Item, episode: Trajectory) -> Stage:
-    changes = library.history(item.id)
+def _check_indexed(library: ExperienceLibrary, item: Item, episode: Trajectory) -> Stage:
+    changes = library.items.history(item.id)
     added = str(changes[0]["at"]) if changes else ""
-    at = str(library.find_episodes([episode.id])[episode.id]["recorded_at"])
+    at = str(library.episodes.find([episode.id])[0]["recorded_at"])
     if added > at or (added == at and {step.id for step in episode.steps} & set(item.provenance)):
         return Stage("indexed", False, f"it was learned at {added}, and the episode was recorded at {at}")
     if item.status != "active":
@@ -185,7 +157,7 @@ def _check_indexed(library: TracedLibrary, item: Item, episode: Trajectory) -> S
     return Stage("indexed", True, f"in use since {added}, score {item.score:.2f}")
 
 
-def _check_recalled(library: TracedLibrary, item: Item, steps: Sequence[Step]) -> Stage:
+def _check_recalled(library: ExperienceLibrary, item: Item, steps: Sequence[Step]) -> Stage:
     for step in steps:
         if item.id in _list_used(step):
             return Stage("recalled", True, f"it fitted step {step.t}")
@@ -201,7 +173,7 @@ def _check_recalled(library: TracedLibrary, item: Item, steps: Sequence[Step]) -
     )
 
 
-def _find_rank(library: TracedLibrary, item: Item, step: Step) -> int:
+def _find_rank(library: ExperienceLibrary, item: Item, step: Step) -> int:
     """Return the rank of an item in a situation; 0 if it does not fit."""
     if item.kind == "guardrail":
         return int(item.id in library.check(step.pre, step.action).items)

@@ -1,12 +1,11 @@
 """The indexes of demonstrations of a served library, read as recorded episodes by a client with the right `log`."""
 
-from collections.abc import Callable
 from typing import Any
 
-from .records import Trajectory
-from .records.episodes import read_outcome
-from .values.demonstration_index import DemonstrationIndex
-from .values.filed_demonstrations import READ
+from hardwon.memory.parts.episodes import LibraryEpisodes
+from hardwon.memory.records.episodes import read_outcome
+from hardwon.memory.values.demonstration_index import DemonstrationIndex
+from hardwon.memory.values.filed_demonstrations import READ
 
 PAGE = 50
 """Rows about episodes per request."""
@@ -15,11 +14,9 @@ PAGE = 50
 class ServedDemonstrations:
     """The indexes of demonstrations of one namespace, updated with the episodes that the server has got since."""
 
-    def __init__(
-        self, list_rows: Callable[[int, int], list[dict[str, Any]]], get_episode: Callable[[str], Trajectory]
-    ) -> None:
+    def __init__(self, episodes: LibraryEpisodes) -> None:
         """Create empty indexes of demonstrations."""
-        self._list_rows, self._get_episode = list_rows, get_episode
+        self._episodes = episodes
         self._read: dict[str | None, tuple[DemonstrationIndex, set[str]]] = {}
 
     def read(self, environment: str | None) -> DemonstrationIndex:
@@ -32,7 +29,7 @@ class ServedDemonstrations:
                 continue
             if environment is not None and row["meta"].get("environment") != environment:
                 continue
-            steps = self._get_episode(row["id"]).steps
+            steps = self._episodes.get(row["id"]).steps
             trial, split = row["meta"].get("demonstrations"), str(row["meta"].get("split") or "")
             index.add(row["id"], row["task"], steps, outcome=outcome, trial=trial, seed=row.get("seed"), split=split)
         return index
@@ -41,7 +38,7 @@ class ServedDemonstrations:
         """Return the rows of the newest episodes until the first known one, newest first."""
         new: list[dict[str, Any]] = []
         while len(new) < READ:
-            page = self._list_rows(PAGE if new or not seen_ids else 1, len(new))
+            page = self._episodes.find(limit=PAGE if new or not seen_ids else 1, offset=len(new))
             fresh = [row for row in page if row["id"] not in seen_ids]
             new += fresh
             if not page or len(fresh) < len(page):

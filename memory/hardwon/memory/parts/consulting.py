@@ -1,43 +1,27 @@
-"""Consulting a library: recall, checks by guardrails, estimates and search. `library` records and learns."""
+"""Consulting a library: recall, checks by guardrails, lookahead and search. It writes only counts of refusals."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hardwon.memory.guardrails.conditions import holds
-from hardwon.memory.guardrails.probation import Probation
-from hardwon.memory.privacy.private_files import OwnLock
 from hardwon.memory.privacy.redaction import redact, redact_state
 from hardwon.memory.records import Hit, Item, Kind, Recollection, State, Verdict
+from hardwon.memory.retrieval import recall
+from hardwon.memory.retrieval.candidates import How
+from hardwon.memory.retrieval.request import Level, copy_recollection, make_key, parse_request
+from hardwon.memory.retrieval.task_recall import recall_by_task
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.keys import Attempt
-from hardwon.memory.storage.database import Store
-from hardwon.memory.storage.freshness import Freshness
 from hardwon.memory.validation import check_choice, check_count, check_kinds, check_state, check_text, check_texts
-from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.memory.values.lookahead import Lookahead
 
-from . import recall
-from .cache import NamespaceCache
-from .candidates import How
-from .request import Level, copy_recollection, make_key, parse_request
-from .search import Search
-from .task_recall import recall_by_task
+from .file import LibraryFile
 
 
-class ConsultedLibrary(ABC):
-    """The methods of one namespace of a library that answer questions about a state. They write nothing."""
+class ConsultedLibrary:
+    """The verbs of a library that answer questions about a state."""
 
-    _store: Store
-    _freshness: Freshness
-    _lock: OwnLock
-    _derived: NamespaceCache
-    _search: Search
-    _probation: Probation
-
-    @abstractmethod
-    def _caught_up(self) -> NamespaceCache:
-        """Return the derived state, updated with everything written since the last call."""
+    _file: LibraryFile
 
     def recall(
         self,
@@ -80,29 +64,53 @@ class ConsultedLibrary(ABC):
         """
         arguments = state_or_text, task, k, kinds, budget_tokens, level, actions, after
         key = make_key(*arguments) if beside is None else None
-        with self._lock:
+        file = self._file
+        with file.lock:
             # Asked here: a known situation is recalled so often that each call counts.
-            derived = self._derived if self._freshness.is_current() else self._caught_up()
+            derived = file.derived if file.freshness.is_current() else file.caught_up()
             kept = derived.recollections.get(key) if key is not None else None
             if kept is not None:
                 return copy_recollection(kept)
             request = parse_request(*arguments, beside)
             if level == "task":
-                recollection = recall_by_task(self._store, derived, self._search, request)
+                recollection = recall_by_task(file.store, derived, file.search, request)
             else:
-                recollection = recall.recall_by_step(
-                    self._store, derived, self._search, request, self._freshness.read_at
-                )
+                recollection = recall.recall_by_step(file.store, derived, file.search, request, file.freshness.read_at)
             recollection = request.restore_names(recollection)
             derived.recollections.keep(key, recollection)
         return recollection
 
-    def check(self, state: State, action: str, *, again: bool = False) -> Verdict:
-        """Return whether a guardrail forbids an action in a state, without counting the refusal.
+    def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
+        """Search items and steps by text.
+
+        This is meant for people; policies use `recall`.
+
+        Args:
+            text: Search text.
+            k: Maximum number of hits.
+            how: "dense" (vectors), "text" (words) or "hybrid" (both, fused).
+
+        Returns:
+            Hits, best first.
+
+        Raises:
+            ConfigError: `k` or `how` is out of range.
+            WrongType: An argument has the wrong type.
+        """
+        check_text("text", text)
+        check_count("k", k)
+        check_choice("how", how, ("hybrid", "dense", "text"))
+        with self._file.lock:
+            derived = self._file.caught_up()
+            file = self._file
+            return recall.search(file.store, derived, file.search, file.freshness.read_at, redact(text), k, how)
+
+    def check(self, state: State, action: str | Sequence[str], *, again: bool = False) -> Verdict:
+        """Return whether a guardrail forbids an action or a plan in a state, without counting the refusal.
 
         Args:
             state: Current state.
-            action: Action to check.
+            action: Action to check, or the actions of a plan in order, which guardrails on whole plans may forbid.
             again: Set to True if the same action failed in this run and no action has succeeded since.
 
         Returns:
@@ -111,11 +119,14 @@ class ConsultedLibrary(ABC):
         Raises:
             WrongType: The state or the action has the wrong type.
         """
-        _check_query(state, action)
-        with self._lock:
-            derived = self._caught_up()
-            situation, action = derived.situation(redact_state(state)), redact(action)
-            return derived.guard.check(Attempt(situation, action, again=again))
+        is_plan = isinstance(action, Sequence) and not isinstance(action, str)
+        check_query(state, *(action if is_plan else [action]))
+        with self._file.lock:
+            derived = self._file.caught_up()
+            situation = derived.situation(redact_state(state))
+            if not isinstance(action, str):
+                return derived.guard.check_plan(situation, map(redact, action))
+            return derived.guard.check(Attempt(situation, redact(action), again=again))
 
     def enforce(
         self, state: State, action: str, *, again: bool = False, keep: bool = True, by_hours: bool = False
@@ -131,7 +142,7 @@ class ConsultedLibrary(ABC):
             action: Action that is about to run.
             again: Set to True if the same action failed in this run and no action has succeeded since.
             keep: Write the counts to the library. If False, they stay in this process, and you pass the outcome of a
-                trial to `settle_trial`.
+                trial to `library.items.settle_trial`.
             by_hours: With `keep=False`, let only time make a trial due, not the number of refusals.
 
         Returns:
@@ -144,43 +155,15 @@ class ConsultedLibrary(ABC):
         verdict = self.check(state, action, again=again)
         if verdict.allowed:
             return verdict
-        with self._lock:
-            items = self._caught_up().items
+        file = self._file
+        with file.lock:
+            items = file.caught_up().items
             # `check` released the lock, so another thread may have retired a guardrail since
             guardrails = tuple(items[ref] for ref in verdict.items if ref in items)
-            if self._probation.lifted.issuperset(verdict.items):
+            if file.probation.lifted.issuperset(verdict.items):
                 return replace(verdict, allowed=True)
-            trial = self._probation.admits(guardrails, self._derived.clock.time, keep=keep, by_hours=by_hours)
+            trial = file.probation.admits(guardrails, file.derived.clock.time, keep=keep, by_hours=by_hours)
         return replace(verdict, allowed=True, trial=True) if trial else verdict
-
-    def settle_trial(self, item_ids: Iterable[str], worked: bool) -> None:
-        """Apply the outcome of a trial that is not recorded, for this process only.
-
-        Args:
-            item_ids: Ids of the guardrails on trial.
-            worked: Whether the action succeeded.
-        """
-        with self._lock:
-            self._probation.settle(item_ids, worked)
-
-    def check_plan(self, state: State, actions: Iterable[str]) -> Verdict:
-        """Return whether a guardrail on whole plans forbids any action of a plan.
-
-        Args:
-            state: State in which the plan is made.
-            actions: Actions of the plan, in order.
-
-        Returns:
-            A verdict for the whole plan.
-
-        Raises:
-            WrongType: The state or an action has the wrong type.
-        """
-        actions = list(actions)
-        _check_query(state, *actions)
-        with self._lock:
-            derived = self._caught_up()
-            return derived.guard.check_plan(derived.situation(redact_state(state)), map(redact, actions))
 
     def offered(
         self, state: State, kinds: Sequence[Kind] = ("skill", "remedy"), *, masked: bool = False
@@ -191,7 +174,7 @@ class ConsultedLibrary(ABC):
             state: Current state.
             kinds: Kinds of items to return.
             masked: Return only the items that are masked because they hurt in the state's world. By default, only the
-                others are returned. See `effects`.
+                others are returned. See `library.items.effects`.
 
         Returns:
             Items in descending order of score times confidence.
@@ -202,8 +185,8 @@ class ConsultedLibrary(ABC):
         """
         check_state(state)
         check_kinds(kinds)
-        with self._lock:
-            derived = self._caught_up()
+        with self._file.lock:
+            derived = self._file.caught_up()
             situation = derived.situation(redact_state(state))
             no_action = Attempt(situation, "")
             masked_ids, worlds = derived.masked(situation.state), derived.related(situation.state)
@@ -232,79 +215,12 @@ class ConsultedLibrary(ABC):
         Raises:
             WrongType: The state or an action has the wrong type.
         """
-        _check_query(state, *actions)
-        with self._lock:
-            return self._caught_up().look_ahead(state, actions, episode or EpisodeMap())
-
-    def index_demonstrations(self, environment: str | None = None, actions: Iterable[str] = ()) -> DemonstrationIndex:
-        """Return the demonstrations of the library and where things were found, for a planner. Do not change it.
-
-        Args:
-            environment: Label of an environment, to which the episodes are limited. None stands for all episodes.
-            actions: Actions of this environment. Episodes without a label belong to it if they know all of these, or
-                are like those with the label.
-        """
-        with self._lock:
-            return self._caught_up().index_demonstrations(environment, actions)
-
-    def keys(self, state: State, action: str, counts: str = "") -> tuple[str, ...]:
-        """Return the keys under which a step with this action in this state is filed.
-
-        Args:
-            state: State before the action.
-            action: Action of the step.
-            counts: What this episode already tried, as the working memory describes it.
-
-        Returns:
-            Keys from the most general to the most specific one.
-        """
-        _check_query(state, action, counts)
-        with self._lock:
-            return self._caught_up().keys(redact_state(state), redact(action), counts)
-
-    def context(self, state: State, action: str) -> str:
-        """Return the words around the arguments of an action in a state.
-
-        Automatic guardrails use this text as their condition.
-        """
-        _check_query(state, action)
-        with self._lock:
-            return self._caught_up().situation(redact_state(state)).context(redact(action))
-
-    def search(self, text: str, k: int = 10, *, how: How = "hybrid") -> list[Hit]:
-        """Search items and steps by text.
-
-        This is meant for people; policies use `recall`.
-
-        Args:
-            text: Search text.
-            k: Maximum number of hits.
-            how: "dense" (vectors), "text" (words) or "hybrid" (both, fused).
-
-        Returns:
-            Hits, best first.
-
-        Raises:
-            ConfigError: `k` or `how` is out of range.
-            WrongType: An argument has the wrong type.
-        """
-        check_text("text", text)
-        check_count("k", k)
-        check_choice("how", how, ("hybrid", "dense", "text"))
-        with self._lock:
-            derived = self._caught_up()
-            return recall.search(self._store, derived, self._search, self._freshness.read_at, redact(text), k, how)
-
-    def forget_findings(self) -> None:
-        """Clear the cached search results of earlier situations.
-
-        Afterwards recall depends only on the content of the library, not on earlier queries of this process.
-        """
-        with self._lock:
-            self._derived.forget_findings()
+        check_query(state, *actions)
+        with self._file.lock:
+            return self._file.caught_up().look_ahead(state, actions, episode or EpisodeMap())
 
 
-def _check_query(state: State, *actions: str) -> None:
+def check_query(state: State, *actions: str) -> None:
     """Check the types of a state and of actions."""
     check_state(state)
     check_texts("actions", actions)
