@@ -302,3 +302,16 @@ def test_an_import_embeds_what_it_writes(tmp_path):
         with closing(sqlite3.connect(tmp_path / "library.db")) as connection:
             ((embedded,),) = connection.execute("SELECT count(*) FROM vectors WHERE kind = 'states'").fetchall()
     assert embedded >= 4
+
+
+@pytest.mark.parametrize("make", [claude, codex], ids=lambda make: make.__name__)
+def test_a_line_that_is_being_written_comes_with_the_next_import(tmp_path, library, make):
+    whole = "\n".join(map(json.dumps, make(3)))
+    path = tmp_path / "log.jsonl"
+    for end in (whole[: whole.rindex("result 2") + 4], whole):
+        path.write_text(end, encoding="utf-8")
+        known, logged = importers.read(path)
+        importers.write(library, logged, source=known, trust="trusted")
+    (row,) = library.episodes.find()
+    assert row["n_steps"] == 3
+    assert row["success"] == 1

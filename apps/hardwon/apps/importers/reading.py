@@ -14,7 +14,7 @@ from .langfuse import LangfuseReader, is_row
 from .messages import CONVERSATIONS, form_of, is_messages
 from .otel import Spans, is_span
 from .runs import RunReader, describe_error
-from .source import OnProgress, open_seekable, read_values
+from .source import OnProgress, UnfinishedLine, open_seekable, read_values
 from .spool import LoggedEpisode, Spool
 
 Format = Literal["hardwon", "openai", "anthropic", "responses", "claude-code", "codex", "langsmith", "langfuse", "otel"]
@@ -30,6 +30,8 @@ _READERS: dict[str, type["LogReader"]] = {
     "langfuse": LangfuseReader,
     "otel": Spans,
 }
+_GROWING = ("claude-code", "codex")
+"""Formats of logs that a running program extends. What is missing comes with the next import."""
 _LOOKS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset(["conversations"]), "ShareGPT's conversations, whose tool calls have no common form"),
     (frozenset(["prompt", "completion"]), "pairs of prompt and completion, which have no tool calls"),
@@ -72,13 +74,17 @@ def read(path: Path, wanted: str = "auto", *, on_progress: OnProgress | None = N
         return "hardwon", Spool()
     spool = Spool()
     format_name, reader, values = "", None, 0
-    for place, value in read_values(path, on_progress):
-        values += 1
-        if reader is None:
-            format_name = _recognize(path, place, value) if wanted == "auto" else wanted
-            reader = _READERS[format_name](spool)
-        with _LocateErrors(path, place, value, format_name):
-            reader.add(place, value)
+    try:
+        for place, value in read_values(path, on_progress):
+            values += 1
+            if reader is None:
+                format_name = _recognize(path, place, value) if wanted == "auto" else wanted
+                reader = _READERS[format_name](spool)
+            with _LocateErrors(path, place, value, format_name):
+                reader.add(place, value)
+    except UnfinishedLine:
+        if format_name not in _GROWING:
+            raise
     assert reader is not None  # `read_values` raises an error for an empty file
     if wanted == "auto" and isinstance(reader, ConversationReader):
         format_name = reader.form

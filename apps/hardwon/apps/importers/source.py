@@ -101,6 +101,10 @@ def _open_decoded(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
         yield copy
 
 
+class UnfinishedLine(ConfigError):
+    """The last line of a file ends in the middle of its value."""
+
+
 def _is_lines(file: IO[bytes]) -> bool:
     """Return whether the file has one value per line, judged by its first line that is not blank.
 
@@ -147,9 +151,10 @@ def _read_lines(path: Path, file: IO[bytes]) -> Iterator[PlacedValue]:
             raise ConfigError(f"{path}, line {number}: not UTF-8 ({error.reason}). Save it as UTF-8.") from error
         except (ValueError, RecursionError) as error:
             # No newline at the end of the file: the program was probably still writing, or was killed.
-            cut = not line.endswith(b"\n") and not file.read(1)
-            why = "the file ends in the middle of it; write the file again or remove the line" if cut else error
-            raise ConfigError(f"{path}, line {number}: not JSON ({why}).") from error
+            if not line.endswith(b"\n") and not file.read(1):
+                why = "the file ends in the middle of it; write the file again or remove the line"
+                raise UnfinishedLine(f"{path}, line {number}: not JSON ({why}).") from error
+            raise ConfigError(f"{path}, line {number}: not JSON ({error}).") from error
 
 
 def _read_document(path: Path, file: IO[bytes], size: int) -> Iterator[PlacedValue]:
