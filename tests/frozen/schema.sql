@@ -1,5 +1,5 @@
 -- application_id: 502807
--- user_version: 18
+-- user_version: 19
 CREATE INDEX attempts_by_best ON attempts(namespace, signature, best_return);
 CREATE INDEX attempts_by_n ON attempts(namespace, signature, n);
 CREATE INDEX bank_entries_by_task ON bank_entries(namespace, task);
@@ -7,7 +7,6 @@ CREATE INDEX changes_by_ref ON changes(namespace, ref);
 CREATE UNIQUE INDEX inbox_by_ref ON inbox(namespace, ref) WHERE named;
 CREATE INDEX item_places_by_number ON item_places(number);
 CREATE INDEX items_by_namespace ON items(namespace, status, kind, score);
-CREATE INDEX settlements_by_trajectory ON settlements(namespace, trajectory_id);
 CREATE INDEX states_by_location ON states(namespace, location) WHERE location != '';
 CREATE INDEX states_by_signature ON states(namespace, signature);
 CREATE INDEX steps_by_attempt ON steps(attempt, folded, return_to_go, id);
@@ -44,7 +43,6 @@ CREATE TABLE proposals ( namespace INTEGER NOT NULL REFERENCES namespaces(id), k
 CREATE TABLE ratings (id INTEGER PRIMARY KEY, client TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, what TEXT NOT NULL, namespace INTEGER NOT NULL, counts TEXT NOT NULL, digest TEXT NOT NULL, erased INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE segments ( namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, first_t INTEGER NOT NULL, last_t INTEGER NOT NULL, gain REAL NOT NULL, location TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (namespace, trajectory_id, first_t)) WITHOUT ROWID;
-CREATE TABLE settlements (id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, item_id TEXT NOT NULL, world INTEGER, uses INTEGER NOT NULL, before TEXT NOT NULL, after TEXT NOT NULL);
 CREATE TABLE sqlite_sequence(name,seq);
 CREATE TABLE states ( id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL, signature TEXT NOT NULL, observation TEXT NOT NULL, facts TEXT NOT NULL, location TEXT NOT NULL, task TEXT NOT NULL, feedback TEXT NOT NULL, notes TEXT NOT NULL, checksum INTEGER, untrusted INTEGER NOT NULL DEFAULT 0, UNIQUE(namespace, digest));
 CREATE VIRTUAL TABLE states_text USING fts5(text, content='', tokenize='porter unicode61');

@@ -23,8 +23,8 @@ def downgrade(path: Path, schema: int) -> None:
             elif kind == "table":
                 for column in _columns(len(MIGRATIONS), name) - _columns(schema, name):
                     connection.execute(f"ALTER TABLE {name} DROP COLUMN {column}")
-        for (kind, name), sql in then.items():
-            if kind == "index" and now.get((kind, name)) != sql:
+        for (kind, name), sql in sorted(then.items(), reverse=True):  # tables before their indexes
+            if (kind, name) not in now or (kind == "index" and now[kind, name] != sql):
                 connection.execute(sql)
         connection.execute(f"PRAGMA user_version = {schema}")
 

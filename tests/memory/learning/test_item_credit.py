@@ -8,8 +8,8 @@ from hypothesis import given, strategies as st
 from hardwon.apps.shared.lists import count_uses
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
-from hardwon.memory.learning.item_credit import CAUTION, OVERRIDES, SCORE_RATE, estimate_difference, shared_error
-from hardwon.memory.upkeep.figures import measure_items
+from hardwon.memory.learning.item_credit import CAUTION, OVERRIDES, SCORE_RATE, shared_error
+from hardwon.memory.upkeep.figures import estimate_difference, measure_items
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 

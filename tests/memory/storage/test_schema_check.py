@@ -105,7 +105,7 @@ def test_a_changed_schema_is_refused_before_it_is_migrated(path, schema):
 def test_a_false_version_is_refused(path):
     """An object of a later version is unknown, and nothing is migrated twice."""
     Store(path).close()
-    edit(path, f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
+    edit(path, f"PRAGMA user_version = {SCHEMA_VERSION - 2}")
     with pytest.raises(LibraryDamaged, match="is unknown"):
         Store(path)
 

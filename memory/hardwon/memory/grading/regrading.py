@@ -5,13 +5,12 @@ worlds that it counts in, the usages of items and their scores. The steps themse
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from sqlite3 import Connection
 from typing import Any
 
 from hardwon.memory.learning import item_credit
-from hardwon.memory.learning.recrediting import recredit
 from hardwon.memory.records import Trajectory
 from hardwon.memory.storage import rollups, worlds
 from hardwon.memory.storage.checksums import normalize_real, seal
@@ -69,6 +68,7 @@ class Regrading:
                 for step, value in zip(new.steps, returns, strict=True)
             ),
         )
+        before = item_credit.weigh(self._connection, self._namespace, old)
         self._write_episode(new)
         self._write_steps(new, has_keys=(old.success is None) != (new.success is None))
         # An episode is placed in a world before it is settled, and leaves its world afterwards.
@@ -76,7 +76,7 @@ class Regrading:
             self._count(old, new)
         if not is_untrusted(new):
             rollups.recount(self._connection, self._store, self._namespace, new.id, new.steps)
-            self._credit(old, new)
+            self._credit(old, new, before)
         if new.success is None:
             self._count(old, new)
         # The rules look at all keys again: the counts of old steps changed.
@@ -146,28 +146,23 @@ class Regrading:
                 self._connection.execute("UPDATE worlds SET record = ? WHERE namespace = ? AND id = ?", (text, *where))
             number = record["into"]  # the world that absorbed this one
 
-    def _credit(self, old: Trajectory, new: Trajectory) -> None:
-        """Write the usages of items with the new outcome, and settle their scores again."""
-        connection, namespace = self._connection, self._namespace
-        if item_credit.names_items(old) or item_credit.names_items(new):
-            self._write_usages(old, new)
-        recredit(connection, namespace, new, old.outcome)  # also without items: it is a baseline of later episodes
-        if old.success is None and item_credit.names_items(new):
-            clock = EpisodeClock(namespace).read(connection.execute)
-            item_credit.judge_skills(connection, namespace, new, clock)
-
-    def _write_usages(self, old: Trajectory, new: Trajectory) -> None:
+    def _credit(self, old: Trajectory, new: Trajectory, before: Mapping[str, float]) -> None:
+        """Write the usages of items with the new outcome, and move their present scores."""
         connection, namespace, own = self._connection, self._namespace, (self._namespace, new.id)
-        if new.success is None or old.success is None:
-            connection.execute(f"DELETE FROM usages WHERE {_OF_EPISODE}", own)
-            if not item_credit.names_items(new):
-                return
-            control = None if new.success is None else item_credit.read_control_outcome(connection, namespace, new)
-            item_credit.write_usages(connection, namespace, new, new.outcome, control)
+        if not (item_credit.names_items(old) or item_credit.names_items(new)):
             return
-        where = f"{_OF_EPISODE} AND mode IN ('recalled', 'withheld', 'masked', 'blocked')"
-        connection.execute(f"UPDATE usages SET outcome = ? WHERE {where}", (new.outcome, *own))
-        seal(connection, "usages", _OF_EPISODE, own)
+        if new.success is not None and old.success is not None:
+            where = f"{_OF_EPISODE} AND mode IN ('recalled', 'withheld', 'masked', 'blocked')"
+            connection.execute(f"UPDATE usages SET outcome = ? WHERE {where}", (new.outcome, *own))
+            seal(connection, "usages", _OF_EPISODE, own)
+        else:
+            connection.execute(f"DELETE FROM usages WHERE {_OF_EPISODE}", own)
+            if new.success is not None:
+                item_credit.credit(connection, namespace, new, EpisodeClock(namespace).read(connection.execute))
+            elif item_credit.names_items(new):
+                item_credit.write_usages(connection, namespace, new, None)
+        if old.success is not None:
+            item_credit.recredit(connection, namespace, new, before)
 
 
 def _find_level(success: bool | None, score: float) -> float:

@@ -21,11 +21,9 @@ Scores are kept per world (see `storage.world_scores`): u_i is the utility in th
 world does not lower the score in another.
 """
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from sqlite3 import Connection
-from typing import Any
 
 from hardwon.memory import items as catalogue
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
@@ -36,16 +34,12 @@ from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.counted import OUTCOME
 from hardwon.memory.storage.world_scores import WorldScores
 
-from .settlements import ScoreState, Settlement, add_settlements
-
 SCORE_RATE = 0.1
 """Least learning rate of a utility, so that old episodes fade."""
 CAUTION = 0.1
 """Weight of an item without positive utility when a negative error is distributed."""
 RECENT = 200
 """Number of recent episodes of a task in a baseline."""
-_EARLIER = "AND rowid <= (SELECT rowid FROM trajectories AS own WHERE own.namespace = ? AND own.id = ?)"
-"""SQL condition on the episodes recorded up to one of them: a later grade must not see what came after it."""
 ItemIds = tuple[str, ...] | None
 """Ids of the items that a step names in one role; None if it names none."""
 OVERRIDES = 2
@@ -60,49 +54,71 @@ def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock
     if not names_items(trajectory):
         return
     if trajectory.success is None:  # the outcomes of overridden calls are still known
-        write_usages(connection, namespace, trajectory, None, None)
-        _judge_guardrails(connection, namespace, trajectory, clock)
-        return
-    outcome = trajectory.outcome or 0.0
-    control = read_control_outcome(connection, namespace, trajectory)
-    write_usages(connection, namespace, trajectory, outcome, control)
-    usages = read_shown_items(connection, namespace, trajectory)
-    baselines, alone = read_baselines(connection, namespace, trajectory, [item.id for item in usages], control)
-    uses = _count_uses(connection, namespace, usages, clock)
-    scores = WorldScores(connection, namespace, trajectory.id, usages, uses)
-    settlements = []
-    for local, moved in shared_error(scores.local(), uses, baselines, outcome, alone):
-        world, before = scores.standing(local.id)
-        item, score = scores.move(local.id, moved)
-        after = ScoreState(scores.standing(local.id)[1], score)
-        settlements.append(
-            Settlement(0, trajectory.id, item.id, world, uses[item.id], ScoreState(before, item.score), after)
-        )
-        if score != item.score:
-            catalogue.set_score(connection, namespace, item, score)
-    add_settlements(connection, namespace, settlements)
+        write_usages(connection, namespace, trajectory, None)
+    else:
+        credit(connection, namespace, trajectory, clock)
     _judge_guardrails(connection, namespace, trajectory, clock)
-    judge_skills(connection, namespace, trajectory, clock)
 
 
-def read_shown_items(connection: Connection, namespace: int, trajectory: Trajectory) -> list[Item]:
+def credit(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
+    """Write the usages of an episode with a known outcome, and update the scores of its items and skills."""
+    control = _read_control_outcome(connection, namespace, trajectory)
+    write_usages(connection, namespace, trajectory, control)
+    items = _read_shown_items(connection, namespace, trajectory)
+    baselines, alone = _read_baselines(connection, namespace, trajectory, items, control)
+    uses = _count_uses(connection, namespace, items, clock)
+    scores = WorldScores(connection, namespace, trajectory.id, items, uses)
+    for item, score in shared_error(scores.local(), uses, baselines, trajectory.outcome or 0.0, alone):
+        _write_score(connection, namespace, *scores.move(item.id, score))
+    _judge_skills(connection, namespace, trajectory, clock)
+
+
+def weigh(connection: Connection, namespace: int, trajectory: Trajectory) -> dict[str, float]:
+    """Return how far an episode moves the score of each of its items today; empty if its outcome is unknown."""
+    if trajectory.outcome is None or not names_items(trajectory):
+        return {}
+    items = _read_shown_items(connection, namespace, trajectory)
+    control = _read_control_outcome(connection, namespace, trajectory)
+    baselines, alone = _read_baselines(connection, namespace, trajectory, items, control)
+    uses = {ref: max(0, n - 1) for ref, n in _count_uses(connection, namespace, items, None, 0).items()}
+    present = WorldScores(connection, namespace, trajectory.id, items, uses).local()
+    moved = shared_error(present, uses, baselines, trajectory.outcome, alone)
+    return {item.id: score - item.score for item, score in moved}
+
+
+def recredit(connection: Connection, namespace: int, trajectory: Trajectory, before: Mapping[str, float]) -> None:
+    """Move the present scores of an episode's items by the difference to what it weighed before its outcome changed."""
+    after, change = weigh(connection, namespace, trajectory), 0 if trajectory.outcome is not None else -1
+    items = _read_shown_items(connection, namespace, trajectory)
+    uses = _count_uses(connection, namespace, items, None, change)
+    scores = WorldScores(connection, namespace, trajectory.id, items, uses)
+    for item in scores.local():
+        score = item.score + after.get(item.id, 0.0) - before.get(item.id, 0.0)
+        _write_score(connection, namespace, *scores.move(item.id, min(1.0, max(0.0, score)), change))
+
+
+def _write_score(connection: Connection, namespace: int, item: Item, score: float) -> None:
+    if score != item.score:
+        catalogue.set_score(connection, namespace, item, score)
+
+
+def _read_shown_items(connection: Connection, namespace: int, trajectory: Trajectory) -> list[Item]:
     """Return the active items that an episode is credited to: those that it was shown and that refused no call."""
     refused = _steps_by_item(trajectory, lambda why: why.blocked)
     items = _read_active_items(connection, namespace, _steps_by_item(trajectory, lambda why: why.recalled))
     return [item for item in items if item.id not in refused]  # the outcome of a refused call was never observed
 
 
-def read_baselines(
-    connection: Connection, namespace: int, trajectory: Trajectory, item_ids: Sequence[str], control: float | None
+def _read_baselines(
+    connection: Connection, namespace: int, trajectory: Trajectory, items: Iterable[Item], control: float | None
 ) -> tuple[dict[str, float], frozenset[str]]:
-    """Return the expected outcome of an episode without each item, from the episodes recorded before it."""
-    without = {ref: _read_withheld_outcome(connection, namespace, trajectory, ref) for ref in item_ids}
-    alone = {ref: mean for ref, mean in without.items() if mean is not None}
+    """Return the expected outcome of an episode without each item, and the items that other episodes withheld."""
+    without = {item.id: _read_withheld_outcome(connection, namespace, trajectory, item.id) for item in items}
     baselines = {
-        ref: alone[ref] if ref in alone else _estimate_baseline(connection, namespace, trajectory, ref, control)
-        for ref in item_ids
+        ref: _estimate_baseline(connection, namespace, trajectory, ref, control) if mean is None else mean
+        for ref, mean in without.items()
     }
-    return baselines, frozenset(alone)
+    return baselines, frozenset(ref for ref, mean in without.items() if mean is not None)
 
 
 def names_items(trajectory: Trajectory) -> bool:
@@ -158,11 +174,9 @@ def _steps_by_item(trajectory: Trajectory, read_ids: Callable[[Reasons], ItemIds
     return named
 
 
-def write_usages(
-    connection: Connection, namespace: int, trajectory: Trajectory, outcome: float | None, control: float | None
-) -> None:
+def write_usages(connection: Connection, namespace: int, trajectory: Trajectory, control: float | None) -> None:
     """Write one row per usage, with the outcome of the episode or, for overrides, of the step."""
-    rows = []
+    rows, outcome = [], trajectory.outcome
     for step in trajectory.steps:
         unknown = step.diagnosis.failure is Failure.UNAVAILABLE
         worked = None if unknown else float(step.diagnosis.success)
@@ -209,30 +223,32 @@ def _read_active_items(connection: Connection, namespace: int, named: Iterable[s
     return [item for item in items if item is not None and item.status == "active"]
 
 
-def _count_uses(connection: Connection, namespace: int, items: Iterable[Item], clock: int) -> dict[str, int]:
-    """Count one more use of each item; return the previous number of uses by id."""
+def _count_uses(
+    connection: Connection, namespace: int, items: Iterable[Item], clock: int | None, change: int = 1
+) -> dict[str, int]:
+    """Change the number of uses of each item; return the previous number of uses by id."""
     uses = {}
     for item in items:
         ((uses[item.id],),) = connection.execute(
             "SELECT uses FROM items WHERE namespace = ? AND id = ?", (namespace, item.id)
         ).fetchall()
         connection.execute(
-            "UPDATE items SET uses = uses + 1, fresh = ? WHERE namespace = ? AND id = ?", (clock, namespace, item.id)
+            "UPDATE items SET uses = max(0, uses + ?), fresh = coalesce(?, fresh) WHERE namespace = ? AND id = ?",
+            (change, clock, namespace, item.id),
         )
         seal(connection, "items", "namespace = ? AND id = ?", (namespace, item.id))
     return uses
 
 
-def read_control_outcome(connection: Connection, namespace: int, trajectory: Trajectory) -> float | None:
+def _read_control_outcome(connection: Connection, namespace: int, trajectory: Trajectory) -> float | None:
     """Return the mean outcome of the control arm on this task and seed, or on this task, or None."""
     where = (
         "namespace = ? AND task = ? AND arm = 'control' AND success IS NOT NULL AND trust = 'trusted' "
         # An episode in which items were recalled anyway is no control.
         "AND id != ? AND NOT EXISTS (SELECT 1 "
-        "FROM usages WHERE usages.namespace = trajectories.namespace AND trajectory_id = id AND mode = 'recalled') "
-        f"{_EARLIER}"
+        "FROM usages WHERE usages.namespace = trajectories.namespace AND trajectory_id = id AND mode = 'recalled')"
     )
-    own = (namespace, trajectory.task, trajectory.id, namespace, trajectory.id)
+    own = (namespace, trajectory.task, trajectory.id)
     if trajectory.arm == "control":
         return None
     for condition, parameters in ((" AND seed = ?", (*own, trajectory.seed)), ("", own)):
@@ -262,8 +278,8 @@ def _estimate_baseline(
         return mean
     won, n = connection.execute(
         f"SELECT coalesce(sum({OUTCOME}), 0), count(*) FROM trajectories "
-        f"WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted' {_EARLIER}",
-        (namespace, trajectory.task, namespace, trajectory.id),
+        "WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted'",
+        (namespace, trajectory.task),
     ).fetchone()
     return float((won + 1) / (n + 2))
 
@@ -276,8 +292,8 @@ def _mean_where(
     (mean,) = connection.execute(
         f"SELECT avg(outcome) FROM (SELECT {OUTCOME} AS outcome FROM trajectories AS episode "
         "WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted' "
-        f"AND id != ? AND {which.format(used=used)} {_EARLIER} ORDER BY rowid DESC LIMIT {RECENT})",
-        (namespace, trajectory.task, trajectory.id, namespace, item_id, namespace, trajectory.id),
+        f"AND id != ? AND {which.format(used=used)} ORDER BY rowid DESC LIMIT {RECENT})",
+        (namespace, trajectory.task, trajectory.id, namespace, item_id),
     ).fetchone()
     return None if mean is None else float(mean)
 
@@ -328,7 +344,7 @@ def _worked_last(connection: Connection, namespace: int, item_id: str) -> bool:
     return bool(row and row[0] == 1)
 
 
-def judge_skills(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
+def _judge_skills(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
     """Update the confidence of followed skills: the running mean of their verified success."""
     verified = trajectory.meta.get("skills") or {}
     followed = [
@@ -341,58 +357,3 @@ def judge_skills(connection: Connection, namespace: int, trajectory: Trajectory,
         confidence = item.confidence + (float(verified[item.id]) - item.confidence) / (uses[item.id] + 2)
         judged = replace(item, confidence=confidence, version=item.version + 1)
         catalogue.write(connection, namespace, judged, "verified" if verified[item.id] else "failed")
-
-
-def usefulness(connection: Connection, namespace: int, item_id: str) -> dict[str, Any]:
-    """Estimate how much showing an item changes the outcome: E[R | shown] - E[R | withheld] over episodes.
-
-    Only randomized withholding identifies the effect; co-occurrence does not. Episodes in which the item was masked
-    withheld it with another probability, so they are compared among themselves; see `estimate_difference`.
-    """
-    rows = connection.execute(ARMS.format(" AND item_id = ?"), (namespace, item_id))
-    return estimate_difference({(mode, bool(masked)): (n, mean) for _, mode, masked, n, mean in rows})
-
-
-MODES = ("recalled", "withheld")
-ARMS = """
-SELECT item_id, mode, masked, count(*), avg(outcome) FROM (
-    SELECT item_id, mode, outcome, max(mode = 'masked') OVER (PARTITION BY item_id, trajectory_id) AS masked FROM (
-        SELECT DISTINCT item_id, mode, trajectory_id, outcome FROM usages
-        WHERE namespace = ? AND outcome IS NOT NULL AND mode IN ('recalled', 'withheld', 'masked'){}))
-WHERE mode != 'masked' GROUP BY 1, 2, 3
-"""
-"""Query of the arms of items, with a place for a further condition. An item counts once per episode and mode."""
-
-
-def estimate_difference(arms: Mapping[tuple[str, bool], tuple[int, float]]) -> dict[str, Any]:
-    """Return the difference of the mean outcomes with and without an item, with its 95 % interval; see `usefulness`.
-
-    The differences of the episodes in which the item was in use and of those in which it was masked are averaged,
-    weighted by the inverse of their variances.
-    """
-    counts = {mode: sum(arms.get((mode, masked), (0, 0.0))[0] for masked in (False, True)) for mode in MODES}
-    compared = [
-        _compare(*(arms[mode, masked] for mode in MODES))
-        for masked in (False, True)
-        if all(arms.get((mode, masked), (0, 0.0))[0] for mode in MODES)
-    ]
-    sizes = {"shown": counts["recalled"], "withheld": counts["withheld"]}
-    if not compared:
-        return {**sizes, "difference": None, "low": None, "high": None}
-    weight = sum(1.0 / variance for _, variance in compared)
-    difference = sum(each / variance for each, variance in compared) / weight
-    margin = 1.96 / math.sqrt(weight)
-    return {
-        **sizes,
-        "difference": difference,
-        "low": max(-1.0, difference - margin),
-        "high": min(1.0, difference + margin),
-    }
-
-
-def _compare(with_it: tuple[int, float], without_it: tuple[int, float]) -> tuple[float, float]:
-    """Return the difference of two mean outcomes and its variance."""
-    (n, with_item), (m, without) = with_it, without_it
-    # Smoothed, so that the interval never has width 0.
-    p, q = (with_item * n + 1) / (n + 2), (without * m + 1) / (m + 2)
-    return with_item - without, p * (1 - p) / n + q * (1 - q) / m

@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 from hardwon.memory import items as catalogue
 from hardwon.memory.guardrails.probation import Standing
-from hardwon.memory.learning import item_credit
 from hardwon.memory.learning.curator import AdmissionGate, Curator
 from hardwon.memory.privacy.redaction import redact, redact_values
 from hardwon.memory.records import Admission, Item, Kind, Trust
-from hardwon.memory.upkeep import queries
+from hardwon.memory.upkeep import figures, queries
 from hardwon.memory.upkeep.damage import names_damage
 from hardwon.memory.validation import check_item, check_items, check_object, check_text, check_texts, check_whole
 from hardwon.memory.values.effects import Effect
@@ -215,7 +214,7 @@ class LibraryItems:
     def usefulness(self, item_id: str) -> dict[str, Any]:
         """Return the effect of an item, measured by showing and withholding it at random, with a 95 % interval.
 
-        See `item_credit.usefulness`.
+        See `figures.usefulness`.
 
         Args:
             item_id: The id, or an unambiguous prefix of it.
@@ -223,8 +222,7 @@ class LibraryItems:
         Raises:
             UnknownName: No item, or more than one, matches.
         """
-        with self._file.lock:  # the query uses the connection directly, past the lock of the store
-            return item_credit.usefulness(self._file.filed().connection, self._file.number, self.get(item_id).id)
+        return figures.usefulness(self._file.filed(), self._file.number, self.get(item_id).id)
 
     def effects(self, item_id: str) -> list[Effect]:
         """Return the measured effect of an item in each world.

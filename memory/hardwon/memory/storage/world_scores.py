@@ -71,19 +71,18 @@ class WorldScores:
             for item in self._items.values()
         ]
 
-    def standing(self, item_id: str) -> tuple[int | None, Scores]:
-        """Return the world of the episode, and a copy of an item's scores by world."""
-        return self._world, dict(self._scores[item_id])
-
-    def move(self, item_id: str, score: float) -> tuple[Item, float]:
-        """Write an item's score in this world; return the unchanged item and its new overall score."""
+    def move(self, item_id: str, score: float, uses: int = 1) -> tuple[Item, float]:
+        """Write an item's score in this world, with more or fewer uses; return the item and its new overall score."""
         item = self._items[item_id]
         if self._world is None:
             return item, score
         scores = self._scores[item_id]
-        scores[self._world] = (score, scores.get(self._world, (0.0, 0))[1] + 1)
+        n = scores.get(self._world, (0.0, 0))[1] + uses
+        scores[self._world] = (score, max(0, n))
+        if uses < 0 and n <= 0:  # no episode is left that earned it
+            del scores[self._world]
         write(self._connection, self._namespace, item_id, scores)
-        return item, compute_overall(scores)
+        return item, compute_overall(scores) if scores else score
 
     def _read(self, item: Item, uses: int) -> Scores:
         """Read the scores of an item and apply a person's later change of the overall score to all worlds."""
@@ -155,12 +154,6 @@ def rename(connection: Connection, namespace: int, names: Mapping[int, int]) -> 
     connection.execute("DELETE FROM item_worlds WHERE namespace = ?", (namespace,))
     for ref, worlds in items.items():
         write(connection, namespace, ref, {world: _mean(scored) for world, scored in worlds.items()})
-    # What earlier episodes changed is recorded under the old ids. Without the record, a late grade moves the present
-    # score by the difference that the outcome makes.
-    is_moved = any(name != world for world, name in names.items())
-    # Migrations come here before there is such a record.
-    if is_moved and connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'settlements'").fetchone():
-        connection.execute("DELETE FROM settlements WHERE namespace = ?", (namespace,))
 
 
 def unite(connection: Connection, namespace: int, united: Mapping[int, int]) -> None:

@@ -29,8 +29,6 @@ _PLAIN = {
     "worlds": "SELECT id, record FROM worlds WHERE namespace = ? ORDER BY id",
     "episode worlds": "SELECT trajectory_id, world FROM episode_worlds WHERE namespace = ? ORDER BY trajectory_id",
     "item worlds": "SELECT item_id, world, score, uses FROM item_worlds WHERE namespace = ? ORDER BY item_id, world",
-    "settlements": "SELECT trajectory_id, item_id, world, uses, before, after FROM settlements WHERE namespace = ? "
-    "ORDER BY id",
     "opinions": "SELECT item_id, writer, episode, moved FROM opinions WHERE namespace = ? "
     "ORDER BY item_id, writer, episode",
     "probation": "SELECT item_id, refusals, refused, trials, failed, began, tried FROM probation WHERE namespace = ? "

@@ -1,11 +1,11 @@
 """Figures of one namespace for people: sizes of its tables, growth, shown items, changes, and states for a map."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hardwon.memory.learning.item_credit import ARMS, estimate_difference
 from hardwon.memory.learning.rule_mining import strategy_id
 from hardwon.memory.storage.database import Store
 
@@ -17,6 +17,15 @@ SELECT mode, count(*), avg(outcome) FROM (
 GROUP BY mode
 """
 
+_MODES = ("recalled", "withheld")
+_ARMS = """
+SELECT item_id, mode, masked, count(*), avg(outcome) FROM (
+    SELECT item_id, mode, outcome, max(mode = 'masked') OVER (PARTITION BY item_id, trajectory_id) AS masked FROM (
+        SELECT DISTINCT item_id, mode, trajectory_id, outcome FROM usages
+        WHERE namespace = ? AND outcome IS NOT NULL AND mode IN ('recalled', 'withheld', 'masked'){}))
+WHERE mode != 'masked' GROUP BY 1, 2, 3
+"""
+"""Query of the arms of items, with a place for a further condition. An item counts once per episode and mode."""
 
 _REFUSED = """
 SELECT item_id, sum(mode = 'blocked'), sum(mode = 'overridden' AND outcome IS NOT NULL),
@@ -104,15 +113,59 @@ def _count_in_use(store: Store, namespace: int) -> tuple[tuple[str, int], ...]:
     return tuple(counts)
 
 
+def usefulness(store: Store, namespace: int, item_id: str) -> dict[str, Any]:
+    """Estimate how much showing an item changes the outcome: E[R | shown] - E[R | withheld] over episodes.
+
+    Only randomized withholding identifies the effect; co-occurrence does not. Episodes in which the item was masked
+    withheld it with another probability, so they are compared among themselves; see `estimate_difference`.
+    """
+    rows = store.rows(_ARMS.format(" AND item_id = ?"), (namespace, item_id))
+    return estimate_difference({(mode, bool(masked)): (n, mean) for _, mode, masked, n, mean in rows})
+
+
+def estimate_difference(arms: Mapping[tuple[str, bool], tuple[int, float]]) -> dict[str, Any]:
+    """Return the difference of the mean outcomes with and without an item, with its 95 % interval; see `usefulness`.
+
+    The differences of the episodes in which the item was in use and of those in which it was masked are averaged,
+    weighted by the inverse of their variances.
+    """
+    counts = {mode: sum(arms.get((mode, masked), (0, 0.0))[0] for masked in (False, True)) for mode in _MODES}
+    compared = [
+        _compare(*(arms[mode, masked] for mode in _MODES))
+        for masked in (False, True)
+        if all(arms.get((mode, masked), (0, 0.0))[0] for mode in _MODES)
+    ]
+    sizes = {"shown": counts["recalled"], "withheld": counts["withheld"]}
+    if not compared:
+        return {**sizes, "difference": None, "low": None, "high": None}
+    weight = sum(1.0 / variance for _, variance in compared)
+    difference = sum(each / variance for each, variance in compared) / weight
+    margin = 1.96 / math.sqrt(weight)
+    return {
+        **sizes,
+        "difference": difference,
+        "low": max(-1.0, difference - margin),
+        "high": min(1.0, difference + margin),
+    }
+
+
+def _compare(with_it: tuple[int, float], without_it: tuple[int, float]) -> tuple[float, float]:
+    """Return the difference of two mean outcomes and its variance."""
+    (n, with_item), (m, without) = with_it, without_it
+    # Smoothed, so that the interval never has width 0.
+    p, q = (with_item * n + 1) / (n + 2), (without * m + 1) / (m + 2)
+    return with_item - without, p * (1 - p) / n + q * (1 - q) / m
+
+
 def measure_items(store: Store, namespace: int) -> dict[str, dict[str, Any]]:
     """Return by item id the measured effect of every item that was used, and the counts of its refusals.
 
-    The effect is that of `item_credit.usefulness`; `succeeded` is the mean outcome of the episodes that were shown the
+    The effect is that of `usefulness`; `succeeded` is the mean outcome of the episodes that were shown the
     item. `blocked`, `overridden` and `worked` count refused actions, refusals that were overridden, and those of them
     whose action worked.
     """
     outcomes: dict[str, dict[tuple[str, bool], tuple[int, float]]] = {}
-    for ref, mode, masked, count, mean in store.rows(ARMS.format(""), (namespace,)):
+    for ref, mode, masked, count, mean in store.rows(_ARMS.format(""), (namespace,)):
         outcomes.setdefault(ref, {})[mode, bool(masked)] = (count, mean)
     refused = {ref: counts for ref, *counts in store.rows(_REFUSED, (namespace,))}
     measured = {}

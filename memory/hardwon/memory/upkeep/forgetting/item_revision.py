@@ -110,7 +110,6 @@ class ItemRevision:
         self._rows.delete("usages", "namespace = ? AND item_id = ?", namespace, item.id)
         self._rows.delete("probation", "namespace = ? AND item_id = ?", namespace, item.id)
         self._rows.delete("item_worlds", "namespace = ? AND item_id = ?", namespace, item.id)
-        self._rows.delete("settlements", "namespace = ? AND item_id = ?", namespace, item.id)
         self._rows.delete("opinions", "namespace = ? AND item_id = ?", namespace, item.id)
         self._rows.delete("changes", _HISTORY, namespace, item.id, label="history")
         self._rows.delete("items", "number = ?", number, label="items removed")
