@@ -10,7 +10,7 @@ import os
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO
 
 from hardwon.memory.errors import ConfigError, LibraryBusy, LibraryError
 
@@ -60,10 +60,11 @@ class OwnLock:
         """Acquire the lock."""
         if os.getpid() != self._owner:
             check_process(self._owner, self._path)
-        left = seconds_left() if blocking else None
-        if left is None:
-            return self._lock.acquire(blocking)
-        if not self._lock.acquire(timeout=left):
+        is_free = self._lock.acquire(blocking=False)  # mostly so, and every query comes here
+        if is_free or not blocking:
+            return is_free
+        left = seconds_left()
+        if not self._lock.acquire(timeout=-1 if left is None else left):
             raise LibraryBusy(f"{self._path} is in use by another thread of this process. Try again later.")
         return True
 
@@ -75,8 +76,7 @@ class OwnLock:
         """Release the lock."""
         self._lock.release()
 
-    def __enter__(self) -> Any:
-        return self.acquire()
+    __enter__ = acquire
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

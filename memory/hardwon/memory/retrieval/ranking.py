@@ -12,6 +12,8 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from functools import lru_cache
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 from hardwon.memory.records import Failure
@@ -182,7 +184,7 @@ def _share_places(done: Sequence[TakenStep], weights: Sequence[float]) -> list[f
     support = _support([step.action for step in done], weights)
     ranks: Counter[str] = Counter()
     claims = [0.0] * len(done)
-    for at in sorted(range(len(done)), key=lambda at: (-weights[at], -done[at].value, at)):
+    for _, _, at in sorted([(-weights[at], -step.value, at) for at, step in enumerate(done)]):
         action = done[at].action
         ranks[action] += 1
         claims[at] = support.get(action, 0.0) / ranks[action]
@@ -219,7 +221,7 @@ def _compare_tasks(task: str, tasks: Sequence[str]) -> Mapping[str, float]:
     if not own or (len(distinct) == 1 and task in distinct):
         return dict.fromkeys(distinct, 0.0)
     words = {other: content_words(other) for other in distinct}
-    counts = Counter(word for task_words in words.values() for word in task_words)
+    counts = Counter(chain.from_iterable(words.values()))
     weight = {word: math.log((1 + len(distinct)) / (0.5 + counts[word])) for word in {*counts, *own}}
     return {other: _share(own, words[other], weight) for other in distinct}
 
@@ -281,7 +283,8 @@ def read_taken_steps(store: Store, steps: Sequence[int], with_before: bool) -> l
     return [parse_taken_step(row) for row in rows]
 
 
-def parse_taken_step(row: Sequence[Any]) -> TakenStep:
+@lru_cache(maxsize=KNOWN)  # the same steps are read again after every write
+def parse_taken_step(row: tuple[Any, ...]) -> TakenStep:
     """Build a step from its columns: action, preceding action, return, failure, task, id, what it copied as JSON."""
     action, before, value, failure, task, step, copied = row
     kind, failed = kind_of(action), failure not in _GOOD
