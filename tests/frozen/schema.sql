@@ -42,7 +42,6 @@ CREATE TABLE probation ( namespace INTEGER NOT NULL REFERENCES namespaces(id), i
 CREATE TABLE proposals ( namespace INTEGER NOT NULL REFERENCES namespaces(id), key TEXT NOT NULL, n INTEGER NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (namespace, key)) WITHOUT ROWID;
 CREATE TABLE ratings (id INTEGER PRIMARY KEY, client TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE receipts (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, what TEXT NOT NULL, namespace INTEGER NOT NULL, counts TEXT NOT NULL, digest TEXT NOT NULL, erased INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE segments ( namespace INTEGER NOT NULL REFERENCES namespaces(id), trajectory_id TEXT NOT NULL, first_t INTEGER NOT NULL, last_t INTEGER NOT NULL, gain REAL NOT NULL, location TEXT NOT NULL, text TEXT NOT NULL, PRIMARY KEY (namespace, trajectory_id, first_t)) WITHOUT ROWID;
 CREATE TABLE sqlite_sequence(name,seq);
 CREATE TABLE states ( id INTEGER PRIMARY KEY, namespace INTEGER NOT NULL REFERENCES namespaces(id), digest BLOB NOT NULL, signature TEXT NOT NULL, observation TEXT NOT NULL, facts TEXT NOT NULL, location TEXT NOT NULL, task TEXT NOT NULL, feedback TEXT NOT NULL, notes TEXT NOT NULL, checksum INTEGER, untrusted INTEGER NOT NULL DEFAULT 0, UNIQUE(namespace, digest));
 CREATE VIRTUAL TABLE states_text USING fts5(text, content='', tokenize='porter unicode61');

@@ -53,13 +53,12 @@ def test_stats_counts_every_tier(hardwon_json, learnt):
     assert figures["live"] + figures["folded"] == figures["steps"] == sum(summary.n for summary in summaries)
     assert figures["folded"] == sum(summary.n - summary.live for summary in summaries)
     assert figures["attempts"] == len(summaries)
-    assert figures["segments"] >= figures["episodes"]
     assert sum(sum(kinds.values()) for kinds in figures["items_by_status"].values()) == len(items)
 
 
 def test_stats_on_paper_names_the_tiers(hardwon, learnt):
     printed = hardwon("memory", "stats", learnt).stdout
-    assert all(word in printed for word in ("live", "folded", "segments", "attempts", "situations", "active items"))
+    assert all(word in printed for word in ("live", "folded", "attempts", "situations", "active items"))
 
 
 @pytest.fixture

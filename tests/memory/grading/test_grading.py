@@ -81,7 +81,6 @@ def observe(library, items):
             (),
         ),
         "world records": rows("SELECT id, record FROM worlds WHERE namespace = ? ORDER BY id", (number,)),
-        "segments": rows("SELECT trajectory_id, first_t, last_t, gain, text FROM segments ORDER BY 1, 2", ()),
         "values": {
             key: (cell.n, round(cell.mean, 9), cell.bad) for key, cell in library._file.caught_up().values.cells.items()
         },

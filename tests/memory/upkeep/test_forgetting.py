@@ -156,17 +156,15 @@ def estimates(library):
         (one.signature, one.pattern, one.n, tuple(one.failures.items()), round(one.mean_return, 9), one.live)
         for one in library.episodes.summaries()
     )
-    rows = library._file.store.rows("SELECT trajectory_id, first_t, gain, text, namespace FROM segments")
-    segments = sorted(row for row in rows if row[-1] == library._file.number)
     rules = {
         item.id: (item.title, item.body, item.score, item.confidence, len(item.provenance))
         for item in library.items.find(status=None)
     }
-    return values, words, attempts, segments, rules
+    return values, words, attempts, rules
 
 
 def test_values_are_those_of_a_library_that_never_saw_it(tmp_path):
-    """Estimates, words, summaries, segments and the items of the rules."""
+    """Estimates, words, summaries and the items of the rules."""
     seen, never = (ExperienceLibrary.open(tmp_path / f"{name}.db") for name in ("seen", "never"))
     with seen, never:
         for number in range(40):

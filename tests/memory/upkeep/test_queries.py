@@ -26,7 +26,6 @@ def harm(library, *statements):
 
 
 ROW = first_row(1) + 1
-FIRST = "trajectory_id = (SELECT min(id) FROM trajectories)"
 OTHER_COUNTS = "1 with wrong counts"
 GHOST = "INSERT INTO attempts VALUES (9, 1, 'ghost', 'haunt', 1, 1, 0.0, '{}', 1, 0.0, 1, 1)"
 
@@ -64,10 +63,6 @@ GHOST = "INSERT INTO attempts VALUES (9, 1, 'ghost', 'haunt', 1, 1, 0.0, '{}', 1
         ("UPDATE steps SET attempt = NULL WHERE id = 1", "attempts", "1 steps assigned or folded wrongly"),
         ("UPDATE steps SET attempt = 2 WHERE id = 1", "attempts", "1 steps assigned or folded wrongly"),
         ("UPDATE steps SET folded = 1 WHERE id = 1", "attempts", "1 steps assigned or folded wrongly"),
-        (f"DELETE FROM segments WHERE {FIRST}", "segments", "1 missing, 0 too many"),
-        (f"UPDATE segments SET text = 'ghost' WHERE {FIRST}", "segments", "1 missing, 1 too many"),
-        (f"UPDATE segments SET gain = 9 WHERE {FIRST}", "segments", "1 missing, 1 too many"),
-        ("INSERT INTO segments VALUES (1, 'ghost', 0, 0, 0, '', '')", "segments", "0 missing, 1 too many"),
         ("DELETE FROM item_places WHERE by = 'signature'", "item places", "1 missing, 0 too many"),
         ("DELETE FROM item_places WHERE by = 'location'", "item places", "1 missing, 0 too many"),
         ("DELETE FROM item_places WHERE by = 'tag'", "item places", "1 missing, 0 too many"),
@@ -92,10 +87,10 @@ def test_what_differs_from_the_truth_is_found_and_repaired(taught, statement, wh
 
 def test_several_harms_are_repaired_at_once(taught):
     """Each is named, and only what is wrong is made anew."""
-    harm(taught, "DELETE FROM attempts", "DELETE FROM segments", "DELETE FROM item_places", "DELETE FROM words")
+    harm(taught, "DELETE FROM attempts", "DELETE FROM item_places", "DELETE FROM words")
     vectors = taught._file.store.rows("SELECT * FROM vectors ORDER BY kind, ref")
     repaired = [problem.where for problem in taught.admin.repair()]
-    assert sorted(repaired) == ["attempts", "item places", "segments", "words"]
+    assert sorted(repaired) == ["attempts", "item places", "words"]
     assert taught.admin.verify() == []
     assert taught._file.store.rows("SELECT * FROM vectors ORDER BY kind, ref") == vectors
 

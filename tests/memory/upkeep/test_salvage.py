@@ -176,7 +176,6 @@ CELLS = {
     "trajectories": ("score", "meta", "recorded_at", "task"),
     "steps": ("reward", "action"),
     "states": ("observation",),
-    "segments": ("gain",),
     "namespaces": ("name",),
     "changes": ("detail",),
     "words": ("episodes",),

@@ -208,7 +208,7 @@ def test_filed_from_memory_or_from_the_file_is_the_same(path, tmp_path):
         here.record_many(episodes)
         there.record_many(episodes)
         there._file.inbox._recent.clear()
-        for table in ("states", "steps", "attempts", "segments", "words", "keys"):
+        for table in ("states", "steps", "attempts", "words", "keys"):
             assert here._file.store.rows(f"SELECT * FROM {table}") == there._file.store.rows(f"SELECT * FROM {table}")
         assert [here.episodes.get(row["id"]) for row in here.episodes.find()] == [
             there.episodes.get(row["id"]) for row in there.episodes.find()

@@ -99,7 +99,7 @@ def _describe_figures(figures: Mapping[str, Any]) -> Iterator[LabeledLine]:
     yield "size", f"{files}; schema {figures['schema']}"
     yield "embedder", f"{figures['embedder']}: {_format_counts(figures['vectors']) or 'nothing embedded yet'}"
     won = f"{figures['successes']} succeeded, {figures['excluded']} excluded"
-    yield "episodes", f"{figures['episodes']}: {won}; in {figures['segments']} segments"
+    yield "episodes", f"{figures['episodes']}: {won}"
     yield "steps", f"{figures['steps']}: {figures['live']} live, {figures['folded']} folded"
     yield "failures", _format_counts(figures["failures"]) or "none"
     yield "situations", f"{figures['clusters']} in {figures['states']} states, with {figures['attempts']} attempts"

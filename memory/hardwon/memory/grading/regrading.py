@@ -95,7 +95,7 @@ class Regrading:
         seal(self._connection, "trajectories", "namespace = ? AND id = ?", (self._namespace, episode.id))
 
     def _write_steps(self, episode: Trajectory, *, has_keys: bool) -> None:
-        """Write the rewards and returns of the steps and, with `has_keys`, their keys; then the segments."""
+        """Write the rewards and returns of the steps and, with `has_keys`, their keys."""
         own = (self._namespace, episode.id)
         self._connection.executemany(
             "UPDATE steps SET reward = ?, return_to_go = ? WHERE id = ?",
@@ -111,9 +111,6 @@ class Regrading:
                 [(f"[{','.join(ids[key] for key in step.keys)}]", step.id) for step in episode.steps],
             )
         seal(self._connection, "steps", _OF_EPISODE, own)
-        self._connection.execute(f"DELETE FROM segments WHERE {_OF_EPISODE}", own)
-        cuts = rollups.split_segments(episode.id, episode.steps)
-        rollups.write_segments(self._connection, self._namespace, cuts)
 
     def _count(self, old: Trajectory, new: Trajectory) -> None:
         """Count the words and the world of the episode."""

@@ -142,8 +142,8 @@ class LibraryEpisodes:
         Raises:
             UnknownName: No episode, or more than one, matches.
         """
-        ref = queries.trajectory_id(self._file.filed(), self._file.number, episode_id)
-        return rollups.read_segments(self._file.filed(), self._file.number, ref)
+        episode = queries.trajectory(self._file.filed(), self._file.number, episode_id)
+        return list(rollups.split_segments(episode.id, episode.steps))
 
     def steps(self, ids: Sequence[int]) -> list[Step]:
         """Return steps of this namespace in the order of `ids`. Unknown ids are skipped.

@@ -25,7 +25,7 @@ from .counted import add_words, find_counted_writers, is_counted, is_outnumbered
 from .database import Store
 from .migrations import untrusted_digest
 from .offers import read_offers, write_offers
-from .rollups import Attempts, split_segments, write_segments
+from .rollups import Attempts
 from .worlds import place_episodes, renew as renew_worlds
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
@@ -155,8 +155,6 @@ class EpisodeBatch:
         before = find_counted_writers(self._connection.execute, self._namespace)
         run(_INSERT, map(self._build_row, self._episodes))
         self._write_steps(episodes)
-        cuts = (cut for episode in episodes for cut in split_segments(episode.id, episode.steps))
-        write_segments(self._connection, self._namespace, (replace(cut, location=plain(cut.location)) for cut in cuts))
         self._count(episodes, before)
         for episode, at in self._episodes:
             log_change(self._connection, self._namespace, "trajectory", episode.id, "recorded", at=at)

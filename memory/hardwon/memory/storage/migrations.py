@@ -189,19 +189,20 @@ def m018_shared_text_indexes(connection: Connection) -> None:
             connection.execute(f"DROP TABLE IF EXISTS {kind}_text_{namespace}")
 
 
-def m019_no_settlements(connection: Connection) -> None:
-    """Drop the record of every change of a score by an episode: a later grade moves the present score."""
-    connection.execute("DROP TABLE settlements")
+def m019_fewer_tables(connection: Connection) -> None:
+    """Drop settlements, because a later grade moves the present score, and segments, which are computed on demand."""
+    for table in ("settlements", "segments"):
+        connection.execute(f"DROP TABLE {table}")
 
 
 MIGRATIONS: tuple[Migration, ...] = (
     *(m001_initial, m002_tiers, m003_vectors_as_rows, m004_inbox),
     *(m005_named_episodes, m006_worlds, m007_writers, m008_receipts, m009_probation, m010_offers, m011_checksums),
     *(m012_item_worlds, m013_opinions, m014_ratings, m015_proposals, m016_untrusted_states),
-    *(m017_settlements, m018_shared_text_indexes, m019_no_settlements),
+    *(m017_settlements, m018_shared_text_indexes, m019_fewer_tables),
 )
 SCHEMA_VERSION = len(MIGRATIONS)
-SCHEMA_DIGEST = "f424099f4e701698cddb69c637400e7d30ee9b9de832a7f3fb8258cdf7572813"
+SCHEMA_DIGEST = "fc76d299bef1f0f356c3bd6db7655ce5a39d4f581d06fea2b9f24596c8e66417"
 """Hash of the schema of a file of this version; see `schema_check`. A test prints the new one."""
 
 _TOKENIZE = "tokenize='porter unicode61'"

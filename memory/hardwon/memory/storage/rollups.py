@@ -1,4 +1,4 @@
-"""Rollups between steps and items: attempts, which summarize steps, and segments, which summarize episodes.
+"""Summaries between steps and items: attempts, which summarize steps, and segments, which summarize episodes.
 
 An attempt covers one kind of action in one kind of situation and keeps exact counts. Only its newest steps are recalled
 individually. Older steps are folded: they stay in the episode store, so every count can be traced to step ids, but
@@ -239,30 +239,6 @@ def describe_segment(steps: Sequence[Step]) -> str:
     if gain:
         parts.append(f"{'gained' if gain > 0 else 'lost'} {abs(gain):.6g}")
     return "; ".join(parts)
-
-
-def write_segments(connection: Connection, namespace: int, segments: Iterable[Segment]) -> None:
-    """Store segments."""
-    connection.executemany(
-        "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(namespace, cut.trajectory_id, cut.first_t, cut.last_t, cut.gain, cut.location, cut.text) for cut in segments],
-    )
-
-
-def read_segments(store: Store, namespace: int, trajectory_id: str) -> list[Segment]:
-    """Return the segments of one episode, in order."""
-    ids = dict(
-        store.rows("SELECT t, id FROM steps WHERE namespace = ? AND trajectory_id = ?", (namespace, trajectory_id))
-    )
-    rows = store.rows(
-        "SELECT trajectory_id, first_t, last_t, gain, location, text FROM segments "
-        "WHERE namespace = ? AND trajectory_id = ? ORDER BY first_t",
-        (namespace, trajectory_id),
-    )
-    return [
-        Segment(ref, first, last, gain, location, text, tuple(ids[t] for t in range(first, last + 1)))
-        for ref, first, last, gain, location, text in rows
-    ]
 
 
 # -- checks against the steps ---------------------------------------------------------------------

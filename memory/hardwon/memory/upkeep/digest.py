@@ -23,8 +23,6 @@ _PLAIN = {
     "episodes": "SELECT id, recorded_at, task, success, score, total_reward, arm, seed, ending, n_steps, meta, writer, "
     "trust FROM trajectories WHERE namespace = ? ORDER BY rowid",
     "unfiled": "SELECT ref, at FROM inbox WHERE namespace = ? AND failed IS NOT NULL ORDER BY ref",
-    "segments": "SELECT trajectory_id, first_t, last_t, gain, location, text FROM segments WHERE namespace = ? "
-    "ORDER BY trajectory_id, first_t",
     "words": "SELECT word, episodes FROM words WHERE namespace = ? ORDER BY word",
     "worlds": "SELECT id, record FROM worlds WHERE namespace = ? ORDER BY id",
     "episode worlds": "SELECT trajectory_id, world FROM episode_worlds WHERE namespace = ? ORDER BY trajectory_id",

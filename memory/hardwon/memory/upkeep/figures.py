@@ -49,7 +49,6 @@ class TierCounts:
     folded: int
     """Steps that only summaries still count."""
     attempts: int
-    segments: int
     vectors: dict[str, int]
     """Number of vectors by kind."""
     items_by_status: dict[str, dict[str, int]]
@@ -86,14 +85,13 @@ class Change:
 
 
 def count_tiers(store: Store, namespace: int) -> TierCounts:
-    """Count the steps, attempts, segments, vectors and items of a namespace."""
+    """Count the steps, attempts, vectors and items of a namespace."""
     own = (namespace,)
     ((attempts, live, tried),) = store.rows(
         "SELECT count(*), coalesce(sum(live), 0), coalesce(sum(n), 0) FROM attempts WHERE namespace = ?", own
     )
-    ((segments,),) = store.rows("SELECT count(*) FROM segments WHERE namespace = ?", own)
     vectors = store.rows("SELECT kind, count(*) FROM vectors WHERE namespace = ? GROUP BY kind", own)
-    return TierCounts(live, tried - live, attempts, segments, dict(vectors), _count_items(store, namespace))
+    return TierCounts(live, tried - live, attempts, dict(vectors), _count_items(store, namespace))
 
 
 def item_figures(store: Store, namespace: int) -> ItemFigures:

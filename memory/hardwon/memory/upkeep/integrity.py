@@ -5,14 +5,12 @@ Primary data is never changed here. A file that SQLite reports as damaged is rep
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from functools import cache
 from sqlite3 import Connection
 from typing import Any
 
 from hardwon.memory.errors import LibraryDamaged, LibraryError, NotALibrary
 from hardwon.memory.items import item_of, places_of
-from hardwon.memory.records import Problem, Segment, State
+from hardwon.memory.records import Problem, State
 from hardwon.memory.retrieval import search
 from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.situations.scripts import index_text
@@ -88,12 +86,7 @@ _LISTED = 5
 
 def _find_differences(store: Store, namespace: int) -> Iterator[tuple[str, str]]:
     """Yield each derived structure that differs or cannot be read, with a description."""
-    recomputed = cache(lambda: _recompute(store, namespace))  # reads all episodes, for two comparisons
-    of_episodes: dict[str, Comparison] = {
-        "words": lambda store, namespace: _compare_words(store, namespace, recomputed()[0]),
-        "segments": lambda store, namespace: _compare_segments(store, namespace, recomputed()[1]),
-    }
-    for where, compare in (_COMPARED | of_episodes).items():
+    for where, compare in _COMPARED.items():
         try:
             difference = compare(store, namespace)
         except (*UNREADABLE, LibraryDamaged) as error:
@@ -137,15 +130,9 @@ def _describe_unstored(store: Store, namespace: int) -> str:
     return f"{unstored} not stored: {why}" if unstored else ""
 
 
-def _compare_words(store: Store, namespace: int, words: dict[str, int]) -> str:
+def _compare_words(store: Store, namespace: int) -> str:
     held = dict(store.rows("SELECT word, episodes FROM words WHERE namespace = ?", (namespace,)))
-    return "counts differ from the episodes" if words != held else ""
-
-
-def _compare_segments(store: Store, namespace: int, cuts: list[Segment]) -> str:
-    return _describe_difference(
-        _encode_segments(cuts), store.rows(f"SELECT {_SEGMENT} FROM segments WHERE namespace = ?", (namespace,))
-    )
+    return "counts differ from the episodes" if _count_words(store, namespace) != held else ""
 
 
 def _compare_worlds(store: Store, namespace: int) -> str:
@@ -192,6 +179,7 @@ _COMPARED: dict[str, Comparison] = {
     "saved index of states": lambda store, namespace: search.saved_problem(store, namespace, "states") or "",
     "saved index of testimony": lambda store, namespace: search.saved_problem(store, namespace, "testimony") or "",
     "saved index of items": lambda store, namespace: search.saved_problem(store, namespace, "items") or "",
+    "words": _compare_words,
 }
 
 _LIVE = {
@@ -200,7 +188,6 @@ _LIVE = {
     "items": "SELECT number FROM items WHERE namespace = ? AND status = 'active'",
 }
 _VECTORS = "SELECT ref FROM vectors WHERE namespace = ? AND kind = ?"
-_SEGMENT = "trajectory_id, first_t, last_t, gain, location, text"
 _PLACES = "SELECT by, value, number FROM item_places WHERE namespace = ?"
 
 _UNPLACED = (
@@ -234,21 +221,15 @@ def _count_wrong_texts(store: Store, namespace: int) -> int:
     return sum(index_text(plain(item_of(record).text)) != text for record, text in rows)
 
 
-def _recompute(store: Store, namespace: int) -> tuple[dict[str, int], list[Segment]]:
-    """Return the word counts of the episodes that count, and the segments of all, by reading every episode."""
+def _count_words(store: Store, namespace: int) -> dict[str, int]:
+    """Return the word counts of the episodes that count, by reading every episode."""
     counted = find_counted_writers(store.rows, namespace)
     counts: Counter[str] = Counter()
-    cuts: list[Segment] = []
     for (ref,) in store.rows("SELECT id FROM trajectories WHERE namespace = ? ORDER BY rowid", (namespace,)):
         episode = trajectory(store, namespace, ref)
-        cuts.extend(replace(cut, steps=()) for cut in rollups.split_segments(episode.id, episode.steps))
         if is_counted(episode, counted):
             counts.update(extract_words(episode))
-    return dict(counts), cuts
-
-
-def _encode_segments(cuts: Iterable[Segment]) -> Iterator[tuple[Any, ...]]:
-    return ((cut.trajectory_id, cut.first_t, cut.last_t, cut.gain, cut.location, cut.text) for cut in cuts)
+    return dict(counts)
 
 
 def _compute_places(store: Store, namespace: int) -> set[tuple[str, str, int]]:
@@ -308,7 +289,7 @@ def rebuild_tiers(store: Store) -> None:
         marked = connection.execute("DELETE FROM meta WHERE name = 'rebuild' RETURNING value").fetchall()
         namespaces = [row[0] for row in store.rows("SELECT id FROM namespaces")] if marked else []
         for namespace in namespaces:
-            for where in ("attempts", "segments", "item places"):
+            for where in ("attempts", "item places"):
                 _REBUILDERS[where](connection, store, namespace)
         if marked:
             connection.execute(_AGE)
@@ -385,12 +366,6 @@ def _rebuild_words(connection: Connection, store: Store, namespace: int) -> None
     recount_words(connection, namespace, find_counted_writers(store.rows, namespace))
 
 
-def _rebuild_segments(connection: Connection, store: Store, namespace: int) -> None:
-    _, cuts = _recompute(store, namespace)
-    connection.execute("DELETE FROM segments WHERE namespace = ?", (namespace,))
-    rollups.write_segments(connection, namespace, cuts)
-
-
 def _rebuild_places(connection: Connection, store: Store, namespace: int) -> None:
     places = sorted(_compute_places(store, namespace))
     connection.execute("DELETE FROM item_places WHERE namespace = ?", (namespace,))
@@ -419,7 +394,6 @@ _REBUILDERS: dict[str, Rebuilder] = {
     "testimony vectors": _drop_vectors("testimony"),
     "items vectors": _drop_vectors("items"),
     "words": _rebuild_words,
-    "segments": _rebuild_segments,
     "attempts": rollups.rebuild,
     "item places": _rebuild_places,
     "writers": _renew_writers,

@@ -1,6 +1,6 @@
 """The write buffer: recorded, durable episodes that are not yet in the episode store.
 
-Recording an episode costs one row and one fsync. Everything derived from it (states, steps, attempts, segments, words
+Recording an episode costs one row and one fsync. Everything derived from it (states, steps, attempts, words
 and their indexes) is stored before the next read, in the order of recording and many episodes at once, so no reader
 sees the buffer. One transaction moves an episode from the buffer (table `inbox`) to the store, so it is always in
 exactly one of the two and a kill loses nothing. That transaction need not be durable: a power failure that undoes it

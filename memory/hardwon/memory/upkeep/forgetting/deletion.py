@@ -148,7 +148,7 @@ class Deletion:
         # Before the usages are deleted, because it counts them.
         if not keeps_uses:
             self._subtract_uses(listed)
-        for table in ("steps", "segments", *(() if keeps_uses else ("usages",))):
+        for table in ("steps", *(() if keeps_uses else ("usages",))):
             self._rows.delete(table, f"namespace = ? AND trajectory_id {LISTED}", namespace, listed)
         self._rows.delete("trajectories", f"namespace = ? AND id {LISTED}", namespace, listed, label="episodes")
         self._rows.delete(

@@ -96,7 +96,6 @@ class Selector:
         keys = json.dumps(self._rows.read_ids("SELECT id FROM keys WHERE has_text(CAST(text AS BLOB))"))
         episodes = dict.fromkeys(self._match_rows("trajectories", "id"))
         episodes |= dict.fromkeys(self._match_rows("steps", "trajectory_id"))
-        episodes |= dict.fromkeys(self._match_rows("segments", "trajectory_id"))
         graded = "SELECT ref FROM changes WHERE namespace = ? AND what = 'grade' AND has_text(CAST(detail AS BLOB))"
         episodes |= dict.fromkeys(self._rows.read_ids(graded, *scope))
         of_states = f"SELECT trajectory_id FROM steps WHERE namespace = ? AND (pre {LISTED} OR post {LISTED})"
