@@ -185,8 +185,6 @@ def test_equal_actions_share_a_row_however_many_were_filed_between_them(monkeypa
     rows = Rows()
     filed = [rows.file(keys(name)) for name in ("read", "sing", "read", "sing", "wait")]
     assert filed == [1, 2, 1, 2, 3]
-    again = Rows(rows.list_keys(), rows.build())
-    assert [again.file(keys(name)) for name in ("wait", "read", "new")] == [3, 1, 4]
 
 
 def test_tables_that_are_stacked_are_estimated_one_by_one():
@@ -250,6 +248,17 @@ def test_lookahead_values_follow_new_episodes():
         for first in (0, 4):
             library.record_many([replace(walk(), id=f"e{first + n}") for n in range(4)])
             assert library.look_ahead(now, ("open box", "wait")).by_action["open box"].n == first + 4
+
+
+def test_what_was_forgotten_is_not_in_the_lookahead_values(path):
+    with ExperienceLibrary.open(path) as library:
+        library.record_many([replace(walk(), id=f"e{n}") for n in range(4)])
+        now = walk().steps[0].pre
+        assert library.look_ahead(now, ("open box", "wait")).by_action["open box"].n == 4
+        library.admin.forget(episode="e2")
+        assert library.look_ahead(now, ("open box", "wait")).by_action["open box"].n == 3
+    with ExperienceLibrary.open(path) as library:
+        assert library.look_ahead(now, ("open box", "wait")).by_action["open box"].n == 3
 
 
 def test_other_names_change_nothing_but_the_narrow_keys():

@@ -239,8 +239,6 @@ class NamespaceCache:
         self._values.save()
         if self._per_world is not None:
             self._per_world.save()
-        for book in self._lookahead.values():
-            book.save()
 
     def _read_worlds(self) -> None:
         """Read the worlds, and keep values per world only while there are several."""
@@ -379,9 +377,7 @@ class NamespaceCache:
         if world is None:
             return look_around(NOTHING, state, actions, episode)
         if world not in self._lookahead:
-            self._lookahead[world] = FiledLookahead(
-                self._store, self._namespace, self.worlds.names_of(world), self._cache_file
-            )
+            self._lookahead[world] = FiledLookahead(self._store, self._namespace, self.worlds.names_of(world))
         book = self._lookahead[world]
         return look_around(book.read(self.structural), state, actions, episode)
 

@@ -375,8 +375,7 @@ def _rebuild_places(connection: Connection, store: Store, namespace: int) -> Non
 def _renew_worlds(connection: Connection, store: Store, namespace: int) -> None:
     """Place all episodes again, and delete the cached values, which refer to the old world ids."""
     worlds.renew(connection, namespace)
-    for name in ("world-values", "outlooks-*"):
-        CacheFile(store, namespace).drop(name)
+    CacheFile(store, namespace).drop("world-values")
 
 
 def _seal_missing(connection: Connection, store: Store, namespace: int) -> None:

@@ -8,12 +8,10 @@ from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.familiarity import place
 from hardwon.memory.situations.lookahead_keys import LookaheadKeys
-from hardwon.memory.storage.cache_files import Arrays, CacheFile
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 
 from .lookahead_table import EpisodeRows, Forms, LookaheadTable, Rows, fit
-from .saved_lookahead import LAYOUT, Progress, pack, unpack, unpack_episodes
 
 EPISODES = 300
 """Number of episodes that count, the newest ones."""
@@ -21,8 +19,6 @@ REFIT = 0.05
 """Share of new episodes after which the tables are fitted again."""
 RENEW = 1.5
 """Growth of the number of episodes after which all keys are computed again, with the structural words of then."""
-SAVE_AFTER = 25
-"""New episodes after which the cache file is written at once. Reading an episode takes about 15 ms."""
 _NEW = (
     "SELECT one.rowid, one.id FROM trajectories AS one JOIN episode_worlds AS placed "
     "ON placed.namespace = one.namespace AND trajectory_id = one.id "
@@ -35,16 +31,9 @@ _NEW = (
 class FiledLookahead:
     """The lookahead tables of one world, updated from new episodes."""
 
-    def __init__(self, store: Store, namespace: int, worlds: Sequence[int], cache_file: CacheFile) -> None:
+    def __init__(self, store: Store, namespace: int, worlds: Sequence[int]) -> None:
         """Create an unread book."""
         self._store = store
-        self._cache_file = cache_file
-        self._name = f"outlooks-{min(worlds)}-values"
-        self._identity = f"{LAYOUT} worlds {sorted(worlds)}"
-        self._packed: Arrays | None = None
-        """The cache file that was read, while its episodes are not unpacked."""
-        self._saved = 0
-        """Number of episodes in the cache file."""
         self._namespace = namespace
         self._worlds = tuple(worlds)
         self._last = 0
@@ -67,11 +56,7 @@ class FiledLookahead:
         if not self.unread and self._table is not None:
             return self._table
         self.unread = False
-        if self._table is None:
-            self._load()
         new = self._find_new()
-        if new:
-            self._unpack_episodes()
         if new and self._read + len(new) >= RENEW * self._renewed and structural != self._keys.structural:
             self._begin(structural)
             self._last, self._renewed = 0, self._read + len(new)
@@ -93,37 +78,8 @@ class FiledLookahead:
             or self._read - self._fitted >= max(1.0, REFIT * self._read)
             or self._read < self._fitted
         ):
-            self._unpack_episodes()
             self._table, self._fitted = fit(self._rows, self._forms, self._keys, self._episodes), self._read
-        if self._read - self._saved >= SAVE_AFTER:
-            self.save()
         return self._table
-
-    def save(self) -> None:
-        """Write the tables to their cache file if that is behind."""
-        is_due = self._read - self._saved >= max(1.0, REFIT * self._read)
-        if self._table is None or self._packed is not None or not is_due or not self._cache_file.writable:
-            return
-        progress = Progress(self._read, self._fitted, self._renewed)
-        arrays = pack(self._table, self._episodes, progress)
-        if self._cache_file.save(self._name, self._identity, self._last, self._read, arrays):
-            self._saved = self._read
-
-    def _load(self) -> None:
-        """Take the tables from their cache file, if there is a current one."""
-        saved = self._cache_file.load(self._name, self._identity)
-        if saved is None:
-            return
-        self._table, progress = unpack(saved.arrays)
-        self._packed = saved.arrays
-        self._rows, self._forms, self._keys = self._table.rows, self._table.forms, self._table.keys
-        self._last, self._saved = saved.last, saved.count
-        self._read, self._fitted, self._renewed = progress.read, progress.fitted, progress.renewed
-
-    def _unpack_episodes(self) -> None:
-        """Take the episodes from the cache file that was read."""
-        if self._packed is not None:
-            self._episodes, self._packed = unpack_episodes(self._packed, EPISODES), None
 
     def _find_new(self) -> list[tuple[int, str]]:
         """Return the rows and ids of the newest episodes that have not been read, oldest first."""

@@ -68,7 +68,6 @@ FIGURES = ("gain", "unlock", "lost", "dead", "promise")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 _WEIGHTS = np.array([2.0**level for level in LEVELS])
-_NO_ROWS = np.zeros((1, COLUMNS), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +134,15 @@ class Forms:
 class Rows:
     """The key ids of actions; equal actions share one row. Row 0 has no keys."""
 
-    def __init__(self, keys: Sequence[str] = ("",), rows: Ints = _NO_ROWS) -> None:
-        """Create rows."""
-        self._keys: dict[str, int] = {key: number for number, key in enumerate(keys)}
-        self._array = rows
-        self._added: dict[tuple[int, ...], int] | None = None
-        """All rows by their key ids; None until the first row is filed, because reading needs the keys alone."""
+    def __init__(self) -> None:
+        self._keys: dict[str, int] = {"": 0}
+        self._added: dict[tuple[int, ...], int] = {(0,) * COLUMNS: 0}
+        """All rows by their key ids."""
         self._recent: dict[tuple[str, ...], int] = {}
         """By keys, the rows that were filed last: most actions of a state are possible in the next one, too."""
 
     def __len__(self) -> int:
-        return len(self._array) if self._added is None else len(self._added)
+        return len(self._added)
 
     @property
     def keys(self) -> int:
@@ -157,8 +154,6 @@ class Rows:
         which = tuple(keys)
         row = self._recent.get(which)
         if row is None:
-            if self._added is None:
-                self._added = {tuple(row): number for number, row in enumerate(self._array.tolist())}
             ids = tuple([self._keys.setdefault(key, len(self._keys)) for key in which])
             row = self._added.setdefault(ids, len(self._added))
             if len(self._recent) >= RECENT:
@@ -172,11 +167,7 @@ class Rows:
 
     def build(self) -> Ints:
         """Return the key ids of all rows, (rows, columns)."""
-        return self._array if self._added is None else np.array(list(self._added), dtype=np.int32)
-
-    def list_keys(self) -> list[str]:
-        """Return the keys by their ids."""
-        return list(self._keys)
+        return np.array(list(self._added), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
