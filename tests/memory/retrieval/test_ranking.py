@@ -8,8 +8,8 @@ from hardwon.memory.retrieval.candidates import Candidates
 from hardwon.memory.retrieval.ranking import (
     BestSteps,
     TakenStep,
+    find_best_steps,
     kind_of,
-    order_by_support,
     order_by_votes,
     weigh_subject,
 )
@@ -46,6 +46,14 @@ def store(library):
     library.record(did(("house", "dig here")))
     library.record(did(("tree", "dig there"), reward=0.0))
     return library._file.store
+
+
+def order_by_support(store, hits, where, after, known=None):
+    """The states in which a step was taken, as recall orders those that search found."""
+    done = find_best_steps(store, [ref for ref, _, _ in hits], where, after is not None, {} if known is None else known)
+    candidates = sorted(state for state in hits if state[0] in done)
+    order = order_by_votes([done[ref] for ref, _, _ in candidates], [state[1] for state in candidates], after, "")
+    return [candidates[at] for at in order]
 
 
 def refs(store, found, after=None):

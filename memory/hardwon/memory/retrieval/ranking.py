@@ -124,28 +124,6 @@ BestSteps = dict[tuple[int, bool], TakenStep | None]
 """By state and whether the preceding action was read: its best step, or None if no step was taken."""
 
 
-def order_by_support(
-    store: Store,
-    hits: Sequence[RankedRow],
-    where: str,
-    after: str | None,
-    best_steps: BestSteps | None = None,
-    *,
-    task: str = "",
-) -> list[RankedRow]:
-    """Return the states in which a step was taken, ordered by the support of its kind of action.
-
-    Within a kind, states of the best supported action come first; see `_share_places`. Ties are broken by id, so the
-    order is the same in any process.
-    """
-    done = find_best_steps(
-        store, [ref for ref, _, _ in hits], where, after is not None, {} if best_steps is None else best_steps
-    )
-    candidates = sorted(state for state in hits if state[0] in done)
-    order = order_by_votes([done[ref] for ref, _, _ in candidates], [state[1] for state in candidates], after, task)
-    return [candidates[at] for at in order]
-
-
 def order_by_votes(
     done: Sequence[TakenStep], similarities: Sequence[float], after: str | None, task: str, *, own: int | None = None
 ) -> list[int]:
