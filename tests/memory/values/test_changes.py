@@ -149,14 +149,3 @@ def test_guardrails_from_before_a_change_are_retired_until_the_call_fails_again(
         assert library.check(DESK, "send to west").allowed
         library.evolve()
         assert not library.check(DESK, "send to west").allowed
-
-
-def test_a_reward_that_was_certain_is_not_after_a_change(tmp_path):
-    with ExperienceLibrary.open(tmp_path / "library.db") as library:
-        for number in range(40):
-            record(library, number, "send to north", True)
-            library.evolve()  # the words of the text belong to the situation from the 15th episode on
-        assert library.recall(DESK, actions=dict.fromkeys(TARGETS, "")).outcomes["send to north"].certainty > 0
-        for number in range(40, 46):
-            record(library, number, "send to north", False)
-        assert library.recall(DESK, actions=dict.fromkeys(TARGETS, "")).outcomes["send to north"].certainty == 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hardwon.memory import Diagnosis, Estimate, Outcome, Recollection, State, Step
+from hardwon.memory import Diagnosis, Estimate, Recollection, State, Step
 from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context, Policy
@@ -67,55 +67,6 @@ def test_the_untried_is_tried_first_while_learning():
     ]
     assert Counter(learning)["new"] > 40
     assert EpisodicPolicy().decide(context).action == "known"
-
-
-SURE = Outcome(5, 5, certainty=0.95)
-DOUBTFUL = Outcome(5, 5, certainty=0.85)
-
-
-def choose_with(outcomes, *, done=(), **values):
-    """Return the choice with these outcomes, after these actions in the episode."""
-    context = asked(values)
-    history = tuple(Step(HALL, action, HALL, Diagnosis(True)) for action in done)
-    recollection = replace(context.recollection, outcomes=outcomes)
-    return EpisodicPolicy().decide(replace(context, recollection=recollection, history=history)).action
-
-
-def test_a_certain_reward_is_preferred_to_a_higher_estimate():
-    assert choose_with({"put": SURE}, open=0.7, put=0.3) == "put"
-    assert choose_with({"put": DOUBTFUL}, open=0.7, put=0.3) == "open"
-
-
-def test_an_agent_that_explores_tries_other_actions_beside_a_certain_reward():
-    context = asked({"open": 0.7, "put": 0.3}, learning=True, rng=random.Random(1))
-    recollection = replace(context.recollection, outcomes={"put": SURE})
-    for practice, expected in ((0, "open"), (10**6, "put")):
-        decisions = [
-            EpisodicPolicy().decide(
-                replace(context, recollection=recollection, practice=practice, rng=random.Random(seed))
-            )
-            for seed in range(30)
-        ]
-        assert {decision.action for decision in decisions if not decision.why.explored} == {expected}
-
-
-def test_a_certain_reward_counts_once_per_episode():
-    assert choose_with({"put": SURE}, done=["put"], open=0.7, put=0.3) == "open"
-
-
-def test_the_action_that_makes_a_certain_reward_possible_is_preferred():
-    later = {"put": replace(SURE, enabler="open")}
-    assert choose_with(later, open=0.3, wait=0.7) == "open"
-    assert choose_with(later, done=["open"], open=0.3, wait=0.7) == "wait"
-    assert choose_with(later, wait=0.7, stay=0.1) == "wait", "its enabler is not listed"
-
-
-def test_a_certain_reward_now_comes_before_one_later():
-    assert choose_with({"put": replace(SURE, enabler="open"), "take": SURE}, open=0.7, take=0.1) == "take"
-
-
-def test_of_several_certain_rewards_the_highest_estimate_wins():
-    assert choose_with({"put": SURE, "take": SURE}, put=0.3, take=0.5, wait=0.9) == "take"
 
 
 def test_exploration_fades():

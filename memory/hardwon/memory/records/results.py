@@ -47,9 +47,6 @@ class Outcome:
     enabler: str = ""
     """For an action that is not listed: the listed action after which it was possible in most of these steps; empty if
     there is none."""
-    certainty: float = 0.0
-    """Probability that the action is rewarded at once the next time: the share of episodes in which its first step was
-    rewarded, shrunk to how often actions of its template are rewarded again in the episode after a reward."""
 
     @property
     def share(self) -> float:

@@ -365,11 +365,7 @@ class NamespaceCache:
         self, state: State, listed: Collection[str], worlds: frozenset[int] | None
     ) -> dict[str, Outcome]:
         """Return the outcomes of the listed actions, and of some that may become possible; see `outcomes`."""
-        outcomes = self._outcomes.find(state, listed, worlds)
-        if self.values.find_change():  # the counts may be older
-            changed = [action for action in outcomes if self.values.find_change(action)]
-            outcomes |= {action: replace(outcomes[action], certainty=0.0) for action in changed}
-        return outcomes
+        return self._outcomes.find(state, listed, worlds)
 
     def look_ahead(self, state: State, actions: Sequence[str], episode: EpisodeMap) -> Lookahead:
         """Return the lookahead values of the actions here and at the other locations of an episode."""

@@ -48,7 +48,7 @@ def recall_by_step(
     attempts = [Attempt(situation, action) for action in actions]
     guardrails = derived.guard.active(attempts) if actions else ()
     worlds = derived.related(state, actions)
-    outcomes = derived.count_outcomes(state, actions, worlds) if actions else {}
+    outcomes = derived.count_outcomes(state, actions, worlds) if actions and k else {}
     if k <= 0:
         path: Literal["empty", "hybrid", "cluster"] = "cluster" if estimates else "empty"
         return Recollection(guardrails=guardrails, estimates=estimates, path=path, outcomes=outcomes)

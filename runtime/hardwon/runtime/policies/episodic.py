@@ -31,8 +31,6 @@ LIKELY = 0.5
 
 While learning, losing a task teaches what to avoid.
 """
-CERTAIN = 0.9
-"""Probability of an immediate reward from which an action is preferred to any estimate."""
 MARGIN = (0.2, 3)
 """How much another action's estimate must exceed that of the planned one to leave the plan, and on how many steps at
 least. A skill was verified as a whole, which the estimates of its single steps may not reflect."""
@@ -63,8 +61,6 @@ class EpisodicPolicy:
         if context.learning and context.rng.random() < compute_exploration_rate(context.practice):
             chosen = context.rng.choice(candidates)
             return Decision(chosen, _build_reasons(_find_estimate(estimates, chosen), explored=True))
-        if not _is_exploring(context) and (certain := _select_certain(context, candidates)):
-            candidates = certain
         bonus = OPTIMISM if context.learning else 0.0
 
         def score(action: str) -> float:
@@ -138,26 +134,6 @@ def _select_least_tried(context: Context, actions: list[str]) -> list[str]:
     """Return the actions taken least often at this location, as a way out of a loop."""
     tries = {action: context.working.tries_at(context.state, action) for action in actions}
     return [action for action in actions if tries[action] == min(tries.values())]
-
-
-def _is_exploring(context: Context) -> bool:
-    """Return whether the agent still explores, so that other actions are worth trying beside a certain reward."""
-    return context.learning and context.practice < EXPLORE[2]
-
-
-def _select_certain(context: Context, candidates: list[str]) -> list[str]:
-    """Return the candidates that are almost certainly rewarded at once, or else those that make such actions possible.
-
-    Actions of this episode are left out: what was rewarded or made possible once is done.
-    """
-    outcomes = context.recollection.outcomes
-    done = {step.action for step in context.history}
-    certain = {action: outcome for action, outcome in outcomes.items() if outcome.certainty >= CERTAIN}
-    rewarded = [action for action in candidates if action in certain and action not in done]
-    if rewarded:
-        return rewarded
-    enablers = {outcome.enabler for outcome in certain.values()}
-    return [action for action in candidates if action in enablers and action not in done]
 
 
 def _choose_planned(context: Context, candidates: list[str]) -> str | None:
