@@ -12,10 +12,10 @@ import pytest
 import torch
 from tests import warm
 from tests.memory.fleet.conftest import server, url
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.upkeep.digest import compute_digest
 from hardwon.trainers.checkpoint import (
     MANIFEST,
     Checkpoints,

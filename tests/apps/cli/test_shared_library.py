@@ -8,11 +8,11 @@ import sys
 import pytest
 from tests import warm
 from tests.memory.fleet.conftest import server, url
+from tests.memory.upkeep.digest import compute_digest
 from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.memory import ExperienceLibrary, Item
-from hardwon.memory.upkeep.digest import compute_digest
 
 __all__ = ["server", "url"]
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from tests.apps.http.test_remote import served
 from tests.memory.fleet.conftest import server, url
+from tests.memory.upkeep.digest import compute_digest
 from tests.memory.writers import restore
 
 from hardwon.memory import (
@@ -25,7 +26,6 @@ from hardwon.memory import (
 )
 from hardwon.memory.errors import ConfigError, HardwonError, LibraryError, UnknownName
 from hardwon.memory.remote import RemoteLibrary
-from hardwon.memory.upkeep.digest import compute_digest
 from hardwon.memory.upkeep.figures import count_tiers
 from hardwon.memory.upkeep.queries import has_episode, select_steps
 

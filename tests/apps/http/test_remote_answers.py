@@ -11,6 +11,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 from tests.clients.misbehaving import http, misbehaving
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.apps.http.app import create_app
 from hardwon.memory import ExperienceLibrary, Item, State, Step, Trajectory, wire
@@ -19,7 +20,6 @@ from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.records import Diagnosis
 from hardwon.memory.remote import RemoteLibrary
 from hardwon.memory.retrieval.clusters import read_clusters
-from hardwon.memory.upkeep.digest import compute_digest
 
 ABOUT = (
     b'{"read_only": false, "rights": ["read", "write"], "embedder": "e", "fingerprint": "f", "episodes": 1, '

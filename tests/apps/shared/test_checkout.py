@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from tests.memory.upkeep.digest import compute_digest
 from tests.memory.writers import restore
 
 from hardwon.apps.shared.checkout import MANIFEST, check_out, commit
 from hardwon.apps.shared.item_files import parse_file, read_values, render_file
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.upkeep.digest import compute_digest
 from hardwon.trainers.config.loading import load
 from hardwon.trainers.config.yaml_bounds import check_yaml
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.memory.upkeep.digest import compute_digest
+
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
 from hardwon.memory.fleet.application.batches import pack_batch
 from hardwon.memory.fleet.entries import LogEntry, locate_steps, pack, pack_episode_entry
@@ -14,7 +16,6 @@ from hardwon.memory.records import Trust
 from hardwon.memory.storage.clock import fix_time
 from hardwon.memory.storage.database import Store
 from hardwon.memory.stored_values import ValueBatch, ValueWrite
-from hardwon.memory.upkeep.digest import compute_digest
 from hardwon.memory.upkeep.setup import namespace_number
 from hardwon.memory.upkeep.write_buffer import redact_and_pack
 

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 from tests.memory.fleet.test_trouble import connect
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.memory import Item, State
 from hardwon.memory.fleet import log as log_module
-from hardwon.memory.upkeep.digest import compute_digest
 
 HOURS = 3600.0
 SHIFTS = (-5 * HOURS, 5 * HOURS, 0.0)

@@ -5,10 +5,10 @@ import time
 
 import pytest
 from tests.memory.fleet.server import OWNER, PrivateServer
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import LibraryError, LibraryReadOnly
-from hardwon.memory.upkeep.digest import compute_digest
 
 
 class Pair:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 from tests.memory.fleet.test_trouble import DRAWER, connect, own_server
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import EmbedderMismatch, LibraryUnreachable, NewerSchema, OtherReplica
 from hardwon.memory.fleet import places
 from hardwon.memory.fleet.library import FleetLibrary
-from hardwon.memory.upkeep.digest import compute_digest
 
 __all__ = ["own_server"]
 

@@ -11,12 +11,12 @@ import time
 import pytest
 from tests import warm
 from tests.memory.fleet.test_trouble import own_server
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import ConfigError, KeyTaken, LibraryUnreachable
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.outbox import Outbox
-from hardwon.memory.upkeep.digest import compute_digest
 
 __all__ = ["own_server"]
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests import warm
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import (
@@ -27,7 +28,6 @@ from hardwon.memory.fleet import log as logs
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.parts.admin import WriteKind
 from hardwon.memory.privacy.deadlines import deadline
-from hardwon.memory.upkeep.digest import compute_digest
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 

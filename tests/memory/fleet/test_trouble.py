@@ -14,12 +14,12 @@ from collections.abc import Iterator
 import pytest
 from tests import warm
 from tests.memory.fleet.server import PrivateServer
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.memory import ExperienceLibrary, State
 from hardwon.memory.errors import LibraryUnreachable, LibraryUnwritable
 from hardwon.memory.fleet import session
 from hardwon.memory.fleet.library import FleetLibrary
-from hardwon.memory.upkeep.digest import compute_digest
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests import warm
 from tests.memory.fleet.test_shared import make_item, settle
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import ConfigError, LibraryError, LibraryForbidden, UnknownName
@@ -17,7 +18,6 @@ from hardwon.memory.fleet import snapshots
 from hardwon.memory.fleet.entries import unpack
 from hardwon.memory.fleet.library import FleetLibrary
 from hardwon.memory.fleet.log import Log, grant
-from hardwon.memory.upkeep.digest import compute_digest
 
 SECRET = "the zebra password is tangerine"
 

@@ -4,10 +4,10 @@ import random
 from dataclasses import replace
 
 import pytest
+from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, State
 from hardwon.memory.errors import ConfigError, LibraryReadOnly, UnknownName
-from hardwon.memory.upkeep.digest import compute_digest
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
 TASKS = ("find the spoon", "find the fork", "wash the red pan")

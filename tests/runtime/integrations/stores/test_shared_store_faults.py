@@ -12,6 +12,7 @@ from tests.memory.fleet.conftest import server, url
 from tests.memory.fleet.test_shared import settle
 from tests.memory.fleet.test_trouble import own_server
 from tests.memory.fleet.test_upkeep import read_payloads
+from tests.memory.upkeep.digest import compute_digest
 from tests.runtime.integrations.stores.test_langgraph_store import ServerClock
 from tests.runtime.integrations.stores.test_shared_store import ADA, connect, count_entries, read
 from typer.testing import CliRunner
@@ -21,7 +22,6 @@ from hardwon.memory.errors import LibraryUnreachable
 from hardwon.memory.fleet import snapshots
 from hardwon.memory.fleet.application import values as module
 from hardwon.memory.fleet.log import Log
-from hardwon.memory.upkeep.digest import compute_digest
 
 __all__ = ["connect", "own_server", "server", "url"]
 
