@@ -48,6 +48,8 @@ CHAT = (
 )
 WARM, TRAINED, HELD_OUT = range(50), range(60, 180), range(200, 400)
 """Villages of the warm start, of the trials, and of the evaluation."""
+POLICY_LR = 1e-4
+"""Learning rate of the policy where it learns together with the extractor."""
 VISITS = 8
 """First visits to a village, each with a lesson, before its requests are answered."""
 
@@ -208,7 +210,7 @@ def build_start(folder: Path) -> None:
             train(settings, quiet=False, export=before / "export", resume=before.exists())
 
 
-def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
+def build_settings(folder: Path, seed: int, iterations: int, policy_lr: float = 0.0) -> dict[str, Any]:
     """Return the settings of a run. They were fixed before the runs that count."""
     return {
         "environment": {"name": "examples.experiments.infirmary:Infirmary", "max_steps": 1},
@@ -224,7 +226,7 @@ def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
         "arms": {"control": 2, "lessons": 2},
         "guidance": {"lessons": "items"},
         "roles": {
-            "policy": {"learner": {"lr": 0.0}},
+            "policy": {"learner": {"lr": policy_lr}},
             "extractor": {
                 "learner": {"lr": 3e-4},
                 "loss": {"kind": "ppo", "low": 0.2, "high": 0.28, "kl": 0.0},
@@ -233,7 +235,7 @@ def build_settings(folder: Path, seed: int, iterations: int) -> dict[str, Any]:
         },
         "eval": {"every": 0},
         "run": {
-            "iterations": iterations, "groups": 24, "out": str(folder / f"seed-{seed}"), "threads": 1, "seed": seed,
+            "iterations": iterations, "groups": 24, "threads": 1, "seed": seed,
             "at_once": 256, "save_every": 4, "temperature": 0.5,
         },
     }  # fmt: skip
@@ -294,11 +296,12 @@ def measure(folder: Path, arm: str, export: Path, villages: Sequence[int]) -> li
 def report(results: dict[str, list[float]], seeds: Sequence[int]) -> str:
     """Return the table: success of each arm and, for the trained ones, the difference to the frozen extractor."""
     lines = ["| arm | success | minus frozen, paired by village |", "|---|---|---|"]
-    for arm, values in results.items():
+    trained = [results[f"seed {seed}"] for seed in seeds if f"seed {seed}" in results]
+    mean = {"mean of seeds": [fmean(values) for values in zip(*trained, strict=True)]} if trained else {}
+    for arm, values in (results | mean).items():
         difference = [a - b for a, b in zip(values, results["frozen"], strict=True)]
         error = stdev(difference) / len(difference) ** 0.5 if len(difference) > 1 else 0.0
         lines.append(f"| {arm} | {fmean(values):.3f} | {fmean(difference):+.3f} ± {1.96 * error:.3f} |")
-    trained = [results[f"seed {seed}"] for seed in seeds if f"seed {seed}" in results]
     gains = [fmean(values) - fmean(results["frozen"]) for values in trained]
     if len(gains) > 1:
         error = stdev(gains) / len(gains) ** 0.5
@@ -315,6 +318,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--villages", type=int, default=75, help="held-out villages, four requests each")
     parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--together", type=int, default=0, help="seeds in which the policy learns as well")
     parser.add_argument("--updates", type=int, default=900, help="of the base")
     given = parser.parse_args()
     folder, seeds = given.folder, range(given.seeds)
@@ -327,14 +331,16 @@ def main() -> None:
     results: dict[str, list[float]] = json.loads(kept.read_text()) if kept.exists() else {}
     start, villages = folder / "start" / "export", [*HELD_OUT[: given.villages]]
     exports = dict.fromkeys(("control", "pasted", "rules", "teacher", "frozen", "oracle"), start)
-    trained = {f"seed {seed}": seed for seed in seeds}
-    exports |= {arm: folder / f"seed-{seed}" / "export" for arm, seed in trained.items()}
+    trained = {f"seed {seed}": (seed, 0.0) for seed in seeds}
+    trained |= {f"together {seed}": (seed, POLICY_LR) for seed in range(given.together)}
+    exports |= {arm: folder / arm.replace(" ", "-") / "export" for arm in trained}
     for number, (arm, export) in enumerate(exports.items()):
         began = time.monotonic()
         if not (export / "roles.json").exists():
-            seed = trained[arm]
-            settings = build_settings(folder, seed, given.iterations) | {"warmstart": {"run": str(folder / "start")}}
-            train(settings, quiet=False, export=export, resume=(folder / f"seed-{seed}").exists())
+            seed, lr = trained[arm]
+            settings = build_settings(folder, seed, given.iterations, lr)
+            settings["warmstart"], settings["run"]["out"] = {"run": str(folder / "start")}, str(export.parent)
+            train(settings, quiet=False, export=export, resume=export.parent.exists())
         if len(results.get(arm, ())) != len(villages):
             results[arm] = measure(folder, arm, export, villages)
             kept.write_text(json.dumps(results))
