@@ -182,7 +182,6 @@ def test_every_picture_is_used():
     ("page", "name"),
     [
         (EXPERIMENTS / "learning-games.md", "learn"),
-        (EXPERIMENTS / "learning-games.md", "transfer"),
         (EXPERIMENTS / "training-speed.md", "train"),
         (ROOT / "docs" / "benchmarks.md", "gpu"),
     ],

@@ -12,10 +12,10 @@ from hardwon.apps.shared.common import AsJson, out, say_json, tell
 
 from .harness.tables import Place, print_rows
 from .learning.alfworld import alfworld
+from .learning.continual import continual
 from .learning.learn import learn
 from .learning.preconditions import preconditions
 from .learning.team import bench_team
-from .learning.transfer import transfer
 from .training.gpu import gpu
 
 app = typer.Typer(
@@ -261,5 +261,5 @@ app.command()(gpu)
 app.command()(alfworld)
 app.command()(learn)
 app.command()(preconditions)
-app.command()(transfer)
+app.command()(continual)
 app.command("team")(bench_team)

@@ -35,10 +35,3 @@ def bootstrap_groups(values: Any, groups: Any) -> list[float] | None:
     samples = np.random.default_rng(0).integers(len(sizes), size=(RESAMPLES, len(sizes)))
     means = sums[samples].sum(axis=1) / sizes[samples].sum(axis=1)
     return [round(float(bound), 3) for bound in np.percentile(means, (2.5, 97.5))]
-
-
-def compute_paired_interval(differences: Sequence[float]) -> tuple[float, float]:
-    """Return the interval of the mean of paired differences by the normal approximation."""
-    n, mean = len(differences), fmean(differences)
-    half = 1.96 * (sum((value - mean) ** 2 for value in differences) / max(1, n - 1) / n) ** 0.5
-    return mean - half, mean + half
