@@ -525,11 +525,18 @@ def test_an_unknown_option_does_not_stop_the_agent(tmp_path):
     assert done.returncode == 0
 
 
-def test_hooks_that_recall_load_no_library_for_terminals():
-    """The agent waits for each of them."""
-    code = "import sys, hardwon.apps.coding_agents.experience; print(*{name.partition('.')[0] for name in sys.modules})"
+def test_hooks_that_recall_load_nothing_that_they_do_not_need():
+    """The agent waits for each of them: no library for terminals, no importers, and no tables of patterns."""
+    code = (
+        "import re, sys; compiled = []; compile = re._compiler.compile;"
+        "re._compiler.compile = lambda *given: compiled.append(given) or compile(*given);"
+        "import hardwon.apps.coding_agents.experience; print(len(compiled), *sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"typer", "rich", "pydantic", "langchain_core", "langgraph", "faiss"} & set(done.stdout.split())
+    count, *names = done.stdout.split()
+    heavy = {"typer", "rich", "pydantic", "langchain_core", "langgraph", "faiss", "asyncio", "hardwon.apps.importers"}
+    assert not heavy & set(names)
+    assert int(count) < 150
 
 
 def test_a_call_without_a_guardrail_imports_only_the_standard_library(tmp_path):

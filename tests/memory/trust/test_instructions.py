@@ -2,6 +2,7 @@
 
 import base64
 import codecs
+import re
 from urllib.parse import quote_plus
 
 import pytest
@@ -25,7 +26,7 @@ def test_what_a_pattern_matches_has_its_sign(name):
     """For whatever text a pattern matches, as it is or with names of tools cut into words."""
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-    @given(st.from_regex(PATTERNS[name]))
+    @given(st.from_regex(re.compile(PATTERNS[name].pattern, PATTERNS[name].flags)))
     def holds(found):
         for text in spelled(found):
             joined = instructions._JOINTS.sub(" ", text)

@@ -9,9 +9,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from hardwon.apps.importers.codex import refer_to_call
-from hardwon.apps.importers.comparison import episode_id
-from hardwon.apps.importers.messages import plain_messages
 from hardwon.memory import ExperienceLibrary, Reasons, Verdict
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.runtime.environments.calls import Call, clip
@@ -153,6 +150,10 @@ def record_pending(options: argparse.Namespace) -> int:
 
 def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namespace) -> str:
     """Record one turn as an episode, and return its id; empty if it had no calls, or nobody knows the request."""
+    # Only recording, which nobody waits for, needs the importers.
+    from hardwon.apps.importers.codex import refer_to_call
+    from hardwon.apps.importers.comparison import episode_id
+
     path, entries = read_turn(path)
     prompt: Mapping[str, Any] = next((entry for entry in entries if entry.get("kind") == "prompt"), {})
     if not prompt:
@@ -190,6 +191,8 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
 
     Older versions of Claude Code call no hook when a tool fails, but their transcript has the error.
     """
+    from hardwon.apps.importers.messages import plain_messages
+
     path = Path(str(prompt.get("transcript") or ""))
     if not path.is_file():
         return "", ""
@@ -229,6 +232,8 @@ def _find_cut(replies: Sequence[Mapping[str, Any]]) -> str:
 
 def mark_failures_from_rollout(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> None:
     """Mark the calls of Codex that failed: its hooks get the output of a command, and its rollout has the exit code."""
+    from hardwon.apps.importers.messages import plain_messages
+
     path = Path(str(prompt.get("transcript") or ""))
     if not path.is_file():
         return

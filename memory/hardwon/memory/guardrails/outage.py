@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+from hardwon.memory.patterns import compile_late
 from hardwon.memory.records import Failure, Step, Trajectory
 
 from .outage_languages import is_foreign_outage
@@ -29,9 +30,9 @@ _TYPES = (
     *("CircuitBreaker", "TransientError", "ServerBusy", "BadStatusLine"),
 )
 """Parts of exception names, from the standard library and from common client libraries."""
-_TYPE = re.compile("|".join(_TYPES))
+_TYPE = compile_late("|".join(_TYPES))
 # case-sensitive: the class names of a traceback, not words of a sentence
-_TYPE_IN_TEXT = re.compile(
+_TYPE_IN_TEXT = compile_late(
     # `Timeout must be positive` begins a sentence; `Timeout: ` is a class
     rf"\b(?!Timeouts?\b(?!\s*(?:[:(]|\Z)))\w*(?:{'|'.join(_TYPES)})\w*|\b(?:httpx|httpcore)\.(?:Read|Write)Error\b"
 )
@@ -56,7 +57,7 @@ def _join(*patterns: str) -> str:
     return "|".join([rf"\b(?:{'|'.join(at_words)})", *(part for part in alternatives if not part.startswith(r"\b"))])
 
 
-_SURE = re.compile(
+_SURE = compile_late(
     _join(
         *(
             # an underscore before the word: `status_code: 503`
@@ -100,7 +101,7 @@ _SURE = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """Phrases that indicate an outage regardless of the rest of the error."""
-_LIKELY = re.compile(
+_LIKELY = compile_late(
     _join(
         *(
             r"\btemporar(?:y|ily)\b|\btransient(?:ly)?\b",
@@ -147,9 +148,9 @@ _LIKELY = re.compile(
     re.IGNORECASE,
 )
 """Phrases that indicate an outage unless the error also says what was wrong with the call."""
-_ARGUMENTS = re.compile(r"\bwith (?:kwargs|arguments|args) ?\{[^}]{0,1000}\}", re.IGNORECASE | re.DOTALL)
+_ARGUMENTS = compile_late(r"\bwith (?:kwargs|arguments|args) ?\{[^}]{0,1000}\}", re.IGNORECASE | re.DOTALL)
 """The arguments of the call, which LangChain repeats in its errors. They say nothing about the service."""
-_LASTING = re.compile(
+_LASTING = compile_late(
     _join(
         r"\b(?:permission|access) (?:is )?denied\b|\bforbidden\b|\bunauthori[sz]ed\b|"
         r"\bnot (?:allowed|permitted|authori[sz]ed)\b|"

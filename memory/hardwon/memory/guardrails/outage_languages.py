@@ -5,7 +5,7 @@ that is unavailable or overloaded, and a connection that failed. A phrase that b
 invalid argument, outweighs them.
 """
 
-import re
+from hardwon.memory.patterns import compile_late
 
 _OUTAGES = (
     # German
@@ -69,8 +69,8 @@ _OUTAGES = (
     r"समय समाप्त|बहुत अधिक अनुरोध|सेवा\S{0,12}\s.{0,20}उपलब्ध नहीं|बाद में पुनः प्रयास",
 )
 # In lower case: a pattern that ignores case takes six times as long.
-_OUTAGE = re.compile("|".join(_OUTAGES))
-_LASTING = re.compile(
+_OUTAGE = compile_late("|".join(_OUTAGES))
+_LASTING = compile_late(
     r"ungültig|unbekannt\w{0,12} (?:argument|parameter|feld|befehl)|nicht gefunden|existiert nicht|berechtigung|"
     r"erforderlich|"
     r"non valide|invalide|introuvable|n'existe pas|autorisation|obligatoire|"

@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 from operator import is_, ne
 from typing import Any, TypeVar
 
+from hardwon.memory.patterns import compile_late
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 from hardwon.memory.signature import HASH_DIGITS
@@ -75,38 +76,38 @@ _BEFORE = (
 
 _START = r"(?:(?<![\w-])|(?<=\\[nrt]))"
 """Beginning of a token: not inside another one, or after a line break as JSON escapes it."""
-_KEY = re.compile(
+_KEY = compile_late(
     rf"{_START}(?:"
     + "|".join(f"(?:{'|'.join(heads.split())}){rest}" for heads, rest in _VENDORS.items())
     + r"|[0-9]{8,10}:AA[\w-]{33}(?![\w-]))",
     re.A,
 )
-_PREFIXED = re.compile(
+_PREFIXED = compile_late(
     rf"{_START}(?!sha\d)[a-z][a-z0-9]{{1,11}}(?:[_-][a-z0-9]{{1,8}}){{0,2}}[_-](?P<random>[A-Za-z0-9]{{{RANDOM},}}+)(?![\w-])",
     re.A,
 )
 """Tokens of any vendor that names itself at their beginning, as GitHub began to."""
-_JWT = re.compile(rf"{_START}eyJ[\w-]{{10,}}+\.[\w-]{{10,}}+(?:\.[\w-]*+){{0,3}}", re.A)
-_DOTTED = re.compile(rf"{_START}(?:SG\.[\w-]{{16,}}+\.[\w-]{{16,}}+|ya29\.[\w-]{{20,}}+|hv[sb]\.[\w-]{{20,}}+)", re.A)
-_WEBHOOK = re.compile(r"(?<=hooks\.slack\.com/services/)[\w/]{20,}+", re.A)
+_JWT = compile_late(rf"{_START}eyJ[\w-]{{10,}}+\.[\w-]{{10,}}+(?:\.[\w-]*+){{0,3}}", re.A)
+_DOTTED = compile_late(rf"{_START}(?:SG\.[\w-]{{16,}}+\.[\w-]{{16,}}+|ya29\.[\w-]{{20,}}+|hv[sb]\.[\w-]{{20,}}+)", re.A)
+_WEBHOOK = compile_late(r"(?<=hooks\.slack\.com/services/)[\w/]{20,}+", re.A)
 _KEY_BLOCK = r"(?:[A-Za-z0-9]++ )*(?:PRIVATE KEY(?: BLOCK)?|Static key V1)"
-_PRIVATE_KEY = re.compile(
+_PRIVATE_KEY = compile_late(
     rf"----[- ]BEGIN {_KEY_BLOCK} ?-----?"
     rf"(?:[^-]*+(?:-(?!---[- ](?:BEGIN|END))[^-]*+)*+----[- ]END {_KEY_BLOCK} ?-----?"
     r"|(?:[\s\\]*+[\w+/=]{16,}+)*+)"
 )
-_URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@\"'<>\[]*+:)(?!\[redacted:)[^\s/@\"'<>]++(?=@)")
-_EMAIL = re.compile(
+_URL_PASSWORD = compile_late(r"(?<=://)([^\s/:@\"'<>\[]*+:)(?!\[redacted:)[^\s/@\"'<>]++(?=@)")
+_EMAIL = compile_late(
     r"(?:(?<![\w.%+\\-])(?<![\w.%+-]')|(?<=\\[nrt]))(?!git@)[\w%+-](?:[\w.%+-]++|'(?=[\w.%+-]))*+@(?:[\w-]++\.)+[^\W\d_]{2,24}(?![\w-])"
 )
-_CARD = re.compile(
+_CARD = compile_late(
     r"(?:(?<![\w.])|(?<=\\[nrt]))(?=("
     r"[0-9]{13,19}|[0-9]{4}([ .-])(?:[0-9]{4}\2[0-9]{4}\2[0-9]{4}(?:\2[0-9]{3})?|[0-9]{6}\2[0-9]{4,5})"
     r")(?!\w|[.,][0-9]))",
     re.A,
 )
 
-_HEADER = re.compile(
+_HEADER = compile_late(
     r"(?:authorization[\\\"'`]*+[ \t]*+[:=][ \t]*+[\\\"'`]*+"
     r"(?:(?P<scheme>basic|bearer|digest|token|apikey)[ \t]++|[\w-]{2,20}+[ \t]++)?"
     r"|authorization[ \t]++[\"'](?:basic|bearer)[ \t]++|\bbearer[ \t]++)(?P<value>[\w.~+/=-]{8,}+(?::[\w.~+/=-]++)*+)",
@@ -118,11 +119,11 @@ _NAMES = (
 )
 _NAME = rf"(?<!\[redacted:)(?P<name>{_NAMES})"
 """Names of secrets, alone or at the end of a longer name."""
-_NAMED = re.compile(rf"(?<!\[redacted:)(?P<name>{_NAMES}|(?<![a-z])(?:pw|psk|pin|cvv|cvc))\Z", re.I | re.A)
+_NAMED = compile_late(rf"(?<!\[redacted:)(?P<name>{_NAMES}|(?<![a-z])(?:pw|psk|pin|cvv|cvc))\Z", re.I | re.A)
 # The groups of a value stand last, so nothing can backtrack into them. They are not possessive: Python before 3.11.5
 # reads a possessive group with alternatives one character too far (python/cpython#106052).
 _ASSIGNED, _ASSIGNED_LONG = (
-    re.compile(
+    compile_late(
         rf"{_NAME}(?:[\\\"'`\]]*+[ \t]*+(?P<sign>=>|:=|==?+|:)[ \t]*+|[ \t]++is[ \t]++)"
         rf"(?:[bn]?(?P<quote>\"|'|`)(?P<quoted>(?:[^\\\n\"'`]|\\.|(?!(?P=quote))[\"'`]){{1,{longest}}})"
         rf"|(?P<escaped>\\++[\"'])(?P<within>(?:[^\\\n]|(?!(?P=escaped))\\){{1,{longest}}})"
@@ -133,7 +134,7 @@ _ASSIGNED, _ASSIGNED_LONG = (
 )
 """A name in lower case with its value: as much of it as is judged, and all of it. If every name of a text that consists
 of names had all the rest as its value, the time would be quadratic."""
-_NO_VALUE = re.compile(
+_NO_VALUE = compile_late(
     r"(?:\[redacted:|\{|<|!!|!(?:vault|secret|env|ref|sub)\b|\*{3}|\$[{(]|\$\Z|\$[A-Za-z_]\w*\Z|%\(|(?:self|os|process|config|settings|env|args|var|local|module|data)[.\[]|[\w.]+\("
     r"|your[_-]\w*+\Z"
     r"|(?:a|an|any|are|at|bool|bytes|empty|enter|expired|false|for|in|incorrect|int|invalid|is|it|missing|must|my|no|none"
@@ -144,9 +145,9 @@ _NO_VALUE = re.compile(
 )
 """Text in a value's place that is not a secret: a placeholder, a variable, a call, a type, the next word of a
 sentence."""
-_GOES_ON = re.compile(r",? [^\W\d_]+\b(?![=:])")
+_GOES_ON = compile_late(r",? [^\W\d_]+\b(?![=:])")
 """Continuation of a sentence after its first word."""
-_STRONG = re.compile(r"pass|pwd|key|pw\Z|psk\Z", re.I | re.A)
+_STRONG = compile_late(r"pass|pwd|key|pw\Z|psk\Z", re.I | re.A)
 """Names whose value is a secret in any form. A `token` may also be a coin in a game."""
 _LENGTHS = {"2": (16,), "3": (14, 15, 16), "4": (13, 16, 19), "5": (16, 18, 19), "6": (16, 17, 18, 19), "8": (16,)}
 """Lengths of payment card numbers by their first digit."""

@@ -14,45 +14,47 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from hardwon.memory.patterns import compile_late
+
 IsSecret = Callable[[str, str], bool]
 """Returns whether the text in the second argument is a secret that the first one names."""
 
 _NAME_HINTS = ("passw", "pwd", "passphrase", "passcode", "secret", "token", "credential")
 _KEY_HINTS = tuple(f"{of}{sign}key" for of in ("api", "access", "private") for sign in ("", "_", " ", "-"))
 _CARRIER_HINTS = ("value", "text", "keys", "input", "fill", "type", "enter")
-_CARRIER = re.compile(
+_CARRIER = compile_late(
     r"(?:value|text|keys|keystrokes|input)(?:\\?[\"'])?\s{0,3}[:=]"
     r"|(?:fill|keys|type|input|enter|value|text|sequentially|fill_in|password|secret|token)\(",
     re.A,
 )
 """A typed text, in lower case."""
-LABEL = re.compile(
+LABEL = compile_late(
     r"(?P<name>passw(?:or)?d|passphrase|passcode|pwd|(?<![a-z])(?:pw|pin|cvv|cvc)(?![a-z])|(?:secret|token|credentials?)(?-i:(?![a-z]))"
     r"|(?:api|access|private|secret)[_ -]?key)",
     re.I | re.A,
 )
 """Names of secrets anywhere in a label."""
-_NO_LABEL = re.compile(
+_NO_LABEL = compile_late(
     r"forgot|please|must|policy|search|show|hide|error|message|hint|help|link|button|rule|strength|length|score|count|manager"
     r"|query|type_|token_",
     re.I | re.A,
 )
 """Words in a label of something other than a field for a secret."""
-_LABEL_KEY = re.compile(
+_LABEL_KEY = compile_late(
     r"(?:element|selector|name|label|field|placeholder|id|into|target|key|locator|xpath|css"
     r"|arialabel|elementid|fieldname)\Z",
     re.I | re.A,
 )
-_CARRIER_KEY = re.compile(r"(?:text|value|keys|input|input_?text|keystrokes)\Z", re.I | re.A)
-_TYPES = re.compile(
+_CARRIER_KEY = compile_late(r"(?:text|value|keys|input|input_?text|keystrokes)\Z", re.I | re.A)
+_TYPES = compile_late(
     r"(?:fill|type|input|enter|send_?keys|set_?value|input_?text|type_?text|press_?sequentially|fill_in|clear_and_type)\Z",
     re.I | re.A,
 )
 """Methods whose texts are typed."""
-_STORES = re.compile(
+_STORES = compile_late(
     r"(?:set|put|add|create|store|write|save|update)_?(?P<name>secret|password|token|credential)\Z", re.I
 )
-_KEYSTROKE = re.compile(
+_KEYSTROKE = compile_late(
     r"(?:enter|return|tab|escape|esc|backspace|delete|home|end|space|arrow\w+|page\w+|f\d{1,2}"
     r"|(?:control|ctrl|alt|shift|meta|cmd)\+.{1,12})\Z",
     re.I | re.A,
@@ -66,19 +68,19 @@ _LONGEST_VALUE = 400
 _DEEPEST = 50
 """Number of open brackets that are remembered."""
 
-_TOKENS = re.compile(
+_TOKENS = compile_late(
     r"(?<!\w)\"(?P<double>(?:[^\"\\\n]|\\.)*+)(?P<end1>\"?)|(?<!\w)'(?P<single>(?:[^'\\\n]|\\.)*+)(?P<end2>'?)"
     r"|(?P<open>[({\[])|(?P<close>[)}\]])|(?P<comma>[,;\n])",
     re.A,
 )
-_ESCAPED_TOKENS = re.compile(
+_ESCAPED_TOKENS = compile_late(
     r"\\\"(?P<double>(?:[^\"\\\n]|\\(?!\"))*+)(?P<end1>(?:\\\")?)|(?!)(?P<single>)(?P<end2>)"
     r"|(?P<open>[({\[])|(?P<close>[)}\]])|(?P<comma>[,;\n])",
     re.A,
 )
 """The same in a text of JSON inside of another text."""
-_KEY_BEFORE = re.compile(r"\s{0,3}[:=]\s{0,3}(?:[\"']\\?)?(?P<key>\w{0,40}[A-Za-z_])(?!\w)", re.A)
-_CALL_BEFORE = re.compile(r"(?P<call>\w{1,40}+)(?P<receiver>[\w$.]{0,80}+)(?P<chain>\s{0,40}\))?", re.A)
+_KEY_BEFORE = compile_late(r"\s{0,3}[:=]\s{0,3}(?:[\"']\\?)?(?P<key>\w{0,40}[A-Za-z_])(?!\w)", re.A)
+_CALL_BEFORE = compile_late(r"(?P<call>\w{1,40}+)(?P<receiver>[\w$.]{0,80}+)(?P<chain>\s{0,40}\))?", re.A)
 """The key before a string, and the call before a bracket. They match reversed text, so one attempt is enough."""
 _KEY_REACH = 60
 _CALL_REACH = 160

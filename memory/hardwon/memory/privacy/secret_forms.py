@@ -10,17 +10,19 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from hardwon.memory.patterns import compile_late
+
 _FORMS = bytes(
     48 if 48 <= code <= 57 else 65 if 65 <= code <= 90 else 45 if code == 45 else 97 if 97 <= code <= 122 else 32
     for code in range(256)
 )
 """Translation table: digits become 0, capitals A, small letters a; hyphens stay."""
 _SSN_FORM, _IBAN_FORM, _SMALL_IBAN_FORM = b"000-00-0000", b" AA00", b" aa00"
-INVISIBLE = re.compile(
+INVISIBLE = compile_late(
     "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff\U000e0000-\U000e007f]"
 )
 _WIDE = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
-_STYLED = re.compile("[\u24b6-\u24e9\uff01-\uff5e\U0001d400-\U0001d7ff]+")
+_STYLED = compile_late("[\u24b6-\u24e9\uff01-\uff5e\U0001d400-\U0001d7ff]+")
 """Circled, full-width and mathematical letters, which read like plain ones."""
 
 NAMES = ("passw", "passphrase", "passcode", "pwd", "secret", "token", "credential", "key", "authorization", "bearer")
@@ -59,7 +61,7 @@ def make_form(
 ) -> Form:
     """Return a form; `hints` are separated by commas, and an empty one is in every text."""
     flags = re.I | re.A if ascii_only and "ñ" not in pattern else re.I
-    return Form(hints.split(","), re.compile(pattern, flags), kind, certain)
+    return Form(hints.split(","), compile_late(pattern, flags), kind, certain)
 
 
 def shortest_hints(hints: Iterable[str]) -> tuple[str, ...]:
@@ -256,7 +258,7 @@ _OF_SEEDS = (
     ),
 )
 """Words that are the key of a wallet."""
-_VENDORS = re.compile(
+_VENDORS = compile_late(
     r"(?<![\w-])(?:sq0[a-z]{3}-[\w-]{20,60}|sl\.[A-Z][\w-]{40,200}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|EAA[A-Za-z0-9]{60,300}"
     r"|[0-9a-f]{32}-us[0-9]{1,2}|[MNO][\w-]{22,27}\.[\w-]{6,7}\.[\w-]{27,45}|bot[0-9]{8,10}:AA[\w-]{32,35}|LTAI[A-Za-z0-9]{20}"
     r"|dckr_[a-z]{2,4}_[\w-]{20,60}|figd_[\w-]{30,60}|rubygems_[0-9a-f]{40,60}|xkeysib-[\w-]{40,120}|CFPAT-[\w-]{40,60}"
@@ -268,7 +270,7 @@ _VENDORS = re.compile(
     r"(?![\w-])",
     re.A,
 )
-_HTDIGEST = re.compile(r"^([^\s:]{1,60}:[^:\n]{1,60}:)[0-9a-f]{32}$", re.A | re.M)
+_HTDIGEST = compile_late(r"^([^\s:]{1,60}:[^:\n]{1,60}:)[0-9a-f]{32}$", re.A | re.M)
 VENDOR_BEGINNINGS = (
     *("sq0", "pat", "EAA", "LTAI", "dckr_", "figd_", "rubygems_", "xkeysib-", "CFPAT-", "ATATT3", "ATCTT3"),
     *("phc_", "phx_", "secret_", "bot", "tgp_v1_", "pul-", "AKCp", "xprv", "sdk-", "mob-", "npg_"),
@@ -278,18 +280,18 @@ VENDOR_BEGINNINGS = (
     *(f"S{sign}" for sign in "UAONCX"),
 )
 """Prefixes of these tokens, except for those with a dot near their beginning."""
-_SSN = re.compile(r"(?<![\w.-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![\w-])", re.A)
-_IBAN = re.compile(
+_SSN = compile_late(r"(?<![\w.-])(?!000|666|9)[0-9]{3}-(?!00)[0-9]{2}-(?!0000)[0-9]{4}(?![\w-])", re.A)
+_IBAN = compile_late(
     r"(?<![A-Za-z0-9])[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{4}){2,7}(?:[ -]?[A-Z0-9]{1,3})?(?![A-Za-z0-9])", re.A | re.I
 )
 _IBAN_LENGTHS = range(15, 35)
 
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = compile_late(
     r"\(|\$(?:[A-Za-z_]\w*|[({].*)\Z|%\w+%?\Z|\{|<|\*{3}|\[redacted:|(?:self|os|process|config|settings|env|args|req|form)[.\[]"
     r"|[\w.]+\(|[A-Z][A-Z_]{2,}\Z"
 )
-_FILE = re.compile(r"~?(?:/[\w.-]+){2,}/?")
-_MARKS = re.compile(r"[^\w.,;:()]")
+_FILE = compile_late(r"~?(?:/[\w.-]+){2,}/?")
+_MARKS = compile_late(r"[^\w.,;:()]")
 
 
 def unmask(text: str) -> str:
@@ -342,7 +344,7 @@ _COMMAND_HINTS = (
     *(" -", "<<<", "echo ", "pass:", " /p", "chpasswd", "net user", "user-secrets", "nmcli", "wpa_pass", "wifi:"),
 )
 """Hints of which every command has one."""
-_SIGNS = re.compile(r"[=:<(%'\"：]")
+_SIGNS = compile_late(r"[=:<(%'\"：]")
 """Signs of which every form of names and headers has one, unless it is a password in prose."""
 _NAME_HINTS = (
     "pass",

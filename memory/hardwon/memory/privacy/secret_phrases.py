@@ -8,6 +8,8 @@ for every text that has one of the hints.
 import re
 from collections.abc import Sequence
 
+from hardwon.memory.patterns import compile_late
+
 from .secret_forms import VALUE, Form, is_value, make_form, replace_forms
 
 _ASCII_NAMES = ("senha", "clave", "wachtwoord", "haslo", "sifre", "parola", "heslo", "salasana", "passord", "losenord")
@@ -134,12 +136,12 @@ _OF_TOOLS = (
     make_form("smb,rpcclient", rf"\b(?:smb[a-z]{{3,10}}|rpcclient)\s{_PROGRAM}-U\s{{0,3}}[^\s%]{{1,80}}%{VALUE}"),
 )
 """Commands whose option is a password and nothing else: a digit and a letter are enough."""
-_OF_PEOPLE = re.compile(
+_OF_PEOPLE = compile_late(
     r"\b(?:ssn|itin|social security(?: number| no\.?)?)\b\D{0,15}(\d{3}[ -]?\d{2}[ -]?\d{4})(?![\d-])", re.I
 )
 _HOMOGLYPHS = str.maketrans("аеорсухіѕԁјһԛԝкмтвнАЕОРСТХМВНКοαρνικτ", "aeopcyxisdjhqwkmtbhAEOPCTXMBHKoapvikt")
-_MIXED = re.compile("[a-zA-Z][\u0370-\u052f]|[\u0370-\u052f][a-zA-Z]")
-_LETTERS = re.compile("[a-zA-Z\u0370-\u052f]+")
+_MIXED = compile_late("[a-zA-Z][\u0370-\u052f]|[\u0370-\u052f][a-zA-Z]")
+_LETTERS = compile_late("[a-zA-Z\u0370-\u052f]+")
 
 _ROOTS = ("pass", "session", "secret", "login", "cred", "pw", "key", "psk", "token", "@", "values", "form-data")
 """Parts of words of which every form of words has one. Most texts have few, and are tested for their hints alone."""
@@ -217,9 +219,9 @@ def _apply(text: str, lowered: str, forms: Sequence[Form]) -> str:
     return replace_forms(text, lowered, forms, is_strong)
 
 
-_INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]|[A-Z]\d.{0,400}[a-z]")
-_CODE = re.compile(r"[(){}<]|==(?!\Z)|::|->")
-_SIGN = re.compile(r"[!@#$%^&*+=?~]")
+_INNER_CAPITAL = compile_late(r"[a-z0-9][A-Z]|[A-Z]{2}[a-z]|[A-Z]\d.{0,400}[a-z]")
+_CODE = compile_late(r"[(){}<]|==(?!\Z)|::|->")
+_SIGN = compile_late(r"[!@#$%^&*+=?~]")
 
 
 def is_strong(value: str) -> bool:

@@ -6,9 +6,11 @@ follows the id of a key, the password after the slash of a database's user.
 
 import re
 
+from hardwon.memory.patterns import compile_late
+
 from .secret_forms import VALUE, Form, has_hint, is_value, make_form, replace_forms
 
-_HASH = re.compile(
+_HASH = compile_late(
     r"\$krb5\w{1,12}\$[^\s\"']{20,4000}|SCRAM-SHA-\d{1,3}\$\d{1,9}:[\w+/=$:]{40,300}|"
     # $6$rounds=5000$salt$hash and its relatives, with the names that crypt, PHP and Python's passlib use
     r"\$(?:[1567]|2[abxy]?|y|gy|apr1|sha1|md5|P|H|scrypt|bcrypt(?:-sha256)?|argon2(?:id|i|d)|pbkdf2[\w-]{0,12})"
@@ -17,9 +19,11 @@ _HASH = re.compile(
     r"|\{(?:S?SHA\d{0,3}|S?MD5|CRYPT|PBKDF2[\w-]{0,12})\}[\w./+=$-]{16,200}",
     re.A,
 )
-_ENCODED_KEY = re.compile(r"LS0tLS1CRUdJTiB(?!Q0VSV|UFVC)[\w+/]{24,}={0,2}", re.A)
+_ENCODED_KEY = compile_late(r"LS0tLS1CRUdJTiB(?!Q0VSV|UFVC)[\w+/]{24,}={0,2}", re.A)
 """Base64 of `-----BEGIN `, unless a certificate or a public key follows."""
-_BESIDE_ID = re.compile(r"(\[redacted:api_key\][\s\"',;:/|=]{1,8})(?:[A-Za-z0-9+/]{40}|[0-9a-f]{32})(?![\w+/=])", re.A)
+_BESIDE_ID = compile_late(
+    r"(\[redacted:api_key\][\s\"',;:/|=]{1,8})(?:[A-Za-z0-9+/]{40}|[0-9a-f]{32})(?![\w+/=])", re.A
+)
 """What follows the id of a key in a table, a call or an address."""
 _PROGRAM = r"[^\n|;&]{0,200}?"
 _PRINTED = (
@@ -165,7 +169,7 @@ in a fraction of the time of a word. The JSON of a text has the same hints."""
 _ENCODED_HINT = "ls0tls1crudjti"
 _IN_WORDS = bytes(97 if 97 <= code <= 122 or code == 32 else 46 for code in range(256))
 _SEED_RUN = b"a" * (12 * 4 - 1)
-_RUN_OF_WORDS = re.compile(rb"[a-z ]{47,}")
+_RUN_OF_WORDS = compile_late(rb"[a-z ]{47,}")
 _PROSE = frozenset(b"a an and are at be but by for from has in is it not of on or the to was were with".split())
 """Words of every sentence, of which the list of words for keys has none."""
 

@@ -10,11 +10,13 @@ Separators are tabs, bars, semicolons, commas and two spaces.
 import re
 from typing import NamedTuple
 
+from hardwon.memory.patterns import compile_late
+
 from .secret_fields import kind_of
 from .secret_forms import is_value
 from .secret_phrases import is_strong
 
-_CELL = re.compile(
+_CELL = compile_late(
     r"[\s\"']*+(?:[a-z0-9]{1,20}[_ -]){0,3}(?P<name>passw(?:or)?d|passphrase|passcode|pass|pwd"
     r"|secret(?:[_ ]?key)?|token|(?:api|access|auth|private)[_ ]?key)[\s\"']*+",
     re.I | re.A,
@@ -22,10 +24,10 @@ _CELL = re.compile(
 _ENDS = ("word", "swd", "pwd", "phrase", "pass", "secret", "token", "_key", " key")
 _SIGNS = (*",;\t|\n", '"', "'", " |", "  ")
 """Ends of names, and what follows them in a table."""
-_NAME = re.compile(r"(?:passw|phrase|passcode|pass|pwd|secret|token|key)", re.I | re.A)
-_HEADING = re.compile(r"[\w\s.\"'-]{0,40}", re.A)
-_RULE = re.compile(r"[-+=|:\s]*+")
-_SEPARATORS = tuple(re.compile(sign) for sign in (r"\t", r"\|", ";", ",", r"\s{2,}"))
+_NAME = compile_late(r"(?:passw|phrase|passcode|pass|pwd|secret|token|key)", re.I | re.A)
+_HEADING = compile_late(r"[\w\s.\"'-]{0,40}", re.A)
+_RULE = compile_late(r"[-+=|:\s]*+")
+_SEPARATORS = tuple(compile_late(sign) for sign in (r"\t", r"\|", ";", ",", r"\s{2,}"))
 _SHORTEST = 6
 _WEAK = ("secret", "token")
 

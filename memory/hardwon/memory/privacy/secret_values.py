@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from hardwon.memory.patterns import compile_late
+
 from .secret_fields import carries_text, label_of, names_field
 from .secret_forms import is_value
 from .secret_phrases import is_strong
@@ -18,8 +20,8 @@ _NAME = (
     r"(?:[a-z0-9]{1,20}[_-]){0,3}(?P<name>passw(?:or)?d|passphrase|passcode|pwd|pw|secret|token"
     r"|(?:api|access|auth|private|secret)[_-]?key"
 )
-_FLAG = re.compile(rf"--?{_NAME}|pass)\Z", re.I | re.A)
-_WORD = re.compile(rf"{_NAME})\Z", re.I | re.A)
+_FLAG = compile_late(rf"--?{_NAME}|pass)\Z", re.I | re.A)
+_WORD = compile_late(rf"{_NAME})\Z", re.I | re.A)
 _LONGEST = 60
 """Maximum length of a name in a list."""
 _WEAK = ("secret", "token")

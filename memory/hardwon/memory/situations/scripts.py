@@ -8,6 +8,8 @@ of its n-grams, and a sentence about something else has few of them. An ASCII te
 import re
 import unicodedata
 
+from hardwon.memory.patterns import compile_late
+
 _PAIRED = (
     "\u1100-\u11ff\ua000-\ua48c\u3005\u3007\u3040-\u30fa\u30fc-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
@@ -19,14 +21,14 @@ _EMOJI = (
     "\u231a\u231b\u23e9-\u23fa\u25fd\u25fe\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55"
     "\U0001f000-\U0001f3fa\U0001f400-\U0001faff"  # without the tones of skin
 )
-_DENSE = re.compile(f"([{_PAIRED}]+)|([{_LONGER}]+)|([\U0001f1e6-\U0001f1ff]{{2}}|[{_EMOJI}])")
+_DENSE = compile_late(f"([{_PAIRED}]+)|([{_LONGER}]+)|([\U0001f1e6-\U0001f1ff]{{2}}|[{_EMOJI}])")
 _INVISIBLE = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufe00-\ufe0f\ufeff"
-_OPTIONAL = re.compile(
+_OPTIONAL = compile_late(
     f"[{_INVISIBLE}\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670]|(?<=i)\u0307"
 )
 """Marks that most texts leave out: soft hyphens, joiners and other characters that cannot be seen, vowels of Hebrew and
 Arabic, and the dot that the capital i of Turkish keeps."""
-_INNER = re.compile(
+_INNER = compile_late(
     f"[{''.join(map(chr, (c for c in range(0x900, 0xE00) if unicodedata.category(chr(c))[0] == 'M')))}]+"
 )
 """Vowel signs of the scripts of India, at which a splitter of words would break a word."""
@@ -34,11 +36,11 @@ _VARIANTS = dict(zip("ıأإآٱةىیک’ёάέήίϊΐόύϋΰώ", "iاااا
 """Letters that are written in several ways: `IŞIK` is `ışık` in Turkish, and capitals of Greek have no accents. Some
 scripts have their own digits."""
 _VARIANTS |= {chr(ord(zero) + digit): str(digit) for zero in "٠۰०০๐" for digit in range(10)}
-_VARIANT = re.compile(f"[{''.join(_VARIANTS)}]")
+_VARIANT = compile_late(f"[{''.join(_VARIANTS)}]")
 FULL_STOPS = "。！？｡।॥؟۔።။"
 """Ends of a sentence in other scripts; many of them have no space after it."""
-_ONE = re.compile(f"[{_PAIRED}]")
-_WORD = re.compile(r"\w+")
+_ONE = compile_late(f"[{_PAIRED}]")
+_WORD = compile_late(r"\w+")
 _BESIDE = "\n\x1f"
 """Separates a text from its words in an index, which reads both."""
 

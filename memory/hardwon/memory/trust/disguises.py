@@ -14,27 +14,29 @@ import unicodedata
 from collections.abc import Iterator
 from urllib.parse import unquote_plus
 
-_BLOCK = re.compile(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}(?:[\r\n]{1,2}[A-Za-z0-9+/_-]{4,})*={0,2}")
-_HEX = re.compile(r"(?<![0-9A-Fa-f])(?:[0-9A-Fa-f]{2}[\s:]?){12,}|(?:\\x[0-9A-Fa-f]{2}){8,}")
-_ESCAPED = re.compile(r"\\u\{?00([0-9A-Fa-f]{2})\}?")
-_BITS = re.compile(r"(?:\b[01]{8}\b\s*){8,}")
+from hardwon.memory.patterns import compile_late
+
+_BLOCK = compile_late(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}(?:[\r\n]{1,2}[A-Za-z0-9+/_-]{4,})*={0,2}")
+_HEX = compile_late(r"(?<![0-9A-Fa-f])(?:[0-9A-Fa-f]{2}[\s:]?){12,}|(?:\\x[0-9A-Fa-f]{2}){8,}")
+_ESCAPED = compile_late(r"\\u\{?00([0-9A-Fa-f]{2})\}?")
+_BITS = compile_late(r"(?:\b[01]{8}\b\s*){8,}")
 _LEET = str.maketrans(
     {"0": "o", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "9": "g", "@": "a", "$": "s", "€": "e", "+": "t"}
 )
-_MIXED = re.compile(
+_MIXED = compile_late(
     r"(?<![A-Za-z01345789@$!|€+])(?=[A-Za-z]*[01345789@$!|€+])(?=[01345789@$!|€+]*[A-Za-z])[A-Za-z01345789@$!|€+]{2,}"
 )
 """Words of both letters and signs that look like letters."""
-_ORDERS = re.compile(
+_ORDERS = compile_late(
     r"\W*(?:ign?o|disr|forg|over|bypa|instr|prev|prio|rule|syst|prom|assi|pass|secr|tran|refu|send|user|call|exec|reve|cust)",
     re.I,
 )
 """Beginnings of words that occur in orders. Lookalike digits are only decoded if a word begins like this."""
-_IN_URL = re.compile(r"%[0-9A-Fa-f]{2}|\w\+\w+\+\w")
-_SPELLED = re.compile(r"(?<![^\W_])[^\W_](?:[ \t.\-_*|/]{1,2}[^\W_](?![^\W_])){5,}")
-_GAP = re.compile(r"[ \t]{2,}|\s/\s|\n")
-_SIGNS = re.compile(r"[\s.\-_*|/]")
-_INVISIBLE = re.compile(
+_IN_URL = compile_late(r"%[0-9A-Fa-f]{2}|\w\+\w+\+\w")
+_SPELLED = compile_late(r"(?<![^\W_])[^\W_](?:[ \t.\-_*|/]{1,2}[^\W_](?![^\W_])){5,}")
+_GAP = compile_late(r"[ \t]{2,}|\s/\s|\n")
+_SIGNS = compile_late(r"[\s.\-_*|/]")
+_INVISIBLE = compile_late(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0]+"
 )
 _SHORTEST = 10
@@ -172,7 +174,7 @@ def _joined(spelled: str) -> str:
 
 # ---- invisible text
 
-_UNSEEN = re.compile(
+_UNSEEN = compile_late(
     r"<!--(.*?)(?:-->|\Z)"
     r"|\]\(\s{0,9}<?[^)\s>]{0,1000}>?\s{1,9}[\"'(]([^\"')]{0,1000})[\"')]\s{0,9}\)"
     r"|^[^\S\n]{0,3}\[[^\]]{0,200}\]:\s{0,9}<?#?>?\s{0,9}[\"'(](.{0,1000}?)[\"')]\s{0,9}$"
@@ -180,7 +182,7 @@ _UNSEEN = re.compile(
     r"|\bhidden\b)[^>]{0,1000}>([^<]*)",
     re.I | re.S | re.M,
 )
-_SENDS = re.compile(
+_SENDS = compile_late(
     r"\]\(\s{0,9}<?https?://[^)\s?&#/=]{0,300}[?&#/=][^)\s]{0,1000}?"
     r"(?:\{[^)\s{}]{0,300}\}|\[[A-Za-z _-]{1,60}\]|<[A-Za-z _-]{1,60}>|%7B|\$[A-Za-z{]"
     r"|\b(?:YOUR|INSERT|ALL|THE)_[A-Z_]+)",

@@ -6,6 +6,8 @@ occurs, so English text costs almost nothing.
 
 import re
 
+from hardwon.memory.patterns import compile_late
+
 _GERMAN = {
     "an order to forget orders": (
         r"\b(?:ignorier\w*|missacht\w*|vergiss\w*|vergesst|vergessen\s+sie|ubergeh\w*|umgeh\w*|verwirf\w*|beacht\w*\s+"
@@ -136,13 +138,13 @@ _STEMS = {
 }  # fmt: skip
 """Stems of which a text must contain one for a pattern to match; a plus stands for a space."""
 _LATIN = [
-    (tuple(stem.replace("+", " ") for stem in stems.split()), name, re.compile(forms[name], re.I | re.S))
+    (tuple(stem.replace("+", " ") for stem in stems.split()), name, compile_late(forms[name], re.I | re.S))
     for stems, (forms, name) in _STEMS.items()
 ]
 _ALL_STEMS = sorted({stem for stems, _, _ in _LATIN for stem in stems})
-_CYRILLIC = [(name, re.compile(form, re.I | re.S)) for name, form in _RUSSIAN.items()]
-_ASIAN = [(name, re.compile(form, re.S)) for name, form in _EAST_ASIAN.items()]
-_CYRILLIC_SIGN, _ASIAN_SIGN = re.compile("[\u0400-\u04ff]"), re.compile("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_CYRILLIC = [(name, compile_late(form, re.I | re.S)) for name, form in _RUSSIAN.items()]
+_ASIAN = [(name, compile_late(form, re.S)) for name, form in _EAST_ASIAN.items()]
+_CYRILLIC_SIGN, _ASIAN_SIGN = compile_late("[\u0400-\u04ff]"), compile_late("[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
 
 def may_be_foreign(plain: str) -> bool:

@@ -11,6 +11,7 @@ import unicodedata
 from dataclasses import replace
 from functools import lru_cache
 
+from hardwon.memory.patterns import compile_late
 from hardwon.memory.records import Hit, State, Step
 
 from .disguises import may_be_disguised, readings, sends_what_is_filled_in, unseen_in
@@ -73,12 +74,12 @@ _FORMS = {
         r"(?:action|step|tool|call|procedure|response|answer|way)\s+(?:is|here|now|for)\b"
     ),
 }
-_PATTERNS = {name: re.compile(form, re.I | re.S | re.M) for name, form in _FORMS.items()}
-_HIDDEN_ORDER = re.compile(rf"(?:^|[.:;!?,]|\band|\bthen|\bplease|\bto)\s*{_DO}\s+\S+|\b{_MODEL}\s*[:,]", re.I)
+_PATTERNS = {name: compile_late(form, re.I | re.S | re.M) for name, form in _FORMS.items()}
+_HIDDEN_ORDER = compile_late(rf"(?:^|[.:;!?,]|\band|\bthen|\bplease|\bto)\s*{_DO}\s+\S+|\b{_MODEL}\s*[:,]", re.I)
 """An order or an address to the model in invisible text, such as an HTML comment, where even a weak form is
 suspicious."""
 _HIDDEN = {"Cf", "Cc", "Co", "Cs"}
-_JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-]+")
+_JOINTS = compile_late(r"(?<=[a-z])(?=[A-Z])|[_\-]+")
 _SCANNED = 20_000
 _TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
 """Invisible tag characters (U+E0020 to U+E007E), which a model reads as ASCII."""

@@ -9,7 +9,6 @@ messages that share at least half of them: otherwise, common words could be asse
 """
 
 import json
-import re
 import sqlite3
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Sequence, Set
@@ -18,6 +17,7 @@ from functools import lru_cache
 from itertools import islice, pairwise
 from typing import NamedTuple
 
+from hardwon.memory.patterns import compile_late
 from hardwon.memory.records import Hit, Item, Step
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.phrases import HOLE
@@ -43,10 +43,10 @@ RENEWED = 0.1
 LONGEST = 240
 """Number of characters of a message that are shown."""
 HIDDEN = "{value}"
-_HEAD = re.compile(r"[^\s(\[]*")
+_HEAD = compile_late(r"[^\s(\[]*")
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_TOKEN = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+(?:[@/.:+-]+[^\W{_CJK}]+)*|[^\w\s]")
-_DIGIT = re.compile(r"\d")
+_TOKEN = compile_late(rf"[{_CJK}]|[^\W{_CJK}]+(?:[@/.:+-]+[^\W{_CJK}]+)*|[^\w\s]")
+_DIGIT = compile_late(r"\d")
 _NEW = """
 SELECT steps.id, action, trajectory_id, task,
 iif(failure = 'none' OR NOT json_valid(diagnosis), '', json_extract(diagnosis, '$.evidence')),

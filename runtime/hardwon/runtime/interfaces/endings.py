@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from hardwon.memory.patterns import compile_late
+
 Ending = Literal["completed", "unfinished", "failed"]
 
 _COMPLETED = frozenset([
@@ -19,7 +21,7 @@ _COMPLETED = frozenset([
     "endoftext", "normal",
 ])  # fmt: skip
 _FAILED = frozenset(["error", "failed", "failure", "errored", "fail", "crashed"])
-_UNFINISHED = re.compile(
+_UNFINISHED = compile_late(
     r"(?:\A|_)(?:abort|await|blocked|cancel|deadline|expired|filter|incomplete|in_progress|interrupt|killed|length|limit|"
     r"max|not_(?:complete|done|finished)|partial|pause|pending|queued|refus|requires_action|running|stopped|"
     r"time(?:d_?out|out)|truncated|unfinished|waiting)|\A(?:tool_(?:calls|use)|function_call)\Z|"
@@ -36,13 +38,13 @@ _LISTS = ("choices", "generations")
 """Fields of a model's answer that may say how it ended."""
 _SILENT = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
 _CALLS = ("tool_use", "tool_call", "function_call")
-_INTERRUPTS = re.compile(
+_INTERRUPTS = compile_late(
     r"\A\W*(?:\w+\.)*"
     r"(?:GraphInterrupt|NodeInterrupt|(?:Node)?CancelledError|KeyboardInterrupt|GeneratorExit|SystemExit)\b"
 )
 """An error by which a framework stops a run that is to go on, or that somebody stopped."""
 _UNITS = r"(?:steps?|turns?|iterations?|rounds?|(?:tool |model )?calls?|recursions?|tokens?|attempts?|budget|time)"
-_LIMIT = re.compile(
+_LIMIT = compile_late(
     r"\W*(?:error: )?"
     r"(?:(?:the |this |your )?(?:agent|run|task|execution)\W+(?:has |was )?|i(?:\W+have|'ve)? |we (?:have )?)?(?:"
     r"(?:was |am )?(?:not able|unable) to finish\b|(?:could|can|did)(?: ?not|n['’]t) finish\b|"

@@ -9,6 +9,8 @@ have to end a clause.
 import re
 import unicodedata
 
+from hardwon.memory.patterns import compile_late
+
 
 def _fold(text: str) -> str:
     text = text.lower().replace("ß", "ss")
@@ -79,9 +81,9 @@ _CLEARED = _stems("""
     виправлена успішно rättat løst opraveno javítva gelungen résultat berhasil hasil सफल أخطاء
 """)
 _ENGLISH = frozenset(["the", "to", "are", "been", "you", "your", "they", "this"])
-_WORD = re.compile(r"[^\W\d_]+|0")
+_WORD = compile_late(r"[^\W\d_]+|0")
 _END = r"(?:了|啦)?(?=\W|\Z)"
-_UNSPACED = re.compile(
+_UNSPACED = compile_late(
     rf"(?:失败|失敗|错误|錯誤|出错|出錯|超时|超時|逾時|不足|不存在|过期|過期|异常|異常|无效|無效|不正确|"
     rf"被拒绝|被拒絕|未授权|"
     rf"未授權|未登录|不可用|被取消|冻结|繁忙){_END}|缺少|"
@@ -96,12 +98,12 @@ _UNSPACED = re.compile(
     r"존재하지 않|만료되|일치하지 않|누락되|유효하지 않|로그인이 필요|"
     r"ข้อผิดพลาด|ไม่พบ|ไม่มีสิทธิ์|ล้มเหลว|ไม่สามารถ|ไม่ถูกต้อง|หมดอายุ"
 )
-_UNSPACED_CLEARED = re.compile(
+_UNSPACED_CLEARED = compile_late(
     r"(?:没有|沒有|无|無|未)(?:发现|發現|任何|出现)?(?:错误|錯誤|失败|失敗|异常)|\d ?[个個件]|"
     r"已(?:修复|修復|解决|解決|处理)|成功|结果|結果|指南|日志|"
     r"エラー(?:は|も)?(?:あり|発生して|なし|ログ)|修正|오류[가는도]? ?없|수정되|해결되|성공|결과|ไม่มีข้อผิดพลาด|สำเร็จ"
 )
-_IS_UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
+_IS_UNSPACED = compile_late(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 
 
 def is_foreign_failure(sentence: str) -> bool:

@@ -3,14 +3,14 @@
 A title or an answer has the same words elsewhere: "Access denied" is a failure, "Access denied page design" is none.
 """
 
-import re
+from hardwon.memory.patterns import compile_late
 
 
 def _split(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_TOKEN = re.compile(r"[A-Za-z0-9_]+(?:['’.][a-z]+)*|[^\w\s]")
+_TOKEN = compile_late(r"[A-Za-z0-9_]+(?:['’.][a-z]+)*|[^\w\s]")
 _CLAUSE_END = frozenset(".!,:;()[]?")
 _BEFORE_CLAUSE = frozenset([*".!,:;()[]", "but", "and", "because"])
 _SUBJECTS = _split("""
@@ -60,11 +60,11 @@ _PHRASES = (
     "with this id", "with that id", "tool named", "not recognized as",
 )  # fmt: skip
 """Phrases of the messages of exceptions and services, wherever they stand."""
-_SYSTEM_CODE = re.compile(
+_SYSTEM_CODE = compile_late(
     r"\bE(?:CONN\w+|NOENT|ACCES|PERM|EXIST|TIMEDOUT|PIPE|NOTFOUND|AI_\w+|HOSTUNREACH|ISDIR|NOTDIR|NOSPC|ADDR\w+|BUSY)\b|"
     r"\bERR_[A-Z]\w+|\((?:[A-Z]\w*(?:Error|Exception))\)\s*\Z|\A[❌✗✘⛔🚫]"
 )
-_CLEARED = re.compile(
+_CLEARED = compile_late(
     r"\b(?:confirmed|fixed|resolved|corrected|how to|finished|none|(?<!not )success(?:ful|fully)?)\b|"
     r"\b(?:no|0|nothing) (?:\w+ )?"
     r"(?:errors?|failures?|results?|matches|issues|problems|changes|messages|conflicts|found)\b"

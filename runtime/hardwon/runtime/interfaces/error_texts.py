@@ -7,6 +7,8 @@ have to stand at the beginning: a document about errors, a log and a list of sea
 import re
 from functools import lru_cache
 
+from hardwon.memory.patterns import compile_late
+
 from .error_languages import is_foreign_failure
 from .error_messages import is_failure_message
 
@@ -31,7 +33,7 @@ _REASON = (
     r"not found|payment required|server error|service unavailable|too many requests|unauthorized|"
     r"(?:payload|request entity) too large|unprocessable(?: entity| content)?)"
 )
-_BEGINNING = re.compile(
+_BEGINNING = compile_late(
     r"\W{0,12}(?:"
     + "|".join(
         (
@@ -70,42 +72,42 @@ _BEGINNING = re.compile(
     + ")",
     re.IGNORECASE,
 )
-_ENDS_IN_TRACE = re.compile(
+_ENDS_IN_TRACE = compile_late(
     r"^(?:traceback \(most recent call last\):|\s+(?:at |file \")\S.{0,200}|\s+throw \w.{0,80}|"
     r"\W*\[rejected\].{0,200})\n(?:.*\n){0,40}?"
     r"(?:[a-z_][\w.]*(?:error|exception|interrupt|exit)\b|error: ).{0,300}\s*\Z",
     re.IGNORECASE | re.MULTILINE,
 )
 """The end of the output of a program that crashed."""
-_MARKUP = re.compile(
+_MARKUP = compile_late(
     r"(?:<[?!][^>]{0,200}>\s*)*<(?:(?:\w+:)?(?:error|fault|exception)\b|(?:html|head)\b[^>]{0,200}>\s*(?:<[^>]{0,200}>\s*)*"
     r"<title>\W*"
     r"(?:[45]\d\d|error)\b|\w+>\s*<(?:status|result)>\s*(?:error|fail))",
     re.IGNORECASE,
 )
 """An error as XML, or the page of a server about one."""
-_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
-_INTERJECTION = re.compile(r"\W*(?:sorry|oops|oh no|whoops|unfortunately|leider)?\W*\Z", re.IGNORECASE)
-_FINDING = re.compile(
+_SENTENCE = compile_late(r"(?<=[.!?])\s+|(?<=[。！？])|\n")
+_INTERJECTION = compile_late(r"\W*(?:sorry|oops|oh no|whoops|unfortunately|leider)?\W*\Z", re.IGNORECASE)
+_FINDING = compile_late(
     r"\W*(?!http|status|exit|return)(?:\w+|[a-z][\w ]{0,40}s)[\"']?[:=] *(?:(?:0|none|null|nil|n/a)|"
     r"(?<!error: )(?<!exception: )(?<!code: )\d[\d.,]*"
     r"(?: ?(?:%|[a-z]{1,3}\b))?)(?=\W*(?:\Z|\n|[,;]))",
     re.IGNORECASE,
 )
 """A count or an empty field, such as `failed: 0, passed: 12`."""
-_CODE = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+){1,5}")
-_FIELDS = re.compile(r"\s*(?:\w+\()?(?:\w+=|(?:success|ok|succeeded|status|state): )", re.IGNORECASE)
+_CODE = compile_late(r"[A-Za-z]+(?:_[A-Za-z]+){1,5}")
+_FIELDS = compile_late(r"\s*(?:\w+\()?(?:\w+=|(?:success|ok|succeeded|status|state): )", re.IGNORECASE)
 """Beginning of an object that was printed, such as `Answer(success=False, error='no such order')`."""
-_FIELD = re.compile(
+_FIELD = compile_late(
     r"\b(?:(?:(?P<ok>(?:is_)?(?:success(?:ful)?|ok)|succeeded)|is_?error|failed|error(?:_message)?)(?:=|: )"
     r"(?P<value>True|False|(?<==)['\"]\S)|(?:status|state)(?:=|: )['\"]?(?:error|fail(?:ed|ure)?)\b)",
     re.IGNORECASE,
 )
-_LEVEL = re.compile(
+_LEVEL = compile_late(
     r"^\W{0,3}(?:[\d:.,TZ/+-]+ )*\W?(?:trace|debug|info|notice|warn(?:ing)?|error|fatal)\b", re.I | re.M
 )
 """A line of a log."""
-_EXIT_CODE = re.compile(
+_EXIT_CODE = compile_late(
     r"^\W{0,3}(?:(?:(?:the )?(?:process|command|container|job|script|program)|\S{1,40}:) )?"
     r"(?:(?:exited|finished|failed|ended|"
     r"returned) (?:with )?)?"

@@ -5,7 +5,6 @@
 Items withheld at random (see `loop.holdout`) are hidden from guidance and planner here, and their ids are recorded.
 """
 
-import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -163,6 +162,8 @@ class AdvisingNodes:
     async def aplan(self, episode: EpisodeState) -> StateUpdate:
         """Plan as `plan` does; a planner that waits for a model runs in a thread."""
         if self.planner is not None and self.planner.waits:
+            import asyncio  # here, because it takes longer to import than a hook of a coding agent should
+
             return await asyncio.to_thread(self.plan, episode)
         return self.plan(episode)
 
