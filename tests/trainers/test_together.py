@@ -119,6 +119,6 @@ def test_four_roles_that_were_killed_go_on_bit_for_bit(settings, straight, monke
 def test_what_a_team_keeps_to_itself_is_no_failure_of_the_extractor(straight):
     """systems.md §7.8: the episodes of teams, and what the admission says there, reach no other role."""
     _, seen = straight
-    saved = torch.load(find(straight[0]) / "extractor.pt", weights_only=True)["state"]["judged"]
-    assert {sample["row"]["role"] for sample in saved} <= {"extractor"}
+    saved = torch.load(find(straight[0]) / "extractor.pt", weights_only=True)["state"]["samples"]
+    assert {row["role"] for rows, _ in saved for row in rows} <= {"extractor"}
     assert set(seen) == {*ROLES}

@@ -22,6 +22,7 @@ from hardwon.trainers.roles.admission import AdmissionRole, EngineAdmission
 from hardwon.trainers.roles.admission_learning import Decided, Episode
 from hardwon.trainers.roles.base import Parts, Reader
 from hardwon.trainers.roles.registry import ROLES
+from hardwon.trainers.roles.trained import count_samples
 
 TEXTS = ["find the prize . red blue green white golden room : go east west . wait . you are in the"]
 TOKENIZER = build_tokenizer(TEXTS)
@@ -69,11 +70,8 @@ def test_a_decision_is_one_of_two_tokens_with_an_exact_probability():
     for salt in ("", "1"):
         admission = EngineAdmission(engine, TRANSCRIPT, salt=salt)
         choice = asyncio.run(admission.decide(STEP))
-        (row,) = admission.rows
-        keep, skip = (TOKENIZER(word, add_special_tokens=False).input_ids[0] for word in ("<keep>", "<skip>"))
-        assert row.completion[0] == (keep if choice.admit else skip)
-        assert row.allowed[0] == tuple(sorted((keep, skip)))
-        assert row.mask == (True, False)
+        kept = list(admission.decisions.values())
+        assert [decision.is_yes for decision in kept] == ([choice.admit] if salt else [])  # greedy ones are not kept
         assert choice.p == pytest.approx(
             2.718281828**choice.logprob if choice.admit else 1 - 2.718281828**choice.logprob
         )
@@ -93,24 +91,20 @@ def test_it_sends_teams_and_drops_their_banks():
     assert role.ready()
     assert 0.0 <= told["admitted"] <= 1.0
     assert library._file.store.rows("SELECT * FROM bank_entries") == []
-    runs = role._groups[0]
-    assert len(runs) == 2
-    assert all(len(rows) == len(episode.decisions) for episode, rows in runs)
+    assert count_samples(role._waiting) == len(role._admitted) > 0
 
 
 def test_an_update_moves_its_own_adapter_and_nothing_else():
     """systems.md §4: agents frozen: the policy's parameters and the base are bit for bit as they were."""
     role, _, _ = made()
-    send(role)
-    role._groups = [
-        [(replace(episode, reward=float(n)), rows) for n, (episode, rows) in enumerate(group)] for group in role._groups
-    ]
+    runs = [asyncio.run(role.send("", 0, f"{n}")) for n in range(2)]
+    role.credit([(replace(episode, reward=float(n)), decisions) for n, (episode, decisions) in enumerate(runs)])
     before = {name: value.detach().clone() for name, value in role.model.named_parameters()}
     metrics = role.update()
     moved = {name for name, value in role.model.named_parameters() if not torch.equal(value, before[name])}
     assert moved
     assert all(".admission." in name for name in moved)
-    assert metrics["decisions"] > 0
+    assert metrics["samples"] > 0
     assert not role.ready()
 
 
@@ -130,7 +124,7 @@ def test_it_learns_to_share_what_is_pulled():
             Decided(torch.zeros(0).numpy(), choice.admit, choice.p, used=choice.admit and at % 2 == 0)
             for at, choice in enumerate(chosen)
         ]
-        role._groups = [[(Episode(1.0, tuple(decided)), list(admission.rows))]]
+        role.credit([(Episode(1.0, tuple(decided)), admission.decisions)])
         role.update()
         engine.load_adapter("admission", n + 1, role.weights())
     assert probability(STEP) > 0.8
@@ -155,7 +149,7 @@ def test_the_same_seed_sends_the_same_teams():
     one, other = made()[0], made()[0]
     send(one, 1, 2)
     send(other, 1, 2)
-    assert one._groups[0][0][1] == other._groups[0][0][1]
+    assert one._waiting == other._waiting != []
 
 
 def test_settings_are_checked():

@@ -68,12 +68,9 @@ def test_admission_reads_the_keys_and_the_step(engine):
     candidate = Shared("find it", ("a: 1", "b: 2"), "open", "open box", "the box is empty")
     admission = EngineAdmission(engine, PROMPTS)
     choice = asyncio.run(admission.decide(candidate))
-    (row,) = admission.rows
-    text = text_of(row.prompt)
+    text = text_of(admission.prompt(candidate))
     assert all(part in text for part in ("a: 1", "b: 2", "open box", "the box is empty", "<keys>"))
-    likelier = row.completion == PROMPTS.verdicts("share").yes
-    assert choice.admit is likelier
-    assert (choice.p > 0.5) is likelier
+    assert choice.admit is (choice.p > 0.5)
 
 
 def test_text_of_an_episode_never_becomes_a_control_token(engine):

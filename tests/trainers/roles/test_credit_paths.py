@@ -11,10 +11,10 @@ from hardwon.memory.bank import Bank
 from hardwon.memory.records import Diagnosis
 from hardwon.runtime.teams.sharing import BankClient
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings, LossSettings
-from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, to_trace
+from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples, to_trace
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 from hardwon.trainers.roles.guides.credit import Branch, guide_credit
-from hardwon.trainers.roles.guides.role import rows_of, to_streams
+from hardwon.trainers.roles.guides.role import rows_of
 from hardwon.trainers.roles.guides.speech import GuideReply
 
 from .test_admission import made, send
@@ -76,7 +76,7 @@ def test_the_tokens_of_a_hint_receive_the_advantage_of_its_content_alone():
     said = [reply(0), reply(1)]
     credit = guide_credit(Branch((0.0,)), [Branch((1.0,)), Branch((0.5,))], cost=0.0)
     assert credit.decision == 0.75
-    streams = to_streams([rows_of(said, credit)])
+    streams = pack_samples(*rows_of(said, credit))
     by_trace = {stream.trace: stream for stream in streams}
     for one, content in zip(said, credit.content, strict=True):
         stream = by_trace[f"{one.content.trace}/text"]

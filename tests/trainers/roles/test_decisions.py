@@ -123,7 +123,7 @@ class AdmissionBench:
             Decided(np.zeros(0), choice.admit, choice.p, used=choice.admit and note.right)
             for choice, note in zip(choices, notes, strict=True)
         )
-        self.trained._groups = [[(Episode(1.0, decided), list(admission.rows))]]
+        self.trained.credit([(Episode(1.0, decided), admission.decisions)])
 
 
 BENCHES = {bench.role: bench for bench in (GuideBench, AdmissionBench)}

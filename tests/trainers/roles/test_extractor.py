@@ -108,7 +108,7 @@ def read_and_try(role, helps=lambda spec: spec.candidate.title == GOOD, trust="t
 
 
 def get_advantages(role):
-    return pytest.approx([each["advantage"] for each in role.state_dict()["judged"]])
+    return pytest.approx([value for _, credit in role._waiting for (value,) in credit.values()])
 
 
 def stored(role):
@@ -173,7 +173,7 @@ def test_a_lesson_that_is_recalled_anyway_earns_nothing():
 def test_a_lesson_of_an_untrusted_episode_waits_in_quarantine_untried():
     role = build_role(GOOD, BAD)
     _, played = read_and_try(role, trust="untrusted")
-    assert (played, role.state_dict()["judged"]) == ([], [])
+    assert (played, role._waiting) == ([], [])
     assert {item.status for item in role._parts.library.items.find(status=None)} == {"quarantined"}
 
 
@@ -202,7 +202,7 @@ def test_an_update_makes_what_helped_likelier_than_its_siblings():
     role = build_role(GOOD, BAD, OTHER)
     read_and_try(role)
     assert role.ready()
-    rows = [row for row, _ in role._judged]
+    rows = [row for own, _ in role._waiting for row in own]
     assert role.update()["samples"] == 3
     now = [sum(measure(role.model, row.prompt, row.completion)) - sum(row.logprobs) for row in rows]
     assert now[0] > max(now[1:])
@@ -225,10 +225,16 @@ def test_it_goes_on_where_it_was():
     restored = other.state_dict()
     assert all(torch.equal(value, restored["weights"][name]) for name, value in saved["weights"].items())
     assert restored["unread"] == ["next"]
-    assert {name: restored[name] for name in ("judged", "unread", "groups")} == {
-        name: saved[name] for name in ("judged", "unread", "groups")
+    assert {name: restored[name] for name in ("samples", "unread", "groups")} == {
+        name: saved[name] for name in ("samples", "unread", "groups")
     }
     assert other.update()["loss"] == pytest.approx(role.update()["loss"])
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused():
+    saved = {name: value for name, value in build_role().state_dict().items() if name != "samples"}
+    with pytest.raises(ConfigError, match="an earlier version"):
+        build_role().load_state_dict({**saved, "judged": []})
 
 
 def test_episodes_are_read_one_of_each_group_first():

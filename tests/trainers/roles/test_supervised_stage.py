@@ -18,6 +18,7 @@ from hardwon.trainers.algorithms.imitation import WarmStart
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.gating.deciding import Decider
 from hardwon.trainers.prompting.base import Query
 from hardwon.trainers.prompting.chat import ChatFormat
 from hardwon.trainers.roles.admission import EngineAdmission
@@ -29,7 +30,6 @@ from hardwon.trainers.warmstart import updates
 
 TOKENIZER = build_chat_tokenizer()
 PROMPTS = ChatFormat(TOKENIZER)
-SHARE = PROMPTS.verdicts("share")
 KITCHEN = State("You are in the kitchen.", task="put things away")
 
 
@@ -108,11 +108,12 @@ def test_all_questions_about_a_subject_are_on_one_side():
 # -- learning
 
 
-def build_study(updates=120, verdicts=SHARE):
+def build_study(updates=120, is_word=True):
     engine = LocalEngine(build_chat_model(TOKENIZER), TOKENIZER, roles=("admission",))
     parts = Parts(RoleConfig(), engine.model, PROMPTS, engine, ExperienceLibrary.open(":memory:"))
     learning = None if updates is None else WarmStart(updates=updates, batch=8, lr=1e-2)
-    return SupervisedStage(parts, "admission", verdicts, learning)
+    decider = Decider(parts.engine, PROMPTS, "share", role="admission") if is_word else None
+    return SupervisedStage(parts, "admission", decider, learning)
 
 
 def ask(n, answer=False):
@@ -123,20 +124,20 @@ def ask(n, answer=False):
 
 
 @pytest.mark.parametrize(
-    ("verdicts", "before", "words"),
-    [(SHARE, 0.5, "P(right) is"), (None, 0.0, "are its teacher's, word for word")],
+    ("is_word", "before", "words"),
+    [(True, 0.5, "P(right) is"), (False, 0.0, "are its teacher's, word for word")],
     ids=["two words", "a text"],
 )
-def test_stage_1_makes_the_answer_depend_on_the_text(verdicts, before, words):
+def test_stage_1_makes_the_answer_depend_on_the_text(is_word, before, words):
     """P(right), or the share of equal texts, on held-out questions: far above what the base prefers."""
-    stage, lines = build_study(verdicts=verdicts), list[str]()
-    marked = [ask(n, answer=verdicts is None) for n in range(60)]
+    stage, lines = build_study(is_word=is_word), list[str]()
+    marked = [ask(n, answer=not is_word) for n in range(60)]
     _, stage._held_out = split_marked(marked)
     assert asyncio.run(stage.measure()) == pytest.approx(before, abs=0.1)
     stage.learn(marked, lines.append)
     stage._parts.engine.load_adapter("admission", 1, stage._parts.model.state_dict())
     assert asyncio.run(stage.measure()) > 0.9
-    assert ("questions with known answers, 2" in lines[0]) is (verdicts is not None)
+    assert ("questions with known answers, 2" in lines[0]) is is_word
     told = asyncio.run(stage.describe())
     assert words in told
     assert re.search(r"(0\.9|1\.0)\d", told)

@@ -312,7 +312,7 @@ class ServedAdmission:
     def __init__(self, engine: Engine, prompts: PromptFormat) -> None:
         from .roles.admission import EngineAdmission
 
-        self._inner = EngineAdmission(engine, prompts, keeps_rows=False)
+        self._inner = EngineAdmission(engine, prompts)
         self.value = EngineAdmission.value
         """Returns what readers get for a step, as in training; a `Team` takes it."""
 

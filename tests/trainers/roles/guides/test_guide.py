@@ -24,15 +24,15 @@ from hardwon.trainers.config.loading import load
 from hardwon.trainers.config.schema import ModelConfig, RoleConfig
 from hardwon.trainers.engines.base_models import prepare_for_roles
 from hardwon.trainers.engines.local import LocalEngine
+from hardwon.trainers.gating.tuning import TUNING
 from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.models.tiny import TinyConfig, build_model, build_tokenizer
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.roles.base import Parts
 from hardwon.trainers.roles.guides.credit import Branch, GuideCredit, guide_credit
 from hardwon.trainers.roles.guides.lessons import build_lessons, build_query
-from hardwon.trainers.roles.guides.role import GuideRole, rows_of, to_streams
+from hardwon.trainers.roles.guides.role import GuideRole, rows_of
 from hardwon.trainers.roles.guides.speech import GuideQuery, Speaker
-from hardwon.trainers.roles.tuning import TUNING
 from hardwon.trainers.rollouts.rollout import GivenGuidance, Spec, TokenPolicy, collect
 
 TEXTS = ["leave the easy hard room . red blue green white golden insight warning : go east west wait - led"]
@@ -182,11 +182,11 @@ def test_every_group_has_one_abstain_branch_and_two_or_more_that_generate():
     assert all(spec.memory for spec in spoken)
     role.collect([ended(spec, True) for spec in (*spoken, *specs([0, 1], arm="control", copies=2))])
     assert role.stats["groups_left_out"] == 0
-    for rows, _ in role._groups:
+    for rows, _ in role._waiting:
         decisions = [TOKENIZER.convert_ids_to_tokens(list(row.completion)) for row in rows if row.turn == 0]
         assert decisions == [["<skip>"], ["<keep>"]]
         assert len({row.prompt for row in rows if row.turn == 0}) == 1
-    assert len(role._groups) == 2
+    assert len(role._waiting) == 2
 
 
 @pytest.mark.parametrize(("outcomes", "control"), [((True,), (True,)), ((True, False), ())])
@@ -216,7 +216,7 @@ def gradients(role, credit):
         if one.content is not None and f"{one.content.trace}/text" not in advantages:
             rows.append(replace(one.content, trace=f"{one.content.trace}/text"))
             advantages[rows[-1].trace] = [0.0]
-    given = collate(to_streams([(rows, advantages)]))
+    given = collate(pack_samples(rows, advantages))
     new, _ = forward(role.model, given)
     new.retain_grad()
     policy_loss(new, given.old, given.advantages, torch.ones_like(new), denominator=1.0).value.backward()

@@ -15,11 +15,12 @@ from hardwon.memory.errors import CannotLearn, ConfigError
 from hardwon.runtime.guidance.base import Hint
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Context
-from hardwon.trainers.algorithms.samples import Consultation, Rollout
+from hardwon.trainers.algorithms.samples import Rollout, WordChoice
 from hardwon.trainers.config.loading import of
 from hardwon.trainers.config.schema import RoleConfig
 from hardwon.trainers.engines.local import LocalEngine
 from hardwon.trainers.gating.consulting import ConsultedGuidance
+from hardwon.trainers.gating.tuning import TUNING
 from hardwon.trainers.models.adapters import parameters_of, read_adapter
 from hardwon.trainers.player import Player
 from hardwon.trainers.prompting.chat import ChatFormat
@@ -28,7 +29,6 @@ from hardwon.trainers.roles.guides.lessons import Recollections, find_deeds, jud
 from hardwon.trainers.roles.guides.role import GuideRole, GuideSettings
 from hardwon.trainers.roles.guides.speech import GuideQuery
 from hardwon.trainers.roles.supervised_stage import Marked
-from hardwon.trainers.roles.tuning import TUNING
 from hardwon.trainers.rollouts import rollout
 from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.serving import load_roles
@@ -103,7 +103,7 @@ def test_in_training_it_is_asked_and_the_recollection_is_shown_anyway():
     hint, kept = ask(ConsultedGuidance(Fixed(), engine, PROMPTS, always=True))
     assert hint.text == LINES
     (question,) = kept
-    assert question.p_speaks == pytest.approx(hint.why["p_speaks"], abs=1e-3)
+    assert question.p_yes == pytest.approx(hint.why["p_speaks"], abs=1e-3)
     assert question.tokens == len(PROMPTS.text(LINES))
 
 
@@ -135,11 +135,11 @@ def end(arm, success, *questions, copy=0):
 def test_every_question_of_a_group_has_the_advantage_of_showing():
     """Shown 1 and 1, not shown 0: +1 for `hint`, once for each episode that was asked; probabilities count as 1/4."""
     role, start, later = build_role(), (1, 2, 3), (1, 2, 4)
-    first = (Consultation(start, 0.5, 1, 9), Consultation(later, 0.1, 1, 9))
+    first = (WordChoice(start, 0.5, 1, tokens=9), WordChoice(later, 0.1, 1, tokens=9))
     rollouts = [end("control", False), end("guided", True, *first), end("guided", True, first[0], copy=1)]
     assert role.wants(rollouts)
     role.collect(rollouts)
-    ((rows, advantages),) = role._groups
+    ((rows, advantages),) = role._waiting
     weights = {(row.prompt, row.completion): advantages[row.trace][0] for row in rows}
     yes, no = PROMPTS.verdicts("guide").yes, PROMPTS.verdicts("guide").no
     assert weights == {
@@ -153,10 +153,10 @@ def test_every_question_of_a_group_has_the_advantage_of_showing():
 
 
 def test_a_recollection_that_hurts_trains_silence_and_its_length_costs():
-    role, question = build_role(cost=0.5, length=10), Consultation((1, 2), 0.6, 1, 10)
+    role, question = build_role(cost=0.5, length=10), WordChoice((1, 2), 0.6, 1, tokens=10)
     rollouts = [end("control", True), *(end("guided", success, question, copy=n) for n, success in enumerate((1, 0)))]
     role.collect(rollouts)
-    ((rows, advantages),) = role._groups
+    ((rows, advantages),) = role._waiting
     assert role.stats["decision"] == pytest.approx(0.5 - 0.5 - 1.0)
     silent = next(row for row in rows if row.completion == PROMPTS.verdicts("guide").no)
     assert advantages[silent.trace] == [pytest.approx(2 * 1.0 * 0.4)]
@@ -165,8 +165,11 @@ def test_a_recollection_that_hurts_trains_silence_and_its_length_costs():
 @pytest.mark.parametrize(
     "rollouts",
     [
-        [end("guided", True, Consultation((1,), 0.5, 1, 1)), end("guided", False, Consultation((1,), 0.5, 1, 1))],
-        [end("control", True), end("guided", False, Consultation((1,), 0.5, 1, 1))],
+        [
+            end("guided", True, WordChoice((1,), 0.5, 1, tokens=1)),
+            end("guided", False, WordChoice((1,), 0.5, 1, tokens=1)),
+        ],
+        [end("control", True), end("guided", False, WordChoice((1,), 0.5, 1, tokens=1))],
         [end("control", True), end("guided", False), end("guided", True)],
     ],
     ids=["no control", "one episode", "nothing recalled"],
@@ -190,8 +193,8 @@ def test_an_update_moves_the_answer():
         role.update()
         role._parts.engine.load_adapter("guide", 2, role.weights())
         _, (after,) = ask(ConsultedGuidance(Fixed(), role._parts.engine, PROMPTS, always=True))
-        found.append(after.p_speaks)
-        assert after.p_speaks > question.p_speaks
+        found.append(after.p_yes)
+        assert after.p_yes > question.p_yes
     assert found[0] == pytest.approx(found[1], abs=1e-6)
 
 

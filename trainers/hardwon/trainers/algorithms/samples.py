@@ -61,16 +61,17 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Consultation:
-    """One question to the guide within an episode: whether what the library recalls is shown."""
+class WordChoice:
+    """The answer of a role to a question with two words."""
 
     prompt: Ids
-    p_speaks: float
+    p_yes: float
     """Probability of the word that agrees, among both."""
     version: int
-    """Version of the guide's adapter."""
-    tokens: int
-    """Length of what the library recalls."""
+    """Version of the weights that answered."""
+    is_yes: bool = True
+    tokens: int = 0
+    """Length of the text that it is about, if that counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class Rollout:
     """What a composer distinguishes the episode by."""
     bonus: float = 0.0
     """What a composer adds to the outcome for the policy's credit."""
-    consulted: tuple[Consultation, ...] = ()
+    consulted: tuple[WordChoice, ...] = ()
     """The questions to the guide after which the recollection was shown."""
 
     @property

@@ -9,18 +9,18 @@ difference in outcome teaches the answers (Mem-π's abstaining branch).
 """
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from hardwon.memory import State
 from hardwon.runtime.guidance.base import Guidance, Hint, apropose_hint
 from hardwon.runtime.interfaces.types import Context
-from hardwon.runtime.interfaces.usage import ModelUsage
-from hardwon.trainers.algorithms.samples import Consultation, Ids
-from hardwon.trainers.engines.base import Engine, Request
+from hardwon.trainers.algorithms.samples import Ids
+from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.prompting.base import PromptFormat, Query
 from hardwon.trainers.rollouts.rollout import current_episode, current_session
+
+from .deciding import Decider, count_usage
 
 ROLE = "guide"
 """The engine's role that is asked."""
@@ -31,8 +31,8 @@ class ConsultedGuidance:
 
     def __init__(self, inner: Guidance, engine: Engine, prompts: PromptFormat, *, always: bool = False) -> None:
         """Wrap a guidance."""
-        self._inner, self._engine, self._prompts, self._always = inner, engine, prompts, always
-        self._verdicts = prompts.verdicts("guide")
+        self._inner, self._prompts, self._always = inner, prompts, always
+        self._decider = Decider(engine, prompts, "guide", role=ROLE)
 
     async def apropose(self, context: Context) -> Hint | None:
         """Return the hint of the inner guidance; one with an empty text if the guide declines."""
@@ -40,16 +40,13 @@ class ConsultedGuidance:
         if hint is None or not hint.text:
             return hint
         prompt = write_question(self._prompts, context.state, hint.text.splitlines())
-        request = Request(prompt, ROLE, self._verdicts.trie, temperature=0.0, session=current_session())
-        answer = await self._engine.generate(request)
-        probability = math.exp(sum(answer.logprobs))
-        p_speaks = probability if answer.tokens == self._verdicts.yes else 1.0 - probability
-        usage = hint.usage + ModelUsage(len(prompt), sum(answer.mask), calls=1)
+        decision = await self._decider.ask(prompt, session=current_session())
         if self._always:
-            length = len(self._prompts.text(hint.text))
-            current_episode().consulted.append(Consultation(prompt, p_speaks, answer.version, length))
-        answered = hint if self._always or answer.tokens == self._verdicts.yes else Hint("")
-        return replace(answered, usage=usage, why={**hint.why, "p_speaks": round(p_speaks, 4)})
+            decision = replace(decision, tokens=len(self._prompts.text(hint.text)))
+            current_episode().consulted.append(decision)
+        answered = hint if self._always or decision.is_yes else Hint("")
+        why = {**hint.why, "p_speaks": round(decision.p_yes, 4)}
+        return replace(answered, usage=hint.usage + count_usage(decision), why=why)
 
     def propose(self, context: Context) -> Hint | None:
         """Run `apropose` for a loop without asyncio."""

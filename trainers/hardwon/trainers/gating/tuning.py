@@ -15,6 +15,10 @@ class GatingTuning:
     """Steps of an episode that are shown at most: the last ones, which led to its end."""
     max_characters: int = 300
     """Characters of a state or a result that are shown."""
+    min_probability: float = 0.25
+    """Least probability of the better word that its weight assumes."""
+    min_weight: float = 1e-30
+    """Least probability of a word in a sample; a probability can underflow to 0."""
     beta: float = 0.1
     """Scale of the log-ratios."""
 

@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, cast
 
@@ -25,26 +25,31 @@ from hardwon.runtime import Agent, Result
 from hardwon.runtime.teams.reading import ReadingPolicy
 from hardwon.runtime.teams.sharing import BankClient, SharedEnvironment
 from hardwon.runtime.teams.sharing_policy import Choice, SharingInput
-from hardwon.trainers.algorithms.learner import Learner
-from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
+from hardwon.trainers.algorithms.samples import Rollout, WordChoice
 from hardwon.trainers.config.schema import parse
-from hardwon.trainers.engines.base import Engine, Request, Weights
+from hardwon.trainers.engines.base import Engine
 from hardwon.trainers.engines.base_models import read_context
-from hardwon.trainers.models.adapters import parameters_of
+from hardwon.trainers.gating.deciding import Decider
+from hardwon.trainers.gating.tuning import TUNING as GATING
+from hardwon.trainers.gating.verdicts import weigh_sampled
 from hardwon.trainers.prompting.base import PromptFormat, Query
 from hardwon.trainers.rollouts.rollout import Spec, TokenPolicy, collect
 
 from .admission_learning import Decided, Episode, Sparsity, advantages, run_reward
-from .base import Parts, load_weights, weights_of
+from .base import Parts
 from .marking import format_path, mark_steps
-from .supervised_stage import SupervisedStage, plan_stage
+from .supervised_stage import plan_stage
+from .trained import TrainedRole, count_samples
 from .tuning import TUNING
-from .verdicts import build_other, weigh_sampled
 
 _PLAIN: dict[str, Any] = {"learn": False, "guardrails": False, "recall_k": 0, "retries": 0}
 """Members neither learn nor recall: all they know of the team is what it shares."""
 _SESSION: ContextVar[str] = ContextVar("hardwon_team_session", default="")
 """Session of the running member's episode; its decisions are requested in that session."""
+
+
+Run = tuple[Episode, Mapping[str, WordChoice]]
+"""A run of a team: its reward with what was shared and used, and the decisions by name, in the same order."""
 
 
 class EngineAdmission:
@@ -57,40 +62,22 @@ class EngineAdmission:
         """Return what readers get for the last step: the path to it, without loops."""
         return format_path(without_circles(list(steps)))
 
-    def __init__(
-        self,
-        engine: Engine,
-        prompts: PromptFormat,
-        *,
-        role: str = "admission",
-        salt: str = "",
-        keeps_rows: bool = True,
-    ) -> None:
-        """Create an admission on an engine."""
-        self._engine, self._prompts, self._role, self._salt = engine, prompts, role, salt
-        self._verdicts, self._keeps_rows = prompts.verdicts("share"), keeps_rows
-        self.rows: list[Sample] = []
-        """Of every decision, as it was sampled."""
+    def __init__(self, engine: Engine, prompts: PromptFormat, *, role: str = "admission", salt: str = "") -> None:
+        """Create an admission on an engine; with a salt, it samples and keeps its decisions for training."""
+        self._prompts, self._salt = prompts, salt
+        self._decider = Decider(engine, prompts, "share", role=role)
+        self.decisions: dict[str, WordChoice] = {}
+        """What was sampled, by a name of its own."""
 
     async def decide(self, candidate: SharingInput) -> Choice:
-        """Sample a decision, and keep its tokens for training."""
-        name = f"{self._salt}/{_SESSION.get()}/{len(self.rows)}"
-        request = Request(
-            self.prompt(candidate),
-            self._role,
-            self._verdicts.trie,
-            temperature=1.0 if self._salt else 0.0,
-            session=_SESSION.get(),
-            chance=random.Random(name),
-        )
-        completion = await self._engine.generate(request)
-        logprob = sum(completion.logprobs)
-        admit, probability = completion.tokens == self._verdicts.yes, math.exp(logprob)
-        fields = (self._role, completion.version, "", "", "", name, 0)
-        if self._keeps_rows:
-            tokens, logprobs, mask = completion.tokens, completion.logprobs, completion.mask
-            self.rows.append(Sample(request.prompt, tokens, logprobs, mask, completion.allowed, *fields))
-        return Choice(admit, probability if admit else 1.0 - probability, logprob)
+        """Return whether to share a step."""
+        name = f"{self._salt}/{_SESSION.get()}/{len(self.decisions)}"
+        chance = random.Random(name) if self._salt else None
+        decision = await self._decider.ask(self.prompt(candidate), chance=chance, session=_SESSION.get())
+        if self._salt:
+            self.decisions[name] = decision
+        probability = decision.p_yes if decision.is_yes else 1.0 - decision.p_yes
+        return Choice(decision.is_yes, decision.p_yes, math.log(max(probability, GATING.min_weight)))
 
     def prompt(self, candidate: SharingInput) -> tuple[int, ...]:
         """Return the tokens of the question: the task, the newest keys, and the step."""
@@ -158,21 +145,17 @@ class AdmissionSettings:
                 raise ConfigError(f"{name} is {getattr(self, name)}; use {least} or more.")
 
 
-class AdmissionRole:
+class AdmissionRole(TrainedRole):
     """The role that learns which steps of a team are worth sharing."""
 
     def __init__(self, parts: Parts, *, name: str = "admission") -> None:
-        self.name, self.model = name, parts.model
-        self._parts = parts
-        self.settings = parse(AdmissionSettings, parts.config.settings, f"roles.{name}.settings")
-        self._parameters = parameters_of(parts.model, name)
-        self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
-        self.price = Sparsity(self.settings.target)
-        self._verdicts = parts.prompts.verdicts("share")
-        how = self.settings
+        self.settings = how = parse(AdmissionSettings, parts.config.settings, f"roles.{name}.settings")
+        self._decider = Decider(parts.engine, parts.prompts, "share", role=name)
         learning = plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed)
-        self.supervised = SupervisedStage(parts, name, self._verdicts, learning)
-        self._groups: list[list[tuple[Episode, list[Sample]]]] = []
+        super().__init__(parts, name, learning, self._decider)
+        self.price = Sparsity(how.target)
+        self._admitted: list[bool] = []
+        """Decisions since the last update."""
         self._sent = 0
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
@@ -184,25 +167,6 @@ class AdmissionRole:
             most = learning.updates * learning.batch
             self.supervised.learn(mark_steps(self._parts, asker.value, asker.prompt, most=most), tell)
 
-    async def report_accuracy(self) -> str:
-        """Return in words how well stage 1 taught it which steps to share."""
-        return await self.supervised.describe()
-
-    async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
-        """Return the episodes unchanged: shared steps are shown only within teams."""
-        return specs
-
-    async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """Return the episodes unchanged."""
-        return specs
-
-    def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """Return False: the role learns from its own team runs."""
-        return False
-
-    def collect(self, rollouts: Sequence[Rollout]) -> None:
-        """Do nothing: the role learns from its own team runs."""
-
     def read(self, salt: str) -> None:
         """Do nothing: teams start after the rollouts."""
 
@@ -212,7 +176,8 @@ class AdmissionRole:
         if not worlds:
             return {}
         groups = [await self._group(world) for world in worlds]
-        self._groups += groups
+        for group in groups:
+            self.credit(group)
         decided = [entry for group in groups for episode, _ in group for entry in episode.decisions]
         return {
             "team_reward": fmean(episode.reward for group in groups for episode, _ in group),
@@ -220,15 +185,15 @@ class AdmissionRole:
             "used": fmean(entry.used for entry in decided) if decided else 0.0,
         }
 
-    async def _group(self, world: str) -> list[tuple[Episode, list[Sample]]]:
+    async def _group(self, world: str) -> list[Run]:
         """Return the runs of one task instance, played in sequence."""
         fold, _, seed = world.rpartition("#")
         self._sent += 1
         salts = [f"{self._parts.seed}/{self.name}/{self._sent}.{n}" for n in range(self.settings.runs)]
         return [await self.send(fold, int(seed), salt) for salt in salts]
 
-    async def send(self, fold: str, seed: int, salt: str) -> tuple[Episode, list[Sample]]:
-        """Run one team on a task instance; return its reward, its decisions and their samples."""
+    async def send(self, fold: str, seed: int, salt: str) -> Run:
+        """Run one team on a task instance; return its reward and its decisions."""
         parts, settings = self._parts, self.settings
         limit = read_context(parts.model)
         policy = TokenPolicy(parts.engine, cast(Any, parts.prompts), settings=parts.policy, context=limit)
@@ -256,10 +221,9 @@ class AdmissionRole:
             Decided(np.zeros(0), shared_entry.choice.admit, shared_entry.choice.p, shared_entry.entry in used)
             for shared_entry in shared
         )
-        # one row per decision in the same order, because `update` zips the two
-        rows = [row for member in members for row in member.admission.rows]
-        # the features above are empty: a language model decides from the tokens in `rows`
-        return Episode(self._reward(rollouts), decided), rows
+        # in the same order, because `credit` zips the two; no features, because a language model reads tokens
+        decisions = {name: decision for member in members for name, decision in member.admission.decisions.items()}
+        return Episode(self._reward(rollouts), decided), decisions
 
     def _reward(self, rollouts: Sequence[Rollout]) -> float:
         """Return the reward of a run; the member with the fewest steps counts as the first to finish."""
@@ -273,72 +237,36 @@ class AdmissionRole:
         earliness = 1.0 - steps / self.settings.steps
         return run_reward(best, first, earliness=earliness, first_weight=self.settings.first_weight)
 
+    def credit(self, group: Sequence[Run]) -> None:
+        """Keep the decisions of the runs of one task instance, each as the word that its advantage trains."""
+        episodes = [episode for episode, _ in group]
+        values = advantages(episodes, usage_weight=self.settings.usage_weight, sparsity=self.price.price)
+        for (_, decisions), each in zip(group, values, strict=True):
+            for (name, decision), value in zip(decisions.items(), each, strict=True):
+                words = self._decider.build_words(decision, name)
+                sampled, other = words if decision.is_yes else words[::-1]
+                own, mirrored = weigh_sampled(sampled, other, value)
+                row = sampled if own or not mirrored else other
+                self._waiting.append(([row], {row.trace: [own or mirrored]}))
+                self._admitted.append(decision.is_yes)
+
     def ready(self) -> bool:
         """Return whether there are enough decisions for an update."""
-        return sum(len(rows) for group in self._groups for _, rows in group) >= self.settings.ready
+        return count_samples(self._waiting) >= self.settings.ready
 
     def update(self) -> dict[str, float]:
-        """Run one optimizer step on the collected runs and drop them."""
-        groups, self._groups = self._groups, []
-        price, credited, rows = self.price.price, dict[str, list[float]](), list[Sample]()
-        for group in groups:
-            values = advantages(
-                [episode for episode, _ in group], usage_weight=self.settings.usage_weight, sparsity=price
-            )
-            for (_, samples), each in zip(group, values, strict=True):
-                for sample, value in zip(samples, each, strict=True):
-                    other = build_other(self._verdicts, sample)
-                    own, mirrored = weigh_sampled(sample, other, value)
-                    rows.append(sample if own or not mirrored else other)
-                    credited[sample.trace] = [own or mirrored]
-        decided = [decision for group in groups for episode, _ in group for decision in episode.decisions]
-        self.price.update(fmean(decision.admit for decision in decided))
-        metrics = self._learner.step(pack_samples(rows, credited), self._parts.config.loss)
-        return {**metrics, "lr": self._learner.lr, "price": price, "decisions": float(len(decided))}
-
-    def weights(self) -> Weights:
-        """Return all parameters, or the adapter's parameters under peft's names."""
-        return weights_of(self.model, self.name)
+        """Run one optimizer step on the decisions, and adapt the price of sharing."""
+        price, admitted, self._admitted = self.price.price, self._admitted, []
+        self.price.update(fmean(admitted))
+        return {**super().update(), "price": price}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimizer state, price and collected runs."""
-        waiting = [
-            [
-                {
-                    "reward": episode.reward,
-                    "decisions": [[decision.admit, decision.p, decision.used] for decision in episode.decisions],
-                    "rows": [asdict(row) for row in rows],
-                }
-                for episode, rows in group
-            ]
-            for group in self._groups
-        ]
-        return {
-            "weights": {name: parameter.detach() for name, parameter in self._parameters.items()},
-            "learner": self._learner.state_dict(),
-            "price": self.price.state_dict(),
-            "sent": self._sent,
-            "waiting": waiting,
-        }
+        """Return what an exact resume needs, with the price."""
+        more = {"price": self.price.state_dict(), "sent": self._sent, "admitted": list(self._admitted)}
+        return {**super().state_dict(), **more}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
-        load_weights(self._parameters, state["weights"])
-        self._learner.load_state_dict(state["learner"])
+        super().load_state_dict(state)
         self.price.load_state_dict(state["price"])
-        self._sent = int(state["sent"])
-        self._groups = [[_load_episode(run) for run in group] for group in state["waiting"]]
-
-
-def _load_episode(saved: Mapping[str, Any]) -> tuple[Episode, list[Sample]]:
-    """Return a run from its saved values."""
-    decisions = tuple(Decided(np.zeros(0), bool(admit), p, bool(used)) for admit, p, used in saved["decisions"])
-    return Episode(saved["reward"], decisions), [_load_row(row) for row in saved["rows"]]
-
-
-def _load_row(saved: Mapping[str, Any]) -> Sample:
-    """Return a sample from its saved values; checkpoints turn tuples into lists."""
-    flat = {name: tuple(saved[name]) for name in ("prompt", "completion", "logprobs", "mask")}
-    return Sample(
-        **{**saved, **flat, "allowed": tuple(None if each is None else tuple(each) for each in saved["allowed"])}
-    )
+        self._sent, self._admitted = int(state["sent"]), list(state["admitted"])

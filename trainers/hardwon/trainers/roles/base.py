@@ -147,14 +147,43 @@ class Parts:
     """How the policy answers, for roles that play episodes themselves."""
 
 
-class PolicyRole:
+class LearningRole:
+    """What all roles share: a learner of the role's own weights. It shows nothing."""
+
+    def __init__(self, parts: Parts, name: str) -> None:
+        self.name, self.model, self._parts = name, parts.model, parts
+        self._parameters = parameters_of(parts.model, name)
+        self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
+
+    async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
+        """Return the episodes unchanged."""
+        return specs
+
+    async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
+        """Return the episodes unchanged."""
+        return specs
+
+    def weights(self) -> Weights:
+        """Return all parameters, or the adapter's parameters under peft's names."""
+        return weights_of(self.model, self.name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights and optimizer state."""
+        weights = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        return {"weights": weights, "learner": self._learner.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+        load_weights(self._parameters, state["weights"])
+        self._learner.load_state_dict(state["learner"])
+
+
+class PolicyRole(LearningRole):
     """The role that acts: it learns from advantages within group and arm."""
 
     def __init__(self, parts: Parts, *, name: str = "policy") -> None:
-        self.name, self.model = name, parts.model
+        super().__init__(parts, name)
         self._config = parts.config
-        self._parameters = parameters_of(parts.model, name)
-        self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._rollouts: list[Rollout] = []
         self._loss = parts.config.loss
         self._shaped: dict[str, float] = {}
@@ -170,14 +199,6 @@ class PolicyRole:
         """Freeze a copy of the model as the reference if the loss has a KL term and there are no adapters."""
         if self._config.loss.kl and not has_adapters(self.model):
             self._learner.reference = freeze_copy(self.model)
-
-    async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
-        """Return the episodes unchanged: a policy shows nothing."""
-        return specs
-
-    async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """Return the episodes unchanged."""
-        return specs
 
     def wants(self, rollouts: Sequence[Rollout]) -> bool:
         """Return whether any advantage of the group differs from 0, or an example takes its place."""
@@ -234,23 +255,14 @@ class PolicyRole:
             advantages[name] = [weight * value for value in advantages[name]]
         return advantages
 
-    def weights(self) -> Weights:
-        """Return all parameters, or the adapter's parameters under peft's names."""
-        return weights_of(self.model, self.name)
-
     def state_dict(self) -> dict[str, Any]:
         """Return weights, optimizer state, and the reference model if there is one."""
         reference = self._learner.reference.state_dict() if self._learner.reference is not None else None
-        return {
-            "weights": {name: parameter.detach() for name, parameter in self._parameters.items()},
-            "learner": self._learner.state_dict(),
-            "reference": reference,
-        }
+        return {**super().state_dict(), "reference": reference}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
-        load_weights(self._parameters, state["weights"])
-        self._learner.load_state_dict(state["learner"])
+        super().load_state_dict(state)
         if state["reference"] is not None:
             self._learner.reference = freeze_copy(self.model)
             self._learner.reference.load_state_dict(state["reference"])

@@ -8,7 +8,7 @@ others are played.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from statistics import fmean
 from typing import Any
@@ -16,19 +16,17 @@ from typing import Any
 from hardwon.memory import Trajectory
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.records import Add, Admission
-from hardwon.trainers.algorithms.learner import Learner
-from hardwon.trainers.algorithms.samples import Rollout, Sample, pack_samples
+from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.schema import parse
-from hardwon.trainers.engines.base import Weights
 from hardwon.trainers.engines.local import LocalEngine
-from hardwon.trainers.models.adapters import parameters_of
 from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
 from hardwon.trainers.workers.background import Background
 
-from .base import Parts, load_weights, row_of, weights_of
-from .supervised_stage import SupervisedStage, plan_stage
+from .base import Parts
+from .supervised_stage import plan_stage
 from .teaching import RULES, mark_lessons, open_teacher
+from .trained import TrainedRole
 from .trials import Trial, Trials
 from .tuning import TUNING
 from .writing import MAX_TOKENS, LessonWriter, Written
@@ -88,13 +86,12 @@ class Reading:
     """Task instance of the episode."""
 
 
-class ExtractorRole:
+class ExtractorRole(TrainedRole):
     """Reads episodes, and learns from the effect of the lessons that it wrote."""
 
     def __init__(self, parts: Parts, *, name: str = "extractor") -> None:
-        self.name, self.model = name, parts.model
-        self._parts = parts
         self.settings = how = parse(ExtractorSettings, parts.config.settings, f"roles.{name}.settings")
+        super().__init__(parts, name, plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed))
         self._writer = LessonWriter(parts.engine, parts.prompts, role=name, max_tokens=how.tokens)
         beginnings = Beginnings(parts.environment)
 
@@ -103,18 +100,12 @@ class ExtractorRole:
             return f"{state.task}\n{state.observation}"
 
         self._trials = Trials(parts.trained, read, pairs=how.pairs)
-        learning = plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed)
-        self.supervised = SupervisedStage(parts, name, None, learning)
-        self._parameters = parameters_of(parts.model, name)
-        self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._reading: Background[Reading] = Background()
         self._readings: list[Reading] = []
         """Readings whose lessons are to be tried."""
         self._unread: list[str] = []
         self._groups: dict[str, str] = {}
         """Task instance of each episode that is to be read."""
-        self._judged: list[tuple[Sample, float]] = []
-        """Samples with their advantages, until there are enough for an update."""
 
     def begin(self, tell: Callable[[str], None] = lambda _: None) -> None:
         """Say what an iteration of trials can cost, and run stage 1 if the settings ask for it."""
@@ -126,10 +117,6 @@ class ExtractorRole:
         if (learning := self.supervised.learning) is not None:
             most, teacher = learning.updates * learning.batch, open_teacher(self.settings.teacher, self._parts)
             self.supervised.learn(mark_lessons(self._parts, teacher, self._writer, most=most), tell)
-
-    async def report_accuracy(self) -> str:
-        """Return in words how well stage 1 taught it to write."""
-        return await self.supervised.describe()
 
     # -- reading beside the rollouts ----------------------------------------------------------------
 
@@ -222,7 +209,7 @@ class ExtractorRole:
         rewards = [reward for _, reward in rewarded]
         for row, reward in rewarded if len(rewarded) > 1 else ():
             baseline = (sum(rewards) - reward) / (len(rewards) - 1)
-            self._judged.append((row, reward - baseline))
+            self._waiting.append(([row], {row.trace: [reward - baseline]}))
         return rewards
 
     def _reward(self, written: Written, trial: Trial | None) -> float:
@@ -232,55 +219,22 @@ class ExtractorRole:
         gain = 0.0 if trial.is_known else trial.test.gain
         return gain - self.settings.cost * (len(written.row.completion) - 1) / self.settings.length
 
-    async def prepare(self, specs: Sequence[Spec], *, frozen: bool = False) -> Sequence[Spec]:
-        """Return the episodes unchanged: stored items reach them through recall."""
-        return specs
-
-    async def choose(self, specs: Sequence[Spec]) -> Sequence[Spec]:
-        """Return the episodes unchanged."""
-        return specs
-
     # -- learning -----------------------------------------------------------------------------------
-
-    def wants(self, rollouts: Sequence[Rollout]) -> bool:
-        """Return False: every finished episode can be read, so no group is worth more than another."""
-        return False
-
-    def collect(self, rollouts: Sequence[Rollout]) -> None:
-        """Take nothing: its rewards come from episodes of its own."""
 
     def ready(self) -> bool:
         """Return whether enough lessons were judged, and some of them better than their siblings."""
-        differs = any(abs(advantage) > TUNING.epsilon for _, advantage in self._judged)
-        return differs and len(self._judged) >= self.settings.ready
-
-    def update(self) -> dict[str, float]:
-        """Run one optimizer step on the judged lessons."""
-        judged, self._judged = self._judged, []
-        sequences = pack_samples([row for row, _ in judged], {row.trace: [advantage] for row, advantage in judged})
-        metrics = self._learner.step(sequences, self._parts.config.loss)
-        return {**metrics, "lr": self._learner.lr, "samples": len(judged)}
-
-    def weights(self) -> Weights:
-        """Return all parameters, or the adapter's parameters under peft's names."""
-        return weights_of(self.model, self.name)
+        advantages = [value for _, credit in self._waiting for (value,) in credit.values()]
+        return len(advantages) >= self.settings.ready and any(abs(value) > TUNING.epsilon for value in advantages)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimizer state, and the lessons that wait for an update."""
-        return {
-            "weights": {name: parameter.detach() for name, parameter in self._parameters.items()},
-            "learner": self._learner.state_dict(),
-            "judged": [{"row": asdict(row), "advantage": advantage} for row, advantage in self._judged],
-            # unfinished readings are lost with the process, so a resumed run starts them again
-            "unread": [*self._reading.under_way(), *self._unread],
-            "groups": dict(self._groups),
-        }
+        """Return what an exact resume needs, with the episodes to read."""
+        # unfinished readings are lost with the process, so a resumed run starts them again
+        unread = [*self._reading.under_way(), *self._unread]
+        return {**super().state_dict(), "unread": unread, "groups": dict(self._groups)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
-        load_weights(self._parameters, state["weights"])
-        self._learner.load_state_dict(state["learner"])
-        self._judged = [(row_of(saved["row"]), saved["advantage"]) for saved in state["judged"]]
+        super().load_state_dict(state)
         self._unread, self._groups = list(state["unread"]), dict(state["groups"])
 
 

@@ -1,6 +1,6 @@
 """Stage 1 of a role: it imitates right answers, one of two words or a lesson, before it learns from outcomes.
 
-    stage = SupervisedStage(parts, "admission", prompts.verdicts("share"), WarmStart(updates=64, batch=2, lr=5e-4))
+    stage = SupervisedStage(parts, "admission", decider, WarmStart(updates=64, batch=2, lr=5e-4))
     stage.learn(marked, tell)       # questions about explored episodes whose right answers are known
     await stage.describe()          # P(right) on the questions that were held out
 
@@ -9,21 +9,20 @@ outcomes of episodes decide afterwards.
 """
 
 import asyncio
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Protocol, runtime_checkable
 
 from hardwon.trainers.algorithms.imitation import WarmStart, WarmStartReport, warm_start
-from hardwon.trainers.algorithms.samples import Ids, Sample, pack_samples
+from hardwon.trainers.algorithms.samples import Ids, Sample, WordChoice, pack_samples
 from hardwon.trainers.engines.base import Request
+from hardwon.trainers.gating.deciding import Decider
 from hardwon.trainers.models.adapters import copy_adapter, has_adapters
-from hardwon.trainers.prompting.base import Verdicts
 
 from .base import Parts
 from .tuning import TUNING
-from .verdicts import build_row
 
 POLICY = "policy"
 
@@ -64,9 +63,9 @@ def balance(marked: Sequence[Marked], most: int, seed: int) -> list[Marked]:
 class SupervisedStage:
     """Teaches a role right answers, and measures what it has learned."""
 
-    def __init__(self, parts: Parts, role: str, verdicts: Verdicts | None, learning: WarmStart | None) -> None:
-        """Create the stage of a role, which answers with one of two words or, without them, with a text."""
-        self._parts, self._role, self._verdicts, self.learning = parts, role, verdicts, learning
+    def __init__(self, parts: Parts, role: str, decider: Decider | None, learning: WarmStart | None) -> None:
+        """Create the stage of a role, which answers with one of two words or, without a decider, with a text."""
+        self._parts, self._role, self._decider, self.learning = parts, role, decider, learning
         self.teaches = learning is not None
         """Whether the role has a stage 1, in this process or before the run was resumed."""
         self._is_over = False
@@ -88,43 +87,36 @@ class SupervisedStage:
         if has_adapters(model) and POLICY in model.peft_config:
             copy_adapter(model, POLICY, self._role)
         learned, held_out = split_marked(marked)
-        balanced = balance(held_out, TUNING.measured, self._parts.seed) if self._verdicts is not None else []
+        balanced = balance(held_out, TUNING.measured, self._parts.seed) if self._decider is not None else []
         self._held_out = balanced or held_out[: TUNING.measured]
         if not learned or self.learning is None:
             return None
-        yes = f", {sum(map(_is_yes, learned))} yes" if self._verdicts is not None else ""
+        yes = f", {sum(map(_is_yes, learned))} yes" if self._decider is not None else ""
         tell(f"{self._role}: {len(learned)} questions with known answers{yes}")
         rows = [self.build_example(each, f"lesson/{number}") for number, each in enumerate(learned)]
         return imitate(self._parts, self._role, rows, self.learning, tell)
 
     def build_example(self, marked: Marked, name: str) -> Sample:
         """Return the right answer to a question as a sample to imitate."""
-        if self._verdicts is None:
+        if self._decider is None:
             n = len(marked.answer)
             fields = (self._role, 0, "", "", "", name, 0)
             return Sample(marked.prompt, marked.answer, (0.0,) * n, (True,) * n, (None,) * n, *fields)
-        word = self._verdicts.yes if marked.is_yes else self._verdicts.no
-        return build_row(self._verdicts, word, 1.0, prompt=marked.prompt, role=self._role, version=0, trace=name)
+        decision = WordChoice(marked.prompt, float(bool(marked.is_yes)), 0)
+        return self._decider.build_word(decision, bool(marked.is_yes), name)
 
     async def measure(self) -> float:
         """Return the mean probability of the right answers to the held-out questions; of texts, how many are equal."""
-        requests = [self._ask(each) for each in self._held_out]
-        answers = await asyncio.gather(*map(self._parts.engine.generate, requests))
-        if self._verdicts is None:
-            equal = (answer.tokens == each.answer for answer, each in zip(answers, self._held_out, strict=True))
-            return sum(equal) / len(self._held_out)
-        right = 0.0
-        for answer, each in zip(answers, self._held_out, strict=True):
-            probability = math.exp(sum(answer.logprobs))
-            right += probability if (answer.tokens == self._verdicts.yes) == each.is_yes else 1.0 - probability
-        return right / len(self._held_out)
+        return fmean(await asyncio.gather(*map(self._grade, self._held_out)))
 
-    def _ask(self, marked: Marked) -> Request:
-        """Return a question to be answered greedily."""
-        if self._verdicts is not None:
-            return Request(marked.prompt, self._role, self._verdicts.trie, temperature=0.0)
+    async def _grade(self, marked: Marked) -> float:
+        """Return the probability of the right word, or whether a text that is written greedily is the right one."""
+        if self._decider is not None:
+            p_yes = (await self._decider.ask(marked.prompt)).p_yes
+            return p_yes if marked.is_yes else 1.0 - p_yes
         end = (self._parts.prompts.end,)
-        return Request(marked.prompt, self._role, max_tokens=len(marked.answer) + 1, temperature=0.0, stop=end)
+        request = Request(marked.prompt, self._role, max_tokens=len(marked.answer) + 1, temperature=0.0, stop=end)
+        return float((await self._parts.engine.generate(request)).tokens == marked.answer)
 
     async def describe(self) -> str:
         """Return in words how often the role is right, or why this was not measured."""
@@ -136,7 +128,7 @@ class SupervisedStage:
                 f"answer is known. Explore more task instances, or set roles.{self._role}.settings.distil=0."
             )
         right = await self.measure()
-        if self._verdicts is None:
+        if self._decider is None:
             return (
                 f"{self._role}: {right:.2f} of {len(self._held_out)} lessons that it did not learn from are its "
                 "teacher's, word for word."

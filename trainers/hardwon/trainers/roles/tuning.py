@@ -40,10 +40,6 @@ class RolesTuning:
     bets: tuple[float, ...] = (0.3, 0.6)
     """Sizes of the bets of the sequential test. In 800 simulated trials at a base rate of 1/2, with at most 160 pairs,
     a gain of 0 is stored in 2 % after 59 pairs on average, one of 0.2 in 87 % after 78."""
-    min_probability: float = 0.25
-    """Least probability of the better word that its weight assumes."""
-    min_weight: float = 1e-30
-    """Least probability of a word in a sample; a probability can underflow to 0."""
 
 
 TUNING = RolesTuning()

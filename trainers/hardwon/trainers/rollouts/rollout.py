@@ -23,7 +23,7 @@ from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversation, Conversations, PromptBuilder
 from hardwon.trainers.algorithms.composers.spec import Spec as Spec
 from hardwon.trainers.algorithms.outcomes import OutcomeKind, mark_outcome
-from hardwon.trainers.algorithms.samples import Consultation, Ids, Rollout, Sample, Tried, compute_anchor
+from hardwon.trainers.algorithms.samples import Ids, Rollout, Sample, Tried, WordChoice, compute_anchor
 from hardwon.trainers.config.policy import PolicySettings
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.prompting.base import PromptFormat
@@ -44,7 +44,7 @@ class _Episode:
     outgrown: bool = False
     tried: Tried = ""
     """Whether the candidate of the spec was shown."""
-    consulted: list[Consultation] = field(default_factory=list)
+    consulted: list[WordChoice] = field(default_factory=list)
     """The questions to the guide so far."""
 
     def keep(self, turn: int, action: str, sample: Sample) -> None:

@@ -13,23 +13,24 @@ import asyncio
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.imitation import WarmStartReport
-from hardwon.trainers.algorithms.learner import Learner, freeze_copy
-from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
+from hardwon.trainers.algorithms.learner import freeze_copy
+from hardwon.trainers.algorithms.samples import Rollout, Sample
 from hardwon.trainers.config.schema import CONTROL, parse
 from hardwon.trainers.engines.base import Weights
-from hardwon.trainers.models.adapters import activate, has_adapters, parameters_of
+from hardwon.trainers.gating.verdicts import weigh
+from hardwon.trainers.models.adapters import activate, has_adapters
 from hardwon.trainers.prompting.compact import CompactFormat
 from hardwon.trainers.rollouts.rollout import Spec
 
-from ..base import Parts, load_weights, row_of, weights_of
-from ..supervised_stage import Marked, SupervisedStage, imitate, plan_stage
-from ..verdicts import weigh
+from ..base import Parts
+from ..supervised_stage import Marked, imitate, plan_stage
+from ..trained import CreditedSamples, TrainedRole
 from .credit import LEAST, Branch, GuideCredit, credit_blueprints, credit_foresight, guide_credit
 from .lessons import Lesson, Recollections, build_lessons, explored, judge_recollections
 from .speech import GuideQuery, GuideReply, Speaker
@@ -90,11 +91,11 @@ class Credited:
     credit: GuideCredit
     speaks: tuple[float, ...]
     """The probability of speaking of each decision."""
-    rows: tuple[list[Sample], dict[str, list[float]]]
+    rows: CreditedSamples
     """The samples, and their advantages by trace."""
 
 
-class GuideRole:
+class GuideRole(TrainedRole):
     """The role that gives a hint, or none, before an episode."""
 
     def __init__(
@@ -106,26 +107,17 @@ class GuideRole:
         name: str = "guide",
     ) -> None:
         """Create the role."""
-        self.name, self.model = name, parts.model
-        self._parts = parts
-        is_compact = isinstance(parts.prompts, CompactFormat)
+        self.settings = how = parse(GuideSettings, parts.config.settings, f"roles.{name}.settings")
+        self.speaker = Speaker(parts.engine, parts.prompts, role=name, free=how.says == "words", most=how.length)
+        learning = plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed)
+        super().__init__(parts, name, learning, self.speaker.decider)
         self._recollections = Recollections(parts)
+        is_compact = isinstance(parts.prompts, CompactFormat)
         self._source = source or ((lambda spec: explored(spec, parts)) if is_compact else self._recollections.ask)
-        self.settings = parse(GuideSettings, parts.config.settings, f"roles.{name}.settings")
         # There is no right text to say about a recollection, so a chat model that says one begins with stage 2.
         self._lessons = lessons or (lambda: build_lessons(parts.episodes()) if is_compact else [])
-        free = self.settings.says == "words"
-        self.speaker = Speaker(parts.engine, parts.prompts, role=name, free=free, most=self.settings.length)
-        how = self.settings
-        self.supervised = SupervisedStage(
-            parts, name, parts.prompts.verdicts("guide"),
-            plan_stage(how.distil, how.distil_batch, how.distil_lr, parts.seed),
-        )  # fmt: skip
-        self._parameters = parameters_of(parts.model, name)
-        self._learner = Learner(parts.model, self._parameters, parts.config.learner, role=name)
         self._first: Weights | None = None
         self._replies: dict[str, GuideReply] = {}
-        self._groups: list[tuple[list[Sample], dict[str, list[float]]]] = []
         self.stats: dict[str, float] = {}
         """Figures of the last collection: probability of speaking, decision advantage, skipped groups."""
 
@@ -244,7 +236,7 @@ class GuideRole:
         for rollout in rollouts:
             groups.setdefault(rollout.group, []).append(rollout)
         credited = [credit for group in groups.values() if (credit := self._credit(group)) is not None]
-        self._groups += [group.rows for group in credited]
+        self._waiting += [group.rows for group in credited]
         self._replies = {}
         self.stats = {
             "groups_left_out": float(len(groups) - len(credited)),
@@ -293,36 +285,26 @@ class GuideRole:
         questions = [each for rollout in spoken for each in rollout.consulted]
         counts = Counter(each.prompt for each in questions)
         for number, each in enumerate({each.prompt: each for each in questions}.values()):
-            pair = self.speaker.pair(each, f"{spoken[0].group}/{number}")
+            pair = self.speaker.decider.build_words(each, f"{spoken[0].group}/{number}")
             for row, weight in zip(pair, weigh(*pair, credit.decision * counts[each.prompt]), strict=True):
                 rows.append(row)
                 advantages[row.trace] = [weight]
-        return Credited(credit, tuple(each.p_speaks for each in questions), (rows, advantages))
+        return Credited(credit, tuple(each.p_yes for each in questions), (rows, advantages))
 
     def ready(self) -> bool:
         """Return whether there are enough groups for an update."""
-        return len(self._groups) >= self.settings.ready
+        return len(self._waiting) >= self.settings.ready
 
     def update(self) -> dict[str, float]:
-        """Run one optimizer step on the groups and drop them: later groups come from new weights."""
-        groups, self._groups = self._groups, []
-        metrics = self._learner.step(to_streams(groups), self._parts.config.loss)
-        return {**metrics, **self.stats, "lr": self._learner.lr, "groups": float(len(groups))}
+        """Run one optimizer step on the groups."""
+        groups = float(len(self._waiting))
+        return {**super().update(), **self.stats, "groups": groups}
 
     # -- state -----------------------------------------------------------------------------------------
 
-    def weights(self) -> Weights:
-        """Return all parameters, or the adapter's parameters under peft's names."""
-        return weights_of(self.model, self.name)
-
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimizer state, collected groups and the weights after stage 1."""
-        return {
-            "weights": {name: parameter.detach() for name, parameter in self._parameters.items()},
-            "learner": self._learner.state_dict(),
-            "groups": [([asdict(row) for row in rows], credit) for rows, credit in self._groups],
-            "first": self._first,
-        }
+        """Return what an exact resume needs, with the weights after stage 1."""
+        return {**super().state_dict(), "first": self._first}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `state_dict` returned."""
@@ -330,9 +312,7 @@ class GuideRole:
             # the reference holds the weights after stage 1: load those, copy, then load the current ones
             self._set(state["first"])
             self._learner.reference = _copy_reference(self.model, self.name)
-        load_weights(self._parameters, state["weights"])
-        self._learner.load_state_dict(state["learner"])
-        self._groups = [([row_of(row) for row in rows], dict(credit)) for rows, credit in state["groups"]]
+        super().load_state_dict(state)
         self._first = state["first"]
 
     def _set(self, weights: Mapping[str, Any]) -> None:
@@ -360,11 +340,6 @@ def rows_of(replies: Sequence[GuideReply], credit: GuideCredit) -> tuple[list[Sa
             rows.append(replace(reply.content, trace=f"{reply.content.trace}/text"))
             advantages[rows[-1].trace] = [content]
     return rows, advantages
-
-
-def to_streams(groups: Iterable[tuple[Sequence[Sample], Mapping[str, Sequence[float]]]]) -> list[PackedSequence]:
-    """Return the groups as packed sequences; a decision and its content share one with two advantages."""
-    return [stream for rows, advantages in groups for stream in pack_samples(rows, advantages)]
 
 
 def _fill_specs(specs: Sequence[Spec], replies: Mapping[str, GuideReply]) -> list[Spec]:

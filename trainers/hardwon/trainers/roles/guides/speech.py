@@ -8,22 +8,19 @@ whether the recollection is shown writes nothing; it is served by `gating.consul
 """
 
 import asyncio
-import math
 import random
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from hardwon.memory import State
 from hardwon.runtime.guidance.base import Hint, HintLine, hint_of, lines_of
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
-from hardwon.trainers.algorithms.samples import Allowed, Consultation, Ids, Sample
+from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample, WordChoice
 from hardwon.trainers.engines.base import Completion, Engine, Request
 from hardwon.trainers.engines.trie import Trie
 from hardwon.trainers.gating.consulting import write_question
+from hardwon.trainers.gating.deciding import Decider, count_usage
 from hardwon.trainers.prompting.base import PromptFormat
-
-from ..verdicts import build_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class Speaker:
         """Create a speaker on an engine."""
         self._engine, self._prompts, self._role = engine, prompts, role
         self._free, self._most = free, most
-        self._verdicts = prompts.verdicts("guide")
+        self.decider = Decider(engine, prompts, "guide", role=role)
 
     async def say(
         self, query: GuideQuery, name: str, *, speaks: bool | None = None, greedy: bool = False
@@ -77,28 +74,21 @@ class Speaker:
             await self.decide(query, name, greedy=greedy), query, name, speaks=speaks, greedy=greedy
         )
 
-    async def decide(self, query: GuideQuery, name: str, *, greedy: bool = False) -> Completion:
-        """Sample only the verdict. Several texts for one query can share it."""
-        chance, temperature = random.Random(name), 0.0 if greedy else 1.0
-        return await self._engine.generate(
-            Request(self.prompt(query), self._role, self._verdicts.trie, temperature=temperature, chance=chance)
-        )
+    async def decide(self, query: GuideQuery, name: str, *, greedy: bool = False) -> WordChoice:
+        """Decide without a text. Several texts for one query can share it."""
+        return await self.decider.ask(self.prompt(query), chance=None if greedy else random.Random(name))
 
     async def complete(
-        self, chosen: Completion, query: GuideQuery, name: str, *, speaks: bool | None = None, greedy: bool = False
+        self, decided: WordChoice, query: GuideQuery, name: str, *, speaks: bool | None = None, greedy: bool = False
     ) -> GuideReply:
-        """Generate the text after a verdict, or after the verdict that `speaks` forces."""
-        prompt, (yes, no), p_speaks = self.prompt(query), self._answers, math.exp(sum(chosen.logprobs))
-        p_speaks = p_speaks if chosen.tokens == yes else 1.0 - p_speaks
-        speaks_now = chosen.tokens == yes if speaks is None else speaks
-        origin: dict[str, Any] = {"prompt": prompt, "role": self._role, "version": chosen.version}
-        spoken = build_row(self._verdicts, yes, p_speaks, **origin, trace=name)
-        silent = build_row(self._verdicts, no, 1.0 - p_speaks, **origin, trace=f"{name}/silent")
-        usage = ModelUsage(len(prompt), sum(chosen.mask), calls=1)
+        """Generate the text after a decision, or after the one that `speaks` forces."""
+        spoken, silent = self.decider.build_words(decided, name)
+        usage, p_speaks = count_usage(decided), decided.p_yes
+        speaks_now = decided.is_yes if speaks is None else speaks
         if not speaks_now or not (self._free or query.offers):
             return GuideReply(None, p_speaks, replace(silent, trace=name), silent, None, usage)
         request = Request(
-            (*prompt, *yes),
+            (*decided.prompt, *self.decider.verdicts.yes),
             self._role,
             None if self._free else Trie({self._prompts.text(text) for text in query.offers}),
             max_tokens=self._most,
@@ -123,21 +113,8 @@ class Speaker:
         allowed: tuple[Allowed, ...] = tuple(None if trie is None else trie.allowed(tokens[:at]) for at in range(n))
         # A token without an alternative has probability 1 and nothing to learn.
         mask = tuple(each is None or len(each) > 1 for each in allowed)
-        prompt = (*self.prompt(query), *self._verdicts.yes)
+        prompt = (*self.prompt(query), *self.decider.verdicts.yes)
         return Sample(prompt, tokens, (0.0,) * n, mask, allowed, self._role, 0, "", "", "", name, 0)
-
-    def pair(self, consulted: Consultation, name: str) -> tuple[Sample, Sample]:
-        """Return both answers to a question of an episode, the one that speaks first."""
-        origin: dict[str, Any] = {"prompt": consulted.prompt, "role": self._role, "version": consulted.version}
-        spoken = build_row(self._verdicts, self._verdicts.yes, consulted.p_speaks, **origin, trace=name)
-        return spoken, build_row(
-            self._verdicts, self._verdicts.no, 1.0 - consulted.p_speaks, **origin, trace=f"{name}/silent"
-        )
-
-    @property
-    def _answers(self) -> tuple[Ids, Ids]:
-        """Return the tokens of both verdicts."""
-        return self._verdicts.yes, self._verdicts.no
 
     def _row(self, prompt: Ids, completion: Completion, name: str) -> Sample:
         """Return the sample of a generated text."""

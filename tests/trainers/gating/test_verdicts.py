@@ -1,28 +1,32 @@
 """Verdicts: the better of two words is trained, even where a decision is certain and wrong."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 from hardwon.trainers.algorithms.learner import Learner, LearnerSettings
-from hardwon.trainers.algorithms.samples import pack_samples
+from hardwon.trainers.algorithms.samples import WordChoice, pack_samples
 from hardwon.trainers.engines.trie import Trie
+from hardwon.trainers.gating.deciding import Decider
+from hardwon.trainers.gating.tuning import TUNING
+from hardwon.trainers.gating.verdicts import weigh, weigh_sampled
 from hardwon.trainers.models.tiny import TinyConfig, build_model
 from hardwon.trainers.prompting.base import Verdicts
-from hardwon.trainers.roles.tuning import TUNING
-from hardwon.trainers.roles.verdicts import build_other, build_row, sort_words, weigh, weigh_sampled
 
 YES, NO = (5, 2), (6, 2)
-VERDICTS = Verdicts(YES, NO, Trie([YES, NO]))
 
 
-def say(word, p):
-    return build_row(VERDICTS, word, p, prompt=(1, 3), role="guide", version=4, trace="a")
+class Words:
+    """Prompts with two answers."""
+
+    def verdicts(self, purpose):
+        return Verdicts(YES, NO, Trie([YES, NO]))
 
 
-def both(p_yes):
-    return say(YES, p_yes), say(NO, 1.0 - p_yes)
+def both(p_yes, trace="a"):
+    return Decider(Any, Words(), "guide", role="guide").build_words(WordChoice((1, 3), p_yes, 4), trace)  # type: ignore[arg-type]
 
 
 def weigh_at(p_yes, gain):
@@ -78,18 +82,18 @@ def test_a_sampled_word_that_was_certain_and_bad_trains_the_other_one():
     assert slope(0.999, (own, other)) == pytest.approx(-TUNING.min_probability)
 
 
-def test_the_other_word_belongs_to_the_same_decision():
-    said = say(NO, 0.25)
-    other = build_other(VERDICTS, said)
-    assert (other.completion, other.prompt, other.trace, other.version) == (YES, (1, 3), "a", 4)
-    assert math.exp(other.logprobs[0]) == pytest.approx(0.75)
-    assert (other.mask, other.allowed) == ((True, False), ((5, 6), (2,)))
-    assert sort_words(VERDICTS, said) == (other, said)
+def test_both_words_belong_to_the_same_decision():
+    yes, no = both(0.75)
+    assert (yes.completion, yes.prompt, yes.trace, yes.version) == (YES, (1, 3), "a", 4)
+    assert (no.completion, no.prompt, no.version) == (NO, (1, 3), 4)
+    assert [math.exp(word.logprobs[0]) for word in (yes, no)] == pytest.approx([0.75, 0.25])
+    assert {(word.mask, word.allowed) for word in (yes, no)} == {((True, False), ((5, 6), (2,)))}
 
 
 def test_a_probability_of_0_is_finite():
-    assert math.isfinite(say(YES, 0.0).logprobs[0])
-    assert weigh(say(YES, 0.0), say(NO, 1.0), 1.0) == (TUNING.min_probability, 0.0)
+    yes, no = both(0.0)
+    assert math.isfinite(yes.logprobs[0])
+    assert weigh(yes, no, 1.0) == (TUNING.min_probability, 0.0)
 
 
 @pytest.mark.parametrize("right", [YES, NO])
@@ -113,10 +117,8 @@ def test_a_learner_unlearns_what_it_was_certain_of(right):
     assert p_right < 0.01
     for n in range(40):
         p_yes = read()
-        said = build_row(VERDICTS, wrong, p_yes if wrong == YES else 1 - p_yes, prompt=(1, 3), role="", version=0,
-                         trace=f"{n}")  # fmt: skip
-        words = sort_words(VERDICTS, said)
-        weights = weigh(*words, 1.0 if right == YES else -1.0)
-        trained = [word for word, weight in zip(words, weights, strict=True) if weight]
-        learner.step(pack_samples(trained, {said.trace: [max(weights)]}))
+        yes, no = both(p_yes, f"{n}")
+        weights = weigh(yes, no, 1.0 if right == YES else -1.0)
+        trained = [word for word, weight in zip((yes, no), weights, strict=True) if weight]
+        learner.step(pack_samples(trained, {trained[0].trace: [max(weights)]}))
     assert (read() if right == YES else 1.0 - read()) > 0.9

@@ -1,6 +1,6 @@
 """Credit of verdicts: a decision between two words is trained on the word that turned out to be better.
 
-    yes, no = sort_words(verdicts, sample)
+    yes, no = decider.build_words(decision, "a name")
     weights = weigh(yes, no, gain)          # one of them is 0
 
 The gradient of a decision's expected reward is p_yes p_no (r_yes - r_no). Both probabilities are known, so nothing
@@ -18,40 +18,9 @@ to 1/2.
 
 import math
 
-from hardwon.trainers.algorithms.samples import Allowed, Ids, Sample
-from hardwon.trainers.prompting.base import Verdicts
+from hardwon.trainers.algorithms.samples import Sample
 
 from .tuning import TUNING
-
-
-def build_row(
-    verdicts: Verdicts, word: Ids, probability: float, *, prompt: Ids, role: str, version: int, trace: str
-) -> Sample:
-    """Return one of the two words as a sample. Only its first token is a choice."""
-    allowed: tuple[Allowed, ...] = tuple(verdicts.trie.allowed(word[:at]) for at in range(len(word)))
-    forced = len(word) - 1
-    logprobs = (math.log(max(probability, TUNING.min_weight)), *(0.0,) * forced)
-    return Sample(prompt, word, logprobs, (True, *(False,) * forced), allowed, role, version, "", "", "", trace, 0)
-
-
-def build_other(verdicts: Verdicts, sample: Sample) -> Sample:
-    """Return the other word of a decision, from the one that was sampled."""
-    word = verdicts.no if sample.completion == verdicts.yes else verdicts.yes
-    return build_row(
-        verdicts,
-        word,
-        1.0 - _get_probability(sample),
-        prompt=sample.prompt,
-        role=sample.role,
-        version=sample.version,
-        trace=sample.trace,
-    )
-
-
-def sort_words(verdicts: Verdicts, sample: Sample) -> tuple[Sample, Sample]:
-    """Return both words of a decision, the one that agrees first."""
-    other = build_other(verdicts, sample)
-    return (sample, other) if sample.completion == verdicts.yes else (other, sample)
 
 
 def weigh(yes: Sample, no: Sample, gain: float) -> tuple[float, float]:
@@ -69,9 +38,7 @@ def weigh_sampled(sample: Sample, other: Sample, advantage: float) -> tuple[floa
     """
     if advantage >= 0:
         return advantage, 0.0
-    return 0.0, -advantage * max(_get_probability(other), TUNING.min_probability) / max(
-        _get_probability(sample), TUNING.min_weight
-    )
+    return 0.0, -advantage * max(_get_probability(other), TUNING.min_probability) / _get_probability(sample)
 
 
 def _get_probability(row: Sample) -> float:
