@@ -180,7 +180,6 @@ def test_an_interrupted_run_says_how_to_go_on(config, monkeypatch):
         (["roles={policy: {}, guide: {}}"], "compares at least two of its texts"),
         (["arms={control: 2, guided: 2}"], "no role writes one"),
         (["arms={control: 2, library: 2}", "library.learn=false"], "recalls from a library that stays empty"),
-        (["arms={control: 2, library: 2}", "library.warmup_iterations=9"], "never shows anything"),
         (["arms={control: 1}"], "every arm has one episode per group"),
     ],
 )

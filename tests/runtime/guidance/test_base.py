@@ -97,37 +97,29 @@ def test_when_not_to_use_an_item_is_said():
     assert hint([item("push doors", when_not_to_use="they are locked")]).text.endswith("Not when: they are locked.")
 
 
-def warm(library, items, iteration):
-    """Whether guidance speaks with so many items, after so many iterations."""
+def fill(library, items):
     for n in range(len(library.items.find()), items):
         library.add(Item("insight", f"fact number {'abcdefghijkl'[n]}"))
-    guidance = WarmUpGuidance(RetrievalGuidance(), library)
-    guidance.iteration = iteration
-    return guidance.propose(asked([item("doors stick")])) is not None
 
 
-def test_guidance_waits_until_it_is_warm(library):
-    """systems.md §1: warm-up gates: no injection at iteration < 5 or size < 10."""
-    assert [warm(library, 9, iteration) for iteration in (4, 5, 50)] == [False] * 3
-    assert [warm(library, 10, iteration) for iteration in (0, 4, 5)] == [False, False, True]
+def test_guidance_waits_until_it_is_warm(library, episode):
+    """Both gates have to open: ten active items, and as many recorded episodes as asked for."""
+    guidance, seen = WarmUpGuidance(RetrievalGuidance(), library, episodes=2), []
+    for items in (9, 10):
+        fill(library, items)
+        seen.append(guidance.is_warm)
+        library.record(episode())
+    assert [*seen, guidance.is_warm] == [False, False, True]
+    assert guidance.propose(asked([item("doors stick")])) is not None
 
 
 def test_items_that_were_retired_do_not_count(library):
     """Only active ones do."""
-    assert warm(library, 10, 5)
+    fill(library, 10)
+    guidance = WarmUpGuidance(RetrievalGuidance(), library, episodes=0)
+    assert guidance.is_warm
     library.items.retire(library.items.find()[0].id, "wrong")
-    assert WarmUpGuidance(RetrievalGuidance(), library).is_warm is False
-
-
-def test_without_a_trainer_episodes_are_counted(library, episode):
-    """An agent that learns evolves the library after each."""
-    warm(library, 10, 0)
-    guidance = WarmUpGuidance(RetrievalGuidance(), library, iterations=2)
-    seen = []
-    for _ in range(3):
-        seen.append(guidance.is_warm)
-        library.record(episode())
-    assert seen == [False, False, True]
+    assert not guidance.is_warm
 
 
 @pytest.mark.parametrize(
@@ -147,9 +139,9 @@ def test_guidance_runs_at_the_start_in_trouble_and_where_it_has_not_run(
     assert find_occasion(**given) == occasion
 
 
-def test_awaited_hints_begin_after_the_warm_up_as_well(library):
-    guidance = WarmUpGuidance(RetrievalGuidance(), library, items=0, iterations=1)
+def test_awaited_hints_begin_after_the_warm_up_as_well(library, episode):
+    guidance = WarmUpGuidance(RetrievalGuidance(), library, items=0, episodes=1)
     context = asked([item("doors stick")])
     assert asyncio.run(guidance.apropose(context)) is None
-    guidance.iteration = 1
+    library.record(episode())
     assert asyncio.run(guidance.apropose(context)) == guidance.propose(context) is not None

@@ -18,8 +18,8 @@ SHAPE = TinyConfig(hidden=16, layers=2, heads=2, kv_heads=1, intermediate=16)
 
 
 def test_the_figures_of_a_step_by_hand():
-    sums = {"loss": 8.0, "kl_old": 5.0, "weight": 4.0, "weight_squared": 2.0}
-    tally = Tally(updates=2, skipped=1, stopped=1, tokens=30, trained=10, norms=[1.0, 3.0], sums=sums)
+    sums = {"loss": 6.0, "kl_old": 5.0, "weight": 4.0, "weight_squared": 2.0}
+    tally = Tally(updates=2, skipped=1, tokens=30, trained=10, norms=[1.0, 3.0], sums=sums)
     assert summarize(tally, seconds=2.0) == {
         "loss": 2.0,
         "kl_old": 0.5,
@@ -28,7 +28,6 @@ def test_the_figures_of_a_step_by_hand():
         "grad_norm_max": 3.0,
         "updates": 2,
         "skipped": 1,
-        "stopped": 1,
         "tokens": 30,
         "tokens_trained": 10,
         "tokens_per_second": 15.0,

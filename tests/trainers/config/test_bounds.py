@@ -36,9 +36,7 @@ def settings(path, value, **sections):
         ("roles.policy.learner.decay", 0, r"decay is 0; use 1 or more"),
         ("roles.policy.loss.low", 1.5, r"low is 1\.5; use a value from 0 to below 1"),
         ("roles.policy.loss.high", -0.1, r"high is -0\.1; use 0 or more"),
-        ("roles.policy.loss.dual", 0.5, r"dual is 0\.5; use a value above 1"),
         ("roles.policy.loss.kl", -1, r"kl is -1\.0; use 0 or more"),
-        ("roles.policy.loss.max_kl", 0, r"max_kl is 0\.0; use a value above 0"),
         ("roles.policy.loss.cap", 0, r"cap is 0\.0; use a value above 0"),
         ("run.temperature", float("nan"), r"run\.temperature is nan"),
         ("run.threads", 0, r"run: threads is 0; use 1 or more"),
@@ -60,7 +58,6 @@ def test_a_number_out_of_its_range_is_refused(path, value, message):
     ("path", "value", "message"),
     [
         ("roles.policy.learner.lr", 0, r"learner\.lr of roles\.policy.* is 0, so nothing is trained"),
-        ("library.warmup_iterations", 60, r"warmup_iterations is 60 and run\.iterations 60, so arms\.retrieved never"),
         (
             "roles.policy.phase",
             60,

@@ -109,7 +109,7 @@ def test_settings_come_back_from_what_is_printed():
             "arms": {"control": 2, "shown": 2},
             "guidance": {"shown": "experience"},
             "warmstart": {"learning": {"lr": 1e-3}},
-            "roles": {"policy": {"credit": {"name": "gigpo", "settings": {"omega": 0.5}}, "loss": {"dual": 3.0}}},
+            "roles": {"policy": {"credit": {"name": "gigpo", "settings": {"omega": 0.5}}, "loss": {"high": 3.0}}},
         }
     )
     assert of(yaml.safe_load(as_yaml(config))) == config

@@ -49,7 +49,7 @@ SETTINGS: dict[str, Any] = {
     "roles": {
         "policy": {
             "learner": {"denominator": "constant", "minibatches": 2},
-            "loss": {"kl": 0.1, "max_kl": 1.0, "old": "trainer"},
+            "loss": {"kl": 0.1, "old": "trainer"},
         },
         "guide": {"settings": {"distil": 1, "ready": 1}},
         "extractor": {"settings": {"samples": 2, "pairs": 2, "tokens": 8, "ready": 1, "distil": 1}},

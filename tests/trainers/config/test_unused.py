@@ -46,9 +46,7 @@ def guide(**section):
         ({"tasks": {"demonstrations": ["gold"]}}, "tasks.demonstrations.*tasks.compose or roles.policy.extra"),
         ({"library": {"explored": {"dev": {"seeds": "0-9"}}}}, "library.explored.*an arm that shows the library"),
         ({"library": {"learn": False}}, "library.learn is False"),
-        ({"library": {"warmup_iterations": 3}, **guide()}, "library.warmup_iterations.*arms.retrieved=4"),
         (policy(loss={"kind": "imitation", "low": 0.1}), "roles.policy.loss.low.*with ratios"),
-        (policy(loss={"kind": "cispo", "dual": 3.0}), "roles.policy.loss.dual.*ppo or gspo or aepo"),
         (policy(loss={"cap": 5.0}), "roles.policy.loss.cap.*loss.old=trainer"),
         (policy(learner={"constant": 64}), "learner.constant.*denominator=constant"),
         (
@@ -69,11 +67,11 @@ def test_what_nothing_reads_is_refused(sections, message):
     "sections",
     [
         {"tasks": {"demonstrations": ["gold"], "compose": {"prefixed": {}}}},
-        policy(loss={"dual": 3.0, "old": "trainer", "cap": 5.0}),
+        policy(loss={"old": "trainer", "cap": 5.0}),
         policy(learner={"constant": 64, "denominator": "constant"}),
         {**CHAT, **guide(distil=0)},
         guide(distil=9, distil_lr=0.1),
-        {"library": {"learn": False, "explored": {"dev": {"seeds": "0-9"}}, "warmup_iterations": 3}, **LIBRARY},
+        {"library": {"learn": False, "explored": {"dev": {"seeds": "0-9"}}}, **LIBRARY},
     ],
 )
 def test_what_something_reads_is_taken_and_comes_back(sections):

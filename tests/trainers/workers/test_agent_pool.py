@@ -141,25 +141,6 @@ def test_items_are_withheld_in_training_alone(play, library):
     assert count(withhold=False) == count(learning=False) == count(learn=False) == 0
 
 
-def test_a_warm_up_counts_the_iterations_of_the_run(play, library):
-    """This includes agents that play already."""
-    library.add(Item("insight", LESSON))
-    cast = open_cast(library, warmup_iterations=2)
-    policy, early = Follower(), []
-    agent = cast.build_agent(RETRIEVED, policy, learning=True)
-    for iteration in range(4):
-        cast.set_iteration(iteration)
-        spec = Spec("train", WEST, "retrieved", salt=str(iteration))
-        sessions: Any = Sessions()
-        asyncio.run(collect({"retrieved": agent}, sessions, [spec]))
-        early.append(any(policy.hints))
-        policy.contexts.clear()
-    agent.close()
-    assert early == [False, False, True, True]
-    later, _ = play(RETRIEVED, cast=cast)
-    assert LESSON in later.hints[0]
-
-
 def test_an_agent_is_kept_for_its_casting(library):
     cast = open_cast(library)
     cast._policies[1.0] = Follower()

@@ -154,7 +154,7 @@ class TrainingLoop:
         began, number = time.perf_counter(), self.position.iteration + 1
         self._start_workers()
         self._follow_schedule()
-        self.player.set_iteration(self.position.iteration)
+        self.player.iteration = self.position.iteration
         self.player.snapshot = f"library@{self.position.iteration}" if self.config.uses_library else ""
         read = get_tokens_read(self.session.engine)
         for reader in learning.list_readers(self.session):

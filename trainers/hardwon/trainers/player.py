@@ -44,6 +44,8 @@ class Player:
         self._programs = open_programs(session)
         self.snapshot = ""
         """Name of the library version in use; stored with every sample."""
+        self.iteration = 0
+        """Finished iterations of the run."""
 
     async def play(
         self,
@@ -96,13 +98,13 @@ class Player:
         self, agent_specs: Mapping[str, AgentSpec], temperature: float, max_steps: int, *, together: bool
     ) -> Callable[[Sequence[Spec]], Awaitable[list[Rollout]]]:
         """Return what plays episodes: a program, the workers, or the agents of this process."""
-        snapshot, iteration = self.snapshot, self.iteration
+        snapshot = self.snapshot
 
         async def collect_round(chosen: Sequence[Spec]) -> list[Rollout]:
             if self._programs is not None:
                 return await self._run_programs(self._programs, chosen, temperature, max_steps, snapshot)
             if self.pool is not None:
-                return await self._send(self.pool, agent_specs, chosen, snapshot, iteration, together=together)
+                return await self._send(self.pool, agent_specs, chosen, snapshot, together=together)
             self._agent_pool.get_policy(temperature).snapshot = snapshot
             agents = {arm: self._agent_pool.get_agent(agent_spec) for arm, agent_spec in agent_specs.items()}
             return await self._collect(agents, chosen, self._session.config.outcome)
@@ -157,7 +159,6 @@ class Player:
         agent_specs: Mapping[str, AgentSpec],
         specs: Sequence[Spec],
         snapshot: str,
-        iteration: int,
         *,
         together: bool,
     ) -> list[Rollout]:
@@ -169,7 +170,6 @@ class Player:
                 batch,
                 agent_specs,
                 snapshot=snapshot,
-                iteration=iteration,
                 outcome=self._session.config.outcome,
                 together=together,
                 on_end=progress,
@@ -211,15 +211,6 @@ class Player:
                 answer = role.prepare(given, frozen=frozen) if learning or frozen else role.choose(given)
                 prepared.update(zip(chosen, await answer, strict=True))
         return [prepared[at] for at in range(len(specs))]
-
-    @property
-    def iteration(self) -> int:
-        """Return the finished iterations of the run."""
-        return self._agent_pool.iteration
-
-    def set_iteration(self, iteration: int) -> None:
-        """Tell the warm-ups how many iterations the run has finished."""
-        self._agent_pool.set_iteration(iteration)
 
 
 def open_programs(session: Session) -> PlaysPrograms | None:

@@ -198,20 +198,16 @@ class RetrievalGuidance:
 class WarmUpGuidance:
     """Gives no hints until the library has enough items and episodes, as in SLEA-RL."""
 
-    def __init__(self, inner: Guidance, library: ExperienceLibrary, *, items: int = 10, iterations: int = 5) -> None:
+    def __init__(self, inner: Guidance, library: ExperienceLibrary, *, items: int = 10, episodes: int = 5) -> None:
         """Wrap another guidance.
 
         Args:
             inner: The guidance to use after the warm-up.
             library: The library whose items and episodes are counted.
             items: The minimum number of active items.
-            iterations: The minimum number of recorded episodes, or of training iterations if a trainer sets
-                `iteration`.
+            episodes: The minimum number of recorded episodes.
         """
-        self.inner, self._library = inner, library
-        self._items, self._iterations = items, iterations
-        self.iteration: int | None = None
-        """The number of training iterations so far, set by a trainer; None counts recorded episodes instead."""
+        self.inner, self._library, self._items, self._episodes = inner, library, items, episodes
 
     def propose(self, context: Context) -> Hint | None:
         """Return None during the warm-up, and the inner guidance's hint afterwards."""
@@ -223,10 +219,12 @@ class WarmUpGuidance:
 
     @property
     def is_warm(self) -> bool:
-        """Return whether there are enough items and iterations."""
-        iteration = self._library.episodes.count() if self.iteration is None else self.iteration
+        """Return whether there are enough items and episodes."""
         # The limit keeps the query small: it only matters whether the number is reached.
-        return iteration >= self._iterations and len(self._library.items.find(limit=self._items)) >= self._items
+        return (
+            self._library.episodes.count() >= self._episodes
+            and len(self._library.items.find(limit=self._items)) >= self._items
+        )
 
 
 def replace_recollection(context: Context, recollection: Recollection) -> Context:

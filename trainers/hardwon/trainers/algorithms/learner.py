@@ -131,8 +131,6 @@ class Learner:
             # every process splits all sequences in the same way, and `before` has only its own share
             for part in self._split_into_updates(sequences):
                 self._update(part, before, loss, tally)
-                if tally.stopped:
-                    break
         return {**summarize(tally, time.perf_counter() - began), **self._terms.end()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,8 +157,6 @@ class Learner:
             old = self._compute_logprobs(self.model, part, loss)
             before = {id(s): _PriorLogprobs(own, priors[id(s)].reference) for s, own in zip(part, old, strict=True)}
             self._update(part, before, loss, tally)
-            if tally.stopped:
-                break
             new = self._compute_logprobs(self.model, part, loss)
             factors = move_factors(factors, [(b - a).tolist() for a, b in zip(old, new, strict=True)], part)
 
@@ -237,11 +233,7 @@ class Learner:
                     run_empty_pass(self.model, self.role)
             totals = self._processes.sum_update(self.parameters, partial.to_totals())
             tally.add(totals)
-            # checked before the optimizer moves: the gradient of a policy too far away is dropped
-            if loss.max_kl is not None and totals.get("kl_old", 0.0) > loss.max_kl * totals["trained"]:
-                tally.stopped = 1
-            else:
-                self._apply_gradient(tally, signal=totals["trained"] > 0)
+            self._apply_gradient(tally, signal=totals["trained"] > 0)
         finally:
             # also after an error: gradients that stay would be added to those of the next update
             self._adam.zero_grad(set_to_none=True)
@@ -373,7 +365,6 @@ def _compute_objective(
         kind=loss.kind,
         low=loss.low,
         high=loss.high,
-        dual=loss.dual,
         sequence=batch.turn if loss.ratio == "turn" else batch.sequence,
         grouped=loss.ratio in ("turn", "sequence"),
         rollout=batch.old if loss.old == "trainer" else None,

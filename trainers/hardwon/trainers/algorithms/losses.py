@@ -36,7 +36,6 @@ def policy_loss(
     kind: LossKind = "ppo",
     low: float = 0.2,
     high: float = 0.28,
-    dual: float | None = None,
     sequence: Tensor | None = None,
     grouped: bool = False,
     rollout: Tensor | None = None,
@@ -46,7 +45,7 @@ def policy_loss(
 ) -> Loss:
     """Compute the policy-gradient surrogate over tokens.
 
-        ppo    -min(r A, clip(r, 1 - low, 1 + high) A), and for A < 0 at most dual |A| (arXiv:1912.09729)
+        ppo    -min(r A, clip(r, 1 - low, 1 + high) A)
         gspo   the same with one ratio per sequence, exp(mean log-ratio) (arXiv:2507.18071)
         cispo  -sg(clip(r, 1 - low, 1 + high)) A log p (arXiv:2506.13585)
         aepo   ppo, but where it clips (A > 0) the gradient of (1 + high) A r / sg(r) stays (arXiv:2510.14545)
@@ -60,7 +59,6 @@ def policy_loss(
         kind: Which surrogate to use.
         low: Lower clip range.
         high: Upper clip range.
-        dual: Bound on the loss of a token with a negative advantage, in |A|.
         sequence: Id of each token's unit with one ratio, a sequence or a turn, (N,). Required for `gspo`.
         grouped: Take one ratio per unit with any kind, as `gspo` does.
         rollout: Log-probabilities of another program that sampled, (N,); the weight is min(exp(old - rollout), cap).
@@ -82,7 +80,7 @@ def policy_loss(
         log_ratio = _average_by_sequence(new, log_ratio, mask, sequence)
     ratio = log_ratio.exp()
     bounded = ratio.clamp(1.0 - low, 1.0 + high)
-    objective = _compute_objective(kind, new, ratio, bounded, advantages, dual, unclipped)
+    objective = _compute_objective(kind, new, ratio, bounded, advantages, unclipped)
     weight, sampled = _weigh_mismatch(old, rollout, mask, cap, sequence, max_mismatch)
     value = -(objective * weight * mask).sum() / denominator
     return Loss(value, {**_measure_clipping(ratio, bounded, mask), **sampled})
@@ -94,7 +92,6 @@ def _compute_objective(
     ratio: Tensor,
     bounded: Tensor,
     advantages: Tensor,
-    dual: float | None,
     unclipped: Tensor | None,
 ) -> Tensor:
     """Return the objective of each token; see `policy_loss`."""
@@ -102,20 +99,12 @@ def _compute_objective(
         # the clipped ratio is a constant weight, so unlike in ppo a clipped token keeps its gradient
         objective = bounded.detach() * advantages * new
     else:
-        objective = _compute_clipped(ratio, bounded, advantages, dual)
+        objective = torch.minimum(ratio * advantages, bounded * advantages)
     if kind == "aepo":
         # 1 + new - new.detach() is 1 in value: a clipped token keeps the gradient of its log-probability
         kept = bounded * advantages * (1.0 + new - new.detach())
         objective = torch.where((advantages > 0) & (ratio > bounded), kept, objective)
     return objective if unclipped is None else torch.where(unclipped, ratio * advantages, objective)
-
-
-def _compute_clipped(ratio: Tensor, bounded: Tensor, advantages: Tensor, dual: float | None) -> Tensor:
-    """Return the objective of PPO for each token, bounded from below by `dual` x A where A < 0."""
-    objective = torch.minimum(ratio * advantages, bounded * advantages)
-    if dual is None:
-        return objective
-    return torch.where(advantages < 0, torch.maximum(objective, dual * advantages), objective)
 
 
 def _measure_clipping(ratio: Tensor, bounded: Tensor, mask: Tensor) -> dict[str, float]:

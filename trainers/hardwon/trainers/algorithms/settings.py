@@ -34,8 +34,6 @@ class LossSettings:
     """The ratio to the old policy is clipped below 1 - low."""
     high: float = 0.28
     """The ratio to the old policy is clipped above 1 + high."""
-    dual: float | None = None
-    """Upper bound on the loss of a token with a negative advantage, in multiples of |A|; None for no bound."""
     old: Literal["sampled", "trainer"] = "sampled"
     """Source of the old policy's log-probabilities: the engine that sampled, or the trainer, which computes
     them before the update. With `trainer`, tokens are weighted by importance, see `cap`.
@@ -49,8 +47,6 @@ class LossSettings:
     """Weight of the KL divergence from the reference, in nats per token."""
     entropy: float = 0.0
     """Weight of the entropy bonus, in nats per token."""
-    max_kl: float | None = None
-    """Stop the updates of a step when the policy is this far from the old one, in nats per token; None: never."""
     temperature: float = 1.0
     """Temperature at which the tokens were sampled."""
     terms: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -65,11 +61,8 @@ class LossSettings:
             )
         if not 0.0 <= self.low < 1.0:
             raise ConfigError(f"low is {self.low}; use a value from 0 to below 1.")
-        if self.dual is not None and self.dual <= 1.0:
-            # a bound of |A| or less cuts tokens off at a ratio of 1, so no failure would be learned from
-            raise ConfigError(f"dual is {self.dual}; use a value above 1, such as 3, or null for no bound.")
         check_least(self, 0, "high", "kl")
-        check_positive(self, "cap", "max_kl", "max_mismatch")
+        check_positive(self, "cap", "max_mismatch")
 
 
 @dataclass(frozen=True, kw_only=True)

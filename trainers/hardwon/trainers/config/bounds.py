@@ -36,7 +36,7 @@ _NAMES: dict[Bounds, str] = {
         dcpo.target balance.step gap price
     """,
     COUNT: """
-        warmup every rerolls history iterations evolve_every warmup_iterations workers max_lag
+        warmup every rerolls history iterations evolve_every workers max_lag
         distil cooldown falling successes longest hinted.start
     """,
     NUMBER: """
@@ -52,7 +52,7 @@ _NAMES: dict[Bounds, str] = {
     OUTCOME: "broken",
     (0, 10): "cost malformed",
     (0, 65_535): "port",
-    (0, 1_000_000): "clip cap dual max_kl max_mismatch timeout_s",
+    (0, 1_000_000): "clip cap max_mismatch timeout_s",
     (0, 2**32 - 1): "seed",
 }
 """Names of settings by their bounds. A name that means something else in a section has that section before it."""

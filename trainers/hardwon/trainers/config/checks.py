@@ -122,12 +122,6 @@ def _check_length(config: TrainConfig) -> None:
             f"learner.lr of {frozen} is 0, so nothing is trained; raise one, or set run.iterations=0 to only explore, "
             "imitate and evaluate."
         )
-    for arm in config.arms:
-        if config.get_guidance(arm) in RECALLS and library.warmup_iterations >= iterations:
-            raise CannotLearn(
-                f"library.warmup_iterations is {library.warmup_iterations} and run.iterations {iterations}, so "
-                f"arms.{arm} never shows anything in training; lower library.warmup_iterations."
-            )
     names = [*config.roles]
     for name, after in pairwise(names):
         if (phase := config.roles[name].phase) > 1 and phase >= iterations and config.roles[after].learner.lr:

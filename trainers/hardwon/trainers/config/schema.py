@@ -186,11 +186,9 @@ class LibraryConfig:
     planner: Literal["skills", "demonstrations"] | None = None
     """skills: plan with the library's skills, and repair the rest of a plan in trouble. demonstrations: show the next
     action of a like task's success, bound to this task. null plans nothing."""
-    warmup_iterations: int = 0
-    """Iterations of the run before anything is shown."""
 
     def __post_init__(self) -> None:
-        _at_least(self, evolve_every=0, recall=1, warmup_iterations=0)
+        _at_least(self, evolve_every=0, recall=1)
 
 
 @dataclass(frozen=True, kw_only=True)

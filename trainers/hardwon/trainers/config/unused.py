@@ -14,9 +14,6 @@ from .policy import PolicySettings
 from .roles import RoleConfig
 from .schema import TrainConfig
 
-CLIPPED = ("ppo", "gspo", "aepo")
-"""Losses whose tokens with a negative advantage can be bounded."""
-
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -63,7 +60,7 @@ def _list_groups(config: TrainConfig) -> Iterator[Group]:
     filled = ("explored", "learn", "evolve_every")
     yield Group("library", library, filled, config.uses_library, "an arm that shows the library or a role's text")
     recalls = any(config.get_guidance(arm) in RECALLS for arm in config.arms)
-    recall_settings = ("withhold", "guardrails", "planner", "warmup_iterations")
+    recall_settings = ("withhold", "guardrails", "planner")
     yield Group("library", library, recall_settings, recalls, "an arm with recall, such as arms.retrieved=4")
     for name, role in config.roles.items():
         yield from _list_role(f"roles.{name}", role)
@@ -86,7 +83,6 @@ def _list_role(path: str, role: RoleConfig) -> Iterator[Group]:
     loss, learner = role.loss, role.learner
     ratios = ("ratio", "low", "high", "old")
     yield Group(f"{path}.loss", loss, ratios, loss.kind != "imitation", f"a {path}.loss.kind with ratios, such as ppo")
-    yield Group(f"{path}.loss", loss, ("dual",), loss.kind in CLIPPED, f"{path}.loss.kind={' or '.join(CLIPPED)}")
     yield Group(f"{path}.loss", loss, ("cap", "max_mismatch"), loss.old == "trainer", f"{path}.loss.old=trainer")
     constant = learner.denominator == "constant"
     yield Group(f"{path}.learner", learner, ("constant",), constant, f"{path}.learner.denominator=constant")

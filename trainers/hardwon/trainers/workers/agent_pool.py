@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hardwon.runtime import Agent, Environment
-from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance, WarmUpGuidance
+from hardwon.runtime.guidance.base import Guidance, RetrievalGuidance
 from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Policy
 from hardwon.trainers.config.kinds import ASKS, LESSONS, PASTES, RECALLS, TELLS
@@ -81,9 +81,6 @@ class AgentPool:
         self._play = play
         self._agents: dict[AgentSpec, Agent] = {}
         self._policies: dict[float, TokenPolicy] = {}
-        self._warmups: list[WarmUpGuidance] = []
-        self.iteration = 0
-        """Finished iterations of the run."""
 
     def get_agent(self, agent_spec: AgentSpec) -> Agent:
         """Return the agent of a agent_spec; agents are kept."""
@@ -142,7 +139,6 @@ class AgentPool:
 
         Frozen arms ask no guide: it has learned since the start.
         """
-        config = self._play.config.library
         if arm.memory in PASTES:
             return PastedEpisodes(library)
         guidance: Guidance = CandidateGuidance(ItemGuidance() if arm.memory in LESSONS else RetrievalGuidance())
@@ -150,17 +146,7 @@ class AgentPool:
             guidance = ConsultedGuidance(guidance, self._play.engine, self._play.prompts, always=learning)
         if arm.memory in TELLS:
             guidance = GivenAndRecalled(guidance)
-        if config.warmup_iterations:
-            guidance = WarmUpGuidance(guidance, self._find_library(arm), items=0, iterations=config.warmup_iterations)
-            guidance.iteration = self.iteration
-            self._warmups.append(guidance)
         return guidance
-
-    def set_iteration(self, iteration: int) -> None:
-        """Tell the warm-ups how many iterations the run has finished."""
-        self.iteration = iteration
-        for warmup in self._warmups:
-            warmup.iteration = iteration
 
     def close(self) -> None:
         """Close the agents."""

@@ -33,8 +33,6 @@ class SceneState:
     """What episodes of one call of the player share: libraries and versions of the weights."""
 
     number: int
-    iteration: int
-    """Finished iterations of the run."""
     snapshot: str
     """Name of the library version, stored with every sample."""
     libraries: Mapping[str, str]

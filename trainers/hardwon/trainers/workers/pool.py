@@ -1,7 +1,7 @@
 """The pool: the learner's side of the rollout workers.
 
     pool = WorkerPool(session, cluster, setup=setup, workers=8)
-    rollouts = await pool.play(specs, agent_specs, snapshot="library@3", iteration=3)
+    rollouts = await pool.play(specs, agent_specs, snapshot="library@3")
 
 The pool hands out episodes, answers the requests of the workers in its inference proxy, unless a server does, and
 returns the rollouts in order. If a worker dies, another one takes its place and plays its unfinished episodes again,
@@ -136,7 +136,6 @@ class WorkerPool:
         agent_specs: Mapping[str, AgentSpec],
         *,
         snapshot: str = "",
-        iteration: int = 0,
         outcome: OutcomeKind = "success",
         together: bool = False,
         on_end: Callable[[], None] | None = None,
@@ -144,7 +143,7 @@ class WorkerPool:
         """Play episodes and return their rollouts in order."""
         async with self._starting:
             await self._gather()
-        scene = await self._open_scene(snapshot, iteration)
+        scene = await self._open_scene(snapshot)
         # announced first, as without workers: a round of the engine waits for all of them
         for spec in specs:
             await self._host.engine.begin(spec.session)
@@ -188,14 +187,13 @@ class WorkerPool:
         """Read the events of a worker from now on."""
         member.pump = asyncio.get_running_loop().create_task(self._pump(member))
 
-    async def _open_scene(self, snapshot: str, iteration: int) -> SceneState:
+    async def _open_scene(self, snapshot: str) -> SceneState:
         """Open a scene in every worker."""
         host, self._number = self._host, self._number + 1
         libraries = {"library": host.library, "start": host.start} if host.config.uses_library else {}
         digests = {name: self._libraries.read(name, each.path) for name, each in libraries.items() if each is not None}
         scene = SceneState(
             self._number,
-            iteration,
             snapshot,
             digests,
             dict(host.engine.versions()),

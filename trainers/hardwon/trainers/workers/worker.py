@@ -162,7 +162,6 @@ class RolloutWorker:
     async def enter(self, state: SceneState) -> None:
         """Open a scene and make it the newest."""
         self._scenes.enter(state)
-        self._agent_pool.set_iteration(state.iteration)
 
     async def leave(self, number: int) -> list[str]:
         """Close a scene, and return the digests of the libraries that were dropped."""

@@ -11,7 +11,6 @@ class Tally:
 
     updates: int = 0
     skipped: int = 0
-    stopped: int = 0
     tokens: int = 0
     trained: int = 0
     norms: list[float] = field(default_factory=list)
@@ -37,7 +36,7 @@ def summarize(tally: Tally, seconds: float) -> dict[str, float]:
     """
     n = max(1, tally.trained)
     sums = dict(tally.sums)
-    loss = sums.pop("loss", 0.0) / max(1, tally.updates + tally.skipped + tally.stopped)
+    loss = sums.pop("loss", 0.0) / max(1, tally.updates + tally.skipped)
     weight, squared = sums.pop("weight", 0.0), sums.pop("weight_squared", 0.0)
     norms = tally.norms or [0.0]
     return {
@@ -48,7 +47,6 @@ def summarize(tally: Tally, seconds: float) -> dict[str, float]:
         "grad_norm_max": max(norms),
         "updates": tally.updates,
         "skipped": tally.skipped,
-        "stopped": tally.stopped,
         "tokens": tally.tokens,
         "tokens_trained": tally.trained,
         "tokens_per_second": tally.tokens / max(seconds, 1e-9),
