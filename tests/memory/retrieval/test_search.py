@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, State, Step, Trajectory
+from hardwon.memory.retrieval import recall
 from hardwon.memory.retrieval.candidates import RRF, fuse
 from hardwon.memory.retrieval.recall import _interleave
+from hardwon.memory.storage.episodes import read_best_steps
 
 
 @pytest.fixture
@@ -213,3 +215,19 @@ def test_items_and_steps_are_merged_by_similarity_and_keep_their_own_order():
     merged = _interleave(ranked(0.5, 0.9), ranked(0.7, 0.2))
     assert [hit.similarity for hit in merged] == [0.7, 0.5, 0.9, 0.2]
     assert _interleave([], merged) == merged
+
+
+def test_steps_are_read_only_as_far_as_they_are_shown(library, monkeypatch):
+    """Of the states that a search finds, six are read: three, of which one repeats a text, and three more."""
+    sizes: list[int] = []
+
+    def count(store, states, where):
+        sizes.append(len(states))
+        return read_best_steps(store, states, where)
+
+    monkeypatch.setattr(recall, "read_best_steps", count)
+    for n, place in enumerate(("", "", " by the door", " by the wall", " by the desk", " by the bed", " by the sink")):
+        state = State(f"a red lamp{place}", location=f"room {n}", task="find the lamp")
+        library.record(Trajectory("find the lamp", (Step(state, "take lamp", state, Diagnosis(True), 1.0, 0),), True))
+    assert len(library.search("a red lamp", k=3, how="dense")) == 3
+    assert sizes == [3, 3]

@@ -12,7 +12,7 @@ from hardwon.memory.situations.lookahead_keys import COLUMNS, SPECIAL, Lookahead
 from hardwon.memory.values import lookahead_table
 from hardwon.memory.values.filed_lookahead import EpisodeReader
 from hardwon.memory.values.lookahead import look_around
-from hardwon.memory.values.lookahead_table import NOTHING, EpisodeRows, Forms, Mean, Rows, fit
+from hardwon.memory.values.lookahead_table import EpisodeRows, Forms, Mean, Rows, fit, fit_nothing
 
 KNOWS = Diagnosis(True)
 
@@ -199,8 +199,8 @@ def test_tables_that_are_stacked_are_estimated_one_by_one():
 
 
 def test_without_episodes_every_lookahead_value_is_zero():
-    assert [value.value for value in NOTHING.judge([keys("open box")])] == [0.0]
-    assert NOTHING.judge([]) == []
+    assert [value.value for value in fit_nothing().judge([keys("open box")])] == [0.0]
+    assert fit_nothing().judge([]) == []
 
 
 def test_keys_of_later_episodes_are_unknown_to_an_earlier_fit():

@@ -30,7 +30,7 @@ from hardwon.memory.values.effects import AdviceGain, Effect, Effects
 from hardwon.memory.values.filed_demonstrations import FiledDemonstrations
 from hardwon.memory.values.filed_lookahead import FiledLookahead
 from hardwon.memory.values.lookahead import Lookahead, look_around
-from hardwon.memory.values.lookahead_table import NOTHING
+from hardwon.memory.values.lookahead_table import fit_nothing
 from hardwon.memory.values.outcomes import ActionOutcomes
 from hardwon.memory.values.saved_tables import FiledValues, WorldMap, estimate_in_world
 from hardwon.memory.values.value_table import ValueTable
@@ -371,7 +371,7 @@ class NamespaceCache:
         """Return the lookahead values of the actions here and at the other locations of an episode."""
         world = self.worlds.find(state.task, actions)
         if world is None:
-            return look_around(NOTHING, state, actions, episode)
+            return look_around(fit_nothing(), state, actions, episode)
         if world not in self._lookahead:
             self._lookahead[world] = FiledLookahead(self._store, self._namespace, self.worlds.names_of(world))
         book = self._lookahead[world]

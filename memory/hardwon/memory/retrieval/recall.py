@@ -216,11 +216,9 @@ def _is_applicable(
 def _iter_step_hits(
     store: Store, hits: Sequence[RankedRow], k: int, worlds: frozenset[int] | None = None
 ) -> Iterator[Hit]:
-    """Yield a hit on the best step of each state.
-
-    The first k are read first, because callers rarely need more.
-    """
-    for some in filter(None, (hits[:k], hits[k:])):
+    """Yield a hit on the best step of each state; k are read at a time, because callers rarely need more."""
+    for at in range(0, len(hits), max(1, k)):
+        some = hits[at : at + k]
         best = read_best_steps(store, [ref for ref, _, _ in some], steps_of(worlds))
         yield from (Hit(best[ref], cosine, why) for ref, cosine, why in some if ref in best)
 

@@ -62,6 +62,8 @@ SUMMED = {
     ),
 }
 
+_NUMBERS = frozenset({int, float, type(None)})
+
 
 def parse_json(text: str, where: str) -> Any:
     """Return the value of stored JSON that is derived from other rows, such as a summary."""
@@ -79,8 +81,11 @@ def compute_checksum(values: Iterable[Any]) -> int:
     Numbers must have the types that SQLite returns: no bool, and no int in a REAL column.
     """
     # repr tells None, 1 and 1.0 apart, so a value whose type changed on disk changes the checksum too.
-    # Every stored row comes here: most values are text, which is reduced without a call.
-    reduced = [[crc32(value.encode())] if type(value) is str else _reduce_text(value) for value in values]
+    # Every stored row comes here: texts and numbers are reduced without a call.
+    reduced = [
+        [crc32(value.encode())] if type(value) is str else value if type(value) in _NUMBERS else _reduce_text(value)
+        for value in values
+    ]
     return crc32(repr(reduced).encode())
 
 

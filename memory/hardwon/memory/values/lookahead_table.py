@@ -25,6 +25,7 @@ Everything is derived from the steps of the newest episodes, in their order, and
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -396,5 +397,7 @@ def _join_opened(episodes: Sequence[EpisodeRows]) -> NDArray[np.int64]:
     return np.concatenate(parts)
 
 
-NOTHING = fit(Rows(), Forms(), LookaheadKeys(), ())
-"""The table of a world without episodes."""
+@cache
+def fit_nothing() -> LookaheadTable:
+    """Return the table of a world without episodes."""
+    return fit(Rows(), Forms(), LookaheadKeys(), ())

@@ -18,7 +18,7 @@ from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.upkeep.queries import has_episode, select_steps
 from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.memory.values.lookahead import Lookahead, look_around
-from hardwon.memory.values.lookahead_table import NOTHING
+from hardwon.memory.values.lookahead_table import fit_nothing
 from hardwon.trainers.rollouts.rollout import current_candidate, current_instance
 
 from .tuning import TUNING
@@ -124,7 +124,7 @@ class OtherWorlds(PassedPart):
         """Return the lookahead values; those of an unknown world if the library has episodes of the instance."""
         instance = self._find_instance()
         if instance is not None and self._is_recorded(state.task, instance):
-            return look_around(NOTHING, state, actions, episode or EpisodeMap())
+            return look_around(fit_nothing(), state, actions, episode or EpisodeMap())
         return self._library.look_ahead(state, actions, episode)
 
     def _without(self, recalled: Recollection, task: str, instance: Instance) -> Recollection:
