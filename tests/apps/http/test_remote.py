@@ -23,6 +23,7 @@ from hardwon.apps.http.app import create_app
 from hardwon.memory import Add, Diagnosis, ExperienceLibrary, Failure, Item, Return, State, Step, Trajectory, Update
 from hardwon.memory.errors import (
     ConfigError,
+    HardwonError,
     LibraryError,
     LibraryForbidden,
     LibraryReadOnly,
@@ -327,6 +328,8 @@ def test_errors_are_the_library_s_own(remote):
         remote.items.find(offset=-1)
     with pytest.raises(ConfigError, match="title"):
         remote.items.update(remote.add(Item("insight", "A lamp")).item_id, title=7)
+    with pytest.raises(HardwonError):
+        remote.check(State("hall"), None)
 
 
 @pytest.fixture

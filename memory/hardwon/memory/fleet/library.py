@@ -58,7 +58,8 @@ class FleetLibrary(ExperienceLibrary):
 
     def __init__(self, file: ReplicaFile, reopen: Callable[[str], "FleetLibrary"]) -> None:
         super().__init__(file)
-        self._reopen, self.admin = reopen, FleetAdmin(file, self.items, reopen)
+        self._reopen = reopen
+        self.admin = FleetAdmin(file, self.items, reopen)  # pyright: ignore[reportIncompatibleVariableOverride]
         self._holder = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
 
     @classmethod

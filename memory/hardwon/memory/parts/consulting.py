@@ -119,8 +119,7 @@ class ConsultedLibrary:
         Raises:
             WrongType: The state or the action has the wrong type.
         """
-        is_plan = isinstance(action, Sequence) and not isinstance(action, str)
-        check_query(state, *(action if is_plan else [action]))
+        check_query(state, *(action if isinstance(action, Sequence) and not isinstance(action, str) else [action]))
         with self._file.lock:
             derived = self._file.caught_up()
             situation = derived.situation(redact_state(state))
