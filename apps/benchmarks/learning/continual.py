@@ -237,7 +237,7 @@ class Pair:
     stateful: bool
     other: bool
     is_late: bool
-    """Whether the episode is in the last quarter of the stream."""
+    """True in the last quarter of the stream."""
 
     @property
     def gain(self) -> int:

@@ -332,9 +332,9 @@ class ExperienceLibrary(ConsultedLibrary):
     ) -> Grade:
         """Grade, correct or explain a recorded episode.
 
-        Everything learned from the episode is computed again as if it had ended so: returns and values, counts, and the
-        scores of the items that it was shown, also where later episodes changed them. Calling it twice with the same
-        values changes nothing the second time.
+        Returns, values and counts are computed again as if the episode had ended so. The present scores of the items
+        that it was shown move by the difference that the outcome makes today. Calling it twice with the same values
+        changes nothing the second time.
 
         Args:
             episode_id: The id, or an unambiguous prefix of it.

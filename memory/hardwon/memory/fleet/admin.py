@@ -36,7 +36,7 @@ logger = logging.getLogger("hardwon.memory")
 
 
 class FleetAdmin(LibraryAdmin):
-    """What concerns a shared namespace, its log and its replica as a whole."""
+    """Administration of a shared namespace, with its log and its replica."""
 
     _file: ReplicaFile
 

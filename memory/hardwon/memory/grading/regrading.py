@@ -1,7 +1,8 @@
 """Regrading: give a stored episode another outcome, and everything derived from it, in the caller's transaction.
 
 The result is that of a library in which the episode had ended so: its reward, its returns, the rollups, words and
-worlds that it counts in, the usages of items and their scores. The steps themselves stay as they were recorded.
+worlds that it counts in, and the usages of items. Their present scores move by the difference that the outcome makes
+today. The steps themselves stay as they were recorded.
 """
 
 import json
@@ -68,7 +69,7 @@ class Regrading:
                 for step, value in zip(new.steps, returns, strict=True)
             ),
         )
-        before = item_credit.weigh(self._connection, self._namespace, old)
+        before = item_credit.take_back(self._connection, self._namespace, old)
         self._write_episode(new)
         self._write_steps(new, has_keys=(old.success is None) != (new.success is None))
         # An episode is placed in a world before it is settled, and leaves its world afterwards.
@@ -143,7 +144,7 @@ class Regrading:
                 self._connection.execute("UPDATE worlds SET record = ? WHERE namespace = ? AND id = ?", (text, *where))
             number = record["into"]  # the world that absorbed this one
 
-    def _credit(self, old: Trajectory, new: Trajectory, before: Mapping[str, float]) -> None:
+    def _credit(self, old: Trajectory, new: Trajectory, before: Mapping[str, tuple[float, float]]) -> None:
         """Write the usages of items with the new outcome, and move their present scores."""
         connection, namespace, own = self._connection, self._namespace, (self._namespace, new.id)
         if not (item_credit.names_items(old) or item_credit.names_items(new)):

@@ -44,6 +44,10 @@ ItemIds = tuple[str, ...] | None
 """Ids of the items that a step names in one role; None if it names none."""
 OVERRIDES = 2
 """Successful overrides that retire a guardrail."""
+MAX_STEPS = 100
+"""Steps in which the scores without an episode are found. Rates are at most 1/2, so each step halves the error."""
+PRECISION = 1e-12
+"""Error of a score that is none."""
 
 
 def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
@@ -73,27 +77,58 @@ def credit(connection: Connection, namespace: int, trajectory: Trajectory, clock
     _judge_skills(connection, namespace, trajectory, clock)
 
 
-def weigh(connection: Connection, namespace: int, trajectory: Trajectory) -> dict[str, float]:
-    """Return how far an episode moves the score of each of its items today; empty if its outcome is unknown."""
+def take_back(connection: Connection, namespace: int, trajectory: Trajectory) -> dict[str, tuple[float, float]]:
+    """Return the score of each item without an episode and with it, as if it were the last one; empty if it is unknown.
+
+    Grades in turn would move scores further and further if each difference were taken from the scores as they are, so
+    the scores are found from which this episode leads to the present ones.
+    """
     if trajectory.outcome is None or not names_items(trajectory):
         return {}
+    present, settle_scores = _prepare(connection, namespace, trajectory)
+    without = {item.id: item.score for item in present}
+    reached = settle_scores(without)
+    for _ in range(MAX_STEPS):
+        gaps = {item.id: item.score - reached[item.id] for item in present}
+        if max(map(abs, gaps.values()), default=0.0) < PRECISION:
+            break
+        without = {ref: min(1.0, max(0.0, score + gaps[ref])) for ref, score in without.items()}
+        reached = settle_scores(without)
+    return {ref: (score, reached[ref]) for ref, score in without.items()}
+
+
+def _prepare(
+    connection: Connection, namespace: int, trajectory: Trajectory
+) -> tuple[list[Item], Callable[[Mapping[str, float]], dict[str, float]]]:
+    """Return an episode's items with their scores in its world, and what it makes of such scores."""
     items = _read_shown_items(connection, namespace, trajectory)
     control = _read_control_outcome(connection, namespace, trajectory)
     baselines, alone = _read_baselines(connection, namespace, trajectory, items, control)
     uses = {ref: max(0, n - 1) for ref, n in _count_uses(connection, namespace, items, None, 0).items()}
     present = WorldScores(connection, namespace, trajectory.id, items, uses).local()
-    moved = shared_error(present, uses, baselines, trajectory.outcome, alone)
-    return {item.id: score - item.score for item, score in moved}
+
+    def settle_scores(scores: Mapping[str, float]) -> dict[str, float]:
+        shown = [replace(item, score=scores[item.id]) for item in present]
+        return {
+            item.id: score for item, score in shared_error(shown, uses, baselines, trajectory.outcome or 0.0, alone)
+        }
+
+    return present, settle_scores
 
 
-def recredit(connection: Connection, namespace: int, trajectory: Trajectory, before: Mapping[str, float]) -> None:
-    """Move the present scores of an episode's items by the difference to what it weighed before its outcome changed."""
-    after, change = weigh(connection, namespace, trajectory), 0 if trajectory.outcome is not None else -1
+def recredit(
+    connection: Connection, namespace: int, trajectory: Trajectory, before: Mapping[str, tuple[float, float]]
+) -> None:
+    """Move the present scores of an episode's items by the difference that its new outcome makes; see `take_back`."""
+    change = 0 if trajectory.outcome is not None else -1
+    after = {ref: score for ref, (score, _) in before.items()}
+    if trajectory.outcome is not None:
+        after = _prepare(connection, namespace, trajectory)[1](after)
     items = _read_shown_items(connection, namespace, trajectory)
     uses = _count_uses(connection, namespace, items, None, change)
     scores = WorldScores(connection, namespace, trajectory.id, items, uses)
     for item in scores.local():
-        score = item.score + after.get(item.id, 0.0) - before.get(item.id, 0.0)
+        score = item.score + after[item.id] - before[item.id][1]
         _write_score(connection, namespace, *scores.move(item.id, min(1.0, max(0.0, score)), change))
 
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @names_damage
 class LibraryAdmin:
-    """What concerns a namespace and its file as a whole. Agents need none of it to act."""
+    """Administration of a namespace and its file: figures, repair, import and export, forgetting."""
 
     def __init__(self, file: LibraryFile, items: LibraryItems) -> None:
         self._file, self._items = file, items

@@ -67,7 +67,7 @@ class EngineAdmission:
         self._prompts, self._salt = prompts, salt
         self._decider = Decider(engine, prompts, "share", role=role)
         self.decisions: dict[str, WordChoice] = {}
-        """What was sampled, by a name of its own."""
+        """Sampled decisions by name."""
 
     async def decide(self, candidate: SharingInput) -> Choice:
         """Return whether to share a step."""

@@ -148,7 +148,7 @@ class Parts:
 
 
 class LearningRole:
-    """What all roles share: a learner of the role's own weights. It shows nothing."""
+    """Base of all roles: a learner of the role's own weights."""
 
     def __init__(self, parts: Parts, name: str) -> None:
         self.name, self.model, self._parts = name, parts.model, parts

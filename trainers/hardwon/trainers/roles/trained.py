@@ -1,4 +1,4 @@
-"""What the roles beside the policy share: samples that wait for an update, and a stage 1.
+"""Base of the roles beside the policy: samples that wait for an update, and a stage 1.
 
 A role that is built on this one says what it collects, when that is enough, and what stage 1 teaches it.
 """
@@ -27,7 +27,7 @@ class TrainedRole(LearningRole):
         super().__init__(parts, name)
         self.supervised = SupervisedStage(parts, name, decider, learning)
         self._waiting: list[CreditedSamples] = []
-        """What was collected since the last update."""
+        """Samples since the last update."""
 
     async def report_accuracy(self) -> str:
         """Return in words what stage 1 has taught it."""
