@@ -191,6 +191,29 @@ def test_a_signature_that_nobody_looked_at_is_computed_when_it_is_filed(path, li
     assert rows(path, "SELECT signature FROM states") == [(State("drawer 7 is open").signature,)]
 
 
+def test_a_record_that_fails_while_it_files_keeps_what_waited(library, episode, monkeypatch):
+    """What waited was filed in the transaction that was rolled back, so it waits again."""
+    item = library.add(Item("insight", "Spoons lie in drawers")).item_id
+    library.record(episode("open drawer", id="waits"))
+    count = library._file.inbox.on_filed
+
+    def stop(episodes):
+        count(episodes)
+        raise InterruptedError
+
+    one = episode("open drawer", id="stops")
+    named = replace(one, steps=tuple(replace(step, why={"recalled": [item]}) for step in one.steps))
+    with monkeypatch.context() as patch:
+        patch.setattr(library._file.inbox, "on_filed", stop)
+        with pytest.raises(InterruptedError):
+            library.record(named)
+    assert [row["id"] for row in library.episodes.find()] == ["waits"]
+    library.record(named)
+    assert {row["id"] for row in library.episodes.find()} == {"waits", "stops"}
+    assert library.recall(one.steps[0].pre).steps
+    assert library.admin.verify() == []
+
+
 def test_an_episode_that_names_items_is_filed_at_once(path, library):
     """Scores move with it, after all that came before."""
     item = library.add(Item("insight", "drawers jam")).item_id

@@ -55,6 +55,20 @@ def test_a_library_gains_where_the_same_door_leads_out(tmp_path, hardwon_json):
     assert [row["episodes"] for row in printed["costs"]] == [24, 24, 24]
 
 
+def test_one_arm_remembers_one_forgets_and_one_learns_nothing(tmp_path, monkeypatch):
+    """Episodes in the library before and after each: of the stateful arm, then the stateless one, then the empty one."""
+    seen, play = [], bench._play
+
+    def watch(agent, *given):
+        before, row = agent.library.episodes.count(), play(agent, *given)
+        seen.append((before, agent.library.episodes.count()))
+        return row
+
+    monkeypatch.setattr(bench, "_play", watch)
+    run(STREAM, tmp_path, print)
+    assert seen == [*((n, n + 1) for n in range(8)), *[(0, 1)] * 8, *[(0, 0)] * 8]
+
+
 def test_orders_are_permutations_of_the_same_tasks():
     stream = Stream(environments=("wiki-1", "errands"), episodes=9, orders=3, policy="episodic")
     orders = [stream.list_tasks(order) for order in range(3)]
