@@ -56,7 +56,7 @@ def test_a_library_gains_where_the_same_door_leads_out(tmp_path, hardwon_json):
 
 
 def test_one_arm_remembers_one_forgets_and_one_learns_nothing(tmp_path, monkeypatch):
-    """Episodes in the library before and after each: of the stateful arm, then the stateless one, then the empty one."""
+    """Episodes in the library before and after each: of the stateful, the stateless and the empty arm."""
     seen, play = [], bench._play
 
     def watch(agent, *given):
