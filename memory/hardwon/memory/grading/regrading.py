@@ -69,7 +69,7 @@ class Regrading:
                 for step, value in zip(new.steps, returns, strict=True)
             ),
         )
-        before = item_credit.take_back(self._connection, self._namespace, old)
+        before = item_credit.weigh_last(self._connection, self._namespace, old)
         self._write_episode(new)
         self._write_steps(new, has_keys=(old.success is None) != (new.success is None))
         # An episode is placed in a world before it is settled, and leaves its world afterwards.

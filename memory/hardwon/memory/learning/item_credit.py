@@ -77,7 +77,7 @@ def credit(connection: Connection, namespace: int, trajectory: Trajectory, clock
     _judge_skills(connection, namespace, trajectory, clock)
 
 
-def take_back(connection: Connection, namespace: int, trajectory: Trajectory) -> dict[str, tuple[float, float]]:
+def weigh_last(connection: Connection, namespace: int, trajectory: Trajectory) -> dict[str, tuple[float, float]]:
     """Return the score of each item without an episode and with it, as if it were the last one; empty if it is unknown.
 
     Grades in turn would move scores further and further if each difference were taken from the scores as they are, so
@@ -87,14 +87,14 @@ def take_back(connection: Connection, namespace: int, trajectory: Trajectory) ->
         return {}
     present, settle_scores = _prepare(connection, namespace, trajectory)
     without = {item.id: item.score for item in present}
-    reached = settle_scores(without)
+    with_it = settle_scores(without)
     for _ in range(MAX_STEPS):
-        gaps = {item.id: item.score - reached[item.id] for item in present}
+        gaps = {item.id: item.score - with_it[item.id] for item in present}
         if max(map(abs, gaps.values()), default=0.0) < PRECISION:
             break
         without = {ref: min(1.0, max(0.0, score + gaps[ref])) for ref, score in without.items()}
-        reached = settle_scores(without)
-    return {ref: (score, reached[ref]) for ref, score in without.items()}
+        with_it = settle_scores(without)
+    return {ref: (score, with_it[ref]) for ref, score in without.items()}
 
 
 def _prepare(
@@ -108,9 +108,10 @@ def _prepare(
     present = WorldScores(connection, namespace, trajectory.id, items, uses).local()
 
     def settle_scores(scores: Mapping[str, float]) -> dict[str, float]:
-        shown = [replace(item, score=scores[item.id]) for item in present]
+        candidates = [replace(item, score=scores[item.id]) for item in present]
         return {
-            item.id: score for item, score in shared_error(shown, uses, baselines, trajectory.outcome or 0.0, alone)
+            item.id: score
+            for item, score in shared_error(candidates, uses, baselines, trajectory.outcome or 0.0, alone)
         }
 
     return present, settle_scores
@@ -119,7 +120,7 @@ def _prepare(
 def recredit(
     connection: Connection, namespace: int, trajectory: Trajectory, before: Mapping[str, tuple[float, float]]
 ) -> None:
-    """Move the present scores of an episode's items by the difference that its new outcome makes; see `take_back`."""
+    """Move the present scores of an episode's items by the difference that its new outcome makes; see `weigh_last`."""
     change = 0 if trajectory.outcome is not None else -1
     after = {ref: score for ref, (score, _) in before.items()}
     if trajectory.outcome is not None:
