@@ -8,6 +8,7 @@ from hardwon.memory import ExperienceLibrary, HardwonError, Item, State
 from hardwon.memory.errors import ConfigError, EmbedderMismatch, LibraryReadOnly, UnknownName
 from hardwon.memory.library import reembed
 from hardwon.memory.retrieval.embedders import HashingEmbedder
+from hardwon.memory.upkeep.write_buffer import file_all
 
 
 class Lengths:
@@ -276,8 +277,7 @@ def test_the_first_episode_of_a_reopened_library_has_the_keys_of_the_others(path
 
     def without_keys(ref, lamp="s"):
         see = f"You see a wooden drawer. It is closed. Next to it is a lamp{lamp}."
-        made = episode("open drawer", see=see)
-        return replace(made, id=ref, steps=tuple(replace(step, keys=()) for step in made.steps))
+        return _without_keys(episode("open drawer", see=see), ref)
 
     with ExperienceLibrary.open(path) as library:
         library.record_many(without_keys(f"e{number}", "sxq"[number % 3]) for number in range(20))
@@ -290,31 +290,66 @@ def test_the_first_episode_of_a_reopened_library_has_the_keys_of_the_others(path
         assert library.episodes.get("reopened").steps[0].keys == expected
 
 
-def test_the_words_behind_keys_are_refreshed_more_rarely_the_more_episodes_there_are(library, episode, monkeypatch):
-    """A refresh files the write buffer. At first 4 new episodes are enough for it, later half as many as there were."""
-    monkeypatch.setattr("hardwon.memory.parts.file.KEYS_AFTER", (4, 1 / 2))
-    refreshed_at, catch_up, count = [], library._file.freshness.catch_up, iter(range(100))
-    number = 0
+def _without_keys(made, ref=""):
+    return replace(made, id=ref, steps=tuple(replace(step, keys=()) for step in made.steps))
 
-    def note(*arguments):
-        refreshed_at.append(number)
-        return catch_up(*arguments)
 
-    monkeypatch.setattr(library._file.freshness, "catch_up", note)
-    for number in count:
-        made = episode("wait", see=f"day {number}")
-        library.record(replace(made, steps=tuple(replace(step, keys=()) for step in made.steps)))
-    assert refreshed_at == [0, 4, 8, 12, 18, 27, 41, 62, 93]
+def _count_waiting(library):
+    return library._file.store.connection.execute("SELECT count(*) FROM inbox").fetchone()[0]
+
+
+def test_episodes_without_keys_wait_in_the_write_buffer_like_others(library, episode):
+    assert library.episodes.count() == 0
+    for number in range(200):
+        library.record(_without_keys(episode("wait", see=f"day {number}"), f"e{number}"))
+    library.episodes.receive([episode("wait", see="day 200")], writer="token:ci", trust="trusted")
+    assert _count_waiting(library) == 201
+    assert all(library.episodes.get(f"e{number}").steps[0].keys for number in range(0, 200, 40))
+
+
+def _record_new_world(library, episode):
+    library.record_many(episode("wait", see="You see a lamp in the hall.") for _ in range(40))
+    assert library.episodes.count() == 40
+    for number in range(12):
+        library.record(
+            _without_keys(episode("open chest", see="You see a chest.", task="escape from Mars"), f"e{number}")
+        )
 
 
 def test_a_new_world_in_a_large_library_soon_has_keys_with_words(library, episode, monkeypatch):
     """Its first 4 episodes make it known; after that, few episodes among many change no words."""
-    monkeypatch.setattr("hardwon.memory.parts.file.KEYS_AFTER", (4, 1 / 2))
-    library.record_many(episode("wait", see="You see a lamp in the hall.") for _ in range(40))
-    assert library.episodes.count() == 40
-    for number in range(12):
-        made = episode("open chest", see="You see a chest.", task="escape from Mars")
-        made = replace(made, id=f"e{number}", steps=tuple(replace(step, keys=()) for step in made.steps))
-        library.record(made)
+    monkeypatch.setattr("hardwon.memory.upkeep.write_buffer.FIRST", 4)
+    _record_new_world(library, episode)
     keys = [library.episodes.get(f"e{number}").steps[0].keys for number in range(12)]
     assert ["! open {1} @ around 1: see" in keys_here for keys_here in keys] == [False] * 4 + [True] * 8
+
+
+def test_words_that_were_read_in_a_transaction_are_forgotten_with_it(library, episode):
+    library.record_many(episode("wait", see="You see a lamp in the hall.") for _ in range(40))
+    assert library.episodes.count() == 40
+    with suppress(ZeroDivisionError), library._file.transaction():
+        for _ in range(2):
+            library.record(_without_keys(episode("bake cake", see="You see an oven.", task="escape from Mars")))
+        raise ZeroDivisionError
+    library.record(episode("wait", see="You see a lamp in the hall."))
+    assert library.episodes.count(State("You see an oven.", task="escape from Mars")) == 0
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_episodes_of_a_killed_process_get_their_keys_from_the_next_reader(path, episode, read_only):
+    with ExperienceLibrary.open(path) as library:
+        library.record_many(episode("wait", see="You see a lamp in the hall.") for _ in range(40))
+    killed = ExperienceLibrary.open(path)
+    killed.record(_without_keys(episode("wait", see="You see a lamp in the hall."), "last"))
+    with ExperienceLibrary.open(path, read_only=read_only) as library:
+        steps = library.episodes.get("last").steps
+        assert steps[0].keys == library.episodes.keys(steps[0].pre, "wait", "tried 0 to unknown")
+    killed.close()
+
+
+def test_a_new_embedder_files_episodes_without_keys(path, episode):
+    killed = ExperienceLibrary.open(path, embedder="hashing")
+    killed.record(_without_keys(episode("wait"), "last"))
+    file_all(killed._file.store)
+    assert killed.episodes.get("last").steps[0].keys
+    killed.close()

@@ -2,7 +2,8 @@
 
     single     episodes of one step, each durable on return, next to the same rows in plain SQLite
     batched    episodes of 50 steps, two or twenty per transaction
-    filed      the same, including the transfer from the write buffer to the store, which the next read would do
+    filed      the same, including the transfer from the write buffer to the store, which the next read would do, and
+               in which the steps get their keys
     memory     peak memory of a new process that recalls by situation and by words, without embedding
     disk       size of the same library, and of an embedded one
     open       time to open a large library and recall, with its index files and without them
@@ -79,7 +80,7 @@ def _measure_writing(folder: Path, steps: int, tell: Callable[[str], None]) -> l
         ref = library.episodes.find(limit=1)[0]["id"]
         plain = _PlainStore(folder / "plain.db", library.admin.embedder.embed(["a"]).shape[1])
         ours, parts = [], []
-        for episode in rooms.generate_episodes(SINGLES, library.episodes.keys):
+        for episode in rooms.generate_episodes(SINGLES, lambda *_: ()):
             for step in episode.steps:
                 single = Trajectory(episode.task, (step,), True, 1.0)
                 ours.append(time_ms(library.record, single)[0])
@@ -106,7 +107,7 @@ def _write_batches(
 ) -> tuple[float, float]:
     """Write a new library, and return steps per second without and with emptying the write buffer."""
     with ExperienceLibrary.open(path) as library:
-        episodes = iter(list(rooms.generate_episodes(steps, library.episodes.keys)))
+        episodes = iter(list(rooms.generate_episodes(steps, lambda *_: ())))
         tell(f"writing {steps} steps, {batch} episodes at a time ...")
         start = time.perf_counter()
         while group := list(islice(episodes, batch)):

@@ -172,7 +172,7 @@ class ExperienceLibrary(ConsultedLibrary):
         is_received = bool(whole.writer) or whole.trust == "untrusted"
         if beginning is not None:
             if is_received:
-                whole = received(whole, self.episodes.keys, writer=whole.writer, trust=whole.trust)
+                whole = received(whole, writer=whole.writer, trust=whole.trust)
             self.episodes.replace_many([(whole, [whole.id])])
             return whole.id
         if is_received:

@@ -248,7 +248,6 @@ def test_what_was_redacted_is_not_redacted_again(writer, tmp_path, monkeypatch):
         raise AssertionError("redacted again")
 
     monkeypatch.setattr("hardwon.memory.upkeep.write_buffer.redact_trajectory", refuse)
-    monkeypatch.setattr("hardwon.memory.upkeep.write_buffer.may_hold_secrets", refuse)
     copy = logs.Copy(tmp_path / "copy.db")
     copy.apply(writer.log)
     assert copy.digest() == writer.digest()

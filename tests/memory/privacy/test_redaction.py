@@ -13,7 +13,6 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Traj
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.privacy.redaction import (
     _replaced,
-    may_hold_secrets,
     redact,
     redact_item,
     redact_state,
@@ -21,7 +20,6 @@ from hardwon.memory.privacy.redaction import (
     redact_trajectory,
 )
 from hardwon.memory.reasons import Reasons
-from hardwon.memory.upkeep.write_buffer import pack_episode
 
 BODY = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3z"
 HEX = "0123456789abcdef" * 4
@@ -273,29 +271,6 @@ def test_a_trajectory_is_redacted_and_shared_states_stay_shared():
 def test_a_trajectory_without_secrets_is_the_same_object():
     episode = Trajectory("t", (Step(State("a"), "x", State("b"), Diagnosis(True)),), True, meta={"seed": 1})
     assert redact_trajectory(episode) is episode
-
-
-@given(
-    st.lists(
-        st.sampled_from(["\x01", "\n", "\\", '"', "é", "\ud800", "pwd=", "3abc", " ", "-"])
-        | st.sampled_from([secret for secrets in FORMS.values() for secret in secrets]),
-        max_size=5,
-    ).map("".join),
-    st.sampled_from(["seen", "db_password", "\x1f token"]),
-)
-def test_whoever_reads_a_packed_episode_misses_no_secret_in_it(text, name):
-    """Then only episodes that may hold one are read part by part."""
-    state = State(text, {name: text}, notes=(text,))
-    step = Step(state, text, state, Diagnosis(True, evidence=text), why=Reasons.of({name: [text]}))
-    for episode in (Trajectory(text, (), True), Trajectory("t", (step,), True, meta={name: {name: text}})):
-        assert may_hold_secrets(pack_episode(episode)) or redact_trajectory(episode) is episode
-
-
-def test_a_packed_episode_without_secrets_is_not_read_part_by_part():
-    episode = Trajectory(
-        "find the coin", (Step(State("You see a door.\n"), "open door", State("b"), Diagnosis(True)),), True
-    )
-    assert not may_hold_secrets(pack_episode(episode))
 
 
 def test_an_item_is_redacted_in_words_and_in_conditions():

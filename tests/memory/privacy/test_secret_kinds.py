@@ -1,10 +1,8 @@
 """Secrets that are recognized by a rule for a whole kind, and lines that look like them."""
 
-import json
-
 import pytest
 
-from hardwon.memory.privacy.redaction import may_hold_secrets, redact
+from hardwon.memory.privacy.redaction import redact
 
 WEAK = "lantern4821"
 RANDOM = "3hsxJOwvqjFnCs2vYKL1FwMHdPITZLHfIIoy"
@@ -55,7 +53,6 @@ def test_a_weak_secret_is_found_by_what_stands_around_it(line):
     """A word with digits is a secret in such a place, whatever the program."""
     text = line.format(WEAK)
     assert WEAK not in redact(text)
-    assert may_hold_secrets(text)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +89,6 @@ def test_a_random_secret_is_found_by_its_form(line, secret):
     """Vendors, schemes and systems share few forms of tokens, hashes and blocks of keys."""
     text = line.format(secret)
     assert secret not in redact(text)
-    assert may_hold_secrets(text)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +157,6 @@ HEX = "eee65f53e9421ce50211670eae679f02"
 )
 def test_a_secret_that_its_place_tells_is_removed(line, secret):
     assert secret not in redact(line)
-    assert may_hold_secrets(json.dumps(line))
 
 
 @pytest.mark.parametrize(

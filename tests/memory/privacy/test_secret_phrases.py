@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from tests.memory.privacy.secrets_set import HEX, password, text
 
-from hardwon.memory.privacy.redaction import may_hold_secrets, redact
+from hardwon.memory.privacy.redaction import redact
 
 LINES = [
     # commands
@@ -114,7 +114,6 @@ NORMAL = [
 def test_a_password_told_in_passing_is_redacted(line):
     secret = password(Random(line)).replace(".", "!").replace("_", "!").replace("-", "!")
     told = line.format(secret)
-    assert may_hold_secrets(told)
     assert secret not in redact(told)
     assert redact(redact(told)) == redact(told)
 

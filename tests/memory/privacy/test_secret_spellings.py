@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from hardwon.memory.privacy.redaction import may_hold_secrets, redact
+from hardwon.memory.privacy.redaction import redact
 
 WORDS = "legal winner thank year wave sausage worth useful legal winner thank yellow"
 LINES = [
@@ -57,7 +57,6 @@ NORMAL = [
 
 @pytest.mark.parametrize(("line", "secret"), LINES)
 def test_a_secret_in_a_rarer_spelling_is_redacted(line, secret):
-    assert may_hold_secrets(line)
     assert secret not in redact(line)
     assert redact(redact(line)) == redact(line)
 

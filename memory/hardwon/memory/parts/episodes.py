@@ -83,10 +83,7 @@ class LibraryEpisodes:
             ConfigError: An episode cannot be stored. No episode is written.
             WrongType: A value of an episode has the wrong type. No episode is written.
         """
-        with self._file.lock:
-            return self._file.record(
-                [received(trajectory, self.keys, writer=writer, trust=trust) for trajectory in list(trajectories)]
-            )
+        return self._file.record([received(trajectory, writer=writer, trust=trust) for trajectory in trajectories])
 
     def replace_many(self, versions: Iterable[tuple[Trajectory, Sequence[str]]]) -> None:
         """Replace recorded episodes by later versions of them, all or none.

@@ -34,10 +34,8 @@ from hardwon.memory.upkeep.setup import agree_on_embedder, namespace_number
 from hardwon.memory.upkeep.write_buffer import BRIEF_S, DISCOUNT, WriteBuffer
 from hardwon.memory.validation import check_episodes
 
-KEYS_AFTER = (64, 1 / 8)
-"""Episodes without keys after which the words that keys depend on are refreshed: at least so many, and so large a share
-of all episodes. The words are those that many episodes show, so few episodes among many hardly change them. For an
-episode of a world that is not known yet, the first number alone counts: until then its keys have no such words."""
+_UNCOMMITTED: Version = (-1, -1)
+"""Version of what was read in a transaction that may be rolled back. It differs from that of every file."""
 
 
 class LibraryFile:
@@ -56,13 +54,13 @@ class LibraryFile:
         self.distiller = Consolidator(store, self.number)
         self.guardrails = GuardrailIndex()
         self.probation = Probation(store, self.number)
-        self.inbox = WriteBuffer(store, self.number)
+        self.inbox = WriteBuffer(store, self.number, self._read_words)
         self.inbox.on_filed = self._count_filed
         self.freshness = store.freshness
         self.freshness.on_forgotten = self.reset
         self.freshness.on_switched = self._drop_all
         self.steps_written = 0
-        self.keyed = 0
+        self._has_old_words = True
         self.unreadable: set[str] = set()
         """Episodes at which an extractor failed in this process."""
         self.is_closed = False
@@ -96,7 +94,7 @@ class LibraryFile:
     def record(self, trajectories: Iterable[Trajectory]) -> list[str]:
         """Write episodes in one transaction, and return their ids; they are durable then."""
         with self.lock:
-            episodes = self.add_keys(check_episodes(trajectories))
+            episodes = check_episodes(trajectories)
             version = self.freshness.read_at
             try:
                 return self.inbox.put(episodes)
@@ -105,34 +103,26 @@ class LibraryFile:
                 raise
 
     def add_keys(self, episodes: list[Trajectory]) -> list[Trajectory]:
-        """Return the episodes with keys on every step.
-
-        Keys depend on words that many episodes share. These words are refreshed rarely, because a refresh files the
-        write buffer, and filing episodes one by one takes three times as long as in bulk; see `KEYS_AFTER`.
-        """
+        """Return the episodes with keys on every step; those that `record` gets have keys when they are filed."""
         if all(map(has_keys, episodes)):
             return episodes
-        if self.freshness.read_at is None or self._has_old_words(episodes):
-            self.caught_up()
-            self.keyed = 0
-        self.keyed += len(episodes)
+        derived = self.caught_up()
 
         def keys(state: State, action: str, counts: str) -> tuple[str, ...]:
-            return self.derived.keys(redact_state(state), redact(action), counts)
+            return derived.keys(redact_state(state), redact(action), counts)
 
         return [with_keys(episode, keys) for episode in episodes]
 
-    def _has_old_words(self, episodes: Sequence[Trajectory]) -> bool:
-        """Return whether the words that keys depend on must be refreshed before these episodes get keys."""
-        least, share = KEYS_AFTER
-        if self.keyed < least:
-            return False
-        if self.keyed >= share * self.derived.clock.episodes:
-            return True
-        return any(self.derived.worlds.find(redact(episode.task)) is None for episode in episodes)
+    def _read_words(self) -> NamespaceCache:
+        """Return the derived state with the words of the episodes that are filed, for the keys of those that follow."""
+        if self._has_old_words:
+            self._read_changes()
+            self.freshness.read_at = _UNCOMMITTED
+        return self.derived
 
     def _count_filed(self, episodes: Sequence[Trajectory]) -> None:
         """Pass newly filed episodes to the distiller and count their steps."""
+        self._has_old_words = True
         self.distiller.keep(episodes)
         self.steps_written += sum(len(stored.steps) for stored in episodes)
 
@@ -191,6 +181,7 @@ class LibraryFile:
     def discard(self) -> None:
         """Discard derived state, so that it is read again from the file."""
         self.derived = NamespaceCache(self.store, self.number)
+        self._has_old_words = True
         self.search = Search(self.store, self.number, self.embedder)
         self.guardrails.clear()
         self.freshness.discard()
@@ -207,6 +198,7 @@ class LibraryFile:
 
     def _read_changes(self) -> None:
         """Update the derived state with everything written since the last call."""
+        self._has_old_words = False
         if "item" in self.derived.catch_up():
             self.search.forget("items")
 

@@ -26,9 +26,9 @@ from hardwon.memory.records import Diagnosis, Item, State, Step, Trajectory
 from hardwon.memory.signature import HASH_DIGITS
 
 from .secret_fields import PINS, is_pin, is_typed, kind_of, may_hold_fields, redact_fields
-from .secret_forms import NAMES, VENDOR_BEGINNINGS, is_masked, may_hold_forms, redact_forms, redact_vendors, unmask
-from .secret_phrases import is_mixed, may_hold_phrases, redact_phrases, unmix
-from .secret_places import may_hold_places, redact_beside_ids, redact_places
+from .secret_forms import NAMES, VENDOR_BEGINNINGS, is_masked, redact_forms, redact_vendors, unmask
+from .secret_phrases import may_hold_phrases, redact_phrases, unmix
+from .secret_places import redact_beside_ids, redact_places
 from .secret_tables import redact_tables
 from .secret_values import find_named, find_neighbors
 
@@ -202,31 +202,6 @@ def _redacted(text: str) -> str | None:
 
 _redacted_short = lru_cache(maxsize=8 * REMEMBERED)(_redacted)
 _redacted_long = lru_cache(maxsize=REMEMBERED)(_redacted)
-
-
-def may_hold_secrets(text: str) -> bool:
-    """Return whether a text needs to be tested with the patterns.
-
-    If this is False for a JSON document, it is False for every text in it: JSON leaves the tested characters as they
-    are, except for control characters before them.
-    """
-    raw = text.encode("ascii", "replace")
-    lowered = text.lower()
-    return (
-        "@" in text
-        or any([name in lowered for name in NAMES])  # noqa: C419 - as in `_once_plain`
-        or _begins_a_token(raw)
-        or b"-us" in raw
-        or "BEGIN " in text
-        or "\\u00" in text
-        or _may_hold_cards(raw)
-        or may_hold_forms(lowered, raw)
-        or may_hold_phrases(lowered)
-        or may_hold_places(lowered, raw)
-        or is_masked(text)
-        or is_mixed(text)
-        or "\\\\u" in text  # unpaired surrogate in JSON: `redact` escapes it in the record, too
-    )
 
 
 def _once(text: str) -> str:

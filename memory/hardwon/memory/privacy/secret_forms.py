@@ -7,7 +7,7 @@ is limited for any text.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from hardwon.memory.patterns import compile_late
@@ -62,12 +62,6 @@ def make_form(
     """Return a form; `hints` are separated by commas, and an empty one is in every text."""
     flags = re.I | re.A if ascii_only and "ñ" not in pattern else re.I
     return Form(hints.split(","), compile_late(pattern, flags), kind, certain)
-
-
-def shortest_hints(hints: Iterable[str]) -> tuple[str, ...]:
-    """Return the hints that contain no other one, in order: a text with any hint has one of these."""
-    different = tuple(dict.fromkeys(hints))
-    return tuple(hint for hint in different if not any(other in hint for other in different if other != hint))
 
 
 _OF_COMMANDS = (
@@ -308,12 +302,6 @@ def is_masked(text: str) -> bool:
     return not text.isascii() and (INVISIBLE.search(text) is not None or _STYLED.search(text) is not None)
 
 
-def may_hold_forms(lowered: str, raw: bytes) -> bool:
-    """Return whether a text without the name of a secret has a hint of any form."""
-    forms = (b" " + raw).translate(_FORMS)
-    return any([hint in lowered for hint in _UNNAMED_HINTS]) or _SSN_FORM in forms or _has_iban_form(forms)  # noqa: C419
-
-
 def _has_iban_form(forms: bytes) -> bool:
     return _IBAN_FORM in forms or _SMALL_IBAN_FORM in forms
 
@@ -369,13 +357,6 @@ _NAME_HINTS = (
     '"username"',
 )
 _HEADER_HINTS = tuple(dict.fromkeys(hint for form in _OF_HEADERS for hint in form.hints))
-_UNNAMED_HINTS = shortest_hints(
-    hint
-    for forms in (_OF_COMMANDS, _OF_NAMES, _OF_HEADERS, _OF_NUMBERS, _OF_SEEDS)
-    for form in forms
-    for hint in form.hints
-    if not any(name in hint for name in NAMES)
-)
 
 
 def redact_vendors(text: str) -> str:
@@ -386,11 +367,6 @@ def redact_vendors(text: str) -> str:
 def _redact(text: str, lowered: str, forms: Sequence[Form]) -> str:
     """Return the text after applying each form that has a hint in it."""
     return replace_forms(text, lowered, forms, is_value)
-
-
-def has_hint(lowered: str, forms: Sequence[Form]) -> bool:
-    """Return whether a text has a hint of one of these forms."""
-    return any(hint in lowered for form in forms for hint in form.hints)
 
 
 def replace_forms(text: str, lowered: str, forms: Sequence[Form], judge: Callable[[str], bool]) -> str:

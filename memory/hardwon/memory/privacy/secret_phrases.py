@@ -166,11 +166,6 @@ def unmix(text: str) -> str:
     return _LETTERS.sub(lambda word: word[0].translate(_HOMOGLYPHS) if _MIXED.search(word[0]) else word[0], text)
 
 
-def is_mixed(text: str) -> bool:
-    """Return whether a word of a text has letters of two alphabets."""
-    return not text.isascii() and _MIXED.search(text) is not None
-
-
 def may_hold_phrases(lowered: str) -> bool:
     """Return whether a text has a hint of any of these patterns."""
     for root, hints in _WORD_HINTS:

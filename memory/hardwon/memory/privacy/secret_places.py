@@ -8,7 +8,7 @@ import re
 
 from hardwon.memory.patterns import compile_late
 
-from .secret_forms import VALUE, Form, has_hint, is_value, make_form, replace_forms
+from .secret_forms import VALUE, Form, is_value, make_form, replace_forms
 
 _HASH = compile_late(
     r"\$krb5\w{1,12}\$[^\s\"']{20,4000}|SCRAM-SHA-\d{1,3}\$\d{1,9}:[\w+/=$:]{40,300}|"
@@ -174,19 +174,19 @@ _PROSE = frozenset(b"a an and are at be but by for from has in is it not of on o
 """Words of every sentence, of which the list of words for keys has none."""
 
 
-def find_seeds(raw: bytes, longest: int = 8) -> list[bytes]:
+def find_seeds(raw: bytes) -> list[bytes]:
     """Return the runs of words that are the key of a wallet, such as 12 words of BIP 39 on a line of their own."""
     if len(raw) < len(_SEED_RUN) or _SEED_RUN not in raw.translate(_IN_WORDS):
         return []
-    return [run.strip() for run in _RUN_OF_WORDS.findall(raw) if _is_seed(run.split(), longest)]
+    return [run.strip() for run in _RUN_OF_WORDS.findall(raw) if _is_seed(run.split())]
 
 
-def _is_seed(words: list[bytes], longest: int) -> bool:
+def _is_seed(words: list[bytes]) -> bool:
     return (
         len(words) in (12, 15, 18, 21, 24)
         and _PROSE.isdisjoint(words)
         and len({*words}) > 9
-        and all(3 <= len(word) <= longest for word in words)
+        and all(3 <= len(word) <= 8 for word in words)
     )
 
 
@@ -195,14 +195,6 @@ def _may_hold_hash(lowered: str) -> bool:
     return lowered.count("$") > 1 or (
         "}" in lowered and ("sha" in lowered or "md5}" in lowered or "crypt}" in lowered or "{pbkdf2" in lowered)
     )
-
-
-def may_hold_places(lowered: str, raw: bytes) -> bool:
-    """Return whether a text without the name of a secret may have one in these places."""
-    # A line break in JSON is a letter of the next word.
-    if _may_hold_hash(lowered) or _ENCODED_HINT in lowered or find_seeds(raw, 9):
-        return True
-    return any(root in lowered and has_hint(lowered, forms) for root, forms in _FORMS.items())
 
 
 def redact_places(text: str, lowered: str, raw: bytes, *, is_named: bool) -> str:

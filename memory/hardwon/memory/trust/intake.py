@@ -1,8 +1,8 @@
 """Intake of episodes that other programs sent: their writer, trust and keys are set here, not by the client.
 
-Keys are recomputed from the states and actions. Otherwise, an episode could be filed under the keys of another action,
-and block or recommend it. For untrusted episodes the signatures are recomputed as well, and the steps' `why` is
-dropped, because it names items and changes their scores.
+Keys are dropped, and computed from the states and actions when the episode is filed. Otherwise, it could be filed under
+the keys of another action, and block or recommend it. For untrusted episodes the signatures are recomputed as well, and
+the steps' `why` is dropped, because it names items and changes their scores.
 """
 
 import re
@@ -30,11 +30,10 @@ def writer_name(kind: str, name: str = "") -> str:
     return f"{kind}:{plain}" if plain else kind
 
 
-def received(trajectory: Trajectory, keys: KeyFunction, *, writer: str, trust: Trust) -> Trajectory:
-    """Return an episode as it is stored: with the given writer and trust, and with recomputed keys."""
+def received(trajectory: Trajectory, *, writer: str, trust: Trust) -> Trajectory:
+    """Return an episode as it is stored: with the given writer and trust, and without keys, which are computed here."""
     if trust == "untrusted" and not writer:
         raise ConfigError("an untrusted episode has no writer; give its name, such as token:NAME.")
-    familiar = Familiarity()
     states: dict[int, State] = {}
 
     def own(state: State) -> State:
@@ -42,15 +41,7 @@ def received(trajectory: Trajectory, keys: KeyFunction, *, writer: str, trust: T
             return state
         return states.setdefault(id(state), replace(state, signature=""))  # shared states stay shared
 
-    steps: list[Step] = []
-    for step in trajectory.steps:
-        pre = own(step.pre)
-        if not steps:
-            familiar.begin(pre)
-        filed = keys(pre, step.action, familiar.counts(pre, step.action)) if _is_done(step) else ()
-        steps.append(replace(step, pre=pre, post=own(step.post), keys=filed))
-        # after the keys: they describe what the episode had tried before this step
-        familiar.add(steps[-1])
+    steps = [replace(step, pre=own(step.pre), post=own(step.post), keys=()) for step in trajectory.steps]
     if trust == "untrusted":
         steps = [_without_reasons(step) for step in steps]
     return replace(trajectory, steps=tuple(steps), writer=writer, trust=trust)

@@ -17,21 +17,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from sqlite3 import Connection, IntegrityError, InterfaceError, ProgrammingError
 from typing import Any
 
 from hardwon.memory.errors import ConfigError, LibraryBusy, LibraryUnwritable
 from hardwon.memory.guardrails.outage import mark_outages
 from hardwon.memory.learning import item_credit
-from hardwon.memory.privacy.redaction import may_hold_secrets, redact_trajectory
+from hardwon.memory.privacy.redaction import redact_trajectory
 from hardwon.memory.records import Diagnosis, Failure, State, Step, Trajectory
+from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.sqlite_errors import TRANSLATED
 from hardwon.memory.storage.checksums import SUMMED, compute_checksum, raw_text
 from hardwon.memory.storage.clock import fix_time, now
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import BUSY_TIMEOUT_S, Store
 from hardwon.memory.storage.episodes import EpisodeBatch, KeyIds, dumps, is_recorded, refuse_other_episode
+from hardwon.memory.trust.intake import has_keys, with_keys
 from hardwon.memory.validation import LARGEST, check_episode, check_size
 
 DISCOUNT = 0.95
@@ -44,6 +46,9 @@ BRIEF_S = 0.1
 """Seconds for which a read waits to file episodes. Most commits of other processes take less."""
 AT_ONCE = 4_000
 """Approximate number of steps per transaction, because other writers wait for its end."""
+FIRST = 64
+"""Largest number of episodes in the first transaction, which doubles with each. Keys that are missing are computed from
+words that many of the episodes before show."""
 _WAITING = "FROM inbox WHERE namespace = ? AND failed IS NULL"
 PUT = "INSERT INTO inbox(id, namespace, ref, named, at, episode, checksum) VALUES (?, ?, ?, ?, ?, ?, ?)"
 _NEXT = f"SELECT checksum, {SUMMED['inbox'].columns} {_WAITING} ORDER BY id"
@@ -65,9 +70,11 @@ logger = logging.getLogger("hardwon.memory")
 class WriteBuffer:
     """The buffered episodes of one namespace."""
 
-    def __init__(self, store: Store, namespace: int) -> None:
+    def __init__(self, store: Store, namespace: int, read_words: Callable[[], NamespaceCache] | None = None) -> None:
+        """Create the buffer; `read_words` returns the state from which missing keys are computed."""
         self._store = store
         self._namespace = namespace
+        self._read_words = read_words or cache(partial(_read_words, store, namespace))
         self._key_ids = KeyIds()
         self._recent: dict[str, Trajectory] = {}
         self._steps = self._size = 0
@@ -108,7 +115,7 @@ class WriteBuffer:
             # transaction nothing is durable yet, so buffering would not help.
             at_once = self._store.nested or any(map(item_credit.names_items, new.values()))
             if at_once:
-                self._file_waiting()
+                self.file()
                 self.on_filed(self.write(connection, [(at, _with_id(episode, ref)) for ref, episode in new.items()]))
             else:
                 connection.executemany(PUT, [(*row, compute_checksum(row)) for row in rows])
@@ -161,6 +168,7 @@ class WriteBuffer:
         """
         store = self._store
         if store.writing:  # inside a transaction, errors must reach its owner
+            store.freshness.release()
             self._file_waiting()
             return
         # Somebody wrote to the file, so the copy is stale and the file may be writable again.
@@ -175,7 +183,7 @@ class WriteBuffer:
         try:
             if store.read_only:  # a second connection, which may write
                 with closing(Store(store.path)) as writer:
-                    WriteBuffer(writer, self._namespace)._file_waiting(wait_s)
+                    WriteBuffer(writer, self._namespace, self._read_words)._file_waiting(wait_s)
             else:
                 self._file_waiting(wait_s)
         except LibraryUnwritable as error:
@@ -189,18 +197,19 @@ class WriteBuffer:
 
     def _file_waiting(self, wait_s: float = BUSY_TIMEOUT_S) -> None:
         """Store the buffered episodes, a few per transaction."""
-        more = True
+        most, more = FIRST, True
         with _pause_gc():
             while more:
                 with self._store.transaction(durable=False, wait_s=wait_s) as connection:
-                    more = self._file_some(connection)
+                    more = self._file_some(connection, most)
+                most *= 2
         self._recent.clear()
         self._steps = self._size = 0
 
-    def _file_some(self, connection: Connection) -> bool:
-        """Store some episodes; return whether there may be more."""
+    def _file_some(self, connection: Connection, most: int) -> bool:
+        """Store at most so many episodes; return whether there may be more."""
         episodes: list[tuple[int, str, Trajectory]] = []
-        steps = 0
+        steps, is_full = 0, False
         broken = []
         # Raw text: with invalid UTF-8 in one row, the query itself would fail and hold up all others.
         with raw_text(connection), closing(connection.execute(_NEXT, (self._namespace,))) as rows:
@@ -211,7 +220,7 @@ class WriteBuffer:
                     broken.append((repr(error), row[0]))
                     continue
                 steps += len(episodes[-1][2].steps)
-                if steps >= AT_ONCE:
+                if is_full := steps >= AT_ONCE or len(episodes) >= most:
                     break
         try:
             self._move(connection, episodes)
@@ -225,7 +234,7 @@ class WriteBuffer:
         connection.executemany("UPDATE inbox SET failed = ? WHERE id = ?", broken)
         for why, number in broken:
             logger.warning("episode %d in the write buffer of %s cannot be stored: %s", number, self._store.path, why)
-        return steps >= AT_ONCE
+        return is_full
 
     def _decode_row(self, row: Sequence[Any], checksum: int | None) -> tuple[int, str, Trajectory]:
         """Return the row id, the time and the episode of a row whose texts are still bytes."""
@@ -255,11 +264,15 @@ class WriteBuffer:
         self.on_filed(stored)
 
     def write(self, connection: Connection, episodes: Iterable[tuple[str, Trajectory]]) -> list[Trajectory]:
-        """Store (time, episode) pairs and update the scores of the items they used; return the stored episodes."""
+        """Store (time, episode) pairs and update the scores of the items they used; return the stored episodes.
+
+        Steps without keys get them here: recording need not wait for that.
+        """
         batch = EpisodeBatch(connection, self._namespace, self._key_ids, DISCOUNT)
         stored = []
         try:
-            for at, episode in episodes:
+            for at, raw in episodes:
+                episode = raw if has_keys(raw) else with_keys(raw, self._read_words().keys)
                 if not item_credit.names_items(episode):
                     stored.append(batch.add(episode, at))
                     continue
@@ -315,6 +328,13 @@ def _pause_gc() -> Iterator[None]:
             gc.enable()
 
 
+def _read_words(store: Store, namespace: int) -> NamespaceCache:
+    """Return the derived state of a namespace of which no open library has it."""
+    derived = NamespaceCache(store, namespace)
+    derived.catch_up()
+    return derived
+
+
 def _with_id(episode: Trajectory, ref: str) -> Trajectory:
     return episode if episode.id else replace(episode, id=ref)
 
@@ -347,8 +367,7 @@ def redact_and_pack(episode: Trajectory) -> tuple[Trajectory, str]:
     episode = mark_outages(episode)
     text = pack_episode(episode)
     check_size(episode, text)
-    # One scan of the whole text is cheaper than a scan of every field, and most episodes have no secrets.
-    clean = redact_trajectory(episode) if may_hold_secrets(text) else episode
+    clean = redact_trajectory(episode)
     return clean, text if clean is episode else pack_episode(clean)
 
 
