@@ -167,6 +167,22 @@ def test_lessons_are_tried_in_other_instances_before_they_are_stored(corridor, t
     assert all(item.provenance for item in stored)
 
 
+def test_the_speed_of_rollouts_leaves_the_trials_out(corridor, tmp_path, monkeypatch):
+    play = Player.play_trials
+
+    async def read_much(self: Player, *specs: Any, **how: Any) -> list[Rollout]:
+        rollouts = await play(self, *specs, **how)
+        engine: Any = self._session.engine
+        engine.tokens_read += 10**12
+        return rollouts
+
+    monkeypatch.setattr(Player, "play_trials", read_much)
+    settings = library_run(corridor, 3, cost=0.0, distil=40, distil_batch=8, distil_lr=1e-2, tokens=24)
+    lines = metrics.read(Path(train(settings, [f"run.out={tmp_path / 'run'}"]).out))
+    assert sum(line["extractor/pairs"] for line in lines if "extractor/pairs" in line)
+    assert all(line["tokens_per_second"] < 10**9 for line in lines)
+
+
 def test_an_extractor_that_fails_costs_its_reading_alone(corridor, monkeypatch):
     async def fails(self, trajectory_id, salt):
         raise RuntimeError("no model")

@@ -167,6 +167,7 @@ class TrainingLoop:
             feasibility.check_episodes(self.session, played)
         composed, played = [rollout for rollout in played if not rollout.is_plain], list_plain(played)
         rollout_seconds = time.perf_counter() - began
+        rollout_tokens = get_tokens_read(self.session.engine) - read  # the trials come later, and take their own time
         learning.distribute(self.session, learnable)
         metrics = {
             **summarize_episodes(played, list(self.config.arms), self.config.outcome),
@@ -195,7 +196,7 @@ class TrainingLoop:
             metrics.update(self.player.pool.drain_metrics())
             metrics["rollouts/learner_idle"] = rollout_seconds / max(time.perf_counter() - began, 1e-9)
             self._warn_of_mismatch(metrics)
-        metrics["tokens_per_second"] = (get_tokens_read(self.session.engine) - read) / max(rollout_seconds, 1e-9)
+        metrics["tokens_per_second"] = rollout_tokens / max(rollout_seconds, 1e-9)
         metrics["seconds"] = time.perf_counter() - began
         idle, idle_warning = self._actions.update(metrics, last=number >= self.config.run.iterations)
         self.metrics.log(number, metrics | idle)
