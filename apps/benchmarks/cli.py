@@ -17,6 +17,7 @@ from .learning.learn import learn
 from .learning.preconditions import preconditions
 from .learning.team import bench_team
 from .training.gpu import gpu
+from .training.methods import methods
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -166,17 +167,6 @@ def fleet(
 
 
 @app.command()
-def workers(
-    rounds: Annotated[int, typer.Option(min=1, help="Number of timed rounds.")] = 5,
-    as_json: AsJson = False,
-) -> None:
-    """Measure episodes per second with none, one and two rollout workers on Ray."""
-    from .training import workers as bench_workers
-
-    print_rows(bench_workers.measure(rounds, tell), as_json)
-
-
-@app.command()
 def retrieval(
     data: Annotated[
         Path,
@@ -258,6 +248,7 @@ def train(
 
 
 app.command()(gpu)
+app.command()(methods)
 app.command()(alfworld)
 app.command()(learn)
 app.command()(preconditions)

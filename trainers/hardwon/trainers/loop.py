@@ -276,7 +276,7 @@ class TrainingLoop:
         groups = await self._play(self.worlds.draw(self.config.run.groups), f"{self.config.run.seed}/{number}")
         # rerolling selects groups by outcome, so success rates and the library use the first draw
         first = [rollout for group in groups.values() for rollout in group]
-        rerolled = 0
+        sampled, rerolled = count_choices(first), 0
         for again in range(1, self.config.run.rerolls + 1):
             without_signal = [world for world, group in groups.items() if not self._is_wanted(group)]
             # groups are keyed by task instance: a repeated one would overwrite its own group
@@ -287,9 +287,15 @@ class TrainingLoop:
             # Near the end of a small pool there may be fewer replacements than groups without a signal.
             for world in without_signal[: len(replacements)]:
                 del groups[world]
-            groups.update(await self._play(replacements, f"{self.config.run.seed}/{number}.{again}"))
+            again_played = await self._play(replacements, f"{self.config.run.seed}/{number}.{again}")
+            sampled += sum(map(count_choices, again_played.values()))
+            groups.update(again_played)
         remaining = sum(not self._is_wanted(group) for group in groups.values())
-        counts = {"groups_rerolled": float(rerolled), "groups_without_signal": float(remaining)}
+        counts = {
+            "tokens_sampled": float(sampled),
+            "groups_rerolled": float(rerolled),
+            "groups_without_signal": float(remaining),
+        }
         return first, [rollout for group in groups.values() for rollout in group], counts
 
     async def _play(self, worlds: Sequence[Task], salt: str) -> dict[Task, list[Rollout]]:
@@ -455,3 +461,8 @@ def list_plain(rollouts: Sequence[Rollout]) -> list[Rollout]:
     began near its goal says nothing about the task as it is.
     """
     return [rollout for rollout in rollouts if rollout.is_plain]
+
+
+def count_choices(rollouts: Sequence[Rollout]) -> int:
+    """Return the tokens that were sampled where another one was possible: all that training can change."""
+    return sum(sum(row.mask) for rollout in rollouts for row in rollout.rows)

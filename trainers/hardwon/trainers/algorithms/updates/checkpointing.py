@@ -6,7 +6,7 @@
 
 Without it, a backward pass keeps the activations of every layer: 2.4 MB for each further token of SmolLM2-135M in
 float32. With it, layers keep their inputs: about 0.1 MB, and a tenth to a quarter more time. Measured on a CPU with
-256 to 2,048 tokens: `python examples/experiments/activation_memory.py models/smollm2`.
+256 to 2,048 tokens of SmolLM2-135M.
 """
 
 import ctypes
