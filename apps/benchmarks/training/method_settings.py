@@ -1,7 +1,7 @@
 """The methods of `hardwon bench methods`: a name of the catalog, and settings where the catalog leaves them open.
 
 `METHODS` are compared by default. `STEADY` is plain GRPO at a high learning rate, what is said to keep it from losing,
-one by one, and all of that together.
+one by one, and `steady`: the lower rate of the benchmark, the penalty and the best weights together.
 """
 
 METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -35,7 +35,7 @@ METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     )
 }
 
-HIGH, LOW = "roles.policy.learner.lr=0.0015", "roles.policy.learner.lr=0.0005"
+HIGH = "roles.policy.learner.lr=0.0015"
 KL, BEST = "roles.policy.loss.kl=0.05", "eval.every=2"
 """A penalty on the divergence from the start, and the best of the weights on tasks for development."""
 STEADY = {
@@ -46,7 +46,6 @@ STEADY = {
         "high-rate-large-groups": (HIGH, "arms.control=16", "run.groups=2"),
         "high-rate-more-tasks": (HIGH, "arms.control=4", "run.groups=8"),
         "high-rate-best": (HIGH, BEST),
-        "low-rate": (LOW,),
-        "steady": (LOW, KL, BEST),
+        "steady": (KL, BEST),
     }.items()
 }
