@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import cache
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 from . import errors
@@ -30,12 +30,14 @@ WAIT_S = 0.2
 """Seconds before the second attempt. The wait doubles before each further one."""
 TIMEOUT_S = 60.0
 """Seconds without a byte until a request times out."""
-TOTAL_S = 300.0
-"""Seconds until a call gives up, with all its attempts and however slowly an answer arrives."""
+LIMITS_S = {"query": 30.0, "write": 60.0, "whole": 300.0}
+"""Seconds until a call gives up, with all its attempts and however slowly an answer arrives. `whole` holds for calls
+that read or write the whole library."""
 MOST_WAIT_S = 10.0
 """Longest wait in seconds that a server can request between two attempts."""
-MOST_BYTES = 2**30
-"""Largest answer in bytes."""
+MOST_BYTES = 2**26
+"""Largest answer in bytes that is kept in memory: four times the largest body that a server takes, and longer than any
+page. An export is written to a file part by part."""
 PLAIN_ANSWERS = {"Accept-Encoding": "identity"}
 """Header of a request: a small compressed answer may stand for gigabytes."""
 KEY = "Idempotency-Key"
@@ -78,21 +80,19 @@ class Wire:
 
     def get(self, path: str, **query: Any) -> Any:
         """Return the JSON at a path."""
-        return self.answer("GET", path, query)
+        return self.answer("GET", path, query, limit="query")
 
     def ask(self, path: str, body: Mapping[str, Any]) -> Any:
         """Post a query that changes nothing on the server, and return the JSON answer."""
-        return self.answer("POST", path, has_key=False, json=body)
+        return self.answer("POST", path, has_key=False, limit="query", json=body)
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """Send a JSON body, and return the JSON answer."""
         return self.answer(method, path, json=body)
 
-    def answer(
-        self, method: str, path: str, query: Mapping[str, Any] | None = None, *, has_key: bool = True, **body: Any
-    ) -> Any:
-        """Send a request with retries, and return the JSON object of the server's answer."""
-        answer = self.request(method, path, query, has_key=has_key, **body)
+    def answer(self, method: str, path: str, query: Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """Send a request with retries, and return the JSON object of the server's answer; see `request`."""
+        answer = self.request(method, path, query, **options)
         if answer.status == 204:
             empty = Fields()
             empty.has_content = False
@@ -101,20 +101,44 @@ class Wire:
             raise self._foreign(answer)
         return Fields(values)
 
+    def download(self, path: str, into: BinaryIO) -> None:
+        """Write the lines of JSON at a path to a file, part by part."""
+        answer = self.request("GET", path, limit="whole", into=into)
+        if not answer.kind.endswith("json"):
+            raise self._foreign(answer)
+
     def request(
-        self, method: str, path: str, query: Mapping[str, Any] | None = None, *, has_key: bool = True, **body: Any
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any] | None = None,
+        *,
+        has_key: bool = True,
+        limit: str = "write",
+        into: BinaryIO | None = None,
+        **body: Any,
     ) -> "HttpAnswer":
         """Send a request with retries, and return the server's answer.
 
         Every attempt of a write has the same key, so that one whose answer was lost is not carried out twice.
+
+        Args:
+            method: Method of HTTP.
+            path: Path below the version of the API.
+            query: Parameters; None is left out.
+            has_key: Whether a write has a key.
+            limit: Which of the `LIMITS_S` holds.
+            into: File for the content of a successful answer, which may then be of any size.
+            **body: The body, as for httpx.
         """
         given = {name: value for name, value in (query or {}).items() if value is not None}
         body |= {"params": {"namespace": self._namespace, **given}}
         if has_key and method != "GET":
             body["headers"] = {KEY: uuid.uuid4().hex}
         _url.set(self.url)
-        with deadline(TOTAL_S):
-            return self._repeat(lambda: self._exchange(method, path, body))
+        with deadline(LIMITS_S[limit]):
+            until = time.monotonic() + (seconds_left() or 0.0)
+            return self._repeat(lambda: self._exchange(method, path, body, until, into))
 
     def _repeat(self, exchange: "Callable[[], HttpAnswer]") -> "HttpAnswer":
         """Carry out an exchange until it is answered, in the time that is left."""
@@ -138,12 +162,25 @@ class Wire:
             time.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
 
-    def _exchange(self, method: str, path: str, options: Mapping[str, Any]) -> "HttpAnswer":
-        """Send a request once, and return the answer."""
+    def _exchange(
+        self, method: str, path: str, options: Mapping[str, Any], until: float, into: BinaryIO | None
+    ) -> "HttpAnswer":
+        """Send a request once, and return the answer. Nobody waits for a part of it after `until`."""
+        import httpx
+
         with self._http.stream(method, path, **options) as response:
             content = bytearray()
+            is_kept = into is None or not response.is_success
+            if into is not None:  # an earlier attempt may have ended in the middle
+                into.seek(0)
+                into.truncate()
             for chunk in response.iter_raw():
-                add_chunk(content, chunk)
+                if time.monotonic() > until:
+                    raise httpx.ReadTimeout("the answer does not end in time")
+                if is_kept:
+                    add_chunk(content, chunk)
+                elif into is not None:
+                    into.write(chunk)
         return HttpAnswer.of(response, content)
 
     def _accept(self, answer: "HttpAnswer") -> "HttpAnswer":
@@ -205,13 +242,13 @@ class HttpAnswer(NamedTuple):
         return None
 
 
-def add_chunk(content: bytearray, chunk: bytes) -> None:
-    """Add a part of an answer, up to `MOST_BYTES`."""
+def add_chunk(content: bytearray, chunk: bytes, most_bytes: int | None = None) -> None:
+    """Add a part of an answer, up to `MOST_BYTES` or another limit."""
     content += chunk
-    if len(content) > MOST_BYTES:
+    if len(content) > (most_bytes or MOST_BYTES):
         import httpx
 
-        raise httpx.DecodingError(f"the answer has more than {MOST_BYTES:,} bytes")
+        raise httpx.DecodingError(f"the answer has more than {most_bytes or MOST_BYTES:,} bytes")
 
 
 def parse_wait(text: str | None, otherwise_s: float, most_s: float) -> float:

@@ -15,7 +15,7 @@ from tests.memory.upkeep.digest import compute_digest
 
 from hardwon.apps.http.app import create_app
 from hardwon.memory import ExperienceLibrary, Item, State, Step, Trajectory, wire
-from hardwon.memory.errors import HardwonError, LibraryBusy
+from hardwon.memory.errors import HardwonError, LibraryBusy, LibraryError
 from hardwon.memory.privacy.deadlines import deadline
 from hardwon.memory.records import Diagnosis
 from hardwon.memory.remote import RemoteLibrary
@@ -101,13 +101,18 @@ PERMITTED = {("no content", "feedback"), ("null fields", "put")}
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    for name, value in {"WAIT_S": 0.0, "MOST_WAIT_S": 0.01, "MOST_BYTES": 250_000, "TOTAL_S": 20.0}.items():
+    for name, value in {"WAIT_S": 0.0, "MOST_WAIT_S": 0.01, "MOST_BYTES": 250_000, "LIMITS_S": limits_of(20.0)}.items():
         monkeypatch.setattr(wire, name, value)
     monkeypatch.setattr(wire, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: slept.append(s)))
     slept.clear()
 
 
 slept: list[float] = []
+
+
+def limits_of(seconds, *kinds):
+    """Return the limits of calls: so many seconds for these kinds, or for all."""
+    return {kind: seconds if kind in (kinds or wire.LIMITS_S) else limit_s for kind, limit_s in wire.LIMITS_S.items()}
 
 
 @pytest.mark.parametrize("name", ANSWERS)
@@ -124,7 +129,7 @@ def test_a_wrong_answer_is_an_error_that_names_the_server(name):
 
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_a_slow_answer_ends_in_time(part, monkeypatch):
-    monkeypatch.setattr(wire, "TOTAL_S", 0.15)
+    monkeypatch.setattr(wire, "LIMITS_S", limits_of(0.15, "query", "write"))
     content = http(200, ABOUT * 50, Content_Type="application/json")
     start = 20 if part == "head" else len(content) - 2_000
     slow = [content[:start], *(content[at : at + 1] for at in range(start, len(content)))]
@@ -136,11 +141,43 @@ def test_a_slow_answer_ends_in_time(part, monkeypatch):
 
 def test_a_server_that_does_not_answer_ends_at_the_deadline(monkeypatch):
     """Before a model call an agent waits half a second; while one call hangs, no other one begins."""
-    monkeypatch.setattr(wire, "TOTAL_S", 300.0)
     with misbehaving([b"H"] * 1_000, FIRST) as url, RemoteLibrary(url) as library:
         for call in (VERBS["recall"], VERBS["record"]):
             with deadline(0.05), pytest.raises(LibraryBusy, match=f"{url} does not answer in time"):
                 call(library)
+
+
+def test_the_rest_of_an_answer_that_nobody_waits_for_is_not_read():
+    """Until that call ends, no other one begins."""
+    content = http(200, ABOUT * 50, Content_Type="application/json")
+    slow = [content[:-400], *(bytes((byte,)) for byte in content[-400:])]
+    with misbehaving(slow, FIRST) as url, RemoteLibrary(url) as library:
+        with deadline(0.1), pytest.raises(LibraryBusy):
+            library.items.find()
+        late = library._wire._calls._late
+        assert isinstance(late.exception(timeout=2), httpx.ReadTimeout)
+
+
+def test_each_kind_of_call_has_a_limit():
+    """A query waits less than a write, and a write less than what reads the whole library."""
+    assert 0 < wire.LIMITS_S["query"] <= wire.LIMITS_S["write"] <= wire.LIMITS_S["whole"]
+
+
+@pytest.mark.parametrize("answer", ["lines", "html", "cut"])
+def test_an_export_of_any_size_is_written_whole_or_not_at_all(answer, tmp_path):
+    """It is not kept in memory, so the limit of an answer does not hold."""
+    path = tmp_path / "export.jsonl"
+    path.write_text("older\n")
+    lines = http(200, b"{}\n" * 100_000, Content_Type="application/x-ndjson")
+    content = {"lines": lines, "html": ANSWERS["html"], "cut": lines[:-20]}[answer]
+    with misbehaving(content, FIRST) as url, RemoteLibrary(url) as library:
+        if answer == "lines":
+            assert library.admin.export_jsonl(path) == 100_000
+        else:
+            with pytest.raises(LibraryError, match=url):
+                library.admin.export_jsonl(path)
+    assert path.read_bytes() == (lines[-300_000:] if answer == "lines" else b"older\n")
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_write_whose_answer_was_lost_is_done_once(tmp_path):

@@ -15,7 +15,6 @@ import torch
 from tests.clients.misbehaving import http, misbehaving
 from tests.trainers.fake_vllm import MODEL, SHAPE, FakeVllm, logits_of, serving
 
-from hardwon.memory import wire
 from hardwon.memory.errors import (
     AdapterRefused,
     ConfigError,
@@ -358,7 +357,7 @@ ANSWERS = {
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PAUSE_S", 0.0)
-    monkeypatch.setattr(wire, "MOST_BYTES", 250_000)
+    monkeypatch.setattr(server, "MOST_BYTES", 250_000)
 
 
 @pytest.mark.parametrize("name", ANSWERS)

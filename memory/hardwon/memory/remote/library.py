@@ -166,7 +166,7 @@ class RemoteLibrary(ExperienceLibrary):
         # not an error: the runtime evolves after each episode, whatever its token permits
         if not self._evolves:
             return EvolutionReport()
-        return read(EvolutionReport, self._wire.send("POST", "evolve"))
+        return read(EvolutionReport, self._wire.answer("POST", "evolve", limit="whole"))
 
     def feedback(self, item_id: str, helped: bool, *, writer: str = "", episode: str = "") -> Item:
         """Report whether an item helped; see `ExperienceLibrary.feedback`.

@@ -232,18 +232,26 @@ class RemoteAdmin(LibraryAdmin):
 
     def verify(self) -> list[Problem]:
         """Check every derived structure against the recorded episodes and items; empty if all agree."""
-        return read(list[Problem], self._wire.get("verify")["problems"])
+        return read(list[Problem], self._wire.answer("GET", "verify", limit="whole")["problems"])
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write items and episodes to a JSONL file, and return the number of lines."""
-        content = self._wire.request("GET", "export").content
+        part_path = Path(f"{path}.part")
         try:
-            Path(path).write_bytes(content)
+            with part_path.open("w+b") as file:
+                self._wire.download("export", file)
+                file.seek(0)
+                count = sum(1 for _ in file)
+            part_path.replace(path)
+        except LibraryError:  # some are errors of the connection, too
+            raise
         except OSError as error:
             raise ConfigError(
                 f"{path} cannot be written: {error.strerror}. Give a path in an existing folder."
             ) from error
-        return int(content.count(b"\n"))
+        finally:
+            part_path.unlink(missing_ok=True)
+        return count
 
     def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
         """Send a file that `export_jsonl` wrote, and return the number of new lines."""
@@ -251,7 +259,7 @@ class RemoteAdmin(LibraryAdmin):
             content = Path(path).read_bytes()
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}. Give the path of an exported file.") from error
-        answer = self._wire.answer("POST", "import", {"trust": trust}, content=content)
+        answer = self._wire.answer("POST", "import", {"trust": trust}, limit="whole", content=content)
         return read(int, answer["lines"])
 
 

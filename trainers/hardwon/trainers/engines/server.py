@@ -26,6 +26,8 @@ from hardwon.trainers.algorithms.samples import Ids
 from .base import Request
 from .remote import RemoteEngine, Serving
 
+MOST_BYTES = 2**30
+"""Largest answer in bytes; those with log probabilities of whole prompts are long."""
 ATTEMPTS = 5
 """Largest number of attempts to reach a server that is down or busy."""
 PAUSE_S = 0.5
@@ -251,7 +253,7 @@ class ServerEngine(RemoteEngine):
             async with self._http().stream(method, f"{self.base_url}/{path}", json=payload) as response:
                 content = bytearray()
                 async for chunk in response.aiter_raw():
-                    add_chunk(content, chunk)
+                    add_chunk(content, chunk, MOST_BYTES)
             return HttpAnswer.of(response, content)
 
     async def _read_answer(self, path: str, payload: Mapping[str, Any] | None, answer: HttpAnswer) -> Any:
