@@ -143,6 +143,49 @@ def test_what_only_stands_beside_such_a_word_stays(line):
     assert redact(line) == line
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Your new password\n{}\nCopy",
+        "Client secret\n  {}\n",
+        "API key\r\n{}\r\n",
+        "====== Data ======\nKey                 Value\n---                 -----\npassword            {}\nuser  joe",
+        "| Name | Value |\n|---|---|\n| DB_PASSWORD | {} |\n| PORT | 8080 |",
+        "Field,Value\napi_key,{}\nhost,db1",
+        "| SecretAccessKey   | {} |",
+        "aws ssm put-parameter --name /db --value {} --type SecureString",
+        "az keyvault secret set --vault-name v --name db --value '{}'",
+        "aws secretsmanager create-secret --name x --secret-string {}",
+        "vercel env add DB_PASSWORD production <<< {}",
+        "printf '{}' | gcloud secrets create db-pass --data-file=-",
+        "oathtool --totp -b {}",
+        "Le mot de passe est : {}",
+        'gpg --batch --passphrase "{} lake old town" -c f',
+    ],
+)
+def test_a_value_below_its_name_in_a_row_or_for_a_store_of_secrets_is_redacted(line):
+    secret = "q7LmX2vNc9RtKw4b"
+    assert secret not in redact(line.format(secret))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Password\nPassword confirmation\n",
+        "Password\n12 characters or more",
+        "API key\nv2 endpoints\n",
+        "Key      Value\n---      -----\ntoken_count    1843\npassword_policy  strong8chars",
+        "Key                Value\n---                -----\nSealed             false\nTotal Shares       5",
+        "| primary_key | user_id2 |",
+        "az keyvault secret show --name db2 --vault-name v1",
+        'x --passphrase "$MY PASS 2"',
+        "Username\nPassword\nSign in 2",
+    ],
+)
+def test_a_line_below_a_name_that_is_no_value_stays(line):
+    assert redact(line) == line
+
+
 def test_letters_of_another_alphabet_stay():
     """A secret in a Russian sentence takes no other letter of it along."""
     assert redact("Войти: пароль: Tulip!Harbor482, затем дальше") == "Войти: пароль: [redacted:password], затем дальше"

@@ -41,7 +41,7 @@ _LISTS = ",".join(
 _PROGRAM = r"[^\n|;&]{0,200}?"
 _READERS = (
     r"\bsudo\s(?:[^\n|;&]{0,80}?\s)?-S|-stdin\b|\bpasswd\b|\bcryptsetup\b|\bkinit\b|-passphrase-fd|--with-token"
-    r"|\bsecret\s(?:put|set)\b|\brunas\b"
+    r"|\bsecrets?\s(?:put|set|add|create|versions)\b|\benv\sadd\s\w|\brunas\b"
 )
 """Commands that read a secret from the standard input."""
 
@@ -68,6 +68,12 @@ _OF_COMMANDS = (
     make_form(
         "-pass,-pwd,-secret,-token,-api,-access,-auth,-private,-client,-key",
         rf"(?<![\w-])--?(?:[a-z]{{1,20}}-){{0,3}}{_NAME}(?:[ \t]{{1,4}}|=){VALUE}",
+    ),
+    make_form(
+        "-password,-passphrase",
+        r"(?<![\w-])--?(?:[a-z]{1,20}-){0,3}pass(?:word|phrase)[ =](?P<q>[\"'])"
+        r"(?P<value>[^\"'\n$<{%]{3,60}(?: [^\"'\n$<{%]{1,60}){1,12})(?P=q)",
+        certain=True,
     ),
     make_form("mysql,maria", rf"\b(?:mysql|mariadb)[a-z-]{{0,9}}\s{_PROGRAM}\s-p{VALUE}", certain=True),
     make_form("sshpass", rf"\bsshpass\s+-p\s{{0,3}}{VALUE}", certain=True),

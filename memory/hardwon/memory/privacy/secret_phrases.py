@@ -40,7 +40,17 @@ _OF_WORDS = (
         "login,credential,creds",
         rf"\b(?:login|credentials?|creds)\b[:=]?\s?[^\s/|,]{{1,80}}\s?[/|,]\s{{0,3}}{VALUE}",
     ),
-    make_form("password |,passwd |,secret |", rf"\b(?:password|passwd|secret)\s?\|\s?{VALUE}\s?\|"),
+    make_form(
+        "password |,passwd |,secret |,key |,token |,word  ,passwd  ,secret  ,key  ,token  ",
+        r"(?<![a-z])(?:[a-z0-9]{1,20}[ _-]){0,2}(?:password|passwd|secret|token"
+        rf"|(?:secret[ _-]?access|secret|api|access)[ _-]?key)\s{{0,40}}\|\s?{VALUE}\s{{0,200}}\|",
+    ),
+    make_form(
+        "password,passphrase,passcode,api key,secret key,access token,secret\n",
+        r"(?m)^[ \t]{0,40}(?:(?:enter|your|new|current|the) ){0,2}"
+        r"(?:(?:[a-z0-9]{1,20} ){0,2}(?:password|passphrase|passcode)|api key|(?:client )?secret(?: key)?|access token)"
+        rf"[ \t\r]{{0,4}}\n[ \t]{{0,40}}{VALUE}(?=[ \t\r]{{0,4}}(?:\n|\Z))",
+    ),
     make_form("values", rf"[,(]\s?[\"'`]?password[\"'`]?\s?\)\s{{0,9}}values\s?\([^()\n]{{0,300}}[,(]\s?{VALUE}\s?\)"),
     make_form("form-data", rf"name=\"[\w.-]{{0,20}}(?:password|secret|token)\"(?:\r?\n){{2}}{VALUE}"),
     make_form("credential", rf"credentials?\(\s?[\"'][^\"'\n]{{1,80}}[\"'],\s?{VALUE}"),
@@ -94,7 +104,7 @@ _OF_WORDS = (
 )
 _OF_LANGUAGES = (
     make_form(
-        "", rf"(?:{_FOREIGN})[\"']?(?:\s?[:=：]| ?{_IS}:?)\s{{0,20}}{VALUE}(?=[\s,;.!。)\"']|\Z)", ascii_only=False
+        "", rf"(?:{_FOREIGN})[\"']?(?:\s?[:=：]| ?{_IS} ?:?)\s{{0,20}}{VALUE}(?=[\s,;.!。)\"']|\Z)", ascii_only=False
     ),
     make_form("", rf"\bpassword {_IS} {VALUE}", ascii_only=False),
 )
@@ -133,6 +143,12 @@ _OF_TOOLS = (
     make_form("ldap", rf"\bldap[a-z]{{3,10}}\s{_PROGRAM}-w\s{{0,3}}{VALUE}"),
     make_form("storepass,keypass", rf"\s-(?:[a-z]{{1,8}})?(?:store|key)pass[ =]\s{{0,3}}{VALUE}"),
     make_form("gh secret", rf"\bgh\s+secret\s+set\s{_PROGRAM}(?<=\s)(?:-b|--body)[ =]\s{{0,3}}{VALUE}"),
+    make_form(
+        "--value,--secret-string",
+        r"\b(?:secrets?|secretsmanager|keyvault|put-parameter)\s"
+        rf"{_PROGRAM}--(?:value|secret-string)[ =]\s{{0,3}}{VALUE}",
+    ),
+    make_form("oathtool", rf"\boathtool\s{_PROGRAM}(?<=\s)(?:-b|--base32)\s(?:-\S{{1,20}}\s){{0,3}}{VALUE}"),
     make_form("smb,rpcclient", rf"\b(?:smb[a-z]{{3,10}}|rpcclient)\s{_PROGRAM}-U\s{{0,3}}[^\s%]{{1,80}}%{VALUE}"),
 )
 """Commands whose option is a password and nothing else: a digit and a letter are enough."""

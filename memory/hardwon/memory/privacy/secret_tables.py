@@ -1,8 +1,8 @@
-"""Secrets in the columns of tables: the name stands once, in the header, and the values in the lines below it.
+"""Secrets in tables: the name stands in the header, above the values, or in the cell before, below `Key` and `Value`.
 
-    user,password,role          | user | password |
-    bob,hunter2,admin           |------|----------|
-                                | bob  | hunter2  |
+    user,password,role          | user | password |       Key         Value
+    bob,hunter2,admin           |------|----------|       ---         -----
+                                | bob  | hunter2  |       password    hunter2
 
 Separators are tabs, bars, semicolons, commas and two spaces.
 """
@@ -24,7 +24,7 @@ _CELL = compile_late(
 _ENDS = ("word", "swd", "pwd", "phrase", "pass", "secret", "token", "_key", " key")
 _SIGNS = (*",;\t|\n", '"', "'", " |", "  ")
 """Ends of names, and what follows them in a table."""
-_NAME = compile_late(r"(?:passw|phrase|passcode|pass|pwd|secret|token|key)", re.I | re.A)
+_NAME = compile_late(r"(?:passw|phrase|passcode|pass|pwd|secret|token|key|value)", re.I | re.A)
 _HEADING = compile_late(r"[\w\s.\"'-]{0,40}", re.A)
 _RULE = compile_late(r"[-+=|:\s]*+")
 _SEPARATORS = tuple(compile_late(sign) for sign in (r"\t", r"\|", ";", ",", r"\s{2,}"))
@@ -38,6 +38,8 @@ class _Columns(NamedTuple):
     separator: re.Pattern[str]
     width: int
     names: dict[int, str]
+    pair: tuple[int, int] | None = None
+    """The columns of names and of values, where each line has a name of its own."""
 
 
 def redact_tables(text: str, lowered: str) -> str:
@@ -47,7 +49,8 @@ def redact_tables(text: str, lowered: str) -> str:
         return text
     lines, columns = text.split("\n"), None
     for at, line in enumerate(lines):
-        if _NAME.search(line) and (heading := _columns_of(line)):
+        is_pair = columns is not None and columns.pair is not None and columns.separator.search(line.strip())
+        if not is_pair and _NAME.search(line) and (heading := _columns_of(line)):
             columns = heading
         elif columns and not _RULE.fullmatch(line):
             row = _redact_row(line, columns)
@@ -61,10 +64,19 @@ def _columns_of(line: str) -> _Columns | None:
     for separator in _SEPARATORS:
         cells = separator.split(line)
         if len(cells) > 1:
+            pair = _find_pair([cell.strip(" \r\"'").lower() for cell in cells])
+            if pair is not None:
+                return _Columns(separator, len(cells), {}, pair)
             names = {at: match["name"] for at, cell in enumerate(cells) if (match := _CELL.fullmatch(cell))}
             if names and all(map(_HEADING.fullmatch, cells)):
                 return _Columns(separator, len(cells), names)
     return None
+
+
+def _find_pair(labels: list[str]) -> tuple[int, int] | None:
+    """Return the columns of names and values of a table of settings; None if it is no such table."""
+    named = [at for at, label in enumerate(labels) if label in ("key", "name", "field", "property", "setting")]
+    return (named[0], labels.index("value")) if named and "value" in labels else None
 
 
 def _redact_row(line: str, columns: _Columns) -> str | None:
@@ -73,7 +85,11 @@ def _redact_row(line: str, columns: _Columns) -> str | None:
     cells = columns.separator.split(line)
     if len(cells) != columns.width:
         return None
-    for at, name in sorted(columns.names.items(), reverse=True):
+    names = columns.names
+    if columns.pair is not None:
+        match = _CELL.fullmatch(cells[columns.pair[0]])
+        names = {} if match is None else {columns.pair[1]: match["name"]}
+    for at, name in sorted(names.items(), reverse=True):
         value = cells[at].strip(" \t\r\"'")
         is_secret = is_strong if name.lower() in _WEAK else is_value
         if len(value) >= _SHORTEST and "[redacted:" not in value and is_secret(value):
