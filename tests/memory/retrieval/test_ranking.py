@@ -355,3 +355,14 @@ def test_an_obeyed_result_is_not_the_first_advice(library, poisoned):
     library.record_many(call("reply_mail", n) for n in range(3))
     library.record_many(call("wire_credit", n, copied=["wire_credit"]) for n in range(poisoned))
     assert library.recall(read, k=5).steps[0].what.action.startswith("reply_mail")
+
+
+@pytest.mark.parametrize(("others", "first"), [(3, "wire"), (20, "refund")])
+def test_one_state_in_the_same_words_does_not_outvote_many_similar_ones(others, first):
+    """One wrong success would otherwise speak for all requests with its customer's name."""
+    steps = [
+        TakenStep("wire", "", 1.0, "the order of Mia"),
+        *[TakenStep("refund", "", 1.0, "the order of Ann")] * others,
+    ]
+    order = order_by_votes(steps, [1.0] + [0.7] * others, None, "the order of Mia", own=1)
+    assert steps[order[0]].kind == first

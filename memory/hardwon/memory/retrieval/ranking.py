@@ -24,6 +24,8 @@ POOL = 48
 """Number of states that vote, all that search by words and by meaning returns."""
 BANDWIDTH = 0.1
 """Bandwidth of the kernel exp(cosine / BANDWIDTH): a cosine larger by this much weighs e times as much."""
+VOTING, FLATTER, FLATTEST = 6, 0.75, 0.1
+"""Effective number of states that vote at least, the factor on the kernel's sharpness until they do, and its limit."""
 SAME_BEFORE = 5.0
 """Factor on the weight of a state that was reached by the same kind of action as the current one."""
 FRUITLESS = 0.25
@@ -174,18 +176,32 @@ def weigh(
 ) -> list[float]:
     """Return the weight of each step as a vote; the constants of this module describe its factors."""
     previous_kind = None if after is None else kind_of(after)
-    factor_of_task = {
-        other: math.exp(similarity / bandwidth)
-        for other, similarity in _compare_tasks(task, [step.task for step in done]).items()
-    }
-    return [
-        # No overflow: cosines and task similarities are at most 1, so the factors are at most exp(10) and exp(34).
-        math.exp(similarity / BANDWIDTH)
-        * (SAME_BEFORE if step.before == previous_kind else 1.0)
-        * (1.0 if step.value > 0 and not step.failed else FRUITLESS)
-        * factor_of_task[step.task]
+    near = _compare_tasks(task, [step.task for step in done])
+    exponents = [
+        similarity / BANDWIDTH + near[step.task] / bandwidth
         for step, similarity in zip(done, similarities, strict=True)
     ]
+    return [
+        kernel
+        * (SAME_BEFORE if step.before == previous_kind else 1.0)
+        * (1.0 if step.value > 0 and not step.failed else FRUITLESS)
+        for step, kernel in zip(done, _apply_kernel(exponents), strict=True)
+    ]
+
+
+def _apply_kernel(exponents: Sequence[float]) -> list[float]:
+    """Return exp(exponent), relative to the largest one, with a bandwidth that grows until enough states vote.
+
+    One state in the same words would otherwise outvote twenty in almost the same: one wrong success would speak for
+    all requests with its customer's name. The number that votes is (sum w)^2 / sum w^2.
+    """
+    largest, sharpness = max(exponents, default=0.0), 1.0
+    while True:
+        kernel = [math.exp(sharpness * (exponent - largest)) for exponent in exponents]
+        is_broad = sum(kernel) ** 2 >= VOTING * sum(weight * weight for weight in kernel)
+        if is_broad or len(kernel) < VOTING or sharpness < FLATTEST:
+            return kernel
+        sharpness *= FLATTER
 
 
 def _compare_tasks(task: str, tasks: Sequence[str]) -> Mapping[str, float]:
