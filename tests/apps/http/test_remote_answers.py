@@ -155,6 +155,7 @@ def test_the_rest_of_an_answer_that_nobody_waits_for_is_not_read():
         with deadline(0.1), pytest.raises(LibraryBusy):
             library.items.find()
         late = library._wire._calls._late
+        assert late is not None
         assert isinstance(late.exception(timeout=2), httpx.ReadTimeout)
 
 
