@@ -176,9 +176,9 @@ def weigh(
 ) -> list[float]:
     """Return the weight of each step as a vote; the constants of this module describe its factors."""
     previous_kind = None if after is None else kind_of(after)
-    near = _compare_tasks(task, [step.task for step in done])
+    likeness = _compare_tasks(task, [step.task for step in done])
     exponents = [
-        similarity / BANDWIDTH + near[step.task] / bandwidth
+        similarity / BANDWIDTH + likeness[step.task] / bandwidth
         for step, similarity in zip(done, similarities, strict=True)
     ]
     return [
