@@ -30,6 +30,7 @@ FAILED = [
     "找不到文件", "エラーが発生しました", "ファイルが見つかりません", "오류가 발생했습니다",
     # JSON, and Python's literals
     '{"success": "no"}', '{"status": "not_found"}', '{"stderr": "bad", "code": 1}', '{"err": "no such table"}',
+    '{"code": "PERMISSION_DENIED", "message": "no"}', '{"code": "ENOENT", "message": "no such file"}',
     '{"__type": "ResourceNotFoundException", "message": "x"}', '{"name": "TypeError", "message": "x", "stack": "y"}',
     '{"error": "no such order"}', '{"error": {"code": 5, "message": "no"}}', '{"errors": [{"message": "no"}]}',
     '{"data": null, "errors": [{"message": "no"}]}', '{"success": false}', '{"ok": false, "message": "no"}',
@@ -100,6 +101,7 @@ WORKED = [
     "2026-01-01 ERROR db: x\n2026-01-01 INFO ok", "ERROR: disk full\nINFO: retry\nERROR: again", "INFO a\nERROR b",
     "Cannot is a modal verb. " * 20, "Exit code: 0\nError: ignored", "success=True error=None",
     "Process exited with code 0\nOutput:\nTraceback (most recent call last):", '{"error": null}', '{"errors": []}',
+    '{"code": "EVENT", "message": "sent"}', '{"code": "UNAVAILABLE"}', '{"code": "OK", "message": "fine"}',
     '{"error": ""}', '{"error": false}', '{"error": {}}', '{"error": {"code": 0, "message": ""}}',
     '{"status": "failed_over"}', '{"status": "cancelled", "order": 1}', '{"order": 4, "status": "pending"}',
     '{"status": "ok", "log": "Error: x"}', '{"success": true, "message": "Error: x"}',

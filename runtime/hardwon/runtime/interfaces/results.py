@@ -11,6 +11,7 @@ The module needs nothing but the standard library: hooks import it before every 
 """
 
 import ast
+import errno
 import json
 import re
 from collections.abc import Mapping
@@ -52,6 +53,12 @@ _GOOD_WORDS = frozenset(["ok", "success", "succeeded", "successful"])
 _NO_ERROR = frozenset(["", "0", "none", "null", "nil", "no error", "no errors", "n/a", "ok", "success", "false"])
 _CLASSES = ("type", "name", "code", "errortype")
 """Fields with the class of a serialized error, beside its message."""
+_CANONICAL = (
+    "CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED UNAUTHENTICATED "
+    "RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS"
+)
+_ERROR_CODES = frozenset([*_CANONICAL.split(), *errno.errorcode.values(), "ENOTFOUND"])
+"""Codes of gRPC and of operating systems, which stand for a class of errors."""
 _WRAPPERS = (
     "result", "results", "data", "output", "response", "structuredcontent", "content", "body", "payload", "value",
     "status", "message", "msg", "text", "detail", "header", "meta", "responsemetadata",
@@ -147,10 +154,10 @@ def _judge_fields(value: Mapping[Any, Any], depth: int) -> str | None:
 
 
 def _is_class_of_error(value: Any) -> bool:
-    """Return whether a value is the name of a class of errors, as a serialized error has it."""
-    return (
-        isinstance(value, str) and value.isascii() and value.isidentifier() and value.endswith(("Error", "Exception"))
-    )
+    """Return whether a value is the name or the code of a class of errors, as a serialized error has it."""
+    if not (isinstance(value, str) and value.isascii() and value.isidentifier()):
+        return False
+    return value.endswith(("Error", "Exception")) or value in _ERROR_CODES
 
 
 def _read_flags(named: Mapping[str, Any]) -> list[bool]:
