@@ -225,7 +225,7 @@ def _reading(
 def _explaining(library: ExperienceLibrary, trusted: bool) -> Callable[..., Any]:
     @_worded
     def why(
-        about: Annotated[str, Field(description="The id of a lesson, or words of a lesson or an action.")],
+        about: Annotated[str, Field(description="The id of a lesson; on a trusted server also words of it.")],
         episode_id: Annotated[str, Field(description="The id of a recorded episode; empty for the newest.")] = "",
     ) -> dict[str, Any]:
         """Say why you were told something in a recorded task, or why not.

@@ -17,6 +17,7 @@ from hardwon.memory.library import ExperienceLibrary
 from hardwon.memory.reasons import ADVICE
 from hardwon.memory.records import Item, Step, Trajectory
 from hardwon.memory.situations.actions import is_of
+from hardwon.memory.situations.titles import is_for_failures
 
 DEEP = 50
 """Number of hits among which the rank of a lesson is looked for."""
@@ -150,6 +151,9 @@ def _check_indexed(library: ExperienceLibrary, item: Item, episode: Trajectory) 
     changes = library.items.history(item.id)
     added = str(changes[0]["at"]) if changes else ""
     at = str(library.episodes.find([episode.id])[0]["recorded_at"])
+    # Times have seconds, and later evidence may include this episode: what took part in it was in use.
+    if any(item.id in _list_used(step) for step in episode.steps):
+        return Stage("indexed", True, f"in use since {added}; now {item.status}, score {item.score:.2f}")
     if added > at or (added == at and {step.id for step in episode.steps} & set(item.provenance)):
         return Stage("indexed", False, f"it was learned at {added}, and the episode was recorded at {at}")
     if item.status != "active":
@@ -220,7 +224,7 @@ def _check_followed(item: Item, steps: Sequence[Step]) -> Stage:
         done = f"`{step.action}` at step {step.t}, which {_describe_result(step)}"
         if item.id in (step.why.blocked or ()):
             return Stage("followed", True, f"`{step.action}` was refused and not run")
-        if item.forbids and is_of(item.forbids, step.action) and not advised:
+        if item.forbids and is_of(item.forbids, step.action) and not is_for_failures(item.title):
             return Stage("followed", False, f"the agent did {done}")
         if any(is_of(pattern, step.action) for pattern in advised):
             return Stage("followed", True, f"the agent did {done}")

@@ -338,6 +338,6 @@ def test_a_library_whose_making_was_interrupted_says_so(hardwon, tmp_path):
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
-    assert "the process that created it was stopped" in hardwon("memory", "ls", path, expect=1).stderr
+    assert "was stopped while it did. Try again" in hardwon("memory", "ls", path, expect=1).stderr
     ExperienceLibrary.open(path).close()
     hardwon("memory", "ls", path)

@@ -118,6 +118,52 @@ class WithOneAction(Corridor):
         return ["go east"]
 
 
+class OfText(Corridor):
+    def reset(self, task="", seed=0):
+        return super().reset(task, seed).observation
+
+
+class AsInGymnasium(Corridor):
+    def reset(self, task="", seed=0):
+        return super().reset(task, seed), {}
+
+
+class WithFiveParts(Corridor):
+    def step(self, action):
+        state, reward, won, info = super().step(action)
+        return state, reward, won, False, info
+
+
+class WithoutInfo(Corridor):
+    def info(self, won):
+        return None
+
+
+class OfNumbers(Corridor):
+    def admissible(self, state):
+        return [0, 1]
+
+
+class WithoutList(Corridor):
+    def admissible(self, state):
+        return None
+
+
+class NotCloned(Corridor):
+    def clone(self):
+        return self
+
+
+class BrokenLater(Corridor):
+    count = 0
+
+    def reset(self, task="", seed=0):
+        BrokenLater.count += 1
+        if BrokenLater.count > 31:
+            raise OSError("too many files")
+        return super().reset(task, seed)
+
+
 def test_nothing_stands_in_the_way():
     assert check_environment(Corridor()) == []
 
@@ -137,6 +183,14 @@ def test_nothing_stands_in_the_way():
         (OfAnotherSeed(), "The same seed gives another episode"),
         (WithoutActions(), "No action is offered"),
         (WithOneAction(), "Only one action is offered"),
+        (OfText(), "reset returns str"),
+        (AsInGymnasium(), "reset returns (State, dict)"),
+        (WithFiveParts(), "step returns (State, float, bool, bool, dict)"),
+        (WithoutInfo(), "step returns (State, float, bool, NoneType)"),
+        (OfNumbers(), "admissible returns list"),
+        (WithoutList(), "admissible returns NoneType"),
+        (NotCloned(), "clone returns the same environment"),
+        (BrokenLater(), "An episode raised OSError: too many files"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Corridor) else "",
 )

@@ -80,6 +80,30 @@ def test_a_lesson_that_was_learned_later(library):
     assert trace(library, "receipt", first) == [("recorded", True), ("indexed", False)]
 
 
+def test_a_lesson_that_was_told_was_in_use(library):
+    """Its evidence may include the episode by now, and it may be retired since."""
+    first = record(library, Step(HERE, "refund()", HERE, FINE), name="first")
+    lesson = library.add(Item("insight", "Ask for the receipt.", provenance=(first.steps[0].id,))).item_id
+    told = record(library, Step(HERE, "refund()", HERE, FINE, why=Reasons(recalled=(lesson,))), name="told")
+    library.add(Item("insight", "Ask for the receipt.", provenance=(first.steps[0].id, told.steps[0].id)))
+    assert trace(library, lesson, told)[:4] == [*PASSED, ("shown", True)]
+    library.items.retire(lesson, "wrong")
+    assert trace(library, lesson, told)[:4] == [*PASSED, ("shown", True)]
+
+
+@pytest.mark.parametrize(
+    ("title", "followed"),
+    [("First `pay(card)`", False), ("If `pay(cash)` fails (tool error), then `pay(card)`", True)],
+)
+def test_a_remedy_is_not_followed_by_the_failure_that_it_prevents(library, title, followed):
+    """A remedy for usual failures comes before the call; one for rare failures comes after it."""
+    lesson = library.add(Item("remedy", title, forbids="pay(cash)", steps=("pay(card)",), repairs="tool_error")).item_id
+    why = Reasons(recalled=(lesson,))
+    bad, good = (Step(HERE, f"pay({how})", HERE, Diagnosis(how == "card"), why=why) for how in ("cash", "card"))
+    episode = record(library, bad, good, name="now")
+    assert trace(library, lesson, episode)[-1] == ("followed", followed)
+
+
 def test_a_lesson_that_is_not_in_use(library, lesson):
     episode = record(library, Step(HERE, "refund()", HERE, FINE), name="now")
     library.items.retire(lesson, "wrong")

@@ -191,14 +191,20 @@ def test_a_forbidden_action_has_no_estimate():
     assert not any("return of 0.50" in text for text in texts)
 
 
-def test_a_success_of_which_only_the_verb_would_remain_is_left_out():
-    """A failure keeps its line: its message says more than the action."""
-    good = Step(State("In the attic."), "put vase in chest", State("Done."), Diagnosis(True))
-    bad = Step(State("In the attic."), "put vase in chest", State("No."), Diagnosis(False, Failure.TOOL_ERROR))
-    seen = Recollection(steps=(Hit(good, 1.0, ""), Hit(bad, 1.0, "")))
-    (line,) = lines_of(seen, State("You are in the hall."))
-    assert "failed (tool_error)" in line.text
-    assert "vase" not in line.text
+@pytest.mark.parametrize(
+    ("worked", "message", "lines"),
+    [
+        (1, "", []),
+        (1, "it is locked", ["- in 1 of 2 similar situations, `put {1} in {2}` failed (tool_error): it is locked"]),
+        (0, "", ["- in a similar situation, `put {1} in {2}` failed (tool_error)"]),
+    ],
+)
+def test_a_line_of_which_only_the_verb_would_remain_is_left_out(worked, message, lines):
+    """A failure keeps its line if its message says more, or if the verb always failed."""
+    bad = Diagnosis(False, Failure.TOOL_ERROR, evidence=message)
+    steps = [Step(State("In the attic."), "put vase in chest", State("."), each) for each in (Diagnosis(True), bad)]
+    seen = Recollection(steps=tuple(Hit(step, 1.0, "") for step in steps[1 - worked :]))
+    assert [line.text for line in lines_of(seen, State("You are in the hall."))] == lines
 
 
 def test_a_warning_says_that_the_action_fails():

@@ -55,22 +55,43 @@ class _Played:
 
 def check_environment(environment: Environment) -> list[Finding]:
     """Return what an agent could not learn in an environment; empty if nothing stands in its way."""
-    episodes: list[_Played] = []
-    for seed in range(EPISODES):
-        try:
-            episodes.append(_play(environment, seed))
-        except Exception as error:  # the user's code can raise anything
-            problem = f"seed {seed} raised {type(error).__name__}: {error}"
-            return [
-                Finding(problem, "An exception excludes the episode. Report the agent's failures in Info(error=...).")
-            ]
-    first = _play(environment, 0)
+    try:
+        if findings := list(_check_methods(environment)):
+            return findings
+        episodes = [_play(environment, seed) for seed in range(EPISODES)]
+        first = _play(environment, 0)
+    except Exception as error:  # the user's code can raise anything
+        problem = f"An episode raised {type(error).__name__}: {error}"
+        return [Finding(problem, "An exception excludes the episode. Report the agent's failures in Info(error=...).")]
     return [
         *_check_repetition(first, episodes[0]),
         *_check_tasks(episodes),
         *_check_texts(episodes),
         *_check_outcomes(episodes),
     ]
+
+
+def _check_methods(environment: Environment) -> Iterator[Finding]:
+    """Look at what each method returns, which another interface may do in another way."""
+    state: object = environment.reset(seed=0)
+    if not isinstance(state, State):
+        yield Finding(f"reset returns {_name(state)}.", "Return State('what is seen', task='what is to be done').")
+        return
+    offered: object = environment.admissible(state)
+    if not isinstance(offered, list | tuple) or not all(isinstance(action, str) for action in offered):
+        yield Finding(f"admissible returns {_name(offered)}.", "Return a list of texts, empty if any text will do.")
+        return
+    answer: object = environment.step(offered[0]) if offered else (state, 0.0, False, Info())
+    parts = answer if isinstance(answer, tuple) and len(answer) == 4 else (None, 0.0, False, None)
+    if not (isinstance(parts[0], State) and isinstance(parts[3], dict)):
+        yield Finding(f"step returns {_name(answer)}.", "Return (State(...), reward, whether it is over, Info(...)).")
+    elif environment.clone() is environment:
+        yield Finding("clone returns the same environment.", "Return a new one; episodes may be played side by side.")
+
+
+def _name(value: object) -> str:
+    """Return the type of a value in words, with the types of the parts of a tuple."""
+    return f"({', '.join(map(_name, value))})" if isinstance(value, tuple) else type(value).__name__
 
 
 def _play(environment: Environment, seed: int) -> _Played:

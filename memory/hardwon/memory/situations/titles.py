@@ -139,6 +139,11 @@ def remedy_title(failed: str, steps: Sequence[str], failure: str, *, is_usual: b
     return f"If `{failed}` fails ({failure}), {'first' if len(steps) > 1 else 'then'} {_quote(steps)}"
 
 
+def is_for_failures(title: str) -> bool:
+    """Return whether the title of a remedy is about an action that was already tried and failed."""
+    return title.startswith("If `")
+
+
 def choice_title(steps: Sequence[str], name: str, by: str, values: Mapping[str, str]) -> str:
     """Return the title of a remedy that says which value of an argument fits the beginning of another one."""
     *before, last = (parse_action(step) for step in name_holes(steps))

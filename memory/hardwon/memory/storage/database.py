@@ -124,10 +124,10 @@ class Store:
         harden(self.connection)
         self._tune_reads()
         if self.read_only:
-            if not tables:  # the creating process was stopped before it committed the tables
+            if not tables:  # the creating process has not committed the tables yet, or was stopped before
                 raise NotALibrary(
-                    f"{self.path} is an empty library, because the process that created it was stopped. "
-                    "Run its command again, or delete the file."
+                    f"{self.path} is an empty library: a process creates it now, or was stopped while it did. "
+                    "Try again; if it stays empty, delete the file."
                 )
             if version < SCHEMA_VERSION:
                 raise LibraryReadOnly(

@@ -180,7 +180,8 @@ def render_steps(
     """Return one line, with the step ids, for all steps with the same action and outcome, in order of appearance.
 
     An action, with its message if it failed, has a line if `needs_step` says so.
-    A success of which only the verb would remain is left out. The successes of an action that also failed are part of
+    A line of which only the verb would remain is left out, unless the verb always failed or the message says more. The
+    successes of an action that also failed are part of
     the count of its failures: a return beside a failure would recommend the action as it is. Steps from untrusted
     sources get lines of their own without ids, at the end.
     """
@@ -192,7 +193,8 @@ def render_steps(
         among[group.action] += group.n
     lines = (
         group for group in groups
-        if (group.outcome or (group.action not in failed and _says_something(group.action)))
+        if (_says_something(group.action) or group.message or (group.outcome and group.n == among[group.action]))
+        and (group.outcome or group.action not in failed)
         and needs_step(group.action, group.message if group.outcome else None)
     )  # fmt: skip
     return [*((group.describe(among[group.action]), tuple(group.ids)) for group in lines), *untrusted]
