@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import PurePath
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -114,6 +115,8 @@ def _describe(value: Any, depth: int) -> Any:
         return {name: _describe(part, depth - 1) for name, part in named.items() if not _NO_IDENTITY.search(name)}
     if isinstance(value, list | tuple):
         return [_describe(part, depth - 1) for part in value]
+    if isinstance(value, set | frozenset | bytes | PurePath):
+        return sorted(map(str, value)) if isinstance(value, set | frozenset) else str(value)
     if isinstance(value, partial):
         return [_describe(part, depth - 1) for part in (value.func, value.args, value.keywords)]
     if isinstance(value, CodeType):
@@ -126,4 +129,12 @@ def _describe(value: Any, depth: int) -> Any:
         parts = (closed, value.__defaults__, value.__kwdefaults__, value.__code__)
         return [value.__module__, value.__qualname__, *(_describe(part, depth - 1) for part in parts)]
     kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return [kind, _describe(getattr(value, "__dict__", {}), depth - 1)]
+    slots = (name for of in type(value).__mro__ for name in _list_slots(of))
+    settings = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    return [kind, _describe(settings | getattr(value, "__dict__", {}), depth)]
+
+
+def _list_slots(of: type) -> Sequence[str]:
+    """Return the names of the settings that a class keeps outside of `__dict__`."""
+    slots = of.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(name for name in slots if not name.startswith("__"))

@@ -2,6 +2,7 @@
 
 import threading
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,3 +135,33 @@ def test_embeddings_that_need_no_loop_run_in_the_thread_of_the_caller():
     for one in (embed, model):
         GivenEmbedder({"dims": 3, "embed": one}).embed(["a"])
     assert threads == model.threads == [threading.get_ident()]
+
+
+class Slotted(Model):
+    """Embeddings with a setting outside of `__dict__`."""
+
+    __slots__ = ("revision",)
+
+    def __init__(self, revision):
+        super().__init__()
+        self.revision = revision
+
+
+def nest(value):
+    return Model(inner=Model(inner=Model(inner=Model(inner=value))))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Slotted("a"), Slotted("b")),
+        (nest("a"), nest("b")),
+        (Model(setting=b"a"), Model(setting=b"b")),
+        (Model(setting={"a"}), Model(setting={"b"})),
+        (Model(setting=Path("a")), Model(setting=Path("b"))),
+    ],
+    ids=["slot", "deep", "bytes", "set", "path"],
+)
+def test_embeddings_with_another_setting_of_any_type_are_told_apart(one, other):
+    prints = [GivenEmbedder({"dims": 3, "embed": embed}).fingerprint for embed in (one, other, one)]
+    assert prints[0] == prints[2] != prints[1]
