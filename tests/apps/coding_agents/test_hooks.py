@@ -39,8 +39,9 @@ class Session:
         self.options.session = session
         self.calls = 0
         monkeypatch.setenv("HARDWON_HOME", str(tmp_path / "home"))
-        start = "hardwon.apps.coding_agents.hook.subprocess.Popen"
+        start = "subprocess.Popen"
         monkeypatch.setattr(start, lambda *_, **__: record_pending(self.options))
+        monkeypatch.setattr("hardwon.apps.coding_agents.standby.start", lambda _: None)
 
     def send(self, name, **fields):
         common = {
@@ -427,7 +428,7 @@ def test_an_import_of_the_transcript_adds_nothing(session):
 def test_turns_with_equal_requests_that_wait_together_are_all_recorded(session, monkeypatch, has_ids):
     """A recorder may read the transcript when the next turn is already in it."""
     record = record_pending
-    monkeypatch.setattr("hardwon.apps.coding_agents.hook.subprocess.Popen", lambda *_, **__: None)
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: None)
     lines = []
     for turn in range(3):
         session.send("UserPromptSubmit", prompt="continue")
@@ -462,7 +463,7 @@ def test_a_turn_that_could_not_be_recorded_is_recorded_later(session, monkeypatc
 def test_a_turn_that_could_not_be_recorded_holds_back_those_after_it(session, monkeypatch):
     """Its later calls may stand in the file of the next turn, so the order of a session is kept."""
     record = record_pending
-    monkeypatch.setattr("hardwon.apps.coding_agents.hook.subprocess.Popen", lambda *_, **__: None)
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: None)
     for turn in range(2):
         session.play(f"Fix the tests {turn}.")
     whole = LibraryEpisodes.receive

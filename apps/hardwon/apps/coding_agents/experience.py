@@ -21,7 +21,7 @@ from hardwon.runtime.interfaces.results import find_failure
 from hardwon.runtime.loop.enforcement import Mode, Ruling, mode_of
 
 from .events import HookEvent
-from .journal import Journal, log_failure, read_turn
+from .journal import Journal, find_state, has_library, log_failure, read_turn, write_file
 
 BEST_ITEMS = 5
 """Number of lessons that a session begins with."""
@@ -32,33 +32,39 @@ _TAIL_BYTES = 50_000_000
 @contextmanager
 def open_library(options: argparse.Namespace, *, write: bool = False) -> Iterator[ExperienceLibrary | None]:
     """Open the library of a hook; None if it is only read and does not exist yet."""
-    path, is_address = options.library, "://" in options.library
-    if not is_address and not write and not Path(path).exists():
+    path = options.library
+    if not write and not has_library(path):
         yield None
         return
-    outbox = write and is_address
+    outbox = write and "://" in path
     with ExperienceLibrary.open(path, namespace=options.namespace, read_only=not write, outbox=outbox) as library:
         yield library
 
 
+def advise(options: argparse.Namespace, event: HookEvent) -> Any:
+    """Return what the library says to an event, as JSON values."""
+    journal = Journal(options.library, event.session)
+    if event.kind == "session":
+        return describe_library(options, journal)
+    if event.kind == "prompt":
+        return find_hint(options, event.prompt)
+    return rule_on(options, journal.read(), event)
+
+
 @deadline(BEFORE_CALL_S)
 def describe_library(options: argparse.Namespace, journal: Journal) -> str:
-    """Return the best lessons for the beginning of a session, and update the file of guards."""
+    """Return the best lessons for the beginning of a session, and keep them beside the calls that are forbidden."""
+    state = find_state(options.library)
     with open_library(options) as library:
         if library is None:
             return ""
-        write_guards(library, journal)
+        patterns = sorted({item.forbids for item in library.items.find(["guardrail"], limit=100_000) if item.forbids})
         items = library.items.find(["strategy", "insight", "warning"], limit=BEST_ITEMS)
-        lines = [render_item(item, Visible(None)) for item in items]
-    return format_lines(lines)
-
-
-def write_guards(library: ExperienceLibrary, journal: Journal) -> None:
-    """Write the calls that guardrails forbid, so that other calls need not open the library."""
-    patterns = sorted({item.forbids for item in library.items.find(["guardrail"], limit=100_000) if item.forbids})
-    new = journal.guards.with_suffix(".new")
-    new.write_text(json.dumps(patterns), encoding="utf-8")
-    new.replace(journal.guards)
+        text = format_lines([render_item(item, Visible(None)) for item in items])
+    write_file(journal.guards, patterns)
+    if state and state == find_state(options.library):  # nobody wrote meanwhile
+        write_file(journal.lessons, [options.namespace, state, text])
+    return text
 
 
 @deadline(BEFORE_CALL_S)
@@ -144,7 +150,7 @@ def record_pending(options: argparse.Namespace) -> int:
                 stuck.add(session)
                 continue
             journal.keep(path)
-        write_guards(library, journal)
+    describe_library(options, journal)
     return recorded
 
 

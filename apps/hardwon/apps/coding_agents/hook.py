@@ -2,18 +2,18 @@
 
     python -m hardwon.apps.coding_agents.hook claude-code --library work.db
 
-It never breaks the agent: whatever fails, it exits with 0 and writes a line to `hooks.log`. The hooks before and after
-a tool call import only the standard library, unless a guardrail may forbid the call.
+It never breaks the agent: whatever fails, it exits with 0 and writes a line to `hooks.log`. It imports only the
+standard library, unless no `standby` answers: what needs the library is asked of that process.
 """
 
 import argparse
 import json
-import subprocess
 import sys
+from contextlib import suppress
 from typing import Any
 
 from .events import AGENTS, HookEvent, add_context, deny, read_event, takes_context
-from .journal import Journal, default_library, log_failure, may_be_forbidden
+from .journal import Journal, default_library, has_library, log_failure, may_be_forbidden
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,7 +49,12 @@ def answer_event(event: HookEvent, options: argparse.Namespace) -> dict[str, Any
     journal = Journal(options.library, event.session)
     if event.kind == "session":
         _begin_session(event, options, journal)
-        return add_context(event, _experience().describe_library(options, journal))
+        lessons = journal.read_lessons(options.library, options.namespace)
+        if lessons is None:
+            lessons = _consult(event, options, journal) or ""
+        elif lessons:
+            _import_standby().start(journal.folder)  # for the request that follows
+        return add_context(event, lessons)
     if event.kind == "prompt":
         return _begin_turn(event, options, journal)
     if event.kind == "before":
@@ -63,11 +68,25 @@ def answer_event(event: HookEvent, options: argparse.Namespace) -> dict[str, Any
     return {}
 
 
-def _experience() -> Any:
-    """Import the part that opens the library."""
-    from . import experience
+def _consult(event: HookEvent, options: argparse.Namespace, journal: Journal) -> Any:
+    """Return what the library says to an event; None if there is no library yet."""
+    if not has_library(options.library):
+        return None
+    standby = _import_standby()
+    with suppress(OSError, ValueError):
+        return standby.ask(journal.folder, options, event)
+    from .experience import advise
 
-    return experience
+    advice = advise(options, event)
+    standby.start(journal.folder)
+    return advice
+
+
+def _import_standby() -> Any:
+    """Import sockets, which the hooks around most calls do not need."""
+    from . import standby
+
+    return standby
 
 
 def _begin_session(event: HookEvent, options: argparse.Namespace, journal: Journal) -> None:
@@ -85,7 +104,7 @@ def _begin_turn(event: HookEvent, options: argparse.Namespace, journal: Journal)
     _record(event, options, journal)
     begun = {"session": event.session, "cwd": event.cwd, "transcript": event.transcript}
     journal.append({"kind": "prompt", "text": event.prompt, **begun})
-    hint, why = _experience().find_hint(options, event.prompt)
+    hint, why = _consult(event, options, journal) or ("", {})
     if why:
         journal.append({"kind": "recalled", "why": why})
     if hint and not takes_context(event):
@@ -98,7 +117,7 @@ def _check(event: HookEvent, options: argparse.Namespace, journal: Journal) -> d
     entry = {"kind": "before", "id": event.call_id, "tool": event.tool, "arguments": dict(event.arguments)}
     action = format_action(event)
     if options.guardrails != "off" and may_be_forbidden(journal.guards, action):
-        refusal, warning, verdict = _experience().rule_on(options, journal.read(), event)
+        refusal, warning, verdict = _consult(event, options, journal) or ("", "", {})
         if verdict:
             entry["verdict"] = verdict
         if refusal:
@@ -148,6 +167,8 @@ def _record_waiting(event: HookEvent, options: argparse.Namespace, journal: Jour
     """Record the turns that wait in a process of its own, because the agent waits for this one."""
     if not journal.pending():
         return
+    import subprocess  # only here: it takes a fifth of a hook's time
+
     command = [sys.executable, "-m", "hardwon.apps.coding_agents.record", event.agent, "--library", options.library]
     command += ["--namespace", options.namespace, "--trust", options.trust]
     null = subprocess.DEVNULL

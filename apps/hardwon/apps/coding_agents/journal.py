@@ -125,6 +125,42 @@ class Journal:
         """Return the file with the calls that guardrails forbid, which saves most hooks from opening the library."""
         return self.folder / "guards.json"
 
+    @property
+    def lessons(self) -> Path:
+        """Return the file with the lessons that a session begins with."""
+        return self.folder / "lessons.json"
+
+    def read_lessons(self, library: str, namespace: str) -> str | None:
+        """Return the lessons that a session begins with; None if the library changed since they were written."""
+        with suppress(OSError, ValueError):
+            of, state, text = json.loads(self.lessons.read_bytes())
+            if of == namespace and state and state == find_state(library):
+                return str(text)
+        return None
+
+
+def has_library(library: str) -> bool:
+    """Return whether a library exists, or is served elsewhere."""
+    return "://" in library or Path(library).exists()
+
+
+def find_state(library: str) -> list[int]:
+    """Return numbers that change with the file of a library and its log; empty if there is no file."""
+    state = []
+    for path in (library, f"{library}-wal"):
+        with suppress(OSError):
+            stat = Path(path).stat()
+            if stat.st_size:  # readers create an empty log
+                state += [stat.st_ino, stat.st_size, stat.st_mtime_ns]
+    return state
+
+
+def write_file(path: Path, value: Any) -> None:
+    """Write a JSON file in one step, as hooks may read it at any time."""
+    new = path.with_suffix(f".{os.getpid()}")
+    new.write_text(json.dumps(value), encoding="utf-8")
+    new.replace(path)
+
 
 def read_turn(path: Path) -> tuple[Path, list[dict[str, Any]]]:
     """Return the file in which a turn begins and the entries of the turn.
