@@ -18,6 +18,7 @@ from hardwon.trainers.checkpoint import find
 from hardwon.trainers.config.schema import ModelConfig
 from hardwon.trainers.engines.base_models import load_base, load_tokenizer
 from hardwon.trainers.evaluate import evaluate_checkpoint
+from hardwon.trainers.loop import TrainingLoop
 from hardwon.trainers.rollouts.renaming import Names
 from hardwon.trainers.rollouts.rollout import Spec
 
@@ -119,13 +120,19 @@ def test_four_roles_that_are_resumed_are_the_four_roles_in_one(tmp_path):
 
 
 @pytest.mark.parametrize("adapter", [None, 4])
-def test_an_export_computes_what_the_run_computed(corridor, base, tmp_path, adapter):
-    """`--export` with tied embeddings: transformers, or peft on the base that it names, gives the same logits."""
+def test_an_export_computes_what_the_best_weights_of_the_run_compute(corridor, base, tmp_path, adapter, monkeypatch):
+    """`--export` with tied embeddings: transformers, or peft on the base that it names, gives the same logits.
+
+    Here each evaluation is worse than the one before, so the best weights are those of the start.
+    """
     from transformers import AutoModelForCausalLM
 
     from hardwon.trainers.session import Session
 
+    monkeypatch.setattr(TrainingLoop, "_score_checkpoint", lambda loop: -float(loop.position.iteration))
     report = train(run_of(corridor, base, adapter), export=tmp_path / "export")
+    assert report.best is not None
+    assert report.best != report.checkpoint
     folder = Path(report.exported[0])
     tokens = torch.tensor([load_tokenizer(folder)("You are in the red room.").input_ids])
     if adapter is None:
@@ -135,7 +142,7 @@ def test_an_export_computes_what_the_run_computed(corridor, base, tmp_path, adap
 
         named = PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
         exported = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(str(named)), str(folder))
-    session = Session.restore(Path(report.checkpoint), tmp_path / "work")
+    session = Session.restore(Path(report.best), tmp_path / "work")
     try:
         trained = session.roles["policy"].model
         if adapter is not None:

@@ -38,7 +38,7 @@ from .roles.supervised_stage import SupervisedRole
 from .session import Session, read_config
 from .warmstart import updates
 from .warmstart.demonstrations import measure_recalled
-from .warmstart.takeover import check_run, take_over
+from .warmstart.takeover import check_run, read_weights, take_over
 from .workers.opening import open_pool
 
 MAY_DIFFER = (
@@ -124,7 +124,7 @@ def train(
     with _open_loop(config, resume=resume, quiet=quiet) as loop, loop.stop_on_sigterm():
         if loop.saved >= 0 or _begin(loop):
             asyncio.run(loop.run())
-        exported = _export(loop.session, Path(export)) if export is not None else ()
+        exported = _export(loop, Path(export)) if export is not None else ()
         best = loop.checkpoints.best()
         return TrainReport(
             str(loop.session.out),
@@ -392,8 +392,14 @@ def find_harmful_memory(config: TrainConfig, out: Path) -> tuple[str, ...]:
     )
 
 
-def _export(session: Session, folder: Path) -> tuple[str, ...]:
-    """Write the weights of every role with the tokenizer and a manifest, and return the folders."""
+def _export(loop: TrainingLoop, folder: Path) -> tuple[str, ...]:
+    """Write the best evaluated weights of every role with the tokenizer and a manifest, and return the folders.
+
+    A run that never evaluated exports its last weights.
+    """
+    session = loop.session
+    if (best := loop.checkpoints.best()) is not None:
+        read_weights(session, best)
     written = tuple(
         str(base_models.export(role.model, session.tokenizer, name, folder, session.config.model))
         for name, role in session.roles.items()

@@ -30,11 +30,18 @@ def take_over(session: Session) -> None:
 
     `warmstart.run` may also name a checkpoint. The policy of a run is always there.
     """
+    assert session.config.warmstart is not None
+    read_weights(session, find(Path(session.config.warmstart.run or "")))
+
+
+def read_weights(session: Session, checkpoint: Path) -> None:
+    """Give each role its weights in a checkpoint, if the checkpoint has the role.
+
+    Raises:
+        ConfigError: The checkpoint's base has other layers.
+    """
     import torch
 
-    assert session.config.warmstart is not None
-    run = Path(session.config.warmstart.run or "")
-    checkpoint = find(run)
     for name, role in session.roles.items():
         if not (path := checkpoint / f"{name}.pt").exists():
             continue
@@ -42,7 +49,7 @@ def take_over(session: Session) -> None:
         own = parameters_of(role.model, name)
         if [*weights] != [*own] or any(weights[key].shape != value.shape for key, value in own.items()):
             raise ConfigError(
-                f"warmstart.run is {run}, whose base has other layers; set model.base to that of the run."
+                f"warmstart.run is {checkpoint}, whose base has other layers; set model.base to that of the run."
             )
         load_weights(own, weights)
 
