@@ -36,7 +36,10 @@ def test_loop_rows(hardwon_json, monkeypatch):
 
 def test_start_rows(hardwon_json):
     rows = hardwon_json("bench", "start", "--repeats", "1")["rows"]
-    assert [row["what"] for row in rows] == ["hardwon --help", "import hardwon.memory"]
+    assert [row["what"] for row in rows[:2]] == ["hardwon --help", "import hardwon.memory"]
+    assert [row["what"] for row in rows[2:]] == [
+        f"hook, {event}" for event in ("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop")
+    ]
     assert all(row["p50_ms"] > 0 and isinstance(row["heavy"], list) for row in rows)
 
 

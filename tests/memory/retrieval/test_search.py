@@ -8,6 +8,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, State, Step,
 from hardwon.memory.retrieval import recall
 from hardwon.memory.retrieval.candidates import RRF, fuse
 from hardwon.memory.retrieval.recall import _interleave
+from hardwon.memory.retrieval.vector_index import VectorIndex
 from hardwon.memory.storage.episodes import read_best_steps
 
 
@@ -231,3 +232,20 @@ def test_steps_are_read_only_as_far_as_they_are_shown(library, monkeypatch):
         library.record(Trajectory("find the lamp", (Step(state, "take lamp", state, Diagnosis(True), 1.0, 0),), True))
     assert len(library.search("a red lamp", k=3, how="dense")) == 3
     assert sizes == [3, 3]
+
+
+def test_an_index_that_outgrows_its_form_while_the_library_cannot_be_written(path, monkeypatch):
+    """All vectors are only in memory then, also those of the sample for a trained index."""
+    monkeypatch.setattr(VectorIndex, "LIMIT", 8)
+
+    def record(letters: str) -> None:
+        with ExperienceLibrary.open(path) as library:
+            for letter in letters:
+                seen = State(f"You are in room number {letter}.")
+                library.record(Trajectory("find the key", (Step(seen, "look", seen, Diagnosis(True), 1.0, 0),), True))
+
+    record("ab")
+    with ExperienceLibrary.open(path, read_only=True) as library:
+        assert library.recall("You are in room number a.", k=3).steps
+        record("cdefghijklmnop")
+        assert library.recall("You are in room number c.", k=3).steps

@@ -221,7 +221,9 @@ class Search:
 
     def _sample(self, kind: IndexKind, newest: int) -> Vectors:
         """Return vectors sampled uniformly over the ids, (n, dim) float32."""
-        refs = [row[0] for row in self._store.rows(_REFS, (self.namespace, kind, 0, newest))]
+        stored = {row[0] for row in self._store.rows(_REFS, (self.namespace, kind, 0, newest))}
+        # while the library cannot be written, new vectors are only in memory, perhaps all of them
+        refs = sorted(stored | {ref for ref in self._unsaved[kind] if ref <= newest})
         # A fixed seed: the same vectors give the same index in any process.
         drawn = np.random.default_rng(0).choice(len(refs), TrainedIndex.sample_size(len(refs)), replace=False)
         wanted = [refs[at] for at in np.sort(drawn)]
