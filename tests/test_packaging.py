@@ -368,6 +368,12 @@ def test_no_message_installs_a_package_of_our_name():
             assert not told.search(path.read_text(encoding="utf-8")), path
 
 
+def test_what_is_not_released_is_short():
+    """A longer list belongs to a version."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert len(text.split("## [Unreleased]")[1].split("\n## [")[0].strip().splitlines()) <= 80
+
+
 def test_changelog_speaks_of_this_version():
     assert f"## [{version('hardwon')}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
