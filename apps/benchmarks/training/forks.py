@@ -26,7 +26,7 @@ SIGNS = (
 )  # fmt: skip
 WORN = frozenset(SIGNS[::3])
 """Signs that the split `start` does not teach."""
-MEANING = dict(zip(SIGNS, random.Random("forks").choices(WAYS, k=len(SIGNS)), strict=True))
+MEANING: dict[str, str] = dict(zip(SIGNS, random.Random("forks").choices(WAYS, k=len(SIGNS)), strict=True))
 
 
 class Forks:
