@@ -86,7 +86,7 @@ def measure(
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    results = Results(out / "results.jsonl", {"base": base, "budget": BUDGET, "test": TEST})
+    results = Results(out / "results.jsonl", {"base": base, "budget": BUDGET, "test": TEST, "lr": LR, "groups": GROUPS})
     wanted = [(seed, world, name) for seed in seeds for world in worlds for name in ("start", *names)]
     missing = [(s, w, n) for s, w, n in wanted if not results.find(seed=s, world=w, method=n)]
     began = time.monotonic()
@@ -172,7 +172,8 @@ def _count_tokens(folder: Path) -> tuple[int, int]:
     from hardwon.trainers.metrics import read
 
     rows = read(folder)
-    return tuple(int(sum(row.get(key, 0) for row in rows)) for key in ("tokens_sampled", "policy/tokens_trained"))  # type: ignore[return-value]
+    sampled, trained = (sum(row.get(key, 0) for row in rows) for key in ("tokens_sampled", "policy/tokens_trained"))
+    return int(sampled), int(trained)
 
 
 def _evaluate(checkpoint: Path) -> float:

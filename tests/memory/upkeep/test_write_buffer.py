@@ -192,7 +192,7 @@ def test_a_signature_that_nobody_looked_at_is_computed_when_it_is_filed(path, li
 
 
 def test_a_record_that_fails_while_it_files_keeps_what_waited(library, episode, monkeypatch):
-    """What waited was filed in the transaction that was rolled back, so it waits again."""
+    """File again what was filed in a transaction that was rolled back."""
     item = library.add(Item("insight", "Spoons lie in drawers")).item_id
     library.record(episode("open drawer", id="waits"))
     count = library._file.inbox.on_filed

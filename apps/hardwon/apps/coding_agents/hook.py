@@ -116,7 +116,7 @@ def _begin_turn(event: HookEvent, options: argparse.Namespace, journal: Journal)
 def _check(event: HookEvent, options: argparse.Namespace, journal: Journal) -> dict[str, Any]:
     entry = {"kind": "before", "id": event.call_id, "tool": event.tool, "arguments": dict(event.arguments)}
     action = format_action(event)
-    if options.guardrails != "off" and may_be_forbidden(journal.guards, action):
+    if options.guardrails != "off" and may_be_forbidden(journal.guards, options.namespace, action):
         refusal, warning, verdict = _consult(event, options, journal) or ("", "", {})
         if verdict:
             entry["verdict"] = verdict

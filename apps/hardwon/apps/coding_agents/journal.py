@@ -218,13 +218,18 @@ def read_entries(path: Path) -> Iterator[dict[str, Any]]:
             yield entry
 
 
-def may_be_forbidden(guards: Path, action: str) -> bool:
-    """Return whether a guardrail may forbid an action, by the file of guards; True if the file cannot tell."""
+def may_be_forbidden(guards: Path, namespace: str, action: str) -> bool:
+    """Return whether a guardrail may forbid an action, by the file of guards; True if the file cannot tell.
+
+    The namespaces of a library share the file, so one that another namespace wrote last cannot tell.
+    """
     try:
-        patterns = json.loads(guards.read_bytes())
+        of, patterns = json.loads(guards.read_bytes())
     except FileNotFoundError:
         return False  # no episode has been recorded yet
-    except (OSError, ValueError):
+    except (OSError, TypeError, ValueError):
+        return True
+    if of != namespace:
         return True
     if not patterns:
         return False

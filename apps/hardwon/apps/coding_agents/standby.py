@@ -78,16 +78,17 @@ def serve(folder: Path) -> None:
                 with line:
                     line.settimeout(PATIENCE_S)
                     if question := _read(line):
-                        line.sendall(_answer(advise, json.loads(question)))
+                        line.sendall(_answer(advise, question))
         if _is_own(path, inode):
             path.unlink()
 
 
-def _answer(advise: Any, question: dict[str, Any]) -> bytes:
+def _answer(advise: Any, question: bytes) -> bytes:
     """Return the answer to a question; empty if it fails, so that the hook finds out why."""
     try:
-        os.chdir(question["folder"])  # the library may be named by a relative path
-        return json.dumps(advise(Namespace(**question["options"]), HookEvent(*question["event"]))).encode()
+        given = json.loads(question)
+        os.chdir(given["folder"])  # the library may be named by a relative path
+        return json.dumps(advise(Namespace(**given["options"]), HookEvent(*given["event"]))).encode()
     except Exception:
         return b""
 

@@ -24,7 +24,7 @@ POOL = 48
 """Number of states that vote, all that search by words and by meaning returns."""
 BANDWIDTH = 0.1
 """Bandwidth of the kernel exp(cosine / BANDWIDTH): a cosine larger by this much weighs e times as much."""
-VOTING, FLATTER, FLATTEST = 6, 0.75, 0.1
+MIN_VOTERS, SHARPNESS_FACTOR, MIN_SHARPNESS = 6, 0.75, 0.1
 """Effective number of states that vote at least, the factor on the kernel's sharpness until they do, and its limit."""
 SAME_BEFORE = 5.0
 """Factor on the weight of a state that was reached by the same kind of action as the current one."""
@@ -198,10 +198,10 @@ def _apply_kernel(exponents: Sequence[float]) -> list[float]:
     largest, sharpness = max(exponents, default=0.0), 1.0
     while True:
         kernel = [math.exp(sharpness * (exponent - largest)) for exponent in exponents]
-        is_broad = sum(kernel) ** 2 >= VOTING * sum(weight * weight for weight in kernel)
-        if is_broad or len(kernel) < VOTING or sharpness < FLATTEST:
+        is_broad = sum(kernel) ** 2 >= MIN_VOTERS * sum(weight * weight for weight in kernel)
+        if is_broad or len(kernel) < MIN_VOTERS or sharpness < MIN_SHARPNESS:
             return kernel
-        sharpness *= FLATTER
+        sharpness *= SHARPNESS_FACTOR
 
 
 def _compare_tasks(task: str, tasks: Sequence[str]) -> Mapping[str, float]:
