@@ -14,7 +14,6 @@ import pytest
 
 from hardwon.apps.coding_agents import standby
 from hardwon.apps.coding_agents.events import HookEvent
-from hardwon.apps.coding_agents.experience import advise
 from hardwon.apps.coding_agents.hook import answer_event, parse_arguments
 from hardwon.apps.coding_agents.journal import Journal, may_be_forbidden
 from hardwon.memory import Diagnosis, ExperienceLibrary, Item, State, Step, Trajectory
@@ -82,8 +81,8 @@ def test_a_hook_asks_the_standby_and_does_not_import_the_library(options):
     with serving(options):
         answers = [answer(options) for _ in range(3)]  # on a busy machine one may take too long
     assert not all(is_imported for _, is_imported in answers)
-    assert "make test" in answers[0][0]
-    assert {text for text, _ in answers} == {advise(options, event())[0]}
+    # an item may be left out of any of them, to measure what it is worth
+    assert all("make test" in text for text, _ in answers)
 
 
 def test_a_standby_knows_what_was_just_recorded(options):
