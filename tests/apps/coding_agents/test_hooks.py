@@ -290,6 +290,24 @@ def test_a_session_that_reports_no_request_is_no_episode(session, events):
     assert [episode.task for episode in session.episodes()] == ["Fix the tests."]
 
 
+@pytest.mark.parametrize("prompt", ["", " \n", None])
+def test_a_request_without_a_word_is_no_episode(session, prompt):
+    session.play(prompt)
+    assert session.episodes() == []
+
+
+@pytest.mark.parametrize("agent", ["claude-code", "codex"])
+def test_sessions_whose_models_count_their_calls_are_all_recorded(tmp_path, monkeypatch, agent):
+    """Kimi's ids are the name of the tool and a number, the same in every session."""
+    for number in range(3):
+        session = Session(tmp_path, monkeypatch, agent, f"s-{number}")
+        session.send("UserPromptSubmit", prompt=f"Do {number}.")
+        used = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "functions.exec_command:0"}
+        session.send("PostToolUse", **used, tool_response={"stdout": "ok"})
+        session.send("Stop")
+    assert sorted(episode.task for episode in session.episodes()) == ["Do 0.", "Do 1.", "Do 2."]
+
+
 # ---- guardrails
 
 
@@ -415,6 +433,21 @@ def test_an_exit_code_of_codex_is_read_from_its_rollout(tmp_path, monkeypatch):
     assert [(step.action, step.diagnosis.success) for step in episode.steps] == [
         ('Bash(command="make 2")', False), ('Bash(command="make 0")', True),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("call_id", ["toolu_01A2b3C4d5E6f7G8h9", "call_1"])
+def test_a_command_is_recorded_and_imported_as_one_turn(session, call_id):
+    command = "<command-message>review</command-message>\n<command-name>/review</command-name>"
+    write_transcript(session, f"{command}\n<command-args>12</command-args>", is_error=False)
+    session.transcript.write_text(session.transcript.read_text().replace("toolu_1", call_id))
+    session.send("UserPromptSubmit", prompt="/review 12")
+    used = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": call_id}
+    session.send("PostToolUse", **used, tool_response={"stdout": "ok"})
+    session.send("Stop")
+    form, logged = reading.read(session.transcript)
+    with ExperienceLibrary.open(session.library) as library:
+        assert filing.write(library, logged, source=form) == 0
+    assert [episode.task for episode in session.episodes()] == ["/review 12"]
 
 
 def test_an_import_of_the_transcript_adds_nothing(session):

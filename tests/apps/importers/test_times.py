@@ -72,7 +72,8 @@ def test_lines_of_sessions_are_ordered_by_the_moment(tmp_path, times):
              "message": {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"c-{n}", "content": ""}]}},
         ]  # fmt: skip
 
-    (episode,) = read(tmp_path, [one for n in (2, 0, 1) for one in line(n, times[n])])
+    ask = {"type": "user", "uuid": "u", "sessionId": "s", "message": {"role": "user", "content": "Look."}}
+    (episode,) = read(tmp_path, [ask, *(one for n in (2, 0, 1) for one in line(n, times[n]))])
     assert [call.arguments["at"] for call in episode.calls] == [0, 1, 2]
 
 

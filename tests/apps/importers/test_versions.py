@@ -12,6 +12,7 @@ import pytest
 from hardwon.apps import importers
 from hardwon.apps.importers.comparison import episode_id
 from hardwon.memory import ExperienceLibrary
+from hardwon.memory.errors import ConfigError
 
 # ---- makers: a log of some calls of one request, as a file of each format
 
@@ -146,7 +147,19 @@ def test_the_grade_of_a_person_stays(load, library, make):
     assert [(row["n_steps"], row["success"]) for row in library.episodes.find()] == [(4, 0)]
 
 
+def copy_lines(lines, *, names_origin):
+    """The lines in a session of their own with new ids, as Claude Code's SDK forks a session."""
+    return [
+        {**line, "uuid": f"new-{line['uuid']}", "parentUuid": line["parentUuid"] and f"new-{line['parentUuid']}",
+         "sessionId": "s-2", **({"forkedFrom": {"messageUuid": line["uuid"]}} if names_origin else {})}
+        for line in lines
+    ]  # fmt: skip
+
+
+LONG = "toolu_01A2b3C4d5E6f7"
 OTHERS = {
+    "fork": (claude(4), copy_lines(claude(4), names_origin=True)),
+    "fork of a fork": (claude(4, request=LONG), copy_lines(claude(4, request=LONG), names_origin=False)),
     "session": (claude(4), claude(4, session="s-2")),
     "side chain": (claude(4), claude(4, session="s-2", sidechain=True)),
     "resumed codex": (codex(4), codex(4, session="s-2")),
@@ -197,6 +210,48 @@ def test_forks_of_one_request_do_not_mix(load, library):
     ]
     assert load(*claude(2), *lines) == (3, 0)
     assert [row["n_steps"] for row in library.episodes.find()] == [2, 2, 2]
+
+
+def begin_anew(lines, session):
+    """The lines after a session was compacted: the first has no parent in the file."""
+    return [{**line, "sessionId": session, "parentUuid": line["parentUuid"] if n else None}
+            for n, line in enumerate(lines)]  # fmt: skip
+
+
+CUT = {
+    "claude": (claude(4), begin_anew(claude(4)[3:], "s-2"), begin_anew(claude(2, request="v"), "s-2")),
+    "codex": (codex(4), codex(4, session="s-2")[:1] + codex(4)[4:], codex(4)[1:2] + codex(7)[-7:-5]),
+}
+
+
+@pytest.mark.parametrize("has_whole_first", [True, False])
+@pytest.mark.parametrize(("whole", "rest", "more"), CUT.values(), ids=CUT)
+def test_calls_without_their_request_are_no_episode(load, library, whole, rest, more, has_whole_first):
+    """A session that was compacted and resumed begins in the middle of a turn, which another file has."""
+    if has_whole_first:
+        load(*whole)
+    with pytest.raises(ConfigError, match="no tool calls that follow a request"):
+        load(*rest)
+    assert load(*rest, *more) == (1, 0)
+    load(*whole)
+    assert len(library.episodes.find()) == 2
+    assert all(row["task"] for row in library.episodes.find())
+
+
+def test_a_command_of_a_person_is_a_request(load, library):
+    """Of those that the program runs itself, nothing follows."""
+
+    def ask(name, text, **fields):
+        first, *lines = claude(1, request=name)
+        return [{**first, "message": {"role": "user", "content": text}, **fields}, *lines]
+
+    command = "<command-message>review</command-message>\n<command-name>/review</command-name>"
+    local = "<command-name>/clear</command-name>\n<command-message>clear</command-message>"
+    skill = "<command-message>the skill runs</command-message>\n<command-name>pdf</command-name>"
+    lines = [*claude(1), *ask("v", f"{command}\n<command-args>12 now</command-args>"), *ask("w", command)]
+    load(*lines, *ask("x", local, parentUuid="w-end"), *ask("y", skill, parentUuid="w-end"))
+    found = sorted((row["task"], row["n_steps"]) for row in library.episodes.find())
+    assert found == [("/review", 3), ("/review 12 now", 1), ("Fix the tests.", 1)]
 
 
 def test_two_versions_that_an_earlier_version_kept_become_one(tmp_path, load, library):

@@ -157,25 +157,25 @@ def record_pending(options: argparse.Namespace) -> int:
 def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namespace) -> str:
     """Record one turn as an episode, and return its id; empty if it had no calls, or nobody knows the request."""
     # Only recording, which nobody waits for, needs the importers.
-    from hardwon.apps.importers.codex import refer_to_call
     from hardwon.apps.importers.comparison import episode_id
+    from hardwon.apps.importers.spool import refer_to_call
 
     path, entries = read_turn(path)
     prompt: Mapping[str, Any] = next((entry for entry in entries if entry.get("kind") == "prompt"), {})
-    if not prompt:
+    if not str(prompt.get("text", "")).strip():
         log_failure(ValueError(f"{path.name} is not recorded: its session reported calls and no request"))
         return ""
-    uuid, cut = "", ""
+    uuid, first, cut = "", "", ""
     if options.agent == "codex":  # the requests of a rollout have no ids, but their calls have
         mark_failures_from_rollout(entries, prompt)
     else:
-        uuid, cut = complete_from_transcript(entries, prompt)
+        uuid, first, cut = complete_from_transcript(entries, prompt)
     run = build_run(library, entries, hides_results=options.trust == "own")
     # Ids that are the same at every attempt, so that two recorders at once write one episode; if possible, the
     # id that an import of the transcript gives the same request.
-    ref = uuid or refer_to_call(next((entry["id"] for entry in entries if entry.get("id")), ""))
-    own = episode_id(ref, options.agent) if ref else f"hook-{path.stem}"
-    row = find_row(library, [own, *([episode_id(f"{prompt.get('session', '')} {uuid}", options.agent)] if ref else [])])
+    first = first or next((str(entry["id"]) for entry in entries if entry.get("id")), "")
+    names = [episode_id(ref, options.agent) for ref in (refer_to_call(first), uuid) if ref] or [f"hook-{path.stem}"]
+    row = find_row(library, [*names, episode_id(f"{prompt.get('session', '')} {uuid}", options.agent)])
     if row and row["n_steps"] >= len(run.episode.steps):
         return str(row["id"])
     is_cut = bool(cut) or any(entry.get("kind") == "interrupt" for entry in entries)
@@ -183,7 +183,7 @@ def record_turn(library: ExperienceLibrary, path: Path, options: argparse.Namesp
     return record_run(
         run, success=run.episode.judge("unfinished" if is_cut else "completed"), environment=options.agent,
         writer=f"hook:{options.agent}", trust=to_trust(options.trust), meta={"cwd": prompt.get("cwd", "")},
-        episode=str(row["id"]) if row else own, is_continued=bool(row),
+        episode=str(row["id"]) if row else names[0], is_continued=bool(row),
     )  # fmt: skip
 
 
@@ -192,16 +192,17 @@ def find_row(library: ExperienceLibrary, names: Sequence[str]) -> dict[str, Any]
     return next(iter(library.episodes.find(names)), None)
 
 
-def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> tuple[str, str]:
-    """Add results that no hook reported, and return the id of the request in the transcript, and why the turn was cut.
+def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Add results that no hook reported; return the ids of the request and its first call, and why the turn was cut.
 
     Older versions of Claude Code call no hook when a tool fails, but their transcript has the error.
     """
+    from hardwon.apps.importers.claude_code import read_request
     from hardwon.apps.importers.messages import plain_messages
 
     path = Path(str(prompt.get("transcript") or ""))
     if not path.is_file():
-        return "", ""
+        return "", "", ""
     answered = {entry.get("id") for entry in entries if entry.get("kind") in ("answer", "refused", "interrupt")}
     missing = {
         str(entry["id"]): at
@@ -216,8 +217,8 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
         for message in plain_messages({"role": line.get("type"), **line["message"]}):
             # Later turns may repeat the words of this one, so its request is the last before its first call.
             has_begun = has_begun or any(call["id"] in own for call in message["calls"])
-            is_equal = message["role"] == "user" and message["text"].strip() == str(prompt.get("text", "")).strip()
-            if is_equal and not has_begun:
+            text = read_request(message["text"]) if message["role"] == "user" and not has_begun else ""
+            if text.strip() == str(prompt["text"]).strip():
                 equal.append(str(line.get("uuid") or ""))
             at = missing.get(str(message["answers"])) if message["role"] == "tool" else None
             if at is not None:
@@ -225,7 +226,8 @@ def complete_from_transcript(entries: list[dict[str, Any]], prompt: Mapping[str,
                 entries[at] = {**entries[at], "kind": "answer", "result": message["text"], "error": error}
             if has_begun and not line.get("isMeta"):
                 replies.append(message)
-    return equal[-1] if equal and (has_begun or len(equal) == 1) else "", _find_cut(replies)
+    first = next((str(call["id"]) for message in replies for call in message["calls"]), "")
+    return equal[-1] if equal and (has_begun or len(equal) == 1) else "", first, _find_cut(replies)
 
 
 def _find_cut(replies: Sequence[Mapping[str, Any]]) -> str:

@@ -2,9 +2,10 @@
 
 Lines of type `user` and `assistant` contain a message in Anthropic's format; summaries, snapshots and progress lines
 are skipped. A sidechain, the conversation of a subagent, is a separate conversation. Each user request is an episode,
-identified by the id of its message alone.
+identified by its first call, or by the id of its message if calls have no random ids.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from hardwon.runtime.integrations.tool_episode import iter_calls
 from hardwon.runtime.interfaces.endings import read_ending
 
 from .messages import plain_messages
-from .spool import LoggedEpisode, Spool
+from .spool import LoggedEpisode, Spool, refer_to_call
 
 KINDS = (
     "user", "assistant", "system", "summary", "progress", "attachment", "file-history-snapshot", "queue-operation",
@@ -25,6 +26,12 @@ _NO_REQUEST = (
     "[Request interrupted", "Caveat: The messages below were generated",
 )  # fmt: skip
 """Prefixes of texts with the role `user` that are not requests of a person."""
+_COMMAND = re.compile(
+    r"\s*<command-message>[^<]*</command-message>\s*<command-name>(/[^<]*)</command-name>"
+    r"(?:\s*<command-args>(.*)</command-args>)?\s*\Z",
+    re.DOTALL,
+)
+"""A command of a person for the model. One that the program runs itself begins with its name."""
 
 
 def is_line(value: Any) -> bool:
@@ -86,12 +93,14 @@ class Transcripts:
             raise ValueError(f"a line of type {value['type']} without a message")
         # Text that the program inserted under the role `user`.
         hidden = bool(value.get("isMeta") or value.get("isCompactSummary") or value.get("isVisibleInTranscriptOnly"))
-        ref = value["uuid"] if isinstance(value.get("uuid"), str) else f"{lane} {place}"
+        ref = _find_ref(value) or f"{lane} {place}"
         for plain in plain_messages({"role": value["type"], **message, "content": _drop_remarks(message)}):
             if plain["role"] == "user":
-                if hidden or not _is_request(plain["text"]):
+                text = "" if hidden else read_request(plain["text"])
+                if not text:
                     continue
-                request = self._last[lane] = ref
+                request, plain = ref, {**plain, "text": text}
+                self._last[lane] = ref
             self._last.setdefault(lane, request)
             self._spool.put(request, place, [ref, lane, plain], at=value.get("timestamp"))
         return request
@@ -100,17 +109,24 @@ class Transcripts:
         """Yield an episode for each request that led to tool calls."""
         for request in self._spool.parts():
             lines = [line for _, line in self._spool.values(request)]
-            # Without a request, a session was cut at its beginning; its first line identifies it.
-            ref = lines[0][0] if request.endswith("\0") else request
             task = next((message["text"] for _, _, message in lines if message["role"] == "user"), "")
             replies = [message for _, _, message in lines if message["role"] != "user"]
             calls = tuple(iter_calls(replies))
-            self.unanswered += sum(len(message["calls"]) for message in replies) - len(calls)
-            if calls:
-                lanes = dict.fromkeys(lane for _, lane, _ in lines)
-                aliases = tuple(f"{lane} {ref}" for lane in lanes)
+            all_calls = [call for message in replies for call in message["calls"]]
+            self.unanswered += len(all_calls) - len(calls)
+            if calls and task:  # without its request, a turn was cut at its beginning; another file has all of it
+                ref = refer_to_call(all_calls[0]["id"]) or request
+                older = request, *(f"{lane} {request}" for lane in dict.fromkeys(lane for _, lane, _ in lines))
                 meta = {"trace": lines[0][1], **self._spool.find_start(request)}
+                aliases = tuple(name for name in older if name != ref)
                 yield LoggedEpisode(ref, ((task, calls),), meta=meta, aliases=aliases, ending=read_ending(replies))
+
+
+def _find_ref(line: Mapping[str, Any]) -> str:
+    """Return the id of a line; a fork may give its lines other ids, and name those that they were copied from."""
+    origin = line.get("forkedFrom")
+    uuid = (isinstance(origin, Mapping) and origin.get("messageUuid")) or line.get("uuid")
+    return uuid if isinstance(uuid, str) else ""
 
 
 def _find_lane(value: Mapping[str, Any]) -> str:
@@ -119,5 +135,8 @@ def _find_lane(value: Mapping[str, Any]) -> str:
     return f"{session}/{agent or 'sidechain'}" if value.get("isSidechain") else session
 
 
-def _is_request(text: str) -> bool:
-    return bool(text.strip()) and not text.lstrip().startswith(_NO_REQUEST)
+def read_request(text: str) -> str:
+    """Return the request of a person in a text with the role `user`, as the person wrote it; empty if it is none."""
+    if command := _COMMAND.match(text):
+        return " ".join(filter(None, (command[1], (command[2] or "").strip())))
+    return "" if text.lstrip().startswith(_NO_REQUEST) or not text.strip() else text

@@ -15,11 +15,9 @@ from hardwon.runtime.integrations.tool_episode import iter_calls
 from hardwon.runtime.interfaces.endings import read_ending
 
 from .messages import LoggedMessage, plain_messages
-from .spool import LoggedEpisode, Spool, started_at
+from .spool import LoggedEpisode, Spool, refer_to_call, started_at
 
 TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
-UNIQUE_CHARS = 16
-"""Length from which the id of a call is taken to be random."""
 _STOPPED = "<turn_aborted>"
 """Beginning of what the program inserts when the person stops a turn; newer versions write an event as well."""
 _INSERTED = ("<environment_context>", "<user_instructions>", "# AGENTS.md", "<INSTRUCTIONS>")
@@ -84,20 +82,12 @@ class Rollouts:
         calls = tuple(iter_calls(replies))
         all_calls = [call for message in replies for call in message["calls"]]
         self.unanswered += len(all_calls) - len(calls)
-        if calls:
+        if calls and task.strip():  # without its request, a turn was cut at its beginning
             older = f"{session} {number}"
             ref = refer_to_call(all_calls[0]["id"]) or _refer_to_content(number, start, task, all_calls[0]) or older
             aliases = () if ref == older else (older,)
             meta = {"trace": session, **started_at(start)}
             yield LoggedEpisode(ref, ((task, calls),), meta=meta, aliases=aliases, ending=read_ending(replies))
-
-
-def refer_to_call(call_id: Any) -> str:
-    """Return the reference of a request whose first call has an id; empty if the id is too short to be unique.
-
-    A session that was resumed or forked repeats the requests under another id of its own; those of their calls stay.
-    """
-    return f"call {call_id}" if isinstance(call_id, str) and len(call_id) >= UNIQUE_CHARS else ""
 
 
 def _refer_to_content(number: int, start: Any, task: str, call: Any) -> str:

@@ -201,4 +201,4 @@ def _explain_nothing(path: Path, format_name: str, reader: LogReader, values: in
             f"{head}, but no span is a tool call (gen_ai.operation.name = execute_tool, gen_ai.tool.name). "
             "Instrument the tools, or capture gen_ai.input.messages."
         )
-    return f"{head}, but it has no tool calls. An episode is a request and the calls made for it."
+    return f"{head}, but it has no tool calls that follow a request. An episode is a request and the calls made for it."

@@ -5,6 +5,7 @@ without a name in a temporary file, which it removes when the connection closes.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ STARTED_AT = "started_at"
 """Name in the `meta` of an episode of the time at which it began; lists are ordered by it."""
 NO_ROOT = {"without_root": True}
 """In the `meta` of a trace whose root is not in the file, which has the request."""
+_RANDOM = re.compile(r"(?=.{16})(?=.*(?<![^\W_])(?=[^\W\d_]*\d)[^\W_]{12})", re.DOTALL)
+"""Ids of calls with a random part. Some models count theirs (functions.Bash:0), and repeat them in every session."""
 _SCHEMA = """
 CREATE TABLE raw(
     seq INTEGER PRIMARY KEY, part TEXT NOT NULL, place TEXT NOT NULL, ref TEXT NOT NULL, at INTEGER,
@@ -128,6 +131,14 @@ class Spool:
 
     def __len__(self) -> int:
         return int(self._db.execute(f"SELECT count(*) {_KEPT}").fetchone()[0])
+
+
+def refer_to_call(call_id: Any) -> str:
+    """Return the reference of a request whose first call has an id; empty if the id is not random.
+
+    A session that was resumed or forked repeats the requests, and may give them other ids; those of their calls stay.
+    """
+    return f"call {call_id}" if isinstance(call_id, str) and _RANDOM.match(call_id) else ""
 
 
 _KEPT = "FROM logged WHERE id NOT IN (SELECT id FROM aliases)"
