@@ -358,7 +358,7 @@ def test_a_guardrail_can_refuse(tmp_path, monkeypatch, agent):
     assert step.diagnosis.failure is Failure.BLOCKED
     assert step.why.blocked == (guard,), "the page of the guardrail counts its refusals"
     assert "Not run" not in step.diagnosis.evidence, "the cause, without the text for the model"
-    assert episode.success is None
+    assert episode.success is False
 
 
 def push(session):

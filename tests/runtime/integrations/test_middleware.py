@@ -161,7 +161,7 @@ def test_a_forbidden_call_never_runs_and_is_answered_with_the_reason(library, de
     blocked, done = last(library).steps
     assert (blocked.diagnosis.failure, blocked.why.blocked) == (Failure.BLOCKED, (guard,))
     assert done.action == "book(table=8)"
-    assert last(library).success is None  # nobody saw how the refused call would have ended
+    assert last(library).success is True, "the tool worked in the end, as after a failure"
 
 
 def test_guardrails_can_be_left_out(library, desk):

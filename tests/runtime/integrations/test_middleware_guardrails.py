@@ -122,14 +122,14 @@ def test_a_frozen_deployment_gives_trials_and_writes_nothing(library, up):
 
 
 def test_refused_runs_are_no_successes(library):
-    """Their end is unknown; the guardrail's score stays as it was."""
+    """They fail as they would without the guardrail, whose score stays as it was."""
     shop = Shop("not for sale")
     orders(library, shop, 6, guardrails="block")
     (guard, *_) = library.items.find(["guardrail"])
     wins = library.admin.stats()["successes"]
     assert orders(library, shop, 3, guardrails="block") == 3
     assert library.admin.stats()["successes"] == wins
-    assert {library.episodes.get(row["id"]).success for row in library.episodes.find(limit=3)} == {None}
+    assert {library.episodes.get(row["id"]).success for row in library.episodes.find(limit=3)} == {False}
     assert library.items.get(guard.id).score == guard.score
 
 
@@ -229,7 +229,7 @@ def test_a_run_that_insists_on_what_a_person_forbade_ends_with_the_reason(librar
     assert desk.booked == []
     assert told.messages[-1].text.startswith("This run ends here: ")
     assert "seven is always taken" in told.messages[-1].text
-    assert last(library).success is None
+    assert last(library).success is False
 
 
 def test_an_unknown_mode_is_refused(library):

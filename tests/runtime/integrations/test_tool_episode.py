@@ -6,7 +6,7 @@ import pytest
 
 from hardwon.memory import Failure, Reasons, Verdict
 from hardwon.runtime.environments.calls import Call
-from hardwon.runtime.integrations.tool_episode import ToolEpisode, extract_text, iter_calls, normalize_message
+from hardwon.runtime.integrations.tool_episode import REFUSED, ToolEpisode, extract_text, iter_calls, normalize_message
 
 PAID = Call("pay", {"to": "Ada"}, "paid")
 BROKEN = Call("pay", {"to": "Ada"}, "it broke", "it broke")
@@ -37,6 +37,19 @@ def test_a_rejected_and_a_refused_call_are_failures_without_progress(episode):
         diagnosis = step.diagnosis
         assert (diagnosis.failure, diagnosis.success, diagnosis.stagnant) == (failure, False, True)
     assert refused.why.blocked == ("g",)
+
+
+def test_a_refusal_is_a_failure_of_the_tool_until_it_works(episode):
+    """Also in messages that are replayed."""
+    told = Call("pay", {"to": "Ada"}, f"{REFUSED} pay() here (no).", "error")
+    for refuse in (
+        lambda: episode.add_refusal(episode.state([]), PAID.text, Verdict(False, "no"), Reasons()),
+        lambda: episode.replay([told]),
+    ):
+        refuse()
+        assert episode.judge() is False
+        episode.add_answer(episode.state([]), [PAID])
+        assert episode.judge() is True
 
 
 def test_another_request_begins_with_a_memory_of_its_own(episode):

@@ -48,7 +48,7 @@ from hardwon.runtime.llm.chat_model import name_of
 from hardwon.runtime.llm.extractor import as_extractor
 from hardwon.runtime.llm.prompts import call_text
 from hardwon.runtime.loop.advisor import Advisor
-from hardwon.runtime.loop.enforcement import Mode, Ruling, is_unfinished, mode_of
+from hardwon.runtime.loop.enforcement import Mode, Ruling, mode_of
 
 from .middleware_run import (
     GRAPHS,
@@ -493,7 +493,7 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             graded = self._run_safely(lambda: self._grader(state) if self._grader else None)
             return None if graded is None else min(1.0, max(0.0, float(graded)))
         if state.get("structured_response") is not None:
-            return None if is_unfinished(run.episode.steps) else 1.0
+            return 1.0
         success = run.episode.judge(ending)
         return None if success is None else float(success)
 

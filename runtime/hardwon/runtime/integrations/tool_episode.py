@@ -21,7 +21,6 @@ from hardwon.runtime.interfaces.endings import Ending, decide, find_cut
 from hardwon.runtime.interfaces.results import extract_text as extract_text, find_failure
 from hardwon.runtime.interfaces.types import Info
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.loop.enforcement import is_unfinished
 
 from .own_words import ResultHider, find_copied
 
@@ -64,9 +63,10 @@ class ToolEpisode:
     def judge(self, ending: Ending = "completed") -> bool | None:
         """Return the outcome that nobody graded: success, failure, or None if it is unknown.
 
-        A run without a call that a guardrail refused says nothing about the worth of that call.
+        A call that a guardrail refused counts as one that failed, which it most likely would have: runs that were
+        shown advice and runs that were not are then judged alike, however often each was refused a call.
         """
-        return None if is_unfinished(self.steps) else decide(ending, is_broken=self.broken)
+        return decide(ending, is_broken=self.broken)
 
     def begin_request(self, task: str) -> None:
         """Continue with another request of the same conversation.
@@ -135,8 +135,9 @@ class ToolEpisode:
         """Add a step for a call that a guardrail refused, so it did not run."""
         diagnosis = Diagnosis(False, Failure.BLOCKED, 0.0, True, evidence=verdict.cause)
         why = why.updated(blocked=(verdict.item_id,) if verdict.item_id else ())
-        # Not added to `working` or `_broken`, unlike a rejection: `is_unfinished` accounts for refusals.
+        # Not added to `working`, unlike a rejection: nobody saw what the call does.
         step = Step(pre, action, pre, diagnosis, t=len(self.steps), why=why)
+        self._broken[action.partition("(")[0]] = True
         self._append(step)
         return step
 
@@ -150,6 +151,7 @@ class ToolEpisode:
         for n, call in enumerate(calls):
             # Refused calls did not run, and replaying them as answers would count as evidence.
             if call.result.startswith(REFUSED):
+                self._broken[call.name] = True
                 continue
             if (step := next(waiting, None)) is None:
                 self.add_answer(self.state(calls[:n]), calls[: n + 1])

@@ -54,7 +54,7 @@ _LIMIT = compile_late(
     rf"(?:max(?:imum)?(?: number of)? |'[^']{{1,200}}' |\w+ )?{_UNITS} ?(?:limits? |budget )?(?:of \d+ |\(?\d+\)? )?"
     r"(?:was |were |has been |have been )?(?:reached|exceeded|exhausted)(?! (?!before|while|for|so|and)\w)|"
     rf"stopp(?:ed|ing)(?: due to|: | after \d+ {_UNITS})|incomplete[:.!]|timed out\W*\Z)|"
-    r"(?:Sorry, need more steps to process this request|This run ends here: |API Error\b|\[Request interrupted|"
+    r"(?:Sorry, need more steps to process this request|API Error\b|\[Request interrupted|"
     r"(?:request|generation|response) (?:was )?(?:aborted|stopped|interrupted|cancell?ed)\b)",
     re.IGNORECASE,
 )

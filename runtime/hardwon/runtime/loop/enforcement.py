@@ -111,21 +111,6 @@ def is_repetition(steps: Sequence[Step], action: str) -> bool:
     return False
 
 
-def is_unfinished(steps: Sequence[Step]) -> bool:
-    """Return whether a call was refused and not run afterwards.
-
-    Without the call, the outcome of the run says nothing about its worth.
-    """
-    executed: set[str] = set()
-    for step in reversed(steps):  # backwards, so that a later execution of a refused call is already registered
-        if step.diagnosis.failure is Failure.BLOCKED:
-            if step.action not in executed:
-                return True
-        else:
-            executed.add(step.action)
-    return False
-
-
 def _is_pinned(library: ExperienceLibrary, item_id: str) -> bool:
     try:
         return library.items.get(item_id).pinned
