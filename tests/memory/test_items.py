@@ -1,15 +1,17 @@
+from dataclasses import replace
+
 import pytest
 
 from hardwon.memory import Item
 from hardwon.memory.errors import ConfigError, UnknownName
 from hardwon.memory.items import identify
-from hardwon.memory.learning.curator import MAX_EVIDENCE
+from hardwon.memory.learning.tuning import TUNING
 
 
 @pytest.fixture
 def narrow(library, monkeypatch):
     """A library that holds two items of a kind."""
-    monkeypatch.setattr("hardwon.memory.learning.curator.CAPACITY", 2)
+    monkeypatch.setattr("hardwon.memory.learning.curator.TUNING", replace(TUNING, capacity=2))
     return library
 
 
@@ -57,9 +59,9 @@ def test_another_writer_cannot_lower_confidence(library):
 
 def test_evidence_is_bounded(library):
     """The newest stays."""
-    add(library, "x", provenance=tuple(range(MAX_EVIDENCE)))
+    add(library, "x", provenance=tuple(range(TUNING.max_evidence)))
     ref = add(library, "x", provenance=(1000,)).item_id
-    assert library.items.get(ref).provenance == (*range(1, MAX_EVIDENCE), 1000)
+    assert library.items.get(ref).provenance == (*range(1, TUNING.max_evidence), 1000)
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,11 @@ from benchmarks.harness.tables import Row
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.library import forget_findings
-from hardwon.memory.retrieval import candidates, ranking, text_index
+from hardwon.memory.retrieval import candidates, ranking
 from hardwon.memory.retrieval.candidates import Candidates
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.retrieval.search import Search
+from hardwon.memory.retrieval.tuning import TUNING as RETRIEVAL
 
 from .trajectories import K, RecordedStep, open_embedders, read
 
@@ -339,7 +340,7 @@ _OFF: Mapping[str, tuple[object, Mapping[str, Any]]] = {
     "the vote": (ranking, {"_support": lambda kinds, weights: {}}),
     "filling": (Candidates, {"neighbors": _skip_neighbors}),
     "words": (Search, {"by_words": lambda *_: []}),
-    "more than four words": (candidates, {"MORE_TERMS": text_index.QUERY_TERMS}),
+    "more than four words": (candidates, {"MORE_TERMS": RETRIEVAL.query_terms}),
 }
 """Ingredients to switch off: the object to patch, and the replacements of its attributes."""
 

@@ -29,10 +29,10 @@ from benchmarks.fixtures import CachedEmbedder, Rooms, build
 from benchmarks.harness.tables import Row
 from benchmarks.harness.timing import summarize_ms, time_ms
 from hardwon.memory import ExperienceLibrary, Hit, State, Step
-from hardwon.memory.retrieval.candidates import DEPTH
 from hardwon.memory.retrieval.embedders import Vectors, open_embedder
 from hardwon.memory.retrieval.search import Search
 from hardwon.memory.retrieval.text_index import TextIndex
+from hardwon.memory.retrieval.tuning import TUNING as RETRIEVAL
 from hardwon.memory.retrieval.vector_index import TrainedIndex, VectorIndex
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import state_text
@@ -148,7 +148,9 @@ class Parts:
         for kind, query in terms.items():
             table = f"{kind}_text"
             if query:
-                self._fetch(f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?", (query, DEPTH))
+                self._fetch(
+                    f"SELECT rowid FROM {table} WHERE {table} MATCH ? ORDER BY rank LIMIT ?", (query, RETRIEVAL.depth)
+                )
 
     def _fetch(self, query: str, parameters: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return self._connection.execute(query, parameters).fetchall()
@@ -286,7 +288,7 @@ def _prepare_parts(
         parts.read_steps(ids)
 
     def run_hybrid() -> None:
-        parts.search_vectors(vector, DEPTH)
+        parts.search_vectors(vector, RETRIEVAL.depth)
         parts.search_terms(terms)
         parts.read_steps(ids)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
-from hardwon.memory.learning.rule_mining import EPISODES
+from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.situations.evidence import evidence_of, facts_of
 
 CLEAR, WALL = ("carrying nothing", "front clear"), ("carrying nothing", "front wall")
@@ -52,7 +52,7 @@ def play(library, *steps):
 def test_a_call_is_forbidden_where_it_never_works_whatever_it_does_elsewhere(library):
     """It walks a thousand steps, and runs into a wall once in each of a few episodes before it goes on."""
     clear, wall = state(front="clear"), state(front="wall")
-    for _ in range(EPISODES):
+    for _ in range(TUNING.guardrail_episodes):
         walk = [(clear, "forward", Failure.NONE)] * 250
         play(library, *walk, (wall, "forward", Failure.INVALID_ACTION), (wall, "left", Failure.NONE), *walk)
     library.evolve()
@@ -64,7 +64,7 @@ def test_a_call_is_forbidden_where_it_never_works_whatever_it_does_elsewhere(lib
 def test_a_success_in_the_same_facts_counts_against_a_guardrail(library):
     """If the call worked there in as many episodes, it is not forbidden."""
     wall = state(front="wall")
-    for _ in range(3 * EPISODES):
+    for _ in range(3 * TUNING.guardrail_episodes):
         play(library, (wall, "forward", Failure.INVALID_ACTION), (wall, "forward", Failure.NONE))
     library.evolve()
     assert library.check(wall, "forward").allowed

@@ -9,7 +9,7 @@ from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.guardrails import probation
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
 from hardwon.memory.guardrails.probation import MOST_HOURS, MOST_REFUSALS, TRIAL_REFUSALS
-from hardwon.memory.learning.rule_mining import EPISODES, LOSING_EPISODES
+from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.situations.evidence import evidence_of
 
 SHAKE = "shake drawer"
@@ -110,7 +110,9 @@ def test_first_runs_of_test_first_work_are_never_forbidden(library, episode):
     assert library.items.find(["guardrail", "warning"]) == []
 
 
-@pytest.mark.parametrize(("episodes", "allowed"), [(EPISODES - 1, True), (EPISODES, False)])
+@pytest.mark.parametrize(
+    ("episodes", "allowed"), [(TUNING.guardrail_episodes - 1, True), (TUNING.guardrail_episodes, False)]
+)
 def test_a_guardrail_needs_several_episodes(library, episode, episodes, allowed):
     """However often the call failed in each."""
     for _ in range(episodes):
@@ -141,7 +143,7 @@ def test_failures_are_weighed_against_successes_of_the_same_call(library, episod
 def test_calls_that_lost_the_task_need_less_evidence(library, episode):
     """A few lost tasks in one situation outweigh many successes in others; a wait for more would lose more."""
     work_elsewhere(library, episode, 16)
-    for allowed, more in ((True, LOSING_EPISODES - 1), (False, 1)):
+    for allowed, more in ((True, TUNING.losing_episodes - 1), (False, 1)):
         for _ in range(more):
             record(library, episode, SHAKE, failure=Failure.TASK_LOST, words="the vase is broken")
         library.evolve()

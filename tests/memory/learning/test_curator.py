@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import pytest
 
 from hardwon.memory import Item, State
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.learning.curator import GENERIC, HALF_LIFE, STRENGTH, says_the_same
+from hardwon.memory.learning.curator import GENERIC, STRENGTH, says_the_same
+from hardwon.memory.learning.tuning import TUNING
 
 
 def made(kind, title, **fields):
@@ -234,7 +237,7 @@ def test_a_learned_gate_is_asked_after_the_rules(library):
 
 def test_the_weakest_by_score_and_recency_goes_first(library, episode, monkeypatch):
     """Eviction: an old unused item goes before a fresh one that scores a little less."""
-    monkeypatch.setattr("hardwon.memory.learning.curator.CAPACITY", 2)
+    monkeypatch.setattr("hardwon.memory.learning.curator.TUNING", replace(TUNING, capacity=2))
     monkeypatch.setattr("hardwon.memory.learning.curator.STRENGTH", "score / (1.0 + max(0, ? - fresh) / 2.0)")
     old = library.add(Item("insight", "an old finding about spoons", score=0.6)).item_id
     for _ in range(6):
@@ -339,7 +342,7 @@ def test_indices_agree_and_removal_clears_all(library):
 
 
 def test_a_stranger_cannot_flood_the_quarantine(library, monkeypatch):
-    monkeypatch.setattr("hardwon.memory.learning.curator.QUARANTINE", 2)
+    monkeypatch.setattr("hardwon.memory.learning.curator.TUNING", replace(TUNING, quarantine_capacity=2))
     said = ["spoons in drawers", "forks on shelves", "knives in boxes"]
     statuses = [library.add(Item("insight", title, trust="untrusted")).status for title in said]
     assert statuses == ["added", "added", "rejected"]
@@ -350,14 +353,14 @@ def test_an_item_counts_half_after_its_half_life_without_use(library):
     library.add(Item("insight", "an old finding about spoons", score=0.6))
     fresh = library.add(Item("insight", "a fresh finding about forks", score=0.4)).item_id
     connection = library._file.store.connection
-    connection.execute("UPDATE items SET fresh = ? WHERE id = ?", (HALF_LIFE, fresh))
+    connection.execute("UPDATE items SET fresh = ? WHERE id = ?", (TUNING.half_life, fresh))
 
     def strengths(clock: int) -> list[float]:
         rows = connection.execute(f"SELECT {STRENGTH} FROM items ORDER BY score", (clock,))
         return [strength for (strength,) in rows]
 
     assert strengths(0) == pytest.approx([0.4, 0.6])
-    assert strengths(HALF_LIFE) == pytest.approx([0.4, 0.3])
+    assert strengths(TUNING.half_life) == pytest.approx([0.4, 0.3])
 
 
 @pytest.mark.parametrize("title", ["Be careful", "Try again!"])

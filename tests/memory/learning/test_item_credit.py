@@ -8,7 +8,8 @@ from hypothesis import given, strategies as st
 from hardwon.apps.shared.lists import count_uses
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
-from hardwon.memory.learning.item_credit import CAUTION, OVERRIDES, SCORE_RATE, shared_error
+from hardwon.memory.learning.item_credit import shared_error
+from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.upkeep.figures import estimate_difference, measure_items
 
 DRAWER = State("You see a wooden drawer. It is closed.", task="find the spoon")
@@ -38,7 +39,7 @@ def item(name, utility):
 def test_one_item_alone_moves_by_the_difference_to_the_baseline():
     """score <- score + alpha (dR - score) of systems.md §7.5, on u = 2 score - 1, by hand: 0.4 + 0.1 (0.75 - 0.4)."""
     ((_, score),) = shared_error([item("a", 0.4)], {"a": 98}, {"a": 0.25}, 1.0)
-    assert 2 * score - 1 == pytest.approx(0.4 + SCORE_RATE * (0.75 - 0.4))
+    assert 2 * score - 1 == pytest.approx(0.4 + TUNING.min_score_rate * (0.75 - 0.4))
 
 
 def test_the_first_use_counts_half():
@@ -62,9 +63,9 @@ def test_a_bad_surprise_is_charged_by_promise():
             [item("loud", 0.8), item("quiet", 0.0)], {"loud": 98, "quiet": 98}, {"loud": 0.2, "quiet": 0.2}, 0.0
         )
     }
-    total = 0.8 + 2 * CAUTION
-    assert moved["loud"] == pytest.approx(0.8 - SCORE_RATE * (0.8 + CAUTION) / total)
-    assert moved["quiet"] == pytest.approx(-SCORE_RATE * CAUTION / total)
+    total = 0.8 + 2 * TUNING.caution
+    assert moved["loud"] == pytest.approx(0.8 - TUNING.min_score_rate * (0.8 + TUNING.caution) / total)
+    assert moved["quiet"] == pytest.approx(-TUNING.min_score_rate * TUNING.caution / total)
 
 
 def test_no_item_no_credit():
@@ -194,7 +195,7 @@ def overridden(episode, ref, worked):
 def test_a_guardrail_that_blocked_what_then_worked_twice_retires(library, episode):
     """systems.md §3: retire when the same (condition, action) succeeds twice after override; the history says so."""
     ref = library.add(GUARDRAIL).item_id
-    for _ in range(OVERRIDES - 1):
+    for _ in range(TUNING.retiring_overrides - 1):
         library.record(overridden(episode, ref, worked=True))
     assert library.items.get(ref).status == "active"
     assert library.items.get(ref).confidence < MIN_CONFIDENCE  # from the first on it only advises

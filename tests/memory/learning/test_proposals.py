@@ -8,7 +8,8 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, T
 from hardwon.memory.errors import LibraryError
 from hardwon.memory.guardrails.thinning import IDLE_AFTER, LOOK_EVERY
 from hardwon.memory.learning import consolidation, proposals
-from hardwon.memory.learning.rule_mining import EPISODES, RATE_LIMITS
+from hardwon.memory.learning.rule_mining import RATE_LIMITS
+from hardwon.memory.learning.tuning import TUNING
 
 HERE = State("You see a wooden drawer. It is closed.", task="find the spoon")
 
@@ -38,7 +39,7 @@ def reopen(path, library):
 def forbidding(library):
     """A library with guardrails, made by rules from failures of several actions."""
     for number in range(5):
-        play(library, f"shake{number} drawer", times=EPISODES)
+        play(library, f"shake{number} drawer", times=TUNING.guardrail_episodes)
     library.evolve()
     assert len(library.items.find(["guardrail"])) == 5
     return library
@@ -67,7 +68,7 @@ def test_a_new_process_looks_at_new_steps_only(forbidding, reopen):
 
 def test_a_new_process_goes_on_where_the_evidence_doubles(forbidding, reopen):
     """Failures before and after the reopening count together."""
-    play(forbidding, "shake0 drawer", times=EPISODES - 1)
+    play(forbidding, "shake0 drawer", times=TUNING.guardrail_episodes - 1)
     forbidding.evolve()
     library = reopen()
     assert library.evolve().candidates == 0
@@ -77,7 +78,7 @@ def test_a_new_process_goes_on_where_the_evidence_doubles(forbidding, reopen):
 
 def test_steps_that_nobody_has_looked_at_are_read_by_the_next_process(forbidding, reopen):
     """Also if the first process closed the library without another call of `evolve`."""
-    play(forbidding, "rattle drawer", times=EPISODES)
+    play(forbidding, "rattle drawer", times=TUNING.guardrail_episodes)
     library = reopen()
     library.evolve()
     assert not library.check(HERE, "rattle drawer").allowed
@@ -87,7 +88,7 @@ def test_what_the_rate_limit_left_out_is_proposed_by_the_next_process(library, r
     """A burst of findings is spread over several processes, not lost."""
     most = RATE_LIMITS["guardrail"]
     for number in range(most + 3):
-        play(library, f"shake{number} drawer", times=EPISODES)
+        play(library, f"shake{number} drawer", times=TUNING.guardrail_episodes)
     library.evolve()
     assert len(library.items.find(["guardrail"])) == most
     library = reopen()
@@ -99,10 +100,10 @@ def test_what_the_rate_limit_left_out_is_proposed_by_the_next_process(library, r
 @pytest.mark.parametrize("remembers", [True, False])
 def test_an_idle_guardrail_comes_back_at_its_next_failure_only(library, reopen, remembers):
     """In a new process, too, and in one that has no proposals of earlier ones, such as after an import."""
-    play(library, "shake spoon", times=EPISODES)
+    play(library, "shake spoon", times=TUNING.guardrail_episodes)
     library.evolve()
     (ref,) = (item.id for item in library.items.find(["guardrail"]))
-    play(library, "shake spoon", times=EPISODES - 1)  # after its proposal and before its retirement
+    play(library, "shake spoon", times=TUNING.guardrail_episodes - 1)  # after its proposal and before its retirement
     play(library, "shake drawer", times=IDLE_AFTER + LOOK_EVERY, failed=False)
     assert ref in library.evolve().retired
     library = reopen()
@@ -127,7 +128,7 @@ def test_proposals_of_other_rules_are_made_again(forbidding, reopen, monkeypatch
 
 def test_proposals_that_were_rolled_back_are_made_again(library, reopen, monkeypatch):
     """By this process and by the next one."""
-    play(library, "shake drawer", times=EPISODES)
+    play(library, "shake drawer", times=TUNING.guardrail_episodes)
 
     def fail(*_):
         raise LibraryError("the disk is full")
@@ -146,7 +147,7 @@ def test_forgetting_deletes_the_proposals(forbidding, reopen):
     """Their counts include forgotten steps, and their keys quote them."""
     forbidding.admin.forget(text="shake0 drawer")
     assert forbidding._file.store.rows("SELECT * FROM proposals") == []
-    play(forbidding, "shake0 drawer", times=EPISODES)
+    play(forbidding, "shake0 drawer", times=TUNING.guardrail_episodes)
     forbidding.evolve()
     assert not forbidding.check(HERE, "shake0 drawer").allowed
 

@@ -5,19 +5,9 @@ import pytest
 
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import guard_key
-from hardwon.memory.learning.consolidation import COMMON_STATES, read_common_words
-from hardwon.memory.learning.rule_mining import (
-    CONDITION_GAIN,
-    EPISODES,
-    RATE_LIMITS,
-    RELEASE_RATE,
-    STRATEGY_EPISODES,
-    STRATEGY_EVIDENCE,
-    STRATEGY_GAIN,
-    WARNING_EPISODES,
-    WIDE_EPISODES,
-    RuleMiner,
-)
+from hardwon.memory.learning.consolidation import read_common_words
+from hardwon.memory.learning.rule_mining import RATE_LIMITS, RuleMiner
+from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.values.value_table import ValueTable
 
 
@@ -39,18 +29,18 @@ def found(values):
 @pytest.mark.parametrize(
     ("key", "good", "bad", "kinds"),
     [
-        ("! eat meal @ around 1: raw", 0, EPISODES - 1, []),
-        ("! eat meal @ around 1: raw", 0, EPISODES, ["guardrail"]),
-        ("! eat meal @ around 1: raw", 1, EPISODES, []),
-        ("! eat meal @ around 1: raw", 1, WARNING_EPISODES, ["warning"]),
-        ("! eat {1} @ around 1: raw", 0, WIDE_EPISODES, ["guardrail"]),
-        ("! eat {1} @ around 1: raw", 0, WIDE_EPISODES - 1, ["warning"]),
-        ("! eat {1} @ around 1: raw", 0, WARNING_EPISODES - 1, []),
-        ("! eat {1} @ around 1: raw", 2, WARNING_EPISODES, ["warning"]),
-        ("! eat {1} @ around 1: raw", WARNING_EPISODES, WARNING_EPISODES, []),
+        ("! eat meal @ around 1: raw", 0, TUNING.guardrail_episodes - 1, []),
+        ("! eat meal @ around 1: raw", 0, TUNING.guardrail_episodes, ["guardrail"]),
+        ("! eat meal @ around 1: raw", 1, TUNING.guardrail_episodes, []),
+        ("! eat meal @ around 1: raw", 1, TUNING.warning_episodes, ["warning"]),
+        ("! eat {1} @ around 1: raw", 0, TUNING.wide_episodes, ["guardrail"]),
+        ("! eat {1} @ around 1: raw", 0, TUNING.wide_episodes - 1, ["warning"]),
+        ("! eat {1} @ around 1: raw", 0, TUNING.warning_episodes - 1, []),
+        ("! eat {1} @ around 1: raw", 2, TUNING.warning_episodes, ["warning"]),
+        ("! eat {1} @ around 1: raw", TUNING.warning_episodes, TUNING.warning_episodes, []),
         ("! eat {1} @ around 1: raw", 20, 0, []),
-        ("! eat {1} @ told 1 grill", 0, WIDE_EPISODES, ["guardrail"]),
-        ("! eat {1} @ mark 1 unnamed", 0, WIDE_EPISODES, ["guardrail"]),
+        ("! eat {1} @ told 1 grill", 0, TUNING.wide_episodes, ["guardrail"]),
+        ("! eat {1} @ mark 1 unnamed", 0, TUNING.wide_episodes, ["guardrail"]),
     ],
 )
 def test_failures_justify_guardrails_and_warnings(key, good, bad, kinds):
@@ -61,7 +51,7 @@ def test_failures_justify_guardrails_and_warnings(key, good, bad, kinds):
 def test_many_steps_of_few_episodes_justify_no_guardrail():
     """An episode is one piece of evidence, however often the call failed in it."""
     values = ValueTable()
-    for number in range(8 * (EPISODES - 1)):
+    for number in range(8 * (TUNING.guardrail_episodes - 1)):
         values.add(
             ["! eat meal @ around 1: raw"], 0.0, number, action="eat meal", bad=True, lost=False, episode=number // 8
         )
@@ -70,25 +60,25 @@ def test_many_steps_of_few_episodes_justify_no_guardrail():
 
 def test_losing_the_task_needs_less_evidence():
     """Where the failures lost the task a wide pattern is forbidden as soon as a narrow one."""
-    values = table("! eat {1} @ around 1: raw", bad=EPISODES, lost=True)
+    values = table("! eat {1} @ around 1: raw", bad=TUNING.guardrail_episodes, lost=True)
     assert [item.kind for item in found(values)] == ["guardrail"]
 
 
 def test_what_one_argument_did_forbids_no_other():
     """A raw potato that always fails is a matter of raw potatoes: the pattern for all things stays open."""
-    assert found(table("! eat {1} @ around 1: raw", bad=2 * WIDE_EPISODES, lost=True, arguments=1)) == []
+    assert found(table("! eat {1} @ around 1: raw", bad=2 * TUNING.wide_episodes, lost=True, arguments=1)) == []
 
 
 def test_a_guardrail_says_what_where_and_how_often():
     """Pattern, condition, evidence, and a confidence that grows with it."""
-    (item,) = found(table("! eat {1} @ around 1: raw", bad=WIDE_EPISODES))
+    (item,) = found(table("! eat {1} @ around 1: raw", bad=TUNING.wide_episodes))
     assert (item.forbids, item.condition, item.writer) == ("eat {1}", {"around": "1: raw"}, "rules")
-    assert item.confidence == pytest.approx((WIDE_EPISODES + 1) / (WIDE_EPISODES + 2), abs=1e-3)
-    assert f"Failed in {WIDE_EPISODES} of {WIDE_EPISODES} episodes" in item.body
+    assert item.confidence == pytest.approx((TUNING.wide_episodes + 1) / (TUNING.wide_episodes + 2), abs=1e-3)
+    assert f"Failed in {TUNING.wide_episodes} of {TUNING.wide_episodes} episodes" in item.body
     assert item.provenance
 
 
-def strategic(gain, n=STRATEGY_EVIDENCE, apiece=1):
+def strategic(gain, n=TUNING.strategy_evidence, apiece=1):
     """A table in which an action pays so much more under one condition than usual."""
     values = ValueTable()
     for number in range(100):
@@ -101,9 +91,9 @@ def strategic(gain, n=STRATEGY_EVIDENCE, apiece=1):
 @pytest.mark.parametrize(
     ("gain", "n", "kinds"),
     [
-        (STRATEGY_GAIN + 0.01, STRATEGY_EVIDENCE, ["strategy"]),
-        (STRATEGY_GAIN - 0.01, STRATEGY_EVIDENCE, []),
-        (1.0, STRATEGY_EVIDENCE - 1, []),
+        (TUNING.strategy_gain + 0.01, TUNING.strategy_evidence, ["strategy"]),
+        (TUNING.strategy_gain - 0.01, TUNING.strategy_evidence, []),
+        (1.0, TUNING.strategy_evidence - 1, []),
     ],
 )
 def test_what_pays_more_than_usual_is_a_strategy(gain, n, kinds):
@@ -112,9 +102,9 @@ def test_what_pays_more_than_usual_is_a_strategy(gain, n, kinds):
 
 
 def test_many_steps_of_few_episodes_are_no_strategy():
-    n = 4 * STRATEGY_EVIDENCE
+    n = 4 * TUNING.strategy_evidence
     assert found(strategic(1.0, n, apiece=n // 2)) == []
-    assert found(strategic(1.0, n, apiece=n // STRATEGY_EPISODES)) != []
+    assert found(strategic(1.0, n, apiece=n // TUNING.strategy_episodes)) != []
 
 
 def test_evidence_counts_episodes_and_not_their_steps():
@@ -130,7 +120,7 @@ def test_evidence_counts_episodes_and_not_their_steps():
 def test_a_title_shows_the_command_that_was_run():
     """The key has lost the order of the flags."""
     values = ValueTable()
-    for number in range(EPISODES):
+    for number in range(TUNING.guardrail_episodes):
         action = "deploy --env prod"
         values.add(["! deploy prod --env @ around -"], 0.0, number, action=action, bad=True, episode=number)
     (item,) = found(values)
@@ -157,7 +147,7 @@ def test_a_strategy_shows_the_command_that_was_run(examples, shown):
 
 def test_a_call_of_an_address_shows_the_whole_address(library, episode):
     call = 'http_get(url="https://api.example.com/v1/invoices")'
-    library.record_many(failing(episode, library, call, times=EPISODES))
+    library.record_many(failing(episode, library, call, times=TUNING.guardrail_episodes))
     library.evolve()
     titles = [item.title for item in library.items.find(["guardrail"])]
     assert titles == [f"Do not `{call}`"]
@@ -180,8 +170,8 @@ AROUND = f"{FACTS} | 1: also ripe | nothing told"
     ("mean_in_facts", "mean_around", "proposed"),
     [
         (0.8, 0.8, [FACTS]),
-        (0.8, 0.8 + CONDITION_GAIN / 2, [FACTS]),
-        (0.5, 0.5 + CONDITION_GAIN + 0.01, [FACTS, AROUND]),
+        (0.8, 0.8 + TUNING.condition_gain / 2, [FACTS]),
+        (0.5, 0.5 + TUNING.condition_gain + 0.01, [FACTS, AROUND]),
         (0.1, 0.8, [AROUND]),
     ],
 )
@@ -208,7 +198,7 @@ def test_a_condition_of_words_that_tell_nothing_is_no_strategy():
 
 def test_words_of_almost_every_state_are_common(library):
     """Only with enough states, since a few share most of their words."""
-    for number in range(COMMON_STATES // 4):
+    for number in range(TUNING.common_states // 4):
         assert read_common_words(library._file.store, library._file.number) == frozenset()
         state = State(f"You also see thing{number}.{' It is ripe.' if number % 2 else ''}", task="eat")
         library.record(Trajectory("eat", (Step(state, f"eat thing{number}", state, Diagnosis(True)),), True))
@@ -254,7 +244,7 @@ def test_an_action_that_always_fails_is_forbidden(library, episode):
 def test_rate_limits_are_exact(library, episode):
     """Fifty candidates: exactly as many guardrails as one call may add, the others not; the report counts all."""
     for number in range(50):
-        library.record_many(failing(episode, library, f"shake{number} drawer", times=EPISODES))
+        library.record_many(failing(episode, library, f"shake{number} drawer", times=TUNING.guardrail_episodes))
     report = library.evolve()
     assert report.candidates >= 50
     assert report.count("added") == RATE_LIMITS["guardrail"]
@@ -294,7 +284,7 @@ def test_a_guardrail_that_the_counts_no_longer_support_is_released(guarded, epis
     for _ in range(2):
         library.record(episode(*["shake drawer"] * 6, library=library))
     cell = library._file.caught_up().values.cells[guard_key(item)]
-    assert cell.failed < RELEASE_RATE * cell.episodes
+    assert cell.failed < TUNING.release_rate * cell.episodes
     assert item.id in library.evolve().retired
     assert library.items.history(item.id)[-1]["detail"] == {"why": "worked in 2 of 8 episodes"}
     assert library.check(episode().steps[0].pre, "shake drawer").allowed
@@ -336,7 +326,7 @@ def test_evolution_changes_no_number(library, episode):
 
 def test_what_the_rate_limit_left_out_is_proposed_the_next_time():
     """A burst of findings is spread over several calls, not lost."""
-    values = table("! eat meal @ around 1: raw", bad=EPISODES)
+    values = table("! eat meal @ around 1: raw", bad=TUNING.guardrail_episodes)
     evolution = RuleMiner()
     ((key, item),) = evolution.candidates(values)
     evolution.postpone(key, values)

@@ -8,9 +8,6 @@ from hardwon.memory.guardrails.conditions import matches
 from hardwon.memory.learning import skill_mining
 from hardwon.memory.learning.generalization import common, generalise
 from hardwon.memory.learning.skill_mining import (
-    MAX_LENGTH,
-    MOST_PREPARING,
-    REPAIR_WITHIN,
     SkillMiner,
     find_changes,
     find_preparation,
@@ -18,6 +15,7 @@ from hardwon.memory.learning.skill_mining import (
     repairs,
     without_circles,
 )
+from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.situations.actions import bind
 
 FINE, FAILED = Diagnosis(True), Diagnosis(False, Failure.PRECONDITION)
@@ -79,7 +77,9 @@ def test_steps_about_the_same_things_prepare_a_step(moves, needed):
 
 def test_every_step_prepares_an_action_that_names_nothing_and_the_last_ones_are_kept():
     steps = walk(*[(f"lookup(n={n})", n + 1) for n in range(9)], ("submit()", 99, 1.0))
-    assert [step.action for step in find_preparation(steps)] == [f"lookup(n={n})" for n in range(9 - MOST_PREPARING, 9)]
+    assert [step.action for step in find_preparation(steps)] == [
+        f"lookup(n={n})" for n in range(9 - TUNING.max_preparing_steps, 9)
+    ]
     named = walk(*[(f"polish lamp with cloth{n}", n + 1) for n in range(9)], ("sell lamp", 99, 1.0))
     assert [step.t for step in find_preparation(named)] == [6, 7, 8]
 
@@ -87,7 +87,7 @@ def test_every_step_prepares_an_action_that_names_nothing_and_the_last_ones_are_
 def test_a_long_run_teaches_its_end():
     steps = walk(*[(f"go {n}", n + 1) for n in range(20)], ("take coin", 99, 1.0))
     (run,) = gains(steps)
-    assert len(run.actions) == MAX_LENGTH
+    assert len(run.actions) == TUNING.max_skill_steps
     assert run.actions[-1] == "take coin"
 
 
@@ -145,7 +145,7 @@ def test_a_flaky_tool_has_no_fix(library, in_vain, n):
 
 
 def test_candidates_of_one_episode_do_not_grow_without_end(monkeypatch):
-    monkeypatch.setattr(skill_mining, "MOST_REMEDIES", 10)
+    monkeypatch.setattr(skill_mining, "TUNING", replace(TUNING, max_remedies=10))
     miner = SkillMiner()
     for number in range(100):
         steps = walk((f"pay(to=a{number})", 0, 0.0, FAILED), (f"pay(to=b{number})", 1))
@@ -159,7 +159,7 @@ def test_what_worked_without_a_repair_is_none():
 
 
 def test_a_success_long_after_is_no_repair():
-    moves = [(f"go {n}", n + 1) for n in range(REPAIR_WITHIN + 1)]
+    moves = [(f"go {n}", n + 1) for n in range(TUNING.repair_within + 1)]
     assert list(repairs(walk(("open gate", 0, 0.0, FAILED), *moves, ("open gate", 99)))) == []
 
 

@@ -13,7 +13,7 @@ from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.retrieval import recall
 from hardwon.memory.retrieval.candidates import find, match
-from hardwon.memory.retrieval.request import KEPT, make_key
+from hardwon.memory.retrieval.request import make_key
 
 DRAWER = State("You see a wooden drawer. It is closed.", location="kitchen", task="find the spoon")
 CALLS, FILES = 45, 7
@@ -155,10 +155,10 @@ def test_every_argument_is_part_of_the_key(changed):
 
 def test_few_results_are_kept(house):
     """Their number is bounded."""
-    for number in range(KEPT + 10):
+    for number in range(512 + 10):
         for _ in range(2):
             house.recall(DRAWER, k=1, budget_tokens=1000 + number)
-    assert 0 < len(house._file.derived.recollections) <= KEPT
+    assert 0 < len(house._file.derived.recollections) <= 512
 
 
 # ---- merging

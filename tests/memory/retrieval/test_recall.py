@@ -10,10 +10,9 @@ from hardwon.memory.items import record_of
 from hardwon.memory.library import forget_findings
 from hardwon.memory.records import Hit, Kind
 from hardwon.memory.retrieval.cache import NamespaceCache
-from hardwon.memory.retrieval.candidates import BOUND, MIN_COSINE
 from hardwon.memory.retrieval.recall import RECALL_FLOOR, estimate_tokens, within_budget
 from hardwon.memory.retrieval.request import LONGEST_QUERY
-from hardwon.memory.retrieval.task_recall import TASK_EPISODES
+from hardwon.memory.retrieval.tuning import TUNING
 from hardwon.memory.situations.phrases import content_words
 from hardwon.memory.storage.episodes import log_change
 from hardwon.memory.storage.rollups import WINDOW
@@ -57,7 +56,7 @@ def test_what_is_near_is_recalled(library, episode):
     library.add(Item("insight", "a wooden drawer may be closed"))
     recollection = library.recall(State("You see a wooden drawer. It is stuck.", task="find the spoon"))
     assert (items(recollection), actions(recollection)) == (["a wooden drawer may be closed"], ["open drawer"])
-    assert all(hit.similarity >= MIN_COSINE and hit.why for hit in (*recollection.items, *recollection.steps))
+    assert all(hit.similarity >= TUNING.min_cosine and hit.why for hit in (*recollection.items, *recollection.steps))
     assert recollection.path == "hybrid"
 
 
@@ -194,7 +193,7 @@ def test_a_lookup_compares_with_few_of_many_items(library, episode):
     assert 10 * lookup <= scan
     assert 10 * indexed <= scan
     (bound,) = library._file.derived.bound.values()
-    assert len(bound) <= BOUND
+    assert len(bound) <= TUNING.bound_items
 
 
 def test_folded_steps_are_recalled_in_sum_but_for_the_best(library, episode):
@@ -581,7 +580,7 @@ def test_by_task_what_followed_the_same_action_comes_first(library):
 
 def test_by_task_more_tasks_are_read_where_those_of_another_world_are_nearer(library, episode, monkeypatch):
     """The nearest tasks may all be of the other world, whose episodes are left out."""
-    for number in range(2 * TASK_EPISODES):
+    for number in range(2 * TUNING.task_episodes):
         library.record(seen(("x", f"boil {number}"), task=f"boil the red potato {number}", name=f"c{number}"))
     library.record(replace(episode("sweep", task="sweep the hall"), meta={"environment": "house"}, id="h"))
     ((house,),) = library._file.filed().rows("SELECT world FROM episode_worlds WHERE trajectory_id = 'h'")

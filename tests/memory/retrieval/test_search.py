@@ -6,8 +6,9 @@ from hypothesis import given, strategies as st
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, State, Step, Trajectory
 from hardwon.memory.retrieval import recall
-from hardwon.memory.retrieval.candidates import RRF, fuse
+from hardwon.memory.retrieval.candidates import fuse
 from hardwon.memory.retrieval.recall import _interleave
+from hardwon.memory.retrieval.tuning import TUNING
 from hardwon.memory.retrieval.vector_index import VectorIndex
 from hardwon.memory.storage.episodes import read_best_steps
 
@@ -28,7 +29,11 @@ def titles(hits):
 def test_fusing_follows_the_formula():
     """score(d) = sum 1 / (RRF + rank), by hand; 2 is second and first, 1 first, 3 second."""
     assert fuse([1, 2], [2, 3]) == [2, 1, 3]
-    assert 1 / (RRF + 2) + 1 / (RRF + 1) > 1 / (RRF + 1) > 1 / (RRF + 2)
+    assert (
+        1 / (TUNING.rank_constant + 2) + 1 / (TUNING.rank_constant + 1)
+        > 1 / (TUNING.rank_constant + 1)
+        > 1 / (TUNING.rank_constant + 2)
+    )
 
 
 def test_fusing_breaks_ties_by_id():

@@ -4,7 +4,8 @@ from itertools import count
 import pytest
 
 from hardwon.memory import ExperienceLibrary, Item
-from hardwon.memory.retrieval.text_index import CONSIDERED, FEW, MORE_TERMS, QUERY_TERMS, RANKED, WINDOW, TextIndex
+from hardwon.memory.retrieval.text_index import TextIndex
+from hardwon.memory.retrieval.tuning import TUNING
 from hardwon.memory.storage.episodes import first_row
 
 
@@ -49,8 +50,8 @@ def test_a_long_text_has_few_terms(shown):
 
     index._rows = count
     assert len(" ".join(words)) > 20_000
-    assert len(index.choose(" ".join(words), Counter).words) == QUERY_TERMS
-    assert len(asked) <= CONSIDERED + 2  # the newest row, the rows, and one for each word
+    assert len(index.choose(" ".join(words), Counter).words) == TUNING.query_terms
+    assert len(asked) <= TUNING.counted_words + 2  # the newest row, the rows, and one for each word
 
 
 def test_of_a_long_text_the_words_of_few_episodes_are_considered(shown):
@@ -62,65 +63,71 @@ def test_of_a_long_text_the_words_of_few_episodes_are_considered(shown):
 
 def test_common_words_are_left_out_where_rare_ones_serve(shown):
     """Ranking costs by the row; a word in nearly all of them tells nothing."""
-    index = shown(*["door"] * RANKED, "door kettle")
+    index = shown(*["door"] * TUNING.ranked_rows, "door kettle")
     assert index.choose("door kettle", Counter).words == ("kettle",)
 
 
 def test_where_all_words_are_common_the_newest_rows_are_ranked(shown):
     """By the words that they have: the newest with both come first, and none is older than the window."""
-    index = shown(*["door", "window", "door"] * WINDOW, *["door window"] * 2)
+    index = shown(*["door", "window", "door"] * TUNING.ranked_per_word, *["door window"] * 2)
     query = index.choose("door window", Counter)
     assert query.words == ("window", "door")
     assert query.since == first_row(1) + 3 * 2 + 2
-    both = [3 * WINDOW + 2, 3 * WINDOW + 1]
+    both = [3 * TUNING.ranked_per_word + 2, 3 * TUNING.ranked_per_word + 1]
     assert index.search("door window", 2, Counter) == both
-    assert index.search("door window", 3 * WINDOW, Counter)[2:5] == [3 * WINDOW - n for n in (1, 4, 7)]
-    assert min(index.search("door window", 3 * WINDOW, Counter)) == 3 * 2 + 2
+    assert index.search("door window", 3 * TUNING.ranked_per_word, Counter)[2:5] == [
+        3 * TUNING.ranked_per_word - n for n in (1, 4, 7)
+    ]
+    assert min(index.search("door window", 3 * TUNING.ranked_per_word, Counter)) == 3 * 2 + 2
 
 
 def test_many_rows_are_ranked_by_the_words_that_they_have(shown):
     """A word that few rows have weighs more than one that many have; the newer of two alike comes first."""
-    index = shown(*["door"] * (WINDOW - 1), "window", *["kettle"] * 200, "door window")
+    index = shown(*["door"] * (TUNING.ranked_per_word - 1), "window", *["kettle"] * 200, "door window")
     query = index.choose("door window kettle", Counter)
     assert (query.since, set(query.words)) == (0, {"door", "window", "kettle"})
-    assert query.rows > FEW
-    last = WINDOW + 201
-    assert index.search("door window kettle", 4, Counter) == [last, WINDOW, last - 1, last - 2]
+    assert query.rows > TUNING.few_rows
+    last = TUNING.ranked_per_word + 201
+    assert index.search("door window kettle", 4, Counter) == [last, TUNING.ranked_per_word, last - 1, last - 2]
 
 
 def test_a_row_written_since_is_among_the_newest(shown):
     """Which rows have a word is remembered until something is written."""
-    index = shown(*["door window"] * WINDOW)
+    index = shown(*["door window"] * TUNING.ranked_per_word)
     before = index.search("door window", 1, Counter)
     shown("door window")
-    assert (before, index.search("door window", 1, Counter)) == ([WINDOW], [WINDOW + 1])
+    assert (before, index.search("door window", 1, Counter)) == ([TUNING.ranked_per_word], [TUNING.ranked_per_word + 1])
 
 
 def test_rows_further_back_are_looked_up_where_a_rarer_word_asks_for_them(shown):
     """What is remembered of a word may begin later than what the next query needs."""
-    index = shown(*["lamp"] * WINDOW, *["door lamp"] * WINDOW, *["door"] * WINDOW)
-    assert min(index.search("door", 3 * WINDOW, Counter)) == 2 * WINDOW + 1
-    assert min(index.search("lamp door", 3 * WINDOW, Counter)) == WINDOW + 1
+    index = shown(
+        *["lamp"] * TUNING.ranked_per_word, *["door lamp"] * TUNING.ranked_per_word, *["door"] * TUNING.ranked_per_word
+    )
+    assert min(index.search("door", 3 * TUNING.ranked_per_word, Counter)) == 2 * TUNING.ranked_per_word + 1
+    assert min(index.search("lamp door", 3 * TUNING.ranked_per_word, Counter)) == TUNING.ranked_per_word + 1
 
 
 def test_a_row_taken_away_is_not_found_once_it_is_told(shown, library):
     """An item that was retired, or changed its words, is no newer row."""
-    index = shown(*["door window"] * (WINDOW + 1))
-    assert index.search("door window", 1, Counter) == [WINDOW + 1]
+    index = shown(*["door window"] * (TUNING.ranked_per_word + 1))
+    assert index.search("door window", 1, Counter) == [TUNING.ranked_per_word + 1]
     with library._file.store.transaction() as connection:
-        connection.execute("DELETE FROM items_text WHERE rowid = ?", (first_row(1) + WINDOW + 1,))
-        connection.execute("INSERT INTO items_text(rowid, text) VALUES (?, 'lamp')", (first_row(1) + WINDOW + 1,))
+        connection.execute("DELETE FROM items_text WHERE rowid = ?", (first_row(1) + TUNING.ranked_per_word + 1,))
+        connection.execute(
+            "INSERT INTO items_text(rowid, text) VALUES (?, 'lamp')", (first_row(1) + TUNING.ranked_per_word + 1,)
+        )
     index.forget()
-    assert index.search("door window", 1, Counter) == [WINDOW]
+    assert index.search("door window", 1, Counter) == [TUNING.ranked_per_word]
 
 
 def test_the_rows_of_few_words_are_remembered(shown, monkeypatch):
     """Memory stays bounded however many words are asked for."""
     monkeypatch.setattr("hardwon.memory.retrieval.text_index.LISTED", 2)
     words = ("door", "lamp", "oven", "sink")
-    index = shown(*[" ".join(words)] * WINDOW)
+    index = shown(*[" ".join(words)] * TUNING.ranked_per_word)
     for word in words:
-        assert index.search(word, 1, Counter) == [WINDOW]
+        assert index.search(word, 1, Counter) == [TUNING.ranked_per_word]
         assert len(index._listed) <= 2
 
 
@@ -153,8 +160,8 @@ def test_all_words_are_looked_up_where_few_rows_have_them(shown):
     """Of a small library BM25 over the whole query costs nothing, and finds more than four words do."""
     words = [f"word{n}" for n in range(12)]
     index = shown(" ".join(words), *words)
-    assert len(index.choose(" ".join(words), Counter, MORE_TERMS).words) == len(words)
-    assert index.search(" ".join(words), 1, Counter, MORE_TERMS) == [1]
+    assert len(index.choose(" ".join(words), Counter, TUNING.more_terms).words) == len(words)
+    assert index.search(" ".join(words), 1, Counter, TUNING.more_terms) == [1]
 
 
 def test_coverage_is_the_share_of_the_words_that_a_row_has(shown):

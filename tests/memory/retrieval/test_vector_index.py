@@ -3,7 +3,8 @@ import threading
 import numpy as np
 import pytest
 
-from hardwon.memory.retrieval.vector_index import FEW, TrainedIndex, VectorIndex
+from hardwon.memory.retrieval.tuning import TUNING
+from hardwon.memory.retrieval.vector_index import TrainedIndex, VectorIndex
 
 
 def vectors(count, dim=16, seed=0):
@@ -39,7 +40,7 @@ def test_the_index_finds_what_brute_force_finds(filled, query):
 def many(spread=0.0, alike=1, largest=0.0, dim=32):
     """Twice FEW unit vectors in groups of some that differ by a spread; the last have one large component."""
     rng = np.random.default_rng(1)
-    middles = np.repeat(rng.standard_normal((2 * FEW // alike, dim)), alike, axis=0)
+    middles = np.repeat(rng.standard_normal((2 * TUNING.scanned_vectors // alike, dim)), alike, axis=0)
     drawn = middles + rng.standard_normal(middles.shape) * spread
     drawn[-20:, 3] += largest
     return (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
@@ -63,7 +64,7 @@ def test_many_vectors_are_found_as_exactly_as_few(drawn):
 
 def test_among_many_vectors_what_is_no_number_is_not_found():
     index = VectorIndex(16)
-    index.add(range(2 * FEW), np.full((2 * FEW, 16), np.nan, dtype=np.float32))
+    index.add(range(2 * TUNING.scanned_vectors), np.full((2 * TUNING.scanned_vectors, 16), np.nan, dtype=np.float32))
     assert index.search(vectors(1)[0], 5) == []
 
 

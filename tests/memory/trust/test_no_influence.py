@@ -12,6 +12,7 @@ import pytest
 from tests.memory.older import downgrade
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
+from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.records import Recollection
 
 THINGS = ("apple", "kettle", "lamp", "book", "coin", "shirt")
@@ -271,7 +272,7 @@ def test_the_newest_trusted_episodes_are_read_past_a_flood(library, monkeypatch)
     """A new process mines a limited number of episodes; strangers must not use it up."""
     from hardwon.memory.learning import consolidation
 
-    monkeypatch.setattr(consolidation, "EPISODES_READ", 20)
+    monkeypatch.setattr(consolidation, "TUNING", replace(TUNING, episodes_read=20))
     moves = [(State("A door."), "open door", 0.0, False), (State("An open door."), "enter house", 1.0, False)]
     library.record_many(episode(f"own-{n}", "go in", moves) for n in range(8))
     assert library.episodes.count() == 8

@@ -7,7 +7,8 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.memory.upkeep.write_buffer import pack_episode, unpack_episode
-from hardwon.memory.values.choices import PRIOR, Choices, weight_of
+from hardwon.memory.values.choices import Choices, weight_of
+from hardwon.memory.values.tuning import TUNING
 
 HALL = State("You see a shelf and a sink. A dirty cup is on the shelf.", task="put a clean cup on the shelf")
 OFFER = ("go to shelf", "go to sink", "smash cup", "take cup from shelf", "wait")
@@ -62,8 +63,8 @@ def test_shares_by_hand():
     """`go to {1}`: 2 chances a step, taken once of 4 in general; the words themselves once of 2."""
     choices = Choices()
     choices.read(walk("go to sink", "wait", offer=("go to shelf", "go to sink", "wait")).steps, frozenset())
-    general = (2 + PRIOR * 0.0) / (6 + PRIOR)
-    form = (1 + PRIOR * general) / (4 + PRIOR)
+    general = (2 + TUNING.prior_opportunities * 0.0) / (6 + TUNING.prior_opportunities)
+    form = (1 + TUNING.prior_opportunities * general) / (4 + TUNING.prior_opportunities)
     assert choices.share(["*"]) == pytest.approx(general)
     assert choices.share(["*", "go to {1}"]) == pytest.approx(form)
     assert choices.share(["*", "never seen"]) == pytest.approx(general)

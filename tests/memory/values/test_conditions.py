@@ -7,9 +7,10 @@ import pytest
 from hardwon.memory import Diagnosis, Failure, State, Step, Trajectory
 from hardwon.memory.situations.keys import NOTHING_TOLD, TOLD
 from hardwon.memory.situations.note_keys import complete_told
-from hardwon.memory.values.cells import MEMORY, SPREAD, StoredCells
+from hardwon.memory.values.cells import StoredCells
 from hardwon.memory.values.saved_tables import prefix_with_world
-from hardwon.memory.values.value_table import GENERALITY, ValueTable
+from hardwon.memory.values.tuning import TUNING
+from hardwon.memory.values.value_table import ValueTable
 
 from .test_value_table import table
 
@@ -41,8 +42,8 @@ def test_a_word_that_only_went_with_a_condition_promises_nothing():
     That one has the precision 1 (1 + 2) / (2 SPREAD). It counts instead of the cell of `dice`, whose mean is 2/3.
     """
     values = recipes(*RECIPES)
-    of_all, lacking = values.cell(FRY).precision, 3 / (2 * SPREAD)
-    expected = GENERALITY * of_all * 0.75 / (GENERALITY * of_all + lacking)
+    of_all, lacking = values.cell(FRY).precision, 3 / (2 * TUNING.prior_variance)
+    expected = TUNING.generality * of_all * 0.75 / (TUNING.generality * of_all + lacking)
     assert estimate_told(values, "dice") == pytest.approx(expected, rel=1e-9)
     assert estimate_told(values, "dice") < 0.25 < 0.9 < estimate_told(values, "dice fry")
     assert values.estimate([FRY, *list_keys("dice")]).lost > 0.5
@@ -139,7 +140,9 @@ def test_steps_without_a_condition_weigh_no_more_than_others():
     lacking = values._find_lacking(f"{FRY}{TOLD}", ())
     assert lacking.n == 500
     assert lacking.mean == pytest.approx(0.3)
-    assert lacking.precision == pytest.approx(MEMORY * (MEMORY + 2) / (MEMORY * 0.06 + 2 * SPREAD))
+    assert lacking.precision == pytest.approx(
+        TUNING.memory * (TUNING.memory + 2) / (TUNING.memory * 0.06 + 2 * TUNING.prior_variance)
+    )
 
 
 def test_the_evidence_of_a_missing_condition_lacked_it():

@@ -9,7 +9,8 @@ from tests.memory.older import downgrade
 from hardwon.memory import ExperienceLibrary, Item, State
 from hardwon.memory.storage.cache_files import CacheFile
 from hardwon.memory.storage.world_scores import BEFORE, PRIOR, compute_overall, score_in
-from hardwon.memory.values.effects import LEAST, SPREAD, WINDOW, Arms, _count_arms, hurts, is_tried, shrink
+from hardwon.memory.values.effects import Arms, _count_arms, hurts, is_tried, shrink
+from hardwon.memory.values.tuning import TUNING
 
 SEE = "You see a wooden drawer. It is closed."
 HOME, ABROAD = "bake the bread in the oven", "repair the bicycle outside"
@@ -101,7 +102,7 @@ def test_worlds_that_agree_sharpen_each_other():
     assert found[9].difference > 0.4
     assert found[9].high - found[9].low < shrink({9: arms[9]})[9].high - shrink({9: arms[9]})[9].low
     assert shrink(dict(reversed(arms.items())))[9].difference == pytest.approx(found[9].difference)
-    assert SPREAD > 0
+    assert TUNING.min_effect_deviation > 0
 
 
 def test_a_shift_of_all_outcomes_changes_no_sign():
@@ -133,25 +134,29 @@ def test_a_group_of_episodes_with_one_arm_tells_nothing():
     alone = shrink({1: Arms(8, 7, 6, 1)})
     assert shrink({1: Arms(8, 7, 6, 1, Arms(0, 0, 30, 30))}) == alone
     assert shrink({1: Arms(0, 0, 30, 30, Arms(8, 7, 6, 1))}) == alone
-    assert not is_tried(Arms(LEAST, 0, LEAST - 1, 0, Arms(0, 0, 9, 9)))
-    assert is_tried(Arms(LEAST - 1, 0, 1, 0, Arms(1, 0, LEAST, 0)))
+    assert not is_tried(Arms(TUNING.min_arm_episodes, 0, TUNING.min_arm_episodes - 1, 0, Arms(0, 0, 9, 9)))
+    assert is_tried(Arms(TUNING.min_arm_episodes - 1, 0, 1, 0, Arms(1, 0, TUNING.min_arm_episodes, 0)))
 
 
 def test_episodes_of_both_groups_share_a_window_of_those_that_showed_the_item():
     """40 new ones while masked: the older ones in use no longer count, so neither does their comparison."""
     outcomes: dict[tuple[bool, ...], list[tuple[int, int]]] = {
-        (False, True): [(number, 0) for number in range(WINDOW)],
+        (False, True): [(number, 0) for number in range(TUNING.effect_episodes)],
         (False, False): [(100 + number, 1) for number in range(4)],
-        (True, True): [(200 + number, 1) for number in range(WINDOW - 10)],
-        (True, False): [(300 + number, 1) for number in range(2 * WINDOW)],
+        (True, True): [(200 + number, 1) for number in range(TUNING.effect_episodes - 10)],
+        (True, False): [(300 + number, 1) for number in range(2 * TUNING.effect_episodes)],
     }
     half = _count_arms(outcomes)
     assert half.shown == 10
-    assert half.masked == Arms(WINDOW - 10, WINDOW - 10, WINDOW, WINDOW)
-    outcomes[True, True] = [(200 + number, 1) for number in range(WINDOW)]
+    assert half.masked == Arms(
+        TUNING.effect_episodes - 10, TUNING.effect_episodes - 10, TUNING.effect_episodes, TUNING.effect_episodes
+    )
+    outcomes[True, True] = [(200 + number, 1) for number in range(TUNING.effect_episodes)]
     forgotten = _count_arms(outcomes)
     assert (forgotten.shown, forgotten.withheld) == (0, 4)
-    assert forgotten.compared == (Arms(WINDOW, WINDOW, WINDOW, WINDOW),)
+    assert forgotten.compared == (
+        Arms(TUNING.effect_episodes, TUNING.effect_episodes, TUNING.effect_episodes, TUNING.effect_episodes),
+    )
 
 
 # ---- masks
@@ -180,7 +185,7 @@ def test_a_world_that_changes_has_its_item_back(library, trials, ref):
     assert trials.is_masked(ABROAD)
     trials.run(ABROAD, 60, helps=True)
     assert not trials.is_masked(ABROAD)
-    trials.run(ABROAD, 2 * WINDOW, helps=True)
+    trials.run(ABROAD, 2 * TUNING.effect_episodes, helps=True)
     assert not trials.is_masked(ABROAD)
 
 
@@ -202,7 +207,7 @@ def test_an_agent_that_gets_better_meanwhile_does_not_keep_an_item_masked(librar
 def test_few_episodes_mask_nothing(library, trials):
     """Two failures are chance, and so are two of each arm."""
     trials.run(HOME, 10, helps=True)
-    for _ in range(LEAST - 1):
+    for _ in range(TUNING.min_arm_episodes - 1):
         trials.record(ABROAD, True, success=False)
         assert not trials.is_masked(ABROAD)
         trials.record(ABROAD, False, success=True)

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Item, State
-from hardwon.memory.values.effects import LEAST, Arms, _count_arms, _difference, hurts, shrink
+from hardwon.memory.values.effects import Arms, _count_arms, _difference, hurts, shrink
+from hardwon.memory.values.tuning import TUNING
 
 SEE = "You see a wooden drawer. It is closed."
 TASK = "bake the bread in the oven"
@@ -77,7 +78,7 @@ def test_equal_outcomes_have_an_interval():
         found = shrink({1: count([value] * 40, [value] * 40)})[1]
         assert found.difference == 0.0
         assert found.low < 0.0 < found.high
-    few = count([0.4] * LEAST, [0.5] * LEAST)
+    few = count([0.4] * TUNING.min_arm_episodes, [0.5] * TUNING.min_arm_episodes)
     assert not hurts(few, shrink({1: few})[1])
 
 

@@ -6,9 +6,10 @@ import pytest
 from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.situations.keys import Situation
 from hardwon.memory.situations.lookahead_keys import COLUMNS, NAMED, SPECIAL
-from hardwon.memory.values.cells import DOUBT, Cell, weigh_part
+from hardwon.memory.values.cells import Cell, weigh_part
 from hardwon.memory.values.choices import Choices
 from hardwon.memory.values.lookahead_table import Mean, _count_episodes, _Links
+from hardwon.memory.values.tuning import TUNING
 
 
 def cell(values):
@@ -27,7 +28,7 @@ def test_a_name_counts_as_far_as_its_mean_differs_beyond_chance():
 
     v = 2 (1/4) / 8 = 1/16, s^2 = 1/16 (1/4 + 1/4) = 1/32, d = 1, and f = 1 - 9/32.
     """
-    assert DOUBT == 9.0
+    assert TUNING.doubt_of_thing == 9.0
     assert of(cell([1] * 4), cell([1, 0] * 4)) == pytest.approx(1 - 9 / 32)
     assert of(cell([1] * 3), cell([1, 0] * 3)) == pytest.approx(1 - 9 * (1 / 12) * (2 / 3))
     # 3 and 3 with one exception: v = (2/3 + 2 (2/9)) / 6 = 5/27, d = 2/3, and chance explains it

@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from hardwon.memory import ExperienceLibrary, Failure, State
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.memory.situations.keys import CONTEXT_KEY
-from hardwon.memory.values.cells import MADE, MEMORY, SAMPLES, SPREAD, Cell, StoredCells
-from hardwon.memory.values.value_table import GENERALITY, ValueTable
+from hardwon.memory.values.cells import MADE, Cell, StoredCells
+from hardwon.memory.values.tuning import TUNING
+from hardwon.memory.values.value_table import ValueTable
 
 
 def opened(path):
@@ -40,8 +41,8 @@ def test_two_keys_are_weighed_by_precision_and_generality():
     variance of (0, 1) is 1/4, of (1, 1) 0; precision = n (n + 2) / (n variance + 2 SPREAD).
     """
     values = table((["*"], 0.0), (["*", "open"], 1.0), (["open"], 1.0))
-    general, special = 2 * 4 / (2 * 0.25 + 2 * SPREAD), 2 * 4 / (2 * SPREAD)
-    expected = (GENERALITY * general * 0.5 + special * 1.0) / (GENERALITY * general + special)
+    general, special = 2 * 4 / (2 * 0.25 + 2 * TUNING.prior_variance), 2 * 4 / (2 * TUNING.prior_variance)
+    expected = (TUNING.generality * general * 0.5 + special * 1.0) / (TUNING.generality * general + special)
     assert values.estimate(["*", "open"]).value == pytest.approx(expected, rel=1e-12)
 
 
@@ -81,11 +82,11 @@ def test_tried_counts_the_context_key():
 def test_old_returns_fade():
     """After MEMORY steps a mean follows the newer ones: what a weaker policy got does not linger."""
     cell = Cell()
-    for step in range(MEMORY):
+    for step in range(TUNING.memory):
         cell.add(0.0, step)
-    for step in range(5 * MEMORY):
+    for step in range(5 * TUNING.memory):
         cell.add(1.0, step)
-    assert cell.n == 6 * MEMORY
+    assert cell.n == 6 * TUNING.memory
     assert cell.mean > 0.99
 
 
@@ -110,9 +111,9 @@ def test_failures_are_counted_apart():
 def test_few_steps_are_kept_as_evidence():
     """A key keeps the newest step ids only."""
     cell = Cell()
-    for step in range(3 * SAMPLES):
+    for step in range(3 * TUNING.evidence_steps):
         cell.add(0.0, step, bad=True, episode=step)
-    assert cell.steps == cell.bad_steps == list(range(2 * SAMPLES, 3 * SAMPLES))
+    assert cell.steps == cell.bad_steps == list(range(2 * TUNING.evidence_steps, 3 * TUNING.evidence_steps))
 
 
 def test_bad_steps_of_one_episode_are_one_piece_of_evidence():

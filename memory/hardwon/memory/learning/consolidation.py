@@ -30,22 +30,16 @@ from .curator import Curator
 from .proposals import load_proposals, save_proposals
 from .rule_mining import RATE_LIMITS, RuleMiner
 from .skill_mining import SkillMiner
+from .tuning import TUNING
 from .untrusted_writers import UNSUPPORTED, Proposal, UntrustedWriters, find_unsupported, generalize_item
 
 logger = logging.getLogger("hardwon.memory")
-
-EPISODES_READ = 500
-"""Number of newest episodes that the first `evolve` of a process reads for skills and remedies, by trust."""
 
 _RECORDED = (
     "SELECT seq, ref FROM changes JOIN trajectories AS one ON one.namespace = changes.namespace AND one.id = ref "
     "WHERE seq > ? AND changes.namespace = ? AND what = 'trajectory' AND (trust = 'trusted') = ? "
     "ORDER BY seq DESC LIMIT ?"
 )
-COMMON_STATES = 200
-"""Number of newest states in which words are counted for the titles of strategies."""
-COMMON_SHARE = 0.9
-"""Share of these states that must show a word for it to tell nothing about a situation."""
 
 
 class Review(NamedTuple):
@@ -80,8 +74,8 @@ class Consolidator:
 
     def keep(self, episodes: Sequence[Trajectory]) -> None:
         """Keep episodes that this process just recorded, so that they need not be read again."""
-        for stored in episodes[-EPISODES_READ:]:
-            if len(self._just_recorded) < EPISODES_READ:
+        for stored in episodes[-TUNING.episodes_read :]:
+            if len(self._just_recorded) < TUNING.episodes_read:
                 self._just_recorded[stored.id] = stored
 
     def forget(self) -> None:
@@ -101,7 +95,7 @@ class Consolidator:
             row
             # a limit for each, because strangers may record more episodes than everybody else
             for trusted in (1, 0)
-            for row in self._store.rows(_RECORDED, (self._read_up_to, self._namespace, trusted, EPISODES_READ))
+            for row in self._store.rows(_RECORDED, (self._read_up_to, self._namespace, trusted, TUNING.episodes_read))
         )
 
     def read(self, trajectory: Callable[[str], Trajectory]) -> None:
@@ -239,16 +233,16 @@ def read_common_words(
     rows = store.rows(
         # the unary plus keeps SQLite off the index of the namespace, which would need a sort by id
         f"SELECT id, observation FROM states WHERE +namespace = ? {counted}ORDER BY id DESC LIMIT ?",
-        (namespace, COMMON_STATES),
+        (namespace, TUNING.common_states),
     )
-    if len(rows) < COMMON_STATES // 4:  # in a handful of states, almost every word is common
+    if len(rows) < TUNING.common_states // 4:  # in a handful of states, almost every word is common
         return frozenset()
     before = {} if vocabularies is None else vocabularies
     now = {ref: before[ref] if ref in before else vocabulary(observation) for ref, observation in rows}
     before.clear()
     before.update(now)
     counts = Counter(chain.from_iterable(now.values()))
-    return frozenset(word for word, count in counts.items() if count >= COMMON_SHARE * len(rows))
+    return frozenset(word for word, count in counts.items() if count >= TUNING.common_share * len(rows))
 
 
 def collect_proposals(

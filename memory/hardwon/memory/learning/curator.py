@@ -27,27 +27,10 @@ from hardwon.memory.storage.episodes import first_row, last_row
 from hardwon.memory.trust.instructions import instruction_in
 
 from .guardrail_index import GuardrailIndex
+from .tuning import TUNING
 from .untrusted_writers import UNSUPPORTED
 
 T = TypeVar("T")
-CAPACITY = 2000
-"""Largest number of active items of one kind in one namespace."""
-QUARANTINE = 500
-"""Largest number of items of one kind in quarantine, so that an untrusted source cannot flood the library."""
-HALF_LIFE = 400
-"""Episodes without use after which the strength of an item is halved."""
-MAX_EVIDENCE = 64
-"""Step ids stored on an item, the newest ones."""
-MAX_PLACES = 64
-"""Clusters, places and tags stored on an item, the newest ones."""
-SAME = 0.85
-"""Similarity of two texts above which the second is a duplicate (SLEA-RL)."""
-OVERLAP = 0.5
-"""Overlap of two triggers above which different contents are a conflict (MineEvolve eq. 6)."""
-FIRM = 0.8
-"""Least confidence with which an item prevails over a contradicting candidate (MineEvolve eq. 6)."""
-MIN_WORDS = 3
-"""Content words that must remain after the generic phrases are removed."""
 GENERIC = (
     "be careful",
     "be patient",
@@ -73,14 +56,9 @@ GENERIC = (
     "work hard",
 )
 _NEGATIONS = frozenset(["not", "never", "no", "don't", "dont", "avoid", "cannot", "without", "stop"])
-_NEAR = 8
-"""Number of similar items that a candidate is compared with."""
-_QUERY_WORDS = 6
-_RANKED = 500
-"""Number of rows with a word that are compared, the newest ones."""
 _WITH_WORD = (
     "SELECT rowid FROM items_text WHERE items_text MATCH ? AND rowid BETWEEN ? AND ? "
-    f"ORDER BY rowid DESC LIMIT {_RANKED}"
+    f"ORDER BY rowid DESC LIMIT {TUNING.compared_rows}"
 )
 
 
@@ -193,9 +171,10 @@ class Curator:
     def _place(self, item: Item, order: str) -> Admission:
         """Write a new item: into quarantine, as active, or in place of the weakest item."""
         if item.trust == "untrusted":
-            if self._held(item.kind, "quarantined") >= QUARANTINE:
+            if self._held(item.kind, "quarantined") >= TUNING.quarantine_capacity:
                 return Admission(
-                    "rejected", f"quarantine already holds {QUARANTINE} items of its kind; release or retire some"
+                    "rejected",
+                    f"quarantine already holds {TUNING.quarantine_capacity} items of its kind; release or retire some",
                 )
             self._write(replace(item, status="quarantined", pinned=False), "added")
             why = f"its source ({item.source}) is not trusted"
@@ -204,7 +183,7 @@ class Curator:
             elif item.source == "experience":
                 why = "only one untrusted writer supports it; evidence from another writer or a person can release it"
             return Admission("added", f"quarantined: {why}", item.id)
-        if self._held(item.kind, "active") >= CAPACITY:
+        if self._held(item.kind, "active") >= TUNING.capacity:
             return self._replace_weakest(item)
         self._write(item, "added")
         self._harden(item)
@@ -278,19 +257,19 @@ class Curator:
         """Return why an existing confident item contradicts the candidate, or an empty string."""
         if item.kind == "remedy":
             for other in self._active("remedy"):
-                rival = other.confidence >= FIRM and item.repairs == other.repairs
-                if rival and item.steps != other.steps and _trigger_overlap(item, other) >= OVERLAP:
+                rival = other.confidence >= TUNING.firm_confidence and item.repairs == other.repairs
+                if rival and item.steps != other.steps and _trigger_overlap(item, other) >= TUNING.conflict_overlap:
                     return (
                         f"conflicts with {other.id}, which repairs the same failure (confidence {other.confidence:.2f})"
                     )
         for action in item.steps:
             for other in self._index().iter_same("guardrail", action, item.condition):
-                is_rival = other.confidence >= FIRM and other.condition == item.condition
+                is_rival = other.confidence >= TUNING.firm_confidence and other.condition == item.condition
                 if is_rival and matches(other.forbids or "", action):
                     return f"conflicts with {other.id}, which forbids one of its actions under the same condition"
         if item.kind in ("strategy", "insight", "warning") and item.condition is None:
             for other in self._similar(item):
-                if other.confidence >= FIRM and _contradicts(item, other):
+                if other.confidence >= TUNING.firm_confidence and _contradicts(item, other):
                     return f"conflicts with {other.id}, which says the opposite (confidence {other.confidence:.2f})"
         return ""
 
@@ -312,7 +291,7 @@ class Curator:
         Items made by rules or with a condition have none: they are identified by their id.
         """
         statement = content_words(_read_statement(item)) or content_words(item.text)
-        chosen = nsmallest(_QUERY_WORDS, statement, key=lambda word: (-len(word), word))
+        chosen = nsmallest(6, statement, key=lambda word: (-len(word), word))
         if not chosen or item.condition is not None or item.writer == "rules":
             return []
         rows = self.connection.execute(
@@ -328,8 +307,8 @@ class Curator:
         for word in chosen:
             rows = self.connection.execute(_WITH_WORD, (f'"{word}"', first, last_row(self.namespace))).fetchall()
             for (row,) in rows:
-                weights[row - first] += math.log1p(_RANKED / len(rows))
-        return sorted(weights, key=lambda number: (-weights[number], number))[:_NEAR]
+                weights[row - first] += math.log1p(TUNING.compared_rows / len(rows))
+        return sorted(weights, key=lambda number: (-weights[number], number))[: TUNING.compared_items]
 
     def _held(self, kind: str, status: str) -> int:
         """Return the number of items with this kind and status."""
@@ -347,7 +326,7 @@ class Curator:
         return (str(row[0]), float(row[1]), float(row[2])) if row else None
 
 
-STRENGTH = f"score / (1.0 + max(0, ? - fresh) / {float(HALF_LIFE)})"
+STRENGTH = f"score / (1.0 + max(0, ? - fresh) / {float(TUNING.half_life)})"
 """SQL expression for an item's score, discounted by the episodes since its last use; takes the clock."""
 
 
@@ -390,7 +369,7 @@ def _find_generic_phrase(item: Item) -> str:
     phrases = [phrase for phrase in GENERIC if phrase in text]
     for phrase in phrases:
         text = text.replace(phrase, " ")
-    if phrases and len(content_words(text) - _NEGATIONS) < MIN_WORDS:
+    if phrases and len(content_words(text) - _NEGATIONS) < TUNING.min_content_words:
         return f"too generic: {phrases[0]!r} applies to any situation"
     return ""
 
@@ -407,7 +386,8 @@ def says_the_same(item: Item, other: Item) -> bool:
     if _negated(item) != _negated(other) or _numbers(a) != _numbers(b):
         return False
     return (
-        _jaccard(a, b) > SAME and _jaccard(*(frozenset(words(_read_statement(each))) for each in (item, other))) > SAME
+        _jaccard(a, b) > TUNING.duplicate_similarity
+        and _jaccard(*(frozenset(words(_read_statement(each))) for each in (item, other))) > TUNING.duplicate_similarity
     )
 
 
@@ -427,7 +407,7 @@ def _contradicts(item: Item, other: Item) -> bool:
         return False
     texts = ((each.text, _read_statement(each)) for each in (item, other))
     pairs = zip(*([content_words(text.lower()) - _NEGATIONS for text in pair] for pair in texts), strict=True)
-    return all(_jaccard(a, b) > SAME for a, b in pairs)
+    return all(_jaccard(a, b) > TUNING.duplicate_similarity for a, b in pairs)
 
 
 def _negated(item: Item) -> bool:
@@ -461,10 +441,10 @@ def _merge(stored: Item, new: Item) -> Item:
     same_writer = new.writer == stored.writer
     merged = replace(
         stored,
-        provenance=_unite(stored.provenance, new.provenance, MAX_EVIDENCE),
-        signatures=_unite(stored.signatures, new.signatures, MAX_PLACES),
-        locations=_unite(stored.locations, new.locations, MAX_PLACES),
-        tags=_unite(stored.tags, new.tags, MAX_PLACES),
+        provenance=_unite(stored.provenance, new.provenance, TUNING.max_evidence),
+        signatures=_unite(stored.signatures, new.signatures, TUNING.max_places),
+        locations=_unite(stored.locations, new.locations, TUNING.max_places),
+        tags=_unite(stored.tags, new.tags, TUNING.max_places),
         body=(new.body or stored.body) if same_writer or not stored.body else stored.body,
         score=stored.score if same_writer else max(stored.score, new.score),
         confidence=new.confidence if same_writer else max(stored.confidence, new.confidence),

@@ -1,9 +1,10 @@
 """Extraction: from one recorded episode to operations on the library.
 
-An extractor (rules, a prompted model, or a trained one) answers with at most MAX_OPERATIONS operations: add, update and
-return. `apply` checks each of them. Indices must point to items that were shown, and evidence must name steps of the
-episode. Failed episodes teach only what to avoid or repair, and successful ones only what to do; a lesson that rests on
-rewarded or on failed steps alone is judged by these steps. An operation that fails a check is rejected with the reason.
+An extractor (rules, a prompted model, or a trained one) answers with at most `max_operations` operations: add, update
+and return. `apply` checks each of them. Indices must point to items that were shown, and evidence must name steps of
+the episode. Failed episodes teach only what to avoid or repair, and successful ones only what to do; a lesson that
+rests on rewarded or on failed steps alone is judged by these steps. An operation that fails a check is rejected with
+the reason.
 """
 
 from collections.abc import Sequence
@@ -13,9 +14,8 @@ from typing import Protocol
 from hardwon.memory.records import Add, Admission, Item, Kind, Operation, Return, Trajectory, Update
 
 from .curator import Curator
+from .tuning import TUNING
 
-MAX_OPERATIONS = 3
-"""Largest number of operations per episode (Complementary RL)."""
 FROM_SUCCESS: frozenset[Kind] = frozenset(["strategy", "skill", "insight", "remedy"])
 FROM_FAILURE: frozenset[Kind] = frozenset(["warning", "guardrail", "remedy"])
 
@@ -37,8 +37,10 @@ def apply(
         if isinstance(operation, Return):
             continue
         # Counted before the checks, so that invalid operations use up the limit, too.
-        if number >= MAX_OPERATIONS:
-            admissions.append(Admission("rejected", f"at most {MAX_OPERATIONS} operations per episode are applied"))
+        if number >= TUNING.max_operations:
+            admissions.append(
+                Admission("rejected", f"at most {TUNING.max_operations} operations per episode are applied")
+            )
             continue
         objection = _find_objection(operation, trajectory, seen_items)
         if trajectory.trust == "untrusted":  # whoever wrote the steps also wrote what was read out of them

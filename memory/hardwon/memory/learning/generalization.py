@@ -15,8 +15,8 @@ from typing import Any
 from hardwon.memory.records import State
 from hardwon.memory.situations.actions import bind, fill, parse_action, put_values
 
-MOST_VALUES = 8
-"""Largest number of values of an argument that are choices."""
+from .tuning import TUNING
+
 _LETTERS, _FIRST = re.compile(r"[^\W\d_]{1,4}(?=[^\w\s]?\d)"), re.compile(r"\w(?=\w*\W?\d)")
 """What an id begins with: its letters, else its first sign."""
 _PLAIN_WORD = re.compile(r"[^\W\d_]+(?:[_-][^\W\d_]+){0,3}")
@@ -114,7 +114,7 @@ def find_choice(uses: Sequence[CallUse], support: int) -> ArgumentChoice | None:
     texts = [_read_texts(use.action) for use in uses]
     names = [name for name in texts[0] if all(name in text for text in texts)] if texts else []
     worked = {name: {text[name] for use, text in zip(uses, texts, strict=True) if not use.failure} for name in names}
-    chosen = [name for name in names if 1 < len(worked[name]) <= MOST_VALUES]
+    chosen = [name for name in names if 1 < len(worked[name]) <= TUNING.max_choices]
     for begin in (_LETTERS.match, _FIRST.match):
         starts = {by: [match and match[0] for match in (begin(text[by]) for text in texts)] for by in names}
         for name, by in product(chosen, (by for by in names if any(starts[by]))):

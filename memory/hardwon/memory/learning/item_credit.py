@@ -5,10 +5,10 @@ E[R | shown] - E[R | not shown]. It is updated by a shared error, so an irreleva
 gains nothing once the good one explains the outcome:
 
     error_i = R - clip(baseline_i + sum_j u_j, 0, 1)        j over all items shown
-    u_i    += alpha_i w_i error_i,    alpha_i = max(SCORE_RATE, 1 / (uses_i + 2))
+    u_i    += alpha_i w_i error_i,    alpha_i = max(min_score_rate, 1 / (uses_i + 2))
 
 (Rescorla and Wagner 1972.) A positive error is shared equally, w_i = 1 / n. A negative one is distributed by promised
-utility, w_i = (max(u_i, 0) + CAUTION) / sum_j. Episodes show several items at once, so individual differences would
+utility, w_i = (max(u_i, 0) + caution) / sum_j. Episodes show several items at once, so individual differences would
 credit all of them for the effect of one.
 
 baseline_i is the mean outcome of the first of these sets that is not empty: episodes of this task that withheld the
@@ -34,20 +34,10 @@ from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.counted import OUTCOME
 from hardwon.memory.storage.world_scores import WorldScores
 
-SCORE_RATE = 0.1
-"""Least learning rate of a utility, so that old episodes fade."""
-CAUTION = 0.1
-"""Weight of an item without positive utility when a negative error is distributed."""
-RECENT = 200
-"""Number of recent episodes of a task in a baseline."""
+from .tuning import TUNING
+
 ItemIds = tuple[str, ...] | None
 """Ids of the items that a step names in one role; None if it names none."""
-OVERRIDES = 2
-"""Successful overrides that retire a guardrail."""
-MAX_STEPS = 100
-"""Steps in which the scores without an episode are found. Rates are at most 1/2, so each step halves the error."""
-PRECISION = 1e-12
-"""Error of a score that is none."""
 
 
 def settle(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
@@ -88,9 +78,11 @@ def weigh_last(connection: Connection, namespace: int, trajectory: Trajectory) -
     present, settle_scores = _prepare(connection, namespace, trajectory)
     without = {item.id: item.score for item in present}
     with_it = settle_scores(without)
-    for _ in range(MAX_STEPS):
+    # Steps in which the scores without an episode are found. Rates are at most 1/2, so each step halves the error.
+    for _ in range(100):
         gaps = {item.id: item.score - with_it[item.id] for item in present}
-        if max(map(abs, gaps.values()), default=0.0) < PRECISION:
+        # Error of a score that is none.
+        if max(map(abs, gaps.values()), default=0.0) < 1e-12:
             break
         without = {ref: min(1.0, max(0.0, score + gaps[ref])) for ref, score in without.items()}
         with_it = settle_scores(without)
@@ -180,16 +172,16 @@ def shared_error(
     items = list(recalled)
     utility = {item.id: 2.0 * item.score - 1.0 for item in items}
     promised = sum(utility.values())
-    # CAUTION keeps the sum positive even if no item promises anything.
-    blame = sum(max(0.0, u) + CAUTION for u in utility.values())
+    # `caution` keeps the sum positive even if no item promises anything.
+    blame = sum(max(0.0, u) + TUNING.caution for u in utility.values())
     # All errors use the scores before the episode, so the order of items does not matter.
     moved = []
     for item in items:
         own = item.id in alone
         claim = utility[item.id] if own else promised
         error = outcome - min(1.0, max(0.0, baselines[item.id] + claim))
-        share = 1.0 / len(items) if error > 0 else (max(0.0, utility[item.id]) + CAUTION) / blame
-        rate = max(SCORE_RATE, 1.0 / (uses[item.id] + 2)) * (1.0 if own else share)
+        share = 1.0 / len(items) if error > 0 else (max(0.0, utility[item.id]) + TUNING.caution) / blame
+        rate = max(TUNING.min_score_rate, 1.0 / (uses[item.id] + 2)) * (1.0 if own else share)
         moved.append((item, min(1.0, max(0.0, 0.5 + 0.5 * (utility[item.id] + rate * error)))))
     return moved
 
@@ -323,12 +315,12 @@ def _estimate_baseline(
 def _mean_where(
     connection: Connection, namespace: int, trajectory: Trajectory, item_id: str, which: str
 ) -> float | None:
-    """Return the mean outcome of the last RECENT episodes of the task that meet a condition, or None."""
+    """Return the mean outcome of the last `baseline_episodes` episodes of the task that meet a condition, or None."""
     used = "SELECT 1 FROM usages WHERE usages.namespace = ? AND trajectory_id = episode.id AND item_id = ? AND mode"
     (mean,) = connection.execute(
         f"SELECT avg(outcome) FROM (SELECT {OUTCOME} AS outcome FROM trajectories AS episode "
         "WHERE namespace = ? AND task = ? AND success IS NOT NULL AND trust = 'trusted' "
-        f"AND id != ? AND {which.format(used=used)} ORDER BY rowid DESC LIMIT {RECENT})",
+        f"AND id != ? AND {which.format(used=used)} ORDER BY rowid DESC LIMIT {TUNING.baseline_episodes})",
         (namespace, trajectory.task, trajectory.id, namespace, item_id),
     ).fetchone()
     return None if mean is None else float(mean)
@@ -337,8 +329,8 @@ def _mean_where(
 def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajectory, clock: int) -> None:
     """Apply the outcomes of calls that guardrails forbid but that ran anyway, as one outcome per episode.
 
-    A failed trial renews a guardrail, a success weakens it, and OVERRIDES episodes with a success retire it. An outage
-    has no effect.
+    A failed trial renews a guardrail, a success weakens it, and `retiring_overrides` episodes with a success retire it.
+    An outage has no effect.
     """
     trials: dict[str, bool] = {}
     for step in trajectory.steps:
@@ -363,7 +355,7 @@ def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajec
         # `worked` is None if the guardrail has no usage with a known outcome.
         if item.kind != "guardrail" or item.pinned or not worked:
             continue
-        if worked >= OVERRIDES and 2 * worked >= failed:
+        if worked >= TUNING.retiring_overrides and 2 * worked >= failed:
             why = f"what it blocked worked under override in {worked} of {worked + failed} episodes"
             catalogue.retire(connection, namespace, item.id, why)
         elif item.confidence >= MIN_CONFIDENCE and _worked_last(connection, namespace, item.id):

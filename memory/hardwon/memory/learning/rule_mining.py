@@ -26,41 +26,12 @@ from hardwon.memory.values.value_table import ValueTable
 
 from .evidence_watch import EvidenceWatch
 from .proposals import Proposed
+from .tuning import TUNING
 
 RATE_LIMITS: dict[Kind, int] = {"strategy": 10, "warning": 5, "guardrail": 10, "skill": 5, "remedy": 5}
 """Largest number of items per kind that one call of `evolve` adds (SLEA-RL: 10 strategies, 5 warnings)."""
-EPISODES = 4
-"""Failed episodes since the call last worked that a guardrail needs."""
-WIDE_EPISODES = 8
-"""The same for a guardrail with an open argument, unless most of the failures lost the task."""
-AGAIN_EPISODES = 3 * WIDE_EPISODES
-"""Episodes with repetitions of several forms of calls after which repeating is considered useless in general."""
-FAILURE_RATE = 0.95
-"""Least share of failed episodes that a guardrail needs."""
-LOSING_EPISODES = 3
-"""The same if most of the failures lost the task: each costs an episode."""
-LOST_SHARE = 0.5
-"""Share of failed episodes that lost the task from which an open argument needs no more episodes than a named one."""
-WEIGHT = 1.5
-"""A call must have failed in WEIGHT * sqrt(n) episodes here, with n those in which it worked in any situation."""
-LOSING_WEIGHT = 0.3
-"""WEIGHT for calls whose failures lost the task: an error costs an episode, and trying again costs another one."""
-WARNING_EPISODES = 5
-"""Failed episodes that a warning needs."""
-WARNING_RATE = 0.7
-"""Least share of failed episodes that a warning needs."""
-RELEASE_RATE = 0.8
-"""Share of failed episodes below which a guardrail is retired."""
 _WHERE = {"again": "when it had just failed and nothing was done in between"}
 """By operator of the condition: where the failures occurred, for the body of the item."""
-STRATEGY_EPISODES = 3
-"""Episodes that a strategy needs."""
-STRATEGY_EVIDENCE = 5
-"""Steps that a strategy needs in them."""
-STRATEGY_GAIN = 0.15
-"""Least advantage in discounted return of a strategy over the action's average."""
-CONDITION_GAIN = 0.05
-"""Least advantage in discounted return of a strategy over each wider condition."""
 _WIDER = (1, 3)
 """Numbers of the parts of a key that wider conditions have: the counts, and also the flags and lists, but no words."""
 
@@ -148,13 +119,13 @@ class RuleMiner:
     def loses(self, values: ValueTable, item: Item) -> bool:
         """Return whether most of the failures behind a guardrail lost the task."""
         cell = values.cell(guard_key(item))
-        return cell is not None and cell.lost >= LOST_SHARE * cell.failed
+        return cell is not None and cell.lost >= TUNING.lost_share * cell.failed
 
     def released(self, values: ValueTable, guardrails: Iterable[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the rule-made guardrails that the counts no longer support, each with the reason."""
         for item in guardrails:
             cell = self.cell(item, values) if item.writer == "rules" else None
-            if cell is not None and cell.failed < RELEASE_RATE * cell.episodes:
+            if cell is not None and cell.failed < TUNING.release_rate * cell.episodes:
                 yield item, f"worked in {cell.episodes - cell.failed} of {cell.episodes} episodes"
 
     def outdated(self, values: ValueTable, items: Iterable[Item]) -> Iterator[tuple[Item, str]]:
@@ -184,14 +155,14 @@ def _judge_failures(key: str, cell: Cell, values: ValueTable) -> Kind | None:
     # If only one object failed, nothing follows for other objects of the same kind.
     if wide and operator in ("around", "again") and not cell.several_bad:
         return None
-    losing = cell.lost >= LOST_SHARE * cell.failed
-    needed = LOSING_EPISODES if losing else WIDE_EPISODES if wide else EPISODES
+    losing = cell.lost >= TUNING.lost_share * cell.failed
+    needed = TUNING.losing_episodes if losing else TUNING.wide_episodes if wide else TUNING.guardrail_episodes
     # Successes elsewhere were first attempts, so they say nothing about repetitions.
-    weight = LOSING_WEIGHT if losing else WEIGHT
+    weight = TUNING.losing_weight if losing else TUNING.counterexample_weight
     outweighs = operator == "again" or cell.failed >= weight * sqrt(_count_successes(pattern, condition, values))
-    if cell.streak >= needed and cell.failed >= FAILURE_RATE * cell.episodes and outweighs:
+    if cell.streak >= needed and cell.failed >= TUNING.guardrail_failure_rate * cell.episodes and outweighs:
         return "guardrail"
-    is_frequent = cell.failed >= WARNING_EPISODES and cell.failed >= WARNING_RATE * cell.episodes
+    is_frequent = cell.failed >= TUNING.warning_episodes and cell.failed >= TUNING.warning_rate * cell.episodes
     return "warning" if is_frequent else None
 
 
@@ -240,7 +211,7 @@ def _is_in_vain(values: ValueTable) -> bool:
     cell = values.cell(ANY_AGAIN)
     if cell is None or not cell.several_bad:
         return False
-    return cell.episodes >= AGAIN_EPISODES and cell.failed >= FAILURE_RATE * cell.episodes
+    return cell.episodes >= TUNING.repetition_episodes and cell.failed >= TUNING.guardrail_failure_rate * cell.episodes
 
 
 def _count_successes(pattern: str, condition: str, values: ValueTable) -> int:
@@ -267,13 +238,13 @@ def _build_strategy(
     if key.endswith(TOLD):  # that notes tell anything at all is no advice; each of their words has a key of its own
         return None
     pattern, _, condition = key.partition(" | ")
-    is_enough = cell.n >= STRATEGY_EVIDENCE and cell.episodes >= STRATEGY_EPISODES
+    is_enough = cell.n >= TUNING.strategy_evidence and cell.episodes >= TUNING.strategy_episodes
     average = values.cell(pattern) if condition and is_enough else None
-    if average is None or cell.mean < average.mean + STRATEGY_GAIN:
+    if average is None or cell.mean < average.mean + TUNING.strategy_gain:
         return None
     wider = _list_wider(key)
     cells = [parent for other in wider if (parent := values.cell(other)) is not None]
-    if any(cell.mean < parent.mean + CONDITION_GAIN for parent in cells):
+    if any(cell.mean < parent.mean + TUNING.condition_gain for parent in cells):
         return None
     common, examples = list_common(), read_actions(cell.steps)
     title = strategy_title(key, common, examples)

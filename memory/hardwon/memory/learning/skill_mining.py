@@ -24,23 +24,8 @@ from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.trust.testimony import REQUESTS
 
 from .generalization import CallUse, common, find_choice, find_needed, generalise
+from .tuning import TUNING
 
-MAX_LENGTH = 8
-"""Largest number of steps of a skill; of a longer run, the last ones are used."""
-REPAIR_WITHIN = 4
-"""Largest number of steps between a failure and the success of the same action."""
-MOST_PREPARING = 3
-"""Largest number of steps that `find_preparation` returns."""
-SUPPORT = 2
-"""Runs, and distinct episodes, that a shape needs before it is proposed."""
-PRIOR = 2
-"""Prior runs without a gain, which shrink the score of a skill with few runs towards 0.5."""
-MAX_RUNS = 16
-"""Largest number of runs of one shape that are compared, the newest ones."""
-MOST_USES = 256
-"""Largest number of uses of one form of call that are compared, the newest ones."""
-MOST_REMEDIES = 4096
-"""Largest number of candidates of remedies; beyond it, those of a single episode are forgotten."""
 REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
 SkillShape = tuple[str, ...]
 ArgumentChange = tuple[str, str, str]
@@ -81,17 +66,17 @@ class SkillCandidate:
     """The episode of the last run; episodes are read whole, one after another."""
     last_tried: str = ""
     episodes: set[str] = field(default_factory=set)
-    """Up to MAX_RUNS episodes of the runs; a single episode justifies nothing."""
+    """Up to `max_runs` episodes of the runs; a single episode justifies nothing."""
 
     def add(self, run: StepRun, episode: str) -> None:
-        """Add a run, and drop the oldest beyond MAX_RUNS."""
+        """Add a run, and drop the oldest beyond `max_runs`."""
         self.add_attempt(episode)
         self.n += episode != self.last
         self.last = episode
-        if len(self.episodes) < MAX_RUNS:
+        if len(self.episodes) < TUNING.max_runs:
             self.episodes.add(episode)
         self.runs.append(run)
-        del self.runs[:-MAX_RUNS]
+        del self.runs[: -TUNING.max_runs]
 
     def add_attempt(self, episode: str) -> None:
         """Count an episode in which the steps were taken."""
@@ -102,7 +87,7 @@ class SkillCandidate:
     def due(self) -> bool:
         """Return whether the support passed a power of two since the last proposal, and most attempts worked."""
         total = self.n + self.direct
-        is_new = total.bit_length() > self.proposed.bit_length() and len(self.episodes) >= SUPPORT
+        is_new = total.bit_length() > self.proposed.bit_length() and len(self.episodes) >= TUNING.min_support
         return is_new and 2 * self.n > self.tried
 
     @property
@@ -117,7 +102,7 @@ class SkillCandidate:
 
     def replaces(self, longer: "SkillCandidate") -> bool:
         """Return whether these runs gained as much as longer ones from the same situation, in half as many episodes."""
-        if len(self.episodes) < SUPPORT or 2 * self.n < longer.n or self.gain < longer.gain - 1e-9:
+        if len(self.episodes) < TUNING.min_support or 2 * self.n < longer.n or self.gain < longer.gain - 1e-9:
             return False
         starts = {run.before.signature for run in self.runs}
         return any(run.before.signature in starts for run in longer.runs)
@@ -127,7 +112,7 @@ class SkillCandidate:
 class CallCandidate(SkillCandidate):
     """The newest uses of one form of call, of which some failed."""
 
-    uses: deque[CallUse] = field(default_factory=partial(deque, maxlen=MOST_USES))
+    uses: deque[CallUse] = field(default_factory=partial(deque, maxlen=TUNING.max_uses))
     failure: str = ""
     """How the last use that failed did."""
     chosen: str = ""
@@ -182,12 +167,12 @@ class SkillMiner:
                 continue
             n = candidate.n
             candidate.add(run, trajectory.id)
-            if n < SUPPORT <= candidate.n:
+            if n < TUNING.min_support <= candidate.n:
                 self._supported.setdefault(failed, []).append((tuple(repairing[:-1]), run.changes, candidate))
         self._count_direct(trajectory)
         self._add_uses(trajectory)
-        if len(self._remedies) > MOST_REMEDIES:
-            self._remedies = {key: each for key, each in self._remedies.items() if each.n >= SUPPORT}
+        if len(self._remedies) > TUNING.max_remedies:
+            self._remedies = {key: each for key, each in self._remedies.items() if each.n >= TUNING.min_support}
 
     def _count_direct(self, trajectory: Trajectory) -> None:
         """Count for each supported remedy whether its action worked at the first attempt, without the repair."""
@@ -296,7 +281,7 @@ def gains(steps: Sequence[Step]) -> Iterator[StepRun]:
             continue
         run.append(step)
         if step.reward > 0:
-            kept = without_circles(run)[-MAX_LENGTH:]  # the end of a run is what earns the reward
+            kept = without_circles(run)[-TUNING.max_skill_steps :]  # the end of a run is what earns the reward
             yield _run(kept, gain=sum(rewarded.reward for rewarded in run))
             run = []
 
@@ -311,7 +296,7 @@ def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
         if failed.diagnosis.failure not in REPAIRABLE or not failed.action:
             continue
         between: list[Step] = []
-        for step in steps[t + 1 : t + 2 + REPAIR_WITHIN]:
+        for step in steps[t + 1 : t + 2 + TUNING.repair_within]:
             changes = find_changes(failed.action, step.action)
             if step.action != failed.action and not changes:
                 between += [step] if step.diagnosis.success else []
@@ -365,7 +350,7 @@ def find_preparation(steps: Sequence[Step]) -> list[Step]:
 
     Before `put milk in fridge`, `open fridge` is needed, and `open oven` is not. If the last action names nothing, as
     in `submit()`, all steps count. Loops, failures and steps with an own reward or punishment are left out, and of more
-    than MOST_PREPARING steps, the last ones are returned.
+    than `max_preparing_steps` steps, the last ones are returned.
     """
     *earlier, last = without_circles(steps)
     needed: list[Step] = []
@@ -374,7 +359,7 @@ def find_preparation(steps: Sequence[Step]) -> list[Step]:
     for step in reversed(earlier):
         named = parse_action(step.action).slots
         counts = step.diagnosis.success and not step.reward and (names_nothing or not things.isdisjoint(named))
-        if counts and len(needed) < MOST_PREPARING:
+        if counts and len(needed) < TUNING.max_preparing_steps:
             needed.insert(0, step)
             things.update(named)
     return needed
@@ -404,7 +389,7 @@ def _build_skill(shape: SkillShape, candidate: SkillCandidate) -> Item:
         condition=common(before),
         steps=steps,
         verify=common(after, before),
-        score=round(0.5 + 0.5 * min(1.0, gain) * candidate.n / (candidate.n + PRIOR), 3),
+        score=round(0.5 + 0.5 * min(1.0, gain) * candidate.n / (candidate.n + TUNING.prior_runs), 3),
         **_common_fields(runs, candidate.n, "skill", shape),
     )
 

@@ -27,8 +27,9 @@ from hardwon.memory.trust.testimony import form_of, hides_values
 from hardwon.memory.values.saved_tables import FiledValues
 from hardwon.memory.values.value_table import ValueTable
 
-from .rule_mining import RELEASE_RATE, WEIGHT, RuleMiner
+from .rule_mining import RuleMiner
 from .skill_mining import SkillMiner
+from .tuning import TUNING
 
 UNSUPPORTED = "only untrusted writers report it, and others write here, too"
 """Reason for retiring an item that an untrusted writer justified while it was alone."""
@@ -94,7 +95,9 @@ class UntrustedWriters:
         failed = sum(cell.failed for cell in in_situation)
         worked = sum(cell.episodes - cell.failed for cell in anywhere)
         episodes = sum(cell.episodes for cell in in_situation)
-        return bool(episodes) and (failed < RELEASE_RATE * episodes or failed < WEIGHT * sqrt(worked))
+        return bool(episodes) and (
+            failed < TUNING.release_rate * episodes or failed < TUNING.counterexample_weight * sqrt(worked)
+        )
 
     def _all_tables(self) -> list[ValueTable]:
         """Return the values of every untrusted writer, including those without recent episodes."""

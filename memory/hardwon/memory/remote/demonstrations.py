@@ -5,7 +5,6 @@ from typing import Any
 from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.memory.records.episodes import read_outcome
 from hardwon.memory.values.demonstration_index import DemonstrationIndex
-from hardwon.memory.values.filed_demonstrations import READ
 
 PAGE = 50
 """Rows about episodes per request."""
@@ -37,10 +36,10 @@ class ServedDemonstrations:
     def _list_new(self, seen_ids: set[str]) -> list[dict[str, Any]]:
         """Return the rows of the newest episodes until the first known one, newest first."""
         new: list[dict[str, Any]] = []
-        while len(new) < READ:
+        while len(new) < 500:
             page = self._episodes.find(limit=PAGE if new or not seen_ids else 1, offset=len(new))
             fresh = [row for row in page if row["id"] not in seen_ids]
             new += fresh
             if not page or len(fresh) < len(page):
                 break
-        return new[:READ]
+        return new[:500]

@@ -24,7 +24,7 @@ from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.storage.worlds import Worlds
 from hardwon.memory.trust import testimony
 from hardwon.memory.trust.support import Support
-from hardwon.memory.values.choices import REREAD, Choices, read_choices, weight_of
+from hardwon.memory.values.choices import Choices, read_choices, weight_of
 from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.memory.values.effects import AdviceGain, Effect, Effects
 from hardwon.memory.values.filed_demonstrations import FiledDemonstrations
@@ -33,22 +33,20 @@ from hardwon.memory.values.lookahead import Lookahead, look_around
 from hardwon.memory.values.lookahead_table import fit_nothing
 from hardwon.memory.values.outcomes import ActionOutcomes
 from hardwon.memory.values.saved_tables import FiledValues, WorldMap, estimate_in_world
+from hardwon.memory.values.tuning import TUNING as VALUES
 from hardwon.memory.values.value_table import ValueTable
 
 from .ranking import BestSteps, RankedRow, Subject, TakenStep
 from .request import RecallCache
 from .similar_tasks import Tasks
+from .tuning import TUNING
 
-STRUCTURAL_SHARE = 0.15
-"""Share of the episodes in which a word must occur to be structural."""
 _EPISODES_OF = "SELECT DISTINCT trajectory_id FROM steps WHERE id IN (SELECT value FROM json_each(?))"
 _CHANGED = "SELECT DISTINCT ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'item'"
 _CHANGED_ITEMS = (
     "SELECT number, id, record, status FROM items "
     "WHERE namespace = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY number"
 )
-STRUCTURAL_AFTER = 15
-"""Number of episodes before any word is considered structural."""
 _STRUCTURAL = "SELECT word FROM words WHERE namespace = ? AND episodes >= ?"
 _COUNTS = (
     "SELECT value, coalesce(episodes, 0) FROM json_each(?) LEFT JOIN words ON words.namespace = ? AND word = value"
@@ -57,9 +55,9 @@ _COUNTS = (
 
 def read_structural_words(store: Store, namespace: int, episodes: int) -> frozenset[str]:
     """Return the words that belong to the structure of the environment."""
-    if episodes < STRUCTURAL_AFTER:
+    if episodes < TUNING.structural_after:
         return frozenset()
-    return frozenset(word for (word,) in store.rows(_STRUCTURAL, (namespace, STRUCTURAL_SHARE * episodes)))
+    return frozenset(word for (word,) in store.rows(_STRUCTURAL, (namespace, TUNING.structural_share * episodes)))
 
 
 class NamespaceCache:
@@ -390,8 +388,8 @@ class NamespaceCache:
         if not weight:
             return estimates
         successes, choices = self._choices.get(number, (0, None))
-        # Rereading decodes up to EPISODES episodes, so it waits until the successes have grown by a quarter.
-        if choices is None or world.won >= REREAD * successes:
+        # Rereading decodes up to `choice_episodes`, so it waits until the successes have grown by a quarter.
+        if choices is None or world.won >= VALUES.reread_growth * successes:
             choices = read_choices(
                 self._store, self._namespace, self.worlds.names_of(number), self.structural, self.clock.counted
             )

@@ -19,40 +19,12 @@ from hardwon.memory.storage.freshness import Version
 from . import clusters
 from .cache import NamespaceCache
 from .embedders import Vectors
-from .ranking import POOL, RankedRow, TakenStep, find_best_steps, steps_of, weigh_subject
+from .ranking import RankedRow, TakenStep, find_best_steps, steps_of, weigh_subject
 from .search import IndexKind, Search
-from .text_index import MORE_TERMS, QUERY_TERMS, WordCounts
+from .text_index import WordCounts
+from .tuning import TUNING
 
 How = Literal["hybrid", "dense", "text"]
-RRF = 60.0
-"""Rank constant of the fusion; a larger value gives more weight to lower ranks."""
-MEANING = 0.5
-"""Weight of the cosine relative to the normalized score of the words when matches are ordered."""
-DEPTH = 24
-"""Number of matches taken from each index before they are merged."""
-DEEPER = 8
-"""Factor on the depth of a search if its results are from other worlds."""
-MIN_COSINE = 0.2
-"""Least similarity of a result that matches by words and meaning alone; an empty result is valid."""
-SAME = 0.8
-"""Least similarity of an item that is filed under the current situation. Its words decide the rest: a signature hides
-names, and one situation serves many tasks."""
-HERE = 0.5
-"""Least similarity of an item that is filed under the current place."""
-NEXT_DOOR = 0.3
-"""Least similarity of an item that is filed under a place reached from the current one."""
-TAGS = 2
-"""Number of an item's tags that a state must contain for a match regardless of other words."""
-CONSIDERED = 128
-"""Numbers of words of a state that may name the subject of an item: those that no episode showed, and the rarest."""
-RARE_WORDS = 16
-"""Number of words of a state that are looked up as tags and subjects of items, those of the fewest episodes."""
-BOUND = 64
-"""Largest number of items bound to a cluster."""
-VOTED = 4096
-"""Largest number of situations with cached voters or items."""
-FOUND = 512
-"""Largest number of texts with cached search results."""
 
 
 class Matches(NamedTuple):
@@ -87,8 +59,8 @@ def match(
     *,
     count_episodes: WordCounts,
     version: Version | None,
-    terms: int = QUERY_TERMS,
-    depth: int = DEPTH,
+    terms: int = TUNING.query_terms,
+    depth: int = TUNING.depth,
     further: Iterable[int] = (),
 ) -> Matches:
     """Search by words and by meaning, and merge the results.
@@ -113,7 +85,7 @@ def match(
     # One product with all missing vectors: each call of the index costs more than the multiplication.
     missing = [ref for ref in dict.fromkeys((*scores, *further)) if ref not in nearest]
     cosines.update(zip(missing, vectors.cosine(vector, missing), strict=True))
-    ranked = sorted((-MEANING * cosines[ref] - scores.get(ref, 0.0), ref) for ref in {*nearest, *scores})
+    ranked = sorted((-TUNING.meaning_weight * cosines[ref] - scores.get(ref, 0.0), ref) for ref in {*nearest, *scores})
     return Matches([ref for _, ref in ranked], cosines, {row.ref: row.share for row in rows}, nearest)
 
 
@@ -128,7 +100,7 @@ def find(
     vector: Vectors | None = None,
     version: Version | None = None,
     is_question: bool = False,
-    depth: int = DEPTH,
+    depth: int = TUNING.depth,
 ) -> list[RankedRow]:
     """Return the best matches for a text, at most k triples (id, similarity, reason), the best first.
 
@@ -144,7 +116,7 @@ def find(
         is_question: Whether to look up more words, because the text is a question or a search text.
         depth: Number of matches that a hybrid search takes from each index.
     """
-    terms = MORE_TERMS if is_question else QUERY_TERMS
+    terms = TUNING.more_terms if is_question else TUNING.query_terms
     if vector is None and how != "text":
         vector = index.embed(text)
     if vector is None or (how == "dense" and not vector.any()):  # one letter has no meaning, but it is found as a word
@@ -162,12 +134,12 @@ def find(
 def fuse(*rankings: Sequence[int]) -> list[int]:
     """Fuse rankings of ids by reciprocal rank fusion (Cormack et al. 2009).
 
-    The score of an id is the sum over the rankings of 1 / (RRF + rank).
+    The score of an id is the sum over the rankings of 1 / (rank_constant + rank).
     """
     scores: dict[int, float] = {}
     for ranking in rankings:
         for rank, ref in enumerate(ranking, 1):
-            scores[ref] = scores.get(ref, 0.0) + 1.0 / (RRF + rank)
+            scores[ref] = scores.get(ref, 0.0) + 1.0 / (TUNING.rank_constant + rank)
     return sorted(scores, key=lambda ref: (-scores[ref], ref))
 
 
@@ -223,7 +195,7 @@ class Candidates:
         if not derived.items:
             return ()  # saves a search
         if self.is_question:
-            hits = self._find("items", max(DEPTH, self.k))
+            hits = self._find("items", max(TUNING.depth, self.k))
             return [
                 Hit(derived.items[derived.numbers[ref]], similarity, why)
                 for ref, similarity, why in self._of_worlds(hits)
@@ -235,7 +207,7 @@ class Candidates:
         if bound is None:  # first visit of this situation since the items changed
             bound = self._find_items(query)
             if self.signature:
-                if len(derived.bound) > VOTED:
+                if len(derived.bound) > 4096:
                     derived.bound.clear()
                 derived.bound[where] = bound
         return bound
@@ -246,28 +218,28 @@ class Candidates:
         Only the depth of a search is not considered: where it matters, better items fill the places anyway.
         """
         query = self.text if self.is_question else f"{self.state.task}\n{self.text}"
-        terms = MORE_TERMS if self.is_question else QUERY_TERMS
+        terms = TUNING.more_terms if self.is_question else TUNING.query_terms
         cosine = float(self._embed() @ self._index.embed(item.text))
         share = self._index.measure_share("items", query, item.text, self._derived.count_episodes, terms)
         subject = weigh_subject(f"{item.title}\n{item.body}", self._weigh).rate(content_words(query))
         similarity = max(cosine, share, 0.0 if self.is_question else subject)
-        is_hit = similarity >= MIN_COSINE and self._derived.counts_in(item, self.worlds)
+        is_hit = similarity >= TUNING.min_cosine and self._derived.counts_in(item, self.worlds)
         return Hit(item, similarity, "words and meaning") if is_hit else None
 
     def states(self) -> list[RankedRow]:
         """Return the states of the applicable worlds that search finds for the text."""
         nearest, query = self._derived.nearest, (self.text, self.worlds, self.is_question)
         if query not in nearest:
-            if len(nearest) > FOUND:
+            if len(nearest) > 512:
                 nearest.clear()
-            nearest[query] = self._find("states", POOL)
+            nearest[query] = self._find("states", TUNING.voting_states)
             if self.worlds is not None:
                 nearest[query] = self._keep_applicable(nearest[query])
         return nearest[query]
 
     def states_of_untrusted_writers(self) -> list[RankedRow]:
         """Return the states of untrusted writers that search finds."""
-        return self._find("testimony", POOL)
+        return self._find("testimony", TUNING.voting_states)
 
     def neighbors(self) -> list[Neighbor]:
         """Return the best steps of similar states, without those of the situation itself."""
@@ -287,7 +259,7 @@ class Candidates:
         cached, which = self._derived.voters, (self.signature, self.after is not None, self.worlds)
         voters = cached.get(which)
         if voters is None:
-            if len(cached) > VOTED:
+            if len(cached) > 4096:
                 cached.clear()
             voters = cached[which] = clusters.read_voters(self._store, self.namespace, *which)
         return voters
@@ -297,9 +269,11 @@ class Candidates:
     def _keep_applicable(self, hits: list[RankedRow]) -> list[RankedRow]:
         """Keep the states with steps that count here; search deeper if those of other worlds crowd them out."""
         kept = self._keep_best(hits)
-        if len(kept) >= DEPTH or len(hits) < DEPTH:
+        if len(kept) >= TUNING.depth or len(hits) < TUNING.depth:
             return kept
-        return self._keep_best(self._find("states", DEEPER * POOL, DEEPER * DEPTH))[:POOL]
+        return self._keep_best(
+            self._find("states", TUNING.deeper * TUNING.voting_states, TUNING.deeper * TUNING.depth)
+        )[: TUNING.voting_states]
 
     def _keep_best(self, hits: list[RankedRow]) -> list[RankedRow]:
         """Return the states in which a step that counts here was taken."""
@@ -311,14 +285,14 @@ class Candidates:
         best = self._derived.done.setdefault(self.worlds, {})
         return find_best_steps(self._store, states, steps_of(self.worlds), self.after is not None, best)
 
-    def _find(self, kind: IndexKind, k: int, depth: int = DEPTH) -> list[RankedRow]:
+    def _find(self, kind: IndexKind, k: int, depth: int = TUNING.depth) -> list[RankedRow]:
         """Return the matches that are similar enough to be shown."""
         steps = find(
             self._index, kind, self.text, k,
             count_episodes=self._derived.count_episodes, vector=self._embed(), version=self._version,
             is_question=self.is_question, depth=depth,
         )  # fmt: skip
-        return [hit for hit in steps if hit[1] >= MIN_COSINE]
+        return [hit for hit in steps if hit[1] >= TUNING.min_cosine]
 
     def _embed(self) -> Vectors:
         """Return the vector of the text, (dim,) float32."""
@@ -335,15 +309,15 @@ class Candidates:
         return [hit for hit in hits if is_of(hit[0], worlds)]
 
     def _find_items(self, query: str) -> tuple[Hit, ...]:
-        """Return the items for the situation of the state, at most BOUND, in no particular order."""
+        """Return the items for the situation of the state, at most `bound_items`, in no particular order."""
         is_of, worlds = self._derived.is_of, self.worlds
         filed = self._find_filed(query)
         refs = [ref for ref in dict.fromkeys(ref for _, _, refs in filed for ref in refs) if is_of(ref, worlds)]
         matches, nearest = self._match_items(query, refs)
         chosen = list(dict.fromkeys((*nearest, *refs)))
-        if len(chosen) > BOUND:  # the order of all sources together decides only which items are kept
+        if len(chosen) > TUNING.bound_items:  # the order of all sources together decides only which items are kept
             fused = fuse(*(refs for _, _, refs in reversed(filed)), nearest)
-            chosen = [ref for ref in fused if is_of(ref, worlds)][:BOUND]
+            chosen = [ref for ref in fused if is_of(ref, worlds)][: TUNING.bound_items]
         # In ascending order of similarity: the last entry of an item is the strongest reason to show it.
         floors = {ref: (floor, why) for floor, why, refs in filed for ref in refs}
         items, numbers, refs_found = self._derived.items, self._derived.numbers, set(nearest)
@@ -356,7 +330,7 @@ class Candidates:
                 if floor >= similarity or not why:
                     why = reason
                 similarity = max(similarity, floor + (1.0 - floor) * self._rate(items[numbers[ref]], in_view))
-            if similarity >= MIN_COSINE:
+            if similarity >= TUNING.min_cosine:
                 hits.append(Hit(items[numbers[ref]], similarity, why))
         return tuple(hits)
 
@@ -390,10 +364,12 @@ class Candidates:
             )  # fmt: skip
             return matches, [ref for ref in matches.order[:depth] if is_of(ref, worlds)]
 
-        depth = max(DEPTH, 4 * self.k)
+        depth = max(TUNING.depth, 4 * self.k)
         matches, nearest = search_within(depth)
         # Searching deep is the exception: only items of other worlds can leave gaps in the first result.
-        return search_within(DEEPER * depth) if worlds is not None and len(nearest) < depth else (matches, nearest)
+        return (
+            search_within(TUNING.deeper * depth) if worlds is not None and len(nearest) < depth else (matches, nearest)
+        )
 
     def _find_filed(self, query: str) -> list[tuple[float, str, list[int]]]:
         """Return the filed items as (least similarity, reason, numbers), in ascending order of similarity."""
@@ -404,10 +380,10 @@ class Candidates:
         rarest = [word for _, word in sorted((counts[word], word) for word in named)]
         return [
             (0.0, "its subject", self._find_by_subject(rarest)),
-            (MIN_COSINE, "its tags", self._find_by_tag(rarest[:RARE_WORDS])),
-            (NEXT_DOOR, "a place that is near", adjacent),
-            (HERE, "its own place", at_place),
-            (SAME, "its own situation", own),
+            (TUNING.min_cosine, "its tags", self._find_by_tag(rarest[: TUNING.rare_words])),
+            (TUNING.min_next_place, "a place that is near", adjacent),
+            (TUNING.min_same_place, "its own place", at_place),
+            (TUNING.min_same_situation, "its own situation", own),
         ]
 
     def _read_filed(self, by: str, values: Sequence[str]) -> list[int]:
@@ -419,7 +395,7 @@ class Candidates:
         )
         items, numbers = self._derived.items, self._derived.numbers
         scored = [(-items[numbers[number]].score, number) for (number,) in rows if number in numbers]
-        return [number for _, number in sorted(scored)[:BOUND]]
+        return [number for _, number in sorted(scored)[: TUNING.bound_items]]
 
     def _find_by_place(self, location: str) -> tuple[list[int], list[int]]:
         """Return the items filed under a place, and those filed under places reached from it."""
@@ -443,15 +419,19 @@ class Candidates:
         counts = self._derived.count_episodes(rarest)
         new = sorted((word for word in rarest if not counts[word]), key=lambda word: not word.isalpha())
         old = [word for word in rarest if counts[word]]
-        named = self._index.select_present("items", (*new[:CONSIDERED], *old[:CONSIDERED]))[:RARE_WORDS]
-        return self._index.list_by_words("items", " ".join(named), DEPTH, self._derived.count_episodes, len(named))
+        named = self._index.select_present("items", (*new[: TUNING.subject_words], *old[: TUNING.subject_words]))[
+            : TUNING.rare_words
+        ]
+        return self._index.list_by_words(
+            "items", " ".join(named), TUNING.depth, self._derived.count_episodes, len(named)
+        )
 
     def _find_by_tag(self, rarest: Sequence[str]) -> list[int]:
-        """Return the items that share at least TAGS tags with the rare words of a state, most shared tags first."""
+        """Return the items that share at least `min_tags` tags with the rare words of a state, most tags first."""
         rows = self._store.rows(
             f"SELECT number FROM item_places WHERE namespace = ? AND by = 'tag' AND value IN "
             f"({','.join('?' * len(rarest))}) GROUP BY number HAVING count(*) >= ? "
             "ORDER BY count(*) DESC, number LIMIT ?",
-            (self.namespace, *rarest, TAGS, BOUND),
+            (self.namespace, *rarest, TUNING.min_tags, TUNING.bound_items),
         )
         return [row[0] for row in rows]

@@ -16,20 +16,13 @@ from hardwon.memory.storage.episodes import dumps, plain
 from hardwon.memory.storage.rollups import summaries
 
 from .embedders import Vectors
-from .ranking import MANY_KINDS, TakenStep, read_taken_steps, steps_of
+from .ranking import TakenStep, read_taken_steps, steps_of
+from .tuning import TUNING
 
-SUMMARIES = 8
-"""Number of recalled summaries of a cluster, the most tried ones."""
-ATTEMPTS, MORE_ATTEMPTS = MANY_KINDS, 48
+ATTEMPTS, MORE_ATTEMPTS = TUNING.many_kinds, 48
 """Numbers of kinds of action that are read for a situation, the most tried ones: up to MANY_KINDS, and beyond."""
-WORLDS = 4
-"""Factor on the number of kinds of action that are read if steps of other worlds do not count."""
 VOTERS, MORE_VOTERS = 64, 256
 """Numbers of steps of a situation that vote, the newest ones, without and with more kinds of action."""
-PLACE_STATES = 64
-"""Number of states of a place, the newest ones, whose steps show which places can be reached."""
-CENTROID_STATES = 256
-"""Number of states of a cluster, the newest ones, whose mean vector is its centroid."""
 
 
 def read_voters(
@@ -41,7 +34,7 @@ def read_voters(
         return read_taken_steps(store, [row[0] for row in rows], with_before)
     for live in ("AND folded = 0", ""):  # activity in other worlds may have folded all of these steps
         query = _VOTERS_OF_WORLDS.format(where=steps_of(worlds), live=live)
-        limits = (WORLDS * MORE_ATTEMPTS, WORLDS * ATTEMPTS, VOTERS, MORE_VOTERS)
+        limits = (TUNING.more_kinds * MORE_ATTEMPTS, TUNING.more_kinds * ATTEMPTS, VOTERS, MORE_VOTERS)
         rows = store.rows(query, (namespace, signature, *limits))
         if rows:
             return read_taken_steps(store, [row[0] for row in rows], with_before)
@@ -71,15 +64,15 @@ SELECT id FROM (
 def read_summaries(
     store: Store, namespace: int, signature: str, worlds: frozenset[int] | None = None
 ) -> tuple[Summary, ...]:
-    """Return summaries of the most tried kinds of action in a cluster, at most SUMMARIES."""
+    """Return summaries of the most tried kinds of action in a cluster, at most `summaries`."""
     if worlds is None:
-        return summaries(store, namespace, signature, SUMMARIES)
-    most = summaries(store, namespace, signature, WORLDS * SUMMARIES)
+        return summaries(store, namespace, signature, TUNING.summaries)
+    most = summaries(store, namespace, signature, TUNING.more_kinds * TUNING.summaries)
     ends = dumps([ref for summary in most for ref in (summary.best, summary.first, summary.last)])
     among = f"SELECT id FROM steps WHERE id IN (SELECT value FROM json_each(?)) AND {steps_of(worlds)}"
     tried = {row[0] for row in store.rows(among, (ends,))}
     kept = (summary for summary in most if not tried.isdisjoint((summary.best, summary.first, summary.last)))
-    return tuple(kept)[:SUMMARIES]
+    return tuple(kept)[: TUNING.summaries]
 
 
 def read_reachable(store: Store, namespace: int, location: str, counted: str = TRUSTED) -> tuple[str, ...]:
@@ -88,7 +81,7 @@ def read_reachable(store: Store, namespace: int, location: str, counted: str = T
         "SELECT DISTINCT after.location FROM steps JOIN states AS after ON after.id = post "
         f"WHERE pre IN (SELECT id FROM states WHERE namespace = ? AND location = ? AND location != '' "
         f"{COUNTED_STATES[counted]}ORDER BY id DESC LIMIT ?) AND after.location NOT IN ('', ?) ORDER BY 1",
-        (namespace, location, PLACE_STATES, location),
+        (namespace, location, TUNING.place_states, location),
     )
     return tuple(row[0] for row in rows)
 
@@ -150,7 +143,7 @@ def centroid(store: Store, namespace: int, signature: str) -> Vectors | None:
     rows = store.rows(
         "SELECT vector FROM vectors WHERE kind IN ('states', 'testimony') AND ref IN "
         "(SELECT id FROM states WHERE namespace = ? AND signature = ? ORDER BY id DESC LIMIT ?)",
-        (namespace, plain(signature), CENTROID_STATES),
+        (namespace, plain(signature), TUNING.centroid_states),
     )
     if not rows:
         return None

@@ -20,25 +20,13 @@ from hardwon.memory.records import Failure
 from hardwon.memory.situations.keys import content_words, parse_action
 from hardwon.memory.storage.database import Store
 
-POOL = 48
-"""Number of states that vote, all that search by words and by meaning returns."""
-BANDWIDTH = 0.1
-"""Bandwidth of the kernel exp(cosine / BANDWIDTH): a cosine larger by this much weighs e times as much."""
+from .tuning import TUNING
+
 MIN_VOTERS, SHARPNESS_FACTOR, MIN_SHARPNESS = 6, 0.75, 0.1
 """Effective number of states that vote at least, the factor on the kernel's sharpness until they do, and its limit."""
-SAME_BEFORE = 5.0
-"""Factor on the weight of a state that was reached by the same kind of action as the current one."""
-FRUITLESS = 0.25
-"""Factor on the weight of a state whose best step earned no return; it shows common actions, not good ones."""
 TASK_BANDWIDTH, SHARP_TASK_BANDWIDTH = 0.1, 0.03
 """Bandwidths of the factor exp(similarity of tasks / bandwidth). The second one is for known situations with more than
-MANY_KINDS kinds of action: such a state, as `The next request.`, says little, so the tasks distinguish its steps."""
-MANY_KINDS = 12
-"""Number of kinds of action up to which a situation is taken to tell the next action."""
-POOR = 0.1
-"""Lower bound on a step's return relative to the best step of the same situation."""
-LEAST_SUPPORT = 0.3
-"""Kinds of action with less than this share of the best kind's support are left out."""
+many_kinds kinds of action: such a state, as `The next request.`, says little, so the tasks distinguish its steps."""
 KNOWN = 8192
 """Approximate number of states whose best step is cached; about 2 MB."""
 _BEFORE = (
@@ -133,18 +121,19 @@ def order_by_votes(
 
     Ties keep the original order.
     """
-    is_vague = len({step.kind for step in done[:own]}) > MANY_KINDS if own else False
+    is_vague = len({step.kind for step in done[:own]}) > TUNING.many_kinds if own else False
     weights = weigh(done, similarities, after, task, SHARP_TASK_BANDWIDTH if is_vague else TASK_BANDWIDTH)
     best = max((step.value for step in done[:own]), default=0.0) if own else 0.0
     if own and best > 0:  # returns are comparable within one situation: many poor steps must not outvote a good one
         weights[:own] = [
-            weight * max(step.value / best, POOR) ** 2 for weight, step in zip(weights, done[:own], strict=False)
+            weight * max(step.value / best, TUNING.min_relative_return) ** 2
+            for weight, step in zip(weights, done[:own], strict=False)
         ]
     has_own = any(step.value > 0 and not step.failed and not step.is_told for step in done)
     kinds = [(has_own and step.is_told, step.kind) for step in done]
     support = _support(kinds, weights)
     shares = _share_places(done, weights)
-    least = LEAST_SUPPORT * max((total for (is_last, _), total in support.items() if not is_last), default=0.0)
+    least = TUNING.min_support * max((total for (is_last, _), total in support.items() if not is_last), default=0.0)
 
     ranked = [
         (kinds[at][0], -support_here, -shares[at], -weights[at], -step.value, at)
@@ -178,13 +167,13 @@ def weigh(
     previous_kind = None if after is None else kind_of(after)
     likeness = _compare_tasks(task, [step.task for step in done])
     exponents = [
-        similarity / BANDWIDTH + likeness[step.task] / bandwidth
+        similarity / TUNING.bandwidth + likeness[step.task] / bandwidth
         for step, similarity in zip(done, similarities, strict=True)
     ]
     return [
         kernel
-        * (SAME_BEFORE if step.before == previous_kind else 1.0)
-        * (1.0 if step.value > 0 and not step.failed else FRUITLESS)
+        * (TUNING.same_before if step.before == previous_kind else 1.0)
+        * (1.0 if step.value > 0 and not step.failed else TUNING.fruitless_weight)
         for step, kernel in zip(done, _apply_kernel(exponents), strict=True)
     ]
 

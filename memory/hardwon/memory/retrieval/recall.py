@@ -21,21 +21,18 @@ from hardwon.memory.storage.episodes import read_best_steps, read_brief_steps
 from hardwon.memory.storage.freshness import Version
 from hardwon.memory.trust import testimony
 from hardwon.memory.trust.instructions import without_instructions
-from hardwon.memory.values.effects import FLOOR
+from hardwon.memory.values.tuning import TUNING as VALUES
 
 from . import clusters
 from .cache import NamespaceCache
-from .candidates import DEPTH, FOUND, Candidates, How, find
+from .candidates import Candidates, How, find
 from .ranking import RankedRow, order_by_votes, steps_of
 from .request import RecallRequest
 from .search import Search
+from .tuning import TUNING
 
-RECALL_FLOOR = FLOOR
+RECALL_FLOOR = VALUES.masking_score
 """Score below which an item is not recalled, unless it is pinned."""
-STEPS = 4096
-"""Largest number of cached steps."""
-_REPEATED = 4
-"""Number of states read per state shown, because some have the same observation."""
 
 
 def recall_by_step(
@@ -127,7 +124,7 @@ def _rank_steps(query: Candidates, derived: NamespaceCache, store: Store) -> tup
     which = (query.text, query.signature, query.state.task, query.after, query.k, query.worlds)
     steps = ranked.get(which)
     if steps is None:
-        if len(ranked) > FOUND:
+        if len(ranked) > 512:
             ranked.clear()
         steps = ranked[which] = _vote(query, derived, store)
     return steps
@@ -162,7 +159,7 @@ def _read_clean(store: Store, derived: NamespaceCache, ids: Sequence[int]) -> Ma
     read = derived.steps
     missing = [ref for ref in ids if ref not in read]
     if missing:
-        if len(read) > STEPS:
+        if len(read) > 4096:
             read.clear()
             # Clearing also dropped requested steps that were cached.
             missing = list(ids)
@@ -311,6 +308,7 @@ def _interleave(first: Sequence[Hit], second: Sequence[Hit]) -> list[Hit]:
 
 def _search_steps(store: Store, index: Search, text: str, k: int, options: Mapping[str, Any]) -> list[Hit]:
     """Return the best steps for a text; see `search`."""
-    states = find(index, "states", text, _REPEATED * k, **options, depth=DEPTH)
+    # Number of states read per state shown, because some have the same observation.
+    states = find(index, "states", text, 4 * k, **options, depth=TUNING.depth)
     steps = map(without_instructions, _iter_step_hits(store, states, k))
     return _first_distinct((hit for hit in steps if hit is not None), k)

@@ -23,8 +23,6 @@ RecallKey = tuple[Any, ...]
 """The arguments of a recall as one hashable value."""
 LONGEST_QUERY = 20_000
 """Characters of each text of a query that are read. Its time grows with them, and the other callers wait."""
-KEPT = 512
-"""Largest number of kept recollections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +144,12 @@ class RecallCache(dict[RecallKey, Recollection]):
     """Results of recalls by their arguments, until the library changes."""
 
     def keep(self, key: RecallKey | None, recollection: Recollection) -> None:
-        """Keep a result that needed no search, at most KEPT of them.
+        """Keep a result that needed no search, at most 512 of them.
 
         A result that needed one is not kept: the next recall reads what the search bound to the situation.
         """
         if key is not None and recollection.path == "cluster":
-            if len(self) >= KEPT:
+            if len(self) >= 512:
                 self.clear()
             self[key] = copy_recollection(recollection)
 

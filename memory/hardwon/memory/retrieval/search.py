@@ -30,8 +30,6 @@ IndexKind = Literal["states", "testimony", "items"]
 """What an index holds: states of trusted steps, states of untrusted ones, or items. States of untrusted writers have
 indices of their own, because in a shared one they would push out trusted states and change the weights of words."""
 KINDS: tuple[IndexKind, ...] = ("states", "testimony", "items")
-_READ = 4096
-"""Vectors read per query."""
 _EMBED, _EMBED_BRIEFLY = 512, 32
 """Texts embedded and committed per batch, the most that an interruption loses, without and with a deadline."""
 _ROWS: Mapping[IndexKind, tuple[str, str]] = {
@@ -227,14 +225,14 @@ class Search:
         # A fixed seed: the same vectors give the same index in any process.
         drawn = np.random.default_rng(0).choice(len(refs), TrainedIndex.sample_size(len(refs)), replace=False)
         wanted = [refs[at] for at in np.sort(drawn)]
-        return np.concatenate([self._exact(kind)(wanted[at : at + _READ])[1] for at in range(0, len(wanted), _READ)])
+        return np.concatenate([self._exact(kind)(wanted[at : at + 4096])[1] for at in range(0, len(wanted), 4096)])
 
     def _vectors(self, kind: IndexKind, after: int, newest: int) -> Iterator[tuple[list[int], Vectors]]:
         """Yield (ids, vectors) batches after an id in ascending order; damaged vectors are computed again."""
         unsaved, length, first = self._unsaved[kind], 4 * self._embedder.dim, after
         # Each vector is recomputed at most once: if it cannot be replaced, the loop must still end.
         recomputed: set[int] = set()
-        while after < newest and (rows := self._store.rows(_VECTORS, (self.namespace, kind, after, newest, _READ))):
+        while after < newest and (rows := self._store.rows(_VECTORS, (self.namespace, kind, after, newest, 4096))):
             torn = [
                 row[0] for row in rows if len(row[1]) != length and row[0] not in unsaved and row[0] not in recomputed
             ]

@@ -15,16 +15,7 @@ from hardwon.memory.situations.scripts import index_text
 from hardwon.memory.storage.database import Store
 
 from .embedders import Vectors
-from .text_index import LONGEST_WORD
-
-CANDIDATES = 64
-"""Largest number of tasks matched by words; their meaning is then compared."""
-ALL = 1024
-"""Number of tasks up to which the meaning of all tasks is compared, not only of those matched by words."""
-MOST_WORDS = 1000
-"""Largest number of words of a task that are looked up. Tasks have fewer; FTS5 takes seconds for 100,000."""
-EMBEDDED = 8192
-"""Largest number of cached vectors."""
+from .tuning import TUNING
 
 Embed = Callable[[Sequence[str]], Vectors]
 """Returns the unit vectors of texts, (n, dim) float32."""
@@ -51,7 +42,7 @@ class Tasks:
         """
         self._catch_up()
         scores = self._by_words(task)
-        candidates = list(self._numbers) if len(self._numbers) <= ALL else list(scores)
+        candidates = list(self._numbers) if len(self._numbers) <= TUNING.compared_tasks else list(scores)
         if task in self._numbers and task not in scores:
             candidates.append(task)
         for other, cosine in zip(candidates, self._cosines(task, candidates, embed), strict=True):
@@ -77,13 +68,13 @@ class Tasks:
     def _by_words(self, task: str) -> dict[str, float]:
         """Return the best tasks with their BM25 scores relative to the best one, in [0, 1]."""
         assert self._words is not None
-        short = sorted(word for word in content_words(task) or {*words(task)} if len(word) <= LONGEST_WORD)
-        terms = " OR ".join(f'"{word}"' for word in short[:MOST_WORDS])
+        short = sorted(word for word in content_words(task) or {*words(task)} if len(word) <= TUNING.max_word_length)
+        terms = " OR ".join(f'"{word}"' for word in short[: TUNING.max_task_words])
         if not terms:
             return {}
         # The rank of FTS5 is a negative BM25, the best match the smallest.
         query = "SELECT text, -rank FROM tasks WHERE tasks MATCH ? ORDER BY rank, rowid LIMIT ?"
-        rows = self._words.execute(query, (terms, CANDIDATES)).fetchall()
+        rows = self._words.execute(query, (terms, TUNING.task_candidates)).fetchall()
         best = max((score for _, score in rows), default=0.0)
         return {text: score / best if best > 0 else 1.0 for text, score in rows}
 
@@ -92,7 +83,7 @@ class Tasks:
         if not tasks:
             return []
         new = [text for text in dict.fromkeys((task, *tasks)) if text not in self._vectors]
-        if len(self._vectors) + len(new) > EMBEDDED:
+        if len(self._vectors) + len(new) > 8192:
             self._vectors.clear()  # simpler than evicting single entries, and rare
             new = list(dict.fromkeys((task, *tasks)))
         if new:

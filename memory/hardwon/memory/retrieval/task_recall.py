@@ -9,14 +9,11 @@ from hardwon.memory.trust.instructions import without_instructions
 from hardwon.memory.values.value_table import ValueTable
 
 from .cache import NamespaceCache
-from .candidates import DEEPER
 from .ranking import kind_of, placed_in
 from .recall import within_budget
 from .request import RecallRequest
 from .search import Search
-
-TASK_EPISODES = 5
-"""Number of episodes that recall by task reads."""
+from .tuning import TUNING
 
 
 def recall_by_task(store: Store, derived: NamespaceCache, index: Search, request: RecallRequest) -> Recollection:
@@ -56,22 +53,22 @@ def _order_by_previous_kind(steps: Sequence[Step], after: str | None) -> list[St
 def _similar_episodes(
     store: Store, index: Search, derived: NamespaceCache, state: State
 ) -> tuple[list[Step], ValueTable]:
-    """Return the steps of TASK_EPISODES episodes of the most similar tasks, and their values.
+    """Return the steps of `task_episodes` episodes of the most similar tasks, and their values.
 
     Episodes of one task are ordered by reward. If the world of the state is certain, other worlds are left out.
     """
     chosen: list[str] = []
     worlds = derived.related(state)
     where = "" if worlds is None else f"AND {placed_in(worlds, 'trajectories.namespace', 'trajectories.id')} "
-    count = TASK_EPISODES if worlds is None else DEEPER * TASK_EPISODES
+    count = TUNING.task_episodes if worlds is None else TUNING.deeper * TUNING.task_episodes
     for task in derived.tasks.nearest(state.task, count, index.embed_all):
         rows = store.rows(
             "SELECT id FROM trajectories WHERE namespace = ? AND task = ? AND success IS NOT NULL "
             f"AND trust = 'trusted' {where}ORDER BY total_reward DESC, rowid LIMIT ?",
-            (index.namespace, task, TASK_EPISODES - len(chosen)),
+            (index.namespace, task, TUNING.task_episodes - len(chosen)),
         )
         chosen.extend(row[0] for row in rows)
-        if len(chosen) == TASK_EPISODES:
+        if len(chosen) == TUNING.task_episodes:
             break
     by_episode = "namespace = ? AND trajectory_id = ? ORDER BY t"
     steps = [step for ref in chosen for step in read_steps(store, by_episode, (index.namespace, ref))]

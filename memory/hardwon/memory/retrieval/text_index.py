@@ -27,27 +27,10 @@ from hardwon.memory.situations.scripts import index_text
 from hardwon.memory.storage.counted import QueryRows
 from hardwon.memory.storage.episodes import first_row, last_row
 
+from .tuning import TUNING
+
 WordCounts = Callable[[Collection[str]], Mapping[str, int]]
 """Returns, by word, the number of episodes that showed it, at least for the given words."""
-QUERY_TERMS = 4
-"""Number of words of a text that are looked up regardless of their rows, the rarest ones."""
-MORE_TERMS = 24
-"""Largest number of words of a question, if all of them together have few rows."""
-CONSIDERED = 64
-"""Number of words of a text whose rows are counted, those of the fewest episodes first."""
-WINDOW = 500
-"""Number of rows with the rarest word that are ranked, the newest ones."""
-RANKED = 2000
-"""Approximate number of rows ranked in total."""
-FEW = 600
-"""Approximate number of rows up to which their lengths count, because reading these takes longer than ranking."""
-LENGTH = 0.375
-"""How much less a row counts because of its length, relative to the mean length. BM25 with k1 = 1.2 and b = 0.5 does so
-if every word occurs once."""
-MOST_WORDS = 64
-"""Number of words of a query that are looked up."""
-LONGEST_WORD = 200
-"""Characters of the longest word that is looked up. FTS5 compares the parts of `a-a-a-a` one by one."""
 _JOINTS = re.compile(r"(?<=[a-z])(?=[A-Z])|_+")
 """Joints of words in names of tools and arguments, as in `get_user` and `getUser`."""
 COUNTED, LISTED = 16_384, 256
@@ -61,7 +44,7 @@ class WordFrequency:
     rows: float
     """Number of rows that contain it, estimated from the newest ones if there are many."""
     since: int
-    """Id of the WINDOW-th newest of these rows; 0 if there are fewer."""
+    """Id of the `ranked_per_word`-th newest of these rows; 0 if there are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +84,7 @@ class TextIndex:
         self._ids = array("q")
         """Ids of all rows, ascending. Gaps between them depend on rows of other tables, which must not count here."""
 
-    def search(self, text: str, k: int, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> list[int]:
+    def search(self, text: str, k: int, count_episodes: WordCounts, terms: int = TUNING.query_terms) -> list[int]:
         """Return the ids of at most k rows that share the text's rarest words, the best first."""
         query = self.choose(text, count_episodes, terms)
         return [row - self._first for row, _ in self._find(query, k)]
@@ -113,9 +96,9 @@ class TextIndex:
         row_lists = [self._rows_with(word, query.since) for word in query.words]
         rows, at = np.unique(np.concatenate(row_lists), return_inverse=True)
         scores = np.bincount(at, np.repeat(query.weights, [len(listed) for listed in row_lists]))
-        if not query.since and query.rows <= FEW:
+        if not query.since and query.rows <= TUNING.few_rows:
             lengths = self._read_lengths(rows)
-            scores = scores / (1.0 + LENGTH * lengths / max(1.0, lengths.mean()))
+            scores = scores / (1.0 + TUNING.length_weight * lengths / max(1.0, lengths.mean()))
         # Slices, not indices: with fewer than k rows, the smallest score becomes the bound.
         top = np.flatnonzero(scores >= np.sort(scores)[-k:][:1])
         # A stable sort, reversed: of rows with equal scores, the larger id comes first.
@@ -134,7 +117,7 @@ class TextIndex:
             lengths.update((row, _decode(size)) for row, size in self._rows(read, (json.dumps(missing),)))
         return np.array([lengths.get(row, 0) for row in listed], dtype=np.float64)
 
-    def scored(self, text: str, k: int, count_episodes: WordCounts, terms: int = QUERY_TERMS) -> list[TextMatch]:
+    def scored(self, text: str, k: int, count_episodes: WordCounts, terms: int = TUNING.query_terms) -> list[TextMatch]:
         """Return the rows that `search` finds, with their coverage and score, the best first.
 
         The coverage is the share, in [0, 1], of the weight of the query's words that a row contains. Words that occur
@@ -173,7 +156,11 @@ class TextIndex:
         return covered / (sum(query.weights) + query.missing) if covered else 0.0
 
     def choose(
-        self, text: str, count_episodes: WordCounts, terms: int = QUERY_TERMS, further: Collection[str] | None = None
+        self,
+        text: str,
+        count_episodes: WordCounts,
+        terms: int = TUNING.query_terms,
+        further: Collection[str] | None = None,
     ) -> TextQuery:
         """Choose the words of a text to look up; ties are broken alphabetically.
 
@@ -199,7 +186,7 @@ class TextIndex:
         chosen: list[str] = []
         for word in rarest[:terms]:
             rows = share * reaches[word].rows
-            if chosen and load + rows > (RANKED if len(chosen) < QUERY_TERMS else FEW):
+            if chosen and load + rows > (TUNING.ranked_rows if len(chosen) < TUNING.query_terms else TUNING.few_rows):
                 break
             chosen.append(word)
             load += rows
@@ -208,7 +195,7 @@ class TextIndex:
         return TextQuery(tuple(chosen), weights, since, load, missing)
 
     def _rows_with(self, word: str, since: int) -> NDArray[np.int64]:
-        """Return the ids of the newest RANKED rows from `since` on that contain a word, ascending."""
+        """Return the ids of the newest ranked_rows rows from `since` on that contain a word, ascending."""
         start, rows = self._listed.get(word, (math.inf, None))
         # A list that was read from a later row on lacks the older rows; a longer one is only cut.
         if rows is None or since < start:
@@ -225,7 +212,7 @@ class TextIndex:
         SQLite returns them as one text, because creating a Python integer per row takes three times as long.
         """
         newest = f"{self._with_word} ORDER BY rowid DESC LIMIT ?"
-        limits = max(since, self._first), self._last, RANKED
+        limits = max(since, self._first), self._last, TUNING.ranked_rows
         ((listed,),) = self._rows(f"SELECT group_concat(rowid) FROM ({newest})", (_quote(word), *limits))
         return np.sort(np.fromstring(listed or "", dtype=np.int64, sep=","))
 
@@ -270,13 +257,13 @@ class TextIndex:
         self._listed.clear()
 
     def _count_rows(self, word: str) -> WordFrequency:
-        """Return how common a word is, estimated from its WINDOW newest rows."""
+        """Return how common a word is, estimated from its `ranked_per_word` newest rows."""
         reach = self._reaches.get(word)
         if reach is None:
             newest = f"{self._with_word} ORDER BY rowid DESC LIMIT ?"
             counted = f"SELECT count(*), min(rowid) FROM ({newest})"
-            ((rows, since),) = self._rows(counted, (_quote(word), self._first, self._last, WINDOW))
-            if rows == WINDOW:
+            ((rows, since),) = self._rows(counted, (_quote(word), self._first, self._last, TUNING.ranked_per_word))
+            if rows == TUNING.ranked_per_word:
                 reach = WordFrequency(rows * (len(self._ids) + 1) / self._count_from(since), since)
             else:
                 reach = WordFrequency(float(rows), 0)
@@ -302,7 +289,7 @@ def _select_contained(row: str, words_wanted: Iterable[str]) -> list[str]:
 
 def _short(words_found: Iterable[str]) -> set[str]:
     """Return the words that can be looked up."""
-    return {word for word in words_found if len(word) <= LONGEST_WORD}
+    return {word for word in words_found if len(word) <= TUNING.max_word_length}
 
 
 def _decode(size: bytes) -> int:
@@ -316,11 +303,11 @@ def _decode(size: bytes) -> int:
 def _select_words(text: str, count_episodes: WordCounts) -> list[str]:
     """Return the words of a text that the fewest episodes showed; unseen words come last."""
     all_words = _short(content_words(text))
-    if len(all_words) <= CONSIDERED:
+    if len(all_words) <= TUNING.counted_words:
         return list(all_words)
     counts = count_episodes(all_words)
     # Ties are decided by the word itself, which is the last of each tuple.
-    chosen = heapq.nsmallest(CONSIDERED, ((not counts[word], counts[word], word) for word in all_words))
+    chosen = heapq.nsmallest(TUNING.counted_words, ((not counts[word], counts[word], word) for word in all_words))
     return [word for _, _, word in chosen]
 
 
@@ -344,7 +331,7 @@ class StemIndex:
         """
         divided, total = _divide(query), 0.0
         weights: dict[int, float] = {}
-        for word in sorted(_short(content_words(divided)) or _short(words(divided)))[:MOST_WORDS]:
+        for word in sorted(_short(content_words(divided)) or _short(words(divided)))[: TUNING.max_query_words]:
             rows = self._texts.execute("SELECT rowid FROM texts WHERE texts MATCH ?", (f'"{word}"',)).fetchall()
             weight = math.log1p(self._count / max(1, len(rows)))
             total += weight

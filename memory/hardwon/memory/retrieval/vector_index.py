@@ -17,37 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .embedders import Vectors
+from .tuning import TUNING
 
 IdArray = NDArray[np.int64]
 Exact = Callable[[Sequence[int]], tuple[list[int], Vectors]]
 """Returns those of the given ids that the library has, and their vectors, (n, dim) float32."""
 
-AGREEMENT = 0.99
-"""Least share of the five nearest neighbors that the chosen probe must find."""
-SPARE = 24
-"""Extra candidates per search, because 8-bit codes distort a cosine by some thousandths."""
-FEW = 1024
-"""Number of vectors up to which the full vectors are scanned."""
-SPARE_OF_HALVES = 8
-"""Extra candidates per search, because 16-bit numbers distort a cosine by some hundred-thousandths."""
-NEAREST = 8
-"""Largest k for 8-bit integers; for a larger k, the last neighbors are rarely distinct from the rest."""
-SPARE_OF_CODES = 12
-"""Extra candidates of a search among 8-bit integers, in addition to 4 k."""
 WHOLE = 127.0
 """Largest absolute value of the 8-bit integers."""
-MISJUDGED = 1.2
-"""Four standard deviations of a cosine's rounding error, relative to the norm of the two quantization steps."""
-_PER_LIST = 64
-"""Training vectors per list."""
-_QUERIES = 128
-"""Queries that choose the probe."""
-_MIXED = 4
-"""Sample vectors whose mean is one query."""
-_ROUNDS = 8
-"""Iterations of k-means."""
-_ALIKE = 1e-5
-"""Tolerance when two cosines are compared."""
 
 
 class VectorIndex:
@@ -122,21 +99,23 @@ class VectorIndex:
     def _nearest(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
         """Return at most k pairs (place, cosine), including replaced vectors."""
         count, query = len(self._ids), vector.reshape(1, -1)
-        if count <= FEW:
+        if count <= TUNING.scanned_vectors:
             cosines, places = self._faiss.search(query, min(k, count))
             return _best(places[0], cosines[0], k)
-        if k <= NEAREST and (nearest := self._surely_nearest(vector, k)):
+        if k <= TUNING.max_k_of_codes and (nearest := self._surely_nearest(vector, k)):
             return nearest
-        proposed = self._halves.search(query, min(k + SPARE_OF_HALVES, count))[1][0]
+        proposed = self._halves.search(query, min(k + TUNING.spare_of_halves, count))[1][0]
         return _best(proposed, self._vectors()[proposed] @ vector, k)
 
     def _surely_nearest(self, vector: Vectors, k: int) -> list[tuple[int, float]]:
         """Search among integers; return nothing if an excluded vector might be as near."""
         step = _step_for(vector)
-        products, proposed = self._codes.search(_quantize(vector, step).reshape(1, -1), 4 * k + SPARE_OF_CODES)
+        products, proposed = self._codes.search(_quantize(vector, step).reshape(1, -1), 4 * k + TUNING.spare_of_codes)
         nearest = _best(proposed[0], self._vectors()[proposed[0]] @ vector, k)
         best_excluded = float(products[0, -1]) * step * self._step
-        is_certain = len(nearest) == k and nearest[-1][1] > best_excluded + MISJUDGED * math.hypot(step, self._step)
+        is_certain = len(nearest) == k and nearest[-1][1] > best_excluded + TUNING.code_error * math.hypot(
+            step, self._step
+        )
         return nearest if is_certain else []
 
     def _vectors(self) -> Vectors:
@@ -189,14 +168,14 @@ class TrainedIndex:
 
         self.dim = dim
         self._exact = exact
-        lists = max(1, min(2048, 2 ** round(np.log2(len(sample) / _PER_LIST))))
+        lists = max(1, min(2048, 2 ** round(np.log2(len(sample) / TUNING.vectors_per_list))))
         self._faiss: Any = faiss.IndexIVFScalarQuantizer(
             faiss.IndexFlatIP(dim), dim, lists, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT
         )
-        self._faiss.cp.niter = _ROUNDS
+        self._faiss.cp.niter = TUNING.kmeans_rounds
         # FAISS warns on stderr below 39 points per centroid, which small samples have.
         self._faiss.cp.min_points_per_centroid = 1
-        self._faiss.cp.max_points_per_centroid = 2 * _PER_LIST
+        self._faiss.cp.max_points_per_centroid = 2 * TUNING.vectors_per_list
         self._faiss.train(np.ascontiguousarray(sample, dtype=np.float32))
         self._gone: set[int] = set()
         self._lock = threading.Lock()
@@ -206,7 +185,7 @@ class TrainedIndex:
     @staticmethod
     def sample_size(count: int) -> int:
         """Return the number of training vectors for an index of `count` vectors."""
-        return min(count, int(_PER_LIST * min(2048, 2 * count**0.5)))
+        return min(count, int(TUNING.vectors_per_list * min(2048, 2 * count**0.5)))
 
     def __len__(self) -> int:
         return int(self._faiss.ntotal) - len(self._gone)
@@ -228,7 +207,7 @@ class TrainedIndex:
         """Remove an id."""
         with self._lock:
             self._gone.add(ref)
-            if len(self._gone) > SPARE:  # removing scans all lists, so ids are collected first
+            if len(self._gone) > TUNING.spare_of_probes:  # removing scans all lists, so ids are collected first
                 self._remove(set(self._gone))
 
     def _remove(self, refs: set[int]) -> None:
@@ -246,7 +225,7 @@ class TrainedIndex:
 
         parameters: Any = faiss.IVFSearchParameters
         with self._lock:
-            drawn = np.random.default_rng(0).integers(len(sample), size=(_QUERIES, _MIXED))
+            drawn = np.random.default_rng(0).integers(len(sample), size=(TUNING.probing_queries, TUNING.mixed_vectors))
             queries = sample[drawn].sum(axis=1)
             queries /= np.maximum(np.linalg.norm(queries, axis=1, keepdims=True), 1e-9)
             k = min(5, self._faiss.ntotal)
@@ -259,7 +238,7 @@ class TrainedIndex:
             best = fifth(lists)[:, -1:]
             probe = min(8, lists)
             # Compared by cosine, not by id: neighbors at the same distance are equally good.
-            while probe < lists and (fifth(probe) >= best - _ALIKE).mean() < AGREEMENT:
+            while probe < lists and (fifth(probe) >= best - TUNING.cosine_tolerance).mean() < TUNING.min_agreement:
                 probe *= 2
             self._faiss.nprobe = min(probe, lists)
 
@@ -267,7 +246,7 @@ class TrainedIndex:
         """Return at most k pairs (id, cosine), the best first; ties are ordered by id."""
         with self._lock:
             # Removed ids still have codes and may take that many places.
-            wanted = min(k + SPARE + len(self._gone), int(self._faiss.ntotal))
+            wanted = min(k + TUNING.spare_of_probes + len(self._gone), int(self._faiss.ntotal))
             if not wanted:
                 return []
             candidates = self._faiss.search(vector.reshape(1, -1), wanted)[1][0].tolist()

@@ -9,7 +9,7 @@ from sqlite3 import Connection
 
 from hardwon.memory.errors import TooMuchFeedback
 from hardwon.memory.records import Item
-from hardwon.memory.values.effects import FLOOR
+from hardwon.memory.values.tuning import TUNING as VALUES_TUNING
 
 LEAST = 0.1
 """Share of the distance to 1 or 0 by which one opinion moves an item's score."""
@@ -54,7 +54,7 @@ def record_opinion(
     left = max(0.0, MOST - sum(abs(float(by)) for _, by in opinions))
     score = item.score + max(-left, min(left, wanted))
     if not helped:  # may not push the item below the floor of recall
-        score = max(score, min(item.score, FLOOR))
+        score = max(score, min(item.score, VALUES_TUNING.masking_score))
     score = round(float(score), 4)
     connection.execute(
         "INSERT INTO opinions(namespace, item_id, writer, episode, moved) VALUES (?, ?, ?, ?, ?)",

@@ -12,19 +12,11 @@ from numpy.typing import NDArray
 
 from hardwon.memory.situations.keys import KEYS_VERSION
 
-MEMORY = 50
-"""Number of steps in the moving mean; older steps fade, so returns of a weaker policy do not linger."""
-SPREAD = 0.02
-"""Prior variance of every key, worth two steps, so that two equal returns do not count as certain."""
-_PRIOR = 2 * SPREAD
-SAMPLES = 8
-"""Step ids kept as evidence for a key."""
-MADE = f"cells 14 {MEMORY} {SPREAD} {SAMPLES} keys {KEYS_VERSION}"
+from .tuning import TUNING
+
+_PRIOR = 2 * TUNING.prior_variance
+MADE = f"cells 14 {TUNING.memory} {TUNING.prior_variance} {TUNING.evidence_steps} keys {KEYS_VERSION}"
 """Identifies the parameters that cells depend on; cache files with another value are stale."""
-LEAST = 3
-"""Least number of episodes with a thing's full name, and with others of its kind, before the name counts."""
-DOUBT = 9.0
-"""Squared standard errors by which a thing must differ from others of its kind before its name counts."""
 CONDITION = (3, 0.75, 0.4)
 """When a word that notes tell of a thing is a condition of an action: the least number of good steps with the word,
 their least share of all good steps, and the least share of bad steps among those without the word."""
@@ -38,7 +30,7 @@ class Cell:
     mean: float = 0.0
     variance: float = 0.0
     precision: float = 0.0
-    """Number of remembered steps over their variance, smoothed by SPREAD."""
+    """Number of remembered steps over their variance, smoothed by `prior_variance`."""
     bad: int = 0
     """Steps that are evidence against the action."""
     lost: int = 0
@@ -73,7 +65,7 @@ class Cell:
             self.last_in = episode
         # every key of every step comes here, so a mean and its spread have no function of their own
         n = self.n = self.n + 1
-        n = n if n < MEMORY else MEMORY  # Welford's update, exponential once MEMORY steps are reached
+        n = n if n < TUNING.memory else TUNING.memory  # Welford's update, exponential once memory steps are reached
         error = value - self.mean
         mean = self.mean = self.mean + error / n
         variance = self.variance + (error * (value - mean) - self.variance) / n
@@ -83,7 +75,7 @@ class Cell:
         self.squares += value * value
         steps = self.steps
         steps.append(step_id)
-        if len(steps) > SAMPLES:
+        if len(steps) > TUNING.evidence_steps:
             del steps[0]
         if bad:
             self.bad += 1
@@ -100,7 +92,7 @@ class Cell:
             self.failed += 1
             self.streak += 1
             self.bad_steps.append(step_id)
-            del self.bad_steps[:-SAMPLES]
+            del self.bad_steps[: -TUNING.evidence_steps]
         elif bad and is_failed:
             self.bad_steps[-1] = step_id
         elif not bad:
@@ -111,7 +103,7 @@ class Cell:
 
 
 def compute_precision(n: int, variance: float) -> float:
-    """Return the number of steps over their variance, which includes two prior steps of SPREAD and so is never 0."""
+    """Return the number of steps over their variance, which has two prior steps of `prior_variance`, so never 0."""
     return n * (n + 2) / (variance * n + _PRIOR)
 
 
@@ -126,7 +118,7 @@ def leave_out(of_action: Cell, word: Cell) -> Cell | None:
     # The moving means of two keys are about different steps, so only sums can be subtracted.
     mean = (of_action.total - word.total) / rest
     variance = max(0.0, (of_action.squares - word.squares) / rest - mean * mean)
-    precision = compute_precision(min(rest, MEMORY), variance)
+    precision = compute_precision(min(rest, TUNING.memory), variance)
     steps = [step for step in of_action.steps if step not in word.steps]
     lost = of_action.lost - word.lost
     return Cell(rest, min(mean, of_action.mean), precision=precision, bad=bad, lost=lost, steps=steps)
@@ -251,7 +243,7 @@ def _starts(parts: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
 def weigh_part(own: tuple[int, int, float], kind: tuple[int, int, float, float]) -> float:
     """Return how far a part of some values counts apart from the rest, in [0, 1].
 
-        f = max(0, 1 - DOUBT s^2 / d^2),   s^2 = v (1 / n + 1 / m)
+        f = max(0, 1 - doubt_of_thing s^2 / d^2),   s^2 = v (1 / n + 1 / m)
 
     d is the difference between the mean of the part and that of the rest, and v the variance within both, with a prior
     of two episodes of the variance of all. n and m are numbers of episodes, because the values of one episode depend on
@@ -265,7 +257,7 @@ def weigh_part(own: tuple[int, int, float], kind: tuple[int, int, float, float])
     (of_part, n, part), (count, episodes, total, squares) = own, kind
     of_rest, rest = count - of_part, total - part
     m = of_rest * episodes / count  # an episode may have steps of both
-    if min(n, m) < LEAST:
+    if min(n, m) < TUNING.min_episodes_of_thing:
         return 0.0
     squared_difference = (part / of_part - rest / of_rest) ** 2
     if not squared_difference:
@@ -273,4 +265,4 @@ def weigh_part(own: tuple[int, int, float], kind: tuple[int, int, float, float])
     within = max(0.0, squares - part * part / of_part - rest * rest / of_rest) / count
     spread = max(0.0, squares - total * total / count) / count
     variance = within + 2 * spread / (n + m)
-    return max(0.0, 1.0 - DOUBT * variance * (1 / n + 1 / m) / squared_difference)
+    return max(0.0, 1.0 - TUNING.doubt_of_thing * variance * (1 / n + 1 / m) / squared_difference)

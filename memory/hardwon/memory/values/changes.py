@@ -1,8 +1,8 @@
 """Changes of the world: forms of action that stopped to bring what they brought.
 
 A step that ends its episode *fails* if its return is at most half of what such steps of its form brought on average. A
-form has changed when a run of s failures, at least LEAST, has a probability below CHANCE after f failures in n episodes
-before it, by the rule of succession (Laplace 1774):
+form has changed when a run of s failures, at least min_failures_of_change, has a probability below `chance_of_change`
+after f failures in n episodes before it, by the rule of succession (Laplace 1774):
 
     (f + 1) / (n + 2) * (f + 2) / (n + 3) * ... * (f + s) / (n + s + 1)
 
@@ -16,11 +16,8 @@ from collections.abc import Callable
 from math import prod
 
 from .cells import Cell
+from .tuning import TUNING
 
-CHANCE = 1e-4
-"""Probability of a run of failures below which the form of action has changed."""
-LEAST = 3
-"""Least number of failures in a row."""
 _ENDS = "^ends "
 _SINCE = "^since "
 
@@ -49,9 +46,9 @@ class FormChanges:
             return
         cell.add(value, step_id, bad=is_low, episode=episode)
         before, worked = cell.episodes - cell.streak, cell.episodes - cell.failed
-        if cell.streak < LEAST:
+        if cell.streak < TUNING.min_failures_of_change:
             return
-        if prod((before - worked + 1 + i) / (before + 2 + i) for i in range(cell.streak)) < CHANCE:
+        if prod((before - worked + 1 + i) / (before + 2 + i) for i in range(cell.streak)) < TUNING.chance_of_change:
             for changed in (form, ""):
                 self._create(f"{prefix}{_SINCE}{changed}").steps.append(step_id)
             self._create(name)

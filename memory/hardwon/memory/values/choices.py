@@ -19,22 +19,12 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 
 from .cells import weigh_part
-
-PRIOR = 2.0
-"""Weight of the share of a more general key, as a number of opportunities."""
-FAILURES = 5.0
-"""Slope by which the weight of choices falls with the share of failed episodes; it reaches 0 at one fifth."""
-EPISODES = 100
-"""Number of successes that choices are read from, the newest ones."""
-MOST_TRIES = 2
-"""Largest number of tries in one state that is distinguished, as in the counts of the runtime."""
-REREAD = 1.25
-"""Growth factor of the number of successes after which choices are read again."""
+from .tuning import TUNING
 
 
 def weight_of(won: int, episodes: int) -> float:
     """Return the weight of choices relative to values, in [0, 1]."""
-    return max(0.0, 1.0 - FAILURES * (episodes - won) / episodes) if episodes else 0.0
+    return max(0.0, 1.0 - TUNING.failure_slope * (episodes - won) / episodes) if episodes else 0.0
 
 
 class Choices:
@@ -65,7 +55,7 @@ class Choices:
         situation = Situation(step.pre, structural)
         for action in step.admissible:
             chosen = action == step.action
-            for key in dict.fromkeys(situation.keys(action, f"tried {min(tries[action], MOST_TRIES)}")):
+            for key in dict.fromkeys(situation.keys(action, f"tried {min(tries[action], TUNING.max_tries)}")):
                 count = self._counts.setdefault(key, [0, 0, 0, 0])
                 count[0] += 1
                 count[1] += chosen
@@ -82,7 +72,7 @@ class Choices:
             if count is None:
                 continue
             if not key.startswith(REFINED):
-                share = (count[1] + PRIOR * share) / (count[0] + PRIOR)
+                share = (count[1] + TUNING.prior_opportunities * share) / (count[0] + TUNING.prior_opportunities)
                 kind = count
             elif key.startswith(FULL_NAME):  # after the key of its kind, which has all its steps
                 weight = weigh_part((count[0], count[2], count[1]), (kind[0], kind[2], kind[1], kind[1]))
@@ -113,7 +103,7 @@ def read_choices(
         "ON placed.namespace = one.namespace AND trajectory_id = id "
         f"WHERE one.namespace = ? AND success = 1 {COUNTED_EPISODES[counted]}AND world IN ({marks}) "
         "ORDER BY one.rowid DESC LIMIT ?",
-        (namespace, *worlds, EPISODES),
+        (namespace, *worlds, TUNING.choice_episodes),
     )
     choices = Choices()
     episodes = (

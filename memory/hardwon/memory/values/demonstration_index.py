@@ -17,20 +17,8 @@ from hardwon.memory.records import Step
 from hardwon.memory.situations.actions import ParsedAction, parse_action
 from hardwon.memory.situations.phrases import FUNCTION_WORDS, head_noun, words
 
-DEMONSTRATIONS = 300
-"""Number of demonstrations, the newest successes."""
-ALIKE = 0.5
-"""Share of the words of two tasks, apart from names, that must be equal."""
-NEEDED = 0.9
-"""Share of the successes of a kind of task that must use a form of action to count it as needed."""
-TRIALS = 200
-"""Number of episodes, the newest ones, whose outcomes with and without demonstrations are compared."""
-SURE = 1.28
-"""Standard errors by which the outcomes without demonstrations must be better to yield; one-sided, at 90 %."""
-FEWEST = 4
-"""Number of episodes with, and without, demonstrations that the comparison needs."""
-PRIOR = 3.0
-"""Sightings of things of any kind that count for a thing, spread over kinds of locations as they were."""
+from .tuning import TUNING
+
 KEPT = 500
 """Number of episodes, the newest ones, that are counted anew to leave out those of one task instance."""
 INSTANCES = 64
@@ -74,7 +62,7 @@ class DemonstrationIndex:
     """Demonstrations, names, forms of actions and places of things, counted episode by episode."""
 
     def __init__(self) -> None:
-        self._episodes: deque[tuple[str, str, tuple[tuple[str, str], ...]]] = deque(maxlen=DEMONSTRATIONS)
+        self._episodes: deque[tuple[str, str, tuple[tuple[str, str], ...]]] = deque(maxlen=TUNING.demonstrations)
         """(id, task, (action, location) pairs of the actions that did not move) of the newest successes."""
         self._lengths: dict[str, int] = {}
         self.things: set[str] = set()
@@ -97,7 +85,7 @@ class DemonstrationIndex:
         """The same, by kind of location."""
         self._total: Counter[str] = Counter()
         """The same, by kind of thing."""
-        self._trials: deque[tuple[str, bool, float]] = deque(maxlen=TRIALS)
+        self._trials: deque[tuple[str, bool, float]] = deque(maxlen=TUNING.compared_trials)
         """(task, whether demonstrations were followed, its outcome) of the episodes that measured them."""
         self._counted: deque[CountedEpisode] = deque(maxlen=KEPT)
         self._instances: set[tuple[str, int | None]] = set()
@@ -195,7 +183,9 @@ class DemonstrationIndex:
         """Return the share of the sightings of a kind of thing that were at a kind of location."""
         everything = self._sightings.total()
         common = self._sightings[kind] / everything if everything else 0.0
-        return (self._seen[thing, kind] + PRIOR * common) / (self._total[thing] + PRIOR)
+        return (self._seen[thing, kind] + TUNING.prior_sightings * common) / (
+            self._total[thing] + TUNING.prior_sightings
+        )
 
     def list_names(self, task: str) -> tuple[str, ...]:
         """Return the words of a task that name things, in order: those of actions, and those that no task had."""
@@ -233,27 +223,27 @@ class DemonstrationIndex:
         """
         frame, uses, total = self.list_frame(task), Counter[str](), 0
         for _, other, kept in self._episodes:
-            if _compare_frames(frame, self.list_frame(other)) >= ALIKE:
+            if _compare_frames(frame, self.list_frame(other)) >= TUNING.min_common_words:
                 uses.update({parse_action(action).template for action, _ in kept if not self._is_preparation(action)})
                 total += 1
-        return frozenset(form for form, count in uses.items() if count >= NEEDED * total)
+        return frozenset(form for form, count in uses.items() if count >= TUNING.needed_share * total)
 
     def are_worse(self, task: str) -> bool:
         """Return whether tasks worded like this one succeeded clearly more often without demonstrations."""
         total = sum(followed for _, followed, _ in self._trials)
-        if min(total, len(self._trials) - total) < FEWEST:  # the usual case, and a cheap one
+        if min(total, len(self._trials) - total) < TUNING.min_trials:  # the usual case, and a cheap one
             return False
         frame = self.list_frame(task)
         outcomes: dict[bool, list[float]] = {True: [], False: []}
         for other, followed, outcome in self._trials:
-            if _compare_frames(frame, self.list_frame(other)) >= ALIKE:
+            if _compare_frames(frame, self.list_frame(other)) >= TUNING.min_common_words:
                 outcomes[followed].append(outcome)
-        if min(map(len, outcomes.values())) < FEWEST:
+        if min(map(len, outcomes.values())) < TUNING.min_trials:
             return False
         # Means with one success and one failure added, so that a few equal outcomes do not seem certain.
         means = {which: (sum(won) + 1) / (len(won) + 2) for which, won in outcomes.items()}
         error: float = sum(means[which] * (1 - means[which]) / (len(won) + 3) for which, won in outcomes.items()) ** 0.5
-        return means[False] - means[True] > SURE * error
+        return means[False] - means[True] > TUNING.demonstration_doubt * error
 
     def _is_preparation(self, action: str) -> bool:
         """Return whether an action is of a form that only handles the location, such as opening it."""

@@ -9,21 +9,22 @@ with p_w = (won + 1) / (n_w + 2) for the n_w episodes that showed it, and q_w li
 (Agresti and Caffo 2000; the interval never has width 0). Graded outcomes x in [0, 1] (see `Trajectory.outcome`) count
 with their sum as won, and vary less than successes with the same mean: with the one success and the one failure that
 are added to each arm, p_w (1 - p_w) falls by the sum of x (1 - x) / (n_w + 2), to the plain variance of all n_w + 2
-outcomes. That sum is 0 where each x is 0 or 1. Only the last WINDOW episodes of each arm count, so the
+outcomes. That sum is 0 where each x is 0 or 1. Only the last `effect_episodes` episodes of each arm count, so the
 estimate follows changes of a world. A masked item is withheld in nine of ten episodes instead of one. Episodes in which
 it was masked are therefore compared among themselves, and their difference and the other are averaged, weighted by the
 inverse of their variances: an agent that gets better meanwhile would otherwise have most of its good episodes without
 the item.
 
 Worlds inform each other: each difference is shrunk towards the item's mean over its worlds (empirical Bayes; the
-variance tau^2 between worlds is by DerSimonian and Laird 1986 and at least SPREAD^2):
+variance tau^2 between worlds is by DerSimonian and Laird 1986 and at least `min_effect_deviation`^2):
 
     mean = sum_w d_w / (v_w + tau^2) / sum_w 1 / (v_w + tau^2)
     effect_w = B_w mean + (1 - B_w) d_w,  B_w = v_w / (v_w + tau^2)
     variance_w = (1 - B_w) v_w + B_w^2 / sum_w 1 / (v_w + tau^2)
 
-An item is masked in a world if the whole 90 % interval of its effect is below 0 and each arm has at least LEAST
-episodes. A masked item is still shown at random, as other items are withheld at random, so a mask can be lifted.
+An item is masked in a world if the whole 90 % interval of its effect is below 0 and each arm has at least
+`min_arm_episodes` episodes. A masked item is still shown at random, as other items are withheld at random, so a mask
+can be lifted.
 """
 
 import json
@@ -40,22 +41,10 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.world_scores import SCORES, Scores, score_in
 from hardwon.memory.storage.worlds import Worlds
 
-WINDOW = 40
-"""Episodes that count per item, world and arm, the newest ones."""
-LEAST = 3
-"""Episodes that each arm needs before an item may be masked; two failures may be chance."""
-SPREAD = 0.1
-"""Least standard deviation of an item's effect between worlds."""
+from .tuning import TUNING
+
 Z = 1.645
 """Normal quantile of a two-sided 90 % interval."""
-FLOOR = 0.4
-"""Score below which an item is masked in a world while its effect there is unknown."""
-RECENT = 500
-"""Episodes that count for the gain of all advice, the newest ones."""
-ENOUGH = 10
-"""Episodes without advice that are needed before it may be switched off."""
-SURE = 2.17
-"""Normal quantile of the interval of the gain, so that it holds in 19 of 20 libraries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +150,11 @@ def measure_advice(episodes: Iterable[tuple[int, bool, bool, float]]) -> AdviceG
         # an expansion of the quantile of Student's distribution
         return (z + (z**3 + z) / 4 / max(1, min(free))) * math.sqrt(variance)
 
-    is_off = min(counts) >= ENOUGH and difference + margin(Z) < 0
-    low, high = max(-1.0, difference - margin(SURE)), min(1.0, difference + margin(SURE))
+    is_off = min(counts) >= TUNING.min_unadvised_episodes and difference + margin(Z) < 0
+    low, high = (
+        max(-1.0, difference - margin(TUNING.gain_quantile)),
+        min(1.0, difference + margin(TUNING.gain_quantile)),
+    )
     return AdviceGain(counts[True], counts[False], difference, low, high, is_off)
 
 
@@ -177,7 +169,7 @@ def shrink(arms: Mapping[int, Arms]) -> dict[int, Estimated]:
     if not differences:
         return {}
     # A lower bound: with few worlds, the estimate is often 0, which would erase their differences.
-    between = max(SPREAD**2, _variance_between(list(differences.values())))
+    between = max(TUNING.min_effect_deviation**2, _variance_between(list(differences.values())))
     weights = {world: 1.0 / (v + between) for world, (_, v) in differences.items()}
     total = sum(weights.values())
     mean = sum(weights[world] * d for world, (d, _) in differences.items()) / total
@@ -226,7 +218,10 @@ def hurts(arms: Arms, estimated: Estimated | None) -> bool:
 
 def is_tried(arms: Arms) -> bool:
     """Return whether both arms have enough episodes to judge an item."""
-    return min(sum(each.shown for each in arms.compared), sum(each.withheld for each in arms.compared)) >= LEAST
+    return (
+        min(sum(each.shown for each in arms.compared), sum(each.withheld for each in arms.compared))
+        >= TUNING.min_arm_episodes
+    )
 
 
 _Outcomes = deque[tuple[int, float]]
@@ -253,7 +248,7 @@ class Effects:
         self._masked: dict[str, set[int]] = {}
         """By item: the worlds that mask it, computed on demand since its episodes last changed."""
         self._left_out: dict[int, frozenset[str]] | None = None
-        self._advised: deque[tuple[int, bool, bool, float]] = deque(maxlen=RECENT)
+        self._advised: deque[tuple[int, bool, bool, float]] = deque(maxlen=TUNING.gain_episodes)
         self._gain: AdviceGain | None = None
         self.unread = True
         """Whether there may be usages that have not been read."""
@@ -336,7 +331,7 @@ class Effects:
                 world
                 for world, (score, _) in scores.items()
                 # World 0 stands for scores that are not tied to a world.
-                if world and score < FLOOR and not is_tried(arms.get(world, Arms()))
+                if world and score < TUNING.masking_score and not is_tried(arms.get(world, Arms()))
             }
         return masked
 
@@ -369,7 +364,9 @@ class Effects:
                 self._gain = None
                 continue
             arm = world, "masked" in modes[ref, episode], took_part != {"withheld"}
-            self._outcomes.setdefault(ref, {}).setdefault(arm, deque(maxlen=WINDOW)).append((number, outcome))
+            self._outcomes.setdefault(ref, {}).setdefault(arm, deque(maxlen=TUNING.effect_episodes)).append(
+                (number, outcome)
+            )
         if episodes or not self._scores:
             self._read_scores({ref for ref, _ in episodes} if self._scores else None)
             self._left_out = None
@@ -389,11 +386,11 @@ def _count_arms(outcomes: Mapping[tuple[bool, ...], Sequence[tuple[int, float]]]
     """Return the arms of one world."""
     # Taken over both groups, so that what the item did before it was masked is forgotten in the end.
     pairs = [(*pair, masked) for masked in (False, True) for pair in outcomes.get((masked, True), ())]
-    newest = sorted(pairs)[-WINDOW:]
+    newest = sorted(pairs)[-TUNING.effect_episodes :]
     groups = []
     for masked in (False, True):
         with_it = [outcome for _, outcome, is_masked in newest if is_masked == masked]
-        without = [outcome for _, outcome in sorted(outcomes.get((masked, False), ()))[-WINDOW:]]
+        without = [outcome for _, outcome in sorted(outcomes.get((masked, False), ()))[-TUNING.effect_episodes :]]
         partly = [sum(x * (1.0 - x) for x in arm) for arm in (with_it, without)]
         groups.append(Arms(len(with_it), sum(with_it), len(without), sum(without), None, *partly))
     in_use, masked_group = groups

@@ -17,8 +17,6 @@ from hardwon.memory.storage.worlds import World, Worlds, are_kin
 
 from .demonstration_index import DemonstrationIndex
 
-READ = 500
-"""Number of episodes that are read, the newest ones."""
 _NEW = (
     f"SELECT one.rowid, one.id, task, {OUTCOME}, seed, meta FROM trajectories AS one JOIN episode_worlds AS placed "
     "ON placed.namespace = one.namespace AND trajectory_id = one.id "
@@ -59,7 +57,7 @@ class FiledDemonstrations:
             filed.clear()
         filed.ids, filed.all_ids = ids, frozenset(world.id for world in worlds.standing) | worlds.aliases.keys()
         filed.unread = False
-        rows = self._store.rows(_NEW.format(among=among), (self._namespace, filed.last, READ))
+        rows = self._store.rows(_NEW.format(among=among), (self._namespace, filed.last, 500))
         for rowid, episode, task, outcome, seed, meta in reversed(rows):
             steps = read_steps(
                 self._store,

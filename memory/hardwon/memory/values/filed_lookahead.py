@@ -12,13 +12,8 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_steps
 
 from .lookahead_table import EpisodeRows, Forms, LookaheadTable, Rows, fit
+from .tuning import TUNING
 
-EPISODES = 300
-"""Number of episodes that count, the newest ones."""
-REFIT = 0.05
-"""Share of new episodes after which the tables are fitted again."""
-RENEW = 1.5
-"""Growth of the number of episodes after which all keys are computed again, with the structural words of then."""
 _NEW = (
     "SELECT one.rowid, one.id FROM trajectories AS one JOIN episode_worlds AS placed "
     "ON placed.namespace = one.namespace AND trajectory_id = one.id "
@@ -49,7 +44,7 @@ class FiledLookahead:
         """Start without episodes, with these structural words."""
         self._keys = LookaheadKeys(structural)
         self._rows, self._forms = Rows(), Forms()
-        self._episodes: deque[EpisodeRows] = deque(maxlen=EPISODES)
+        self._episodes: deque[EpisodeRows] = deque(maxlen=TUNING.lookahead_episodes)
 
     def read(self, structural: frozenset[str]) -> LookaheadTable:
         """Return the tables, fitted to all episodes so far or almost all."""
@@ -57,7 +52,11 @@ class FiledLookahead:
             return self._table
         self.unread = False
         new = self._find_new()
-        if new and self._read + len(new) >= RENEW * self._renewed and structural != self._keys.structural:
+        if (
+            new
+            and self._read + len(new) >= TUNING.renewal_growth * self._renewed
+            and structural != self._keys.structural
+        ):
             self._begin(structural)
             self._last, self._renewed = 0, self._read + len(new)
             self._read = 0
@@ -75,7 +74,7 @@ class FiledLookahead:
             self._read += 1
         if (
             self._table is None
-            or self._read - self._fitted >= max(1.0, REFIT * self._read)
+            or self._read - self._fitted >= max(1.0, TUNING.refit_share * self._read)
             or self._read < self._fitted
         ):
             self._table, self._fitted = fit(self._rows, self._forms, self._keys, self._episodes), self._read
@@ -84,16 +83,8 @@ class FiledLookahead:
     def _find_new(self) -> list[tuple[int, str]]:
         """Return the rows and ids of the newest episodes that have not been read, oldest first."""
         query = _NEW.format(marks=",".join("?" * len(self._worlds)))
-        rows = self._store.rows(query, (self._namespace, self._last, *self._worlds, EPISODES))
+        rows = self._store.rows(query, (self._namespace, self._last, *self._worlds, TUNING.lookahead_episodes))
         return [(int(rowid), str(episode)) for rowid, episode in reversed(rows)]
-
-
-NOVELTY = 0.3
-"""Worth of a step that shows much that is new, in units of the median reward."""
-MUCH = 5.0
-"""New things after which a step is not more novel."""
-ARRIVAL = 3.0
-"""New things that the first visit to a location counts as."""
 
 
 class EpisodeReader:
@@ -122,10 +113,10 @@ class EpisodeReader:
                 row = self._file(step.pre, (step.action,))[step.action]
             following = steps[t + 1].admissible if t + 1 < len(steps) else ()
             arrives = step.post.location not in self._map.visits and step.post.location != step.pre.location
-            new = len(step.post.notes) - len(step.pre.notes) + ARRIVAL * arrives + self._see(following)
+            new = len(step.post.notes) - len(step.pre.notes) + TUNING.arrival_novelties * arrives + self._see(following)
             episode.steps.append(row)
             episode.rewards.append(step.reward)
-            episode.novelty.append(NOVELTY * min(1.0, max(0.0, new) / MUCH))
+            episode.novelty.append(TUNING.novelty * min(1.0, max(0.0, new) / TUNING.max_novelties))
             episode.lost.append(step.diagnosis.failure is Failure.TASK_LOST)
             episode.dead.append(self._is_dead(step))
             ends = t + 1 == len(steps) and (episode.lost[-1] or (step.reward > 0 and step.diagnosis.success))

@@ -7,8 +7,8 @@ description before it, and from the refinement by
 
 where m is its mean over n episodes, p the prediction before it, and k one of `PRIORS`. The gain of k is the squared
 error of p less that of p_k. Gains are kept by kind of refinement and by form of action, in cells as all statistics, so
-new ones count more than old ones. The prior with the largest mean gain is used, if that exceeds `DOUBTS` standard
-errors.
+new ones count more than old ones. The prior with the largest mean gain is used, if that exceeds
+`TUNING.refinement_doubts` standard errors.
 
 This is prequential validation (Dawid 1984): each step is predicted before it is read, from other episodes. A
 description that tells nothing, such as the number of a drawer, does not count, however often it occurs. One that
@@ -22,14 +22,11 @@ from math import sqrt
 from hardwon.memory.situations.actions import parse_action
 from hardwon.memory.situations.refinements import split_refinement
 
-from .cells import MEMORY, Cell
+from .cells import Cell
+from .tuning import TUNING
 
 PRIORS = (0.25, 1.0, 4.0, 16.0)
 """Numbers of episodes that the prediction before a refinement counts as."""
-DOUBTS = 2.0
-"""Standard errors that the mean gain of a refinement must exceed."""
-LEAST_PREDICTIONS = 6
-"""Predictions without which a refinement does not count."""
 
 
 @lru_cache(maxsize=8192)
@@ -63,9 +60,9 @@ class Gains:
         most, chosen = 0.0, None
         for prior in PRIORS:
             gains = self._find(_name_cell(group, prior))
-            if gains is None or gains.n < LEAST_PREDICTIONS or gains.mean <= most:
+            if gains is None or gains.n < TUNING.min_predictions or gains.mean <= most:
                 continue
-            if gains.mean > DOUBTS * sqrt(gains.variance / min(gains.n, MEMORY)):
+            if gains.mean > TUNING.refinement_doubts * sqrt(gains.variance / min(gains.n, TUNING.memory)):
                 most, chosen = gains.mean, prior
         return chosen
 
@@ -86,11 +83,13 @@ class Gains:
             shrunk = (total + prior * expected) / (episodes + prior)
             gain = error - (value - shrunk) ** 2
             n = gains.n = gains.n + 1
-            n = n if n < MEMORY else MEMORY  # as in `Cell.add`, of which a gain needs only the mean and the variance
+            n = (
+                n if n < TUNING.memory else TUNING.memory
+            )  # as in `Cell.add`, of which a gain needs only the mean and the variance
             away = gain - gains.mean
             mean = gains.mean = gains.mean + away / n
             variance = gains.variance = gains.variance + (away * (gain - mean) - gains.variance) / n
-            if mean > most and n >= LEAST_PREDICTIONS and mean > DOUBTS * sqrt(variance / n):
+            if mean > most and n >= TUNING.min_predictions and mean > TUNING.refinement_doubts * sqrt(variance / n):
                 most, chosen, predicted = mean, prior, shrunk
         self._priors[group] = chosen
         return predicted

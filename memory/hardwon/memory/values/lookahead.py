@@ -12,11 +12,7 @@ from hardwon.memory.situations.actions import ParsedAction, fill, parse_action
 from hardwon.memory.situations.episode_map import EpisodeMap, Visit
 
 from .lookahead_table import LookaheadTable, LookaheadValue
-
-OFTEN = 20
-"""States in which a form must have been admissible before it is imagined with other arguments."""
-PLACES = 8
-"""Number of locations that are considered, the nearest ones."""
+from .tuning import TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +53,7 @@ def _look_elsewhere(
         return
     moves = {name: _list_moves(table, visit, episode) for name, visit in visits.items()}
     routes = episode.find_routes(state.location, moves)
-    for name, route in sorted(routes.items(), key=lambda entry: (entry[1].steps, entry[0]))[:PLACES]:
+    for name, route in sorted(routes.items(), key=lambda entry: (entry[1].steps, entry[0]))[: TUNING.considered_places]:
         if name not in visits:
             continue
         visit = visits[name]
@@ -103,7 +99,7 @@ def _imagine(
     things = {(slot, head) for action in visit.actions for slot, head in _list_arguments(parse_action(action))}
     imagined = []
     for form, seconds in sorted(table.forms.second.items()):
-        if table.forms.offered[form] < OFTEN:
+        if table.forms.offered[form] < TUNING.imagined_after:
             continue
         fitting = {parsed.slots[0] for parsed in offered if parsed.template == form}
         firsts = table.forms.first[form]

@@ -7,11 +7,11 @@ For every key of an action (see `situations.lookahead_keys`) there are four mean
     dead    share of steps that neither changed nor told anything
     unlock  the most valuable action that the step newly made possible, as far as it exceeds its value before
 
-    Q(a) = gain(a) + DISCOUNT unlock(a) - RISK max(0, lost(a) - TOLERATED)
+    Q(a) = gain(a) + lookahead_discount unlock(a) - lost_task_cost max(0, lost(a) - tolerated_losses)
     unlock of a step = max over actions b after it of max(0, Q(b) - max(0, Q(b) before)), over changed keys only
 
-An increase of at most NOISE counts as none, because the best of many estimates is never exactly 0. Without this, pairs
-of actions that undo each other seem to unlock each other.
+An increase of at most `value_noise` counts as none, because the best of many estimates is never exactly 0. Without
+this, pairs of actions that undo each other seem to unlock each other.
 
 This is fitted Q-iteration on marginal values: what could be done anyway is not counted again. A chain of actions can so
 be learned link by link, before it ever succeeded as a whole.
@@ -44,22 +44,8 @@ from hardwon.memory.situations.lookahead_keys import (
     LookaheadKeys,
 )
 
-from .cells import DOUBT, LEAST
+from .tuning import TUNING
 
-DISCOUNT = 0.9
-"""Worth of an action that becomes possible, relative to one that is possible now."""
-RISK = 2.0
-"""Worth of the task, in units of the median reward, that a lost task costs."""
-TOLERATED = 0.05
-"""Share of lost tasks that costs nothing: an estimate is never exactly 0."""
-NOISE = 0.1
-"""Increase of a value that counts as none."""
-SWEEPS = 8
-"""Number of sweeps, and so the length of the chains that are learned."""
-MOST = 30
-"""Number of steps beyond which a key does not weigh more."""
-SPREAD = 0.1
-"""Prior variance of a key, worth one step."""
 HIGHEST_GAIN, LOWEST_GAIN = 1.5, -1.0
 RECENT = 8192
 """Number of actions whose rows or lookahead values are kept by their keys."""
@@ -189,7 +175,7 @@ class Mean:
         safe = np.maximum(n, 1.0)
         mean = total / safe
         variance = np.maximum(squares / safe - mean * mean, 0.0)
-        weight = np.minimum(n, MOST) * (n + 1.0) / (n * variance + SPREAD)
+        weight = np.minimum(n, TUNING.max_key_weight) * (n + 1.0) / (n * variance + TUNING.lookahead_variance)
         weight[0] = 0.0  # the empty key
         names, kinds = _list_names(keys)
         weight[names] *= _weigh_names(n, total, squares, np.ones(size) if episodes is None else episodes, names, kinds)
@@ -234,8 +220,8 @@ def _weigh_names(n: Floats, total: Floats, squares: Floats, episodes: Floats, na
     spread = np.maximum(squares[kinds] - total[kinds] ** 2 / count, 0.0) / count
     of_own, of_rest = own * episodes[names], m * episodes[kinds]
     inverse = 1.0 / of_own + 1.0 / np.maximum(of_rest, 1.0)
-    doubt = DOUBT * (within + 2 * spread / (of_own + of_rest)) * inverse
-    differs = (np.minimum(of_own, of_rest) >= LEAST) & (differences > 0)
+    doubt = TUNING.doubt_of_thing * (within + 2 * spread / (of_own + of_rest)) * inverse
+    differs = (np.minimum(of_own, of_rest) >= TUNING.min_episodes_of_thing) & (differences > 0)
     weights: Floats = np.where(differs, np.maximum(0.0, 1.0 - doubt / np.maximum(differences, 1e-300)), 0.0)
     return weights
 
@@ -277,7 +263,7 @@ class LookaheadTable:
         present = np.array([[key != "" for key in columns] for columns in keys])
         tried = _count_words(ids, present[:, SPECIAL], self.counts)
         chance = compute_chance(ids[:, FORM], tried, self.chances)
-        promise = chance + DISCOUNT * np.maximum(0.0, expected - unlock)
+        promise = chance + TUNING.lookahead_discount * np.maximum(0.0, expected - unlock)
         n = _count_tried(present, self.counts[ids])
         columns = (column.tolist() for column in (value, gain, unlock, lost, dead, n, promise, chance))
         return [
@@ -295,7 +281,11 @@ def _count_tried(present: NDArray[np.bool_], counts: Floats) -> Floats:
 
 def compute_value(gain: Floats, unlock: Floats, lost: Floats) -> Floats:
     """Return Q of actions."""
-    value: Floats = gain + DISCOUNT * unlock - RISK * np.maximum(0.0, lost - TOLERATED)
+    value: Floats = (
+        gain
+        + TUNING.lookahead_discount * unlock
+        - TUNING.lost_task_cost * np.maximum(0.0, lost - TUNING.tolerated_losses)
+    )
     return value
 
 
@@ -372,12 +362,12 @@ class _Links:
         """Return the means of what steps unlock, in sweeps along the chains."""
         step, after, visited, before = self.opened.T
         unlock = Mean.of(self.keys[:0], np.zeros(0), size)
-        for _ in range(SWEEPS):
+        for _ in range(TUNING.sweeps):
             value = compute(unlock.estimate(self.ids))
             value[0] = 0.0  # no row: the action was not possible before
             more = value[after] - np.maximum(0.0, np.maximum(value[visited], value[before]))
             targets = np.zeros(len(self.keys))
-            np.maximum.at(targets, step, np.where(more > NOISE, more, 0.0))
+            np.maximum.at(targets, step, np.where(more > TUNING.value_noise, more, 0.0))
             unlock = Mean.of(self.keys[self.followed], targets[self.followed], size, self.shares)
         return unlock
 

@@ -23,10 +23,8 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import state_text
 from hardwon.memory.storage.offers import read_offers
 
-UNLISTED = 3
-"""Largest number of actions that are not listed."""
-CACHED = 4096
-"""Largest number of cached sums."""
+from .tuning import TUNING
+
 _NOTHING = Outcome()
 _WORDS = re.compile(r"\w+")
 _OF_ONE = re.compile(r"[\d@_]")
@@ -64,7 +62,7 @@ class ActionOutcomes:
     def find(self, state: State, listed: Collection[str], worlds: frozenset[int] | None) -> dict[str, Outcome]:
         """Return the outcomes of the listed actions, and of rewarded ones all of whose things the state names."""
         self._read()
-        if len(self._sums) > CACHED:
+        if len(self._sums) > 4096:
             self._sums.clear()
         counts = {action: outcome for action in listed if (outcome := self._count(action, worlds)).n}
         words, text = _split_words(state_text(state))
@@ -81,7 +79,9 @@ class ActionOutcomes:
             if mentions.issuperset(things) and (outcome := self._count(action, worlds)).rewarded > outcome.punished
         }
         best = sorted(unlisted, key=lambda action: (-unlisted[action].share, -unlisted[action].n, action))
-        return counts | {action: self._name_enabler(action, unlisted[action], listed) for action in best[:UNLISTED]}
+        return counts | {
+            action: self._name_enabler(action, unlisted[action], listed) for action in best[: TUNING.max_unlisted]
+        }
 
     def _name_enabler(self, action: str, outcome: Outcome, listed: Collection[str]) -> Outcome:
         """Return the outcome with the listed action that most often made this one possible."""
@@ -122,7 +122,7 @@ class ActionOutcomes:
             self._sums.clear()
 
 
-@lru_cache(maxsize=CACHED)
+@lru_cache(maxsize=4096)
 def _is_about_one(action: str) -> bool:
     """Return whether an action names a thing of one episode."""
     return any(_OF_ONE.search(slot) for slot in parse_action(action).slots)

@@ -14,14 +14,10 @@ from hardwon.memory.situations.keys import CONTEXT_KEY, GUARD_MARK, NOTHING_TOLD
 from hardwon.memory.situations.note_keys import find_told_action
 from hardwon.memory.situations.refinements import REFINED
 
-from .cells import MEMORY, Cell, StoredCells, leave_out, rank_rest
+from .cells import Cell, StoredCells, leave_out, rank_rest
 from .changes import FormChanges
 from .gains import Gains
-
-GENERALITY = 0.6
-"""Weight of a key relative to the next more specific one, at equal evidence."""
-ABSENT = 16_384
-"""Keys remembered as absent from the stored table; at most about 3 MB."""
+from .tuning import TUNING
 
 
 class ValueTable:
@@ -67,7 +63,7 @@ class ValueTable:
             if cell is not None:
                 self._cells[key] = cell
             else:
-                if len(self._absent) >= ABSENT:
+                if len(self._absent) >= 16_384:
                     self._absent.clear()
                 self._absent.add(key)
         return cell
@@ -161,7 +157,7 @@ class ValueTable:
     def estimate(self, keys: Sequence[str], context: str = "", *, prefix: str = "") -> Estimate:
         """Estimate the value of an action by a weighted mean over its keys.
 
-            v = sum_k w_k m_k / sum_k w_k,   w_k = GENERALITY^(K - k) n_k / variance_k
+            v = sum_k w_k m_k / sum_k w_k,   w_k = generality^(K - k) n_k / variance_k
 
         The probability of losing the task backs off from each key to the more general ones, as if these were one step:
 
@@ -199,8 +195,8 @@ class ValueTable:
                 cell, left_out = lacking, {word.removeprefix(prefix) for word in self.note_keys[prefix + key]}
             precision = cell.precision
             # Horner's scheme: every more specific key with steps reduces the weight of the earlier ones.
-            total = GENERALITY * total + precision * cell.mean
-            weight = GENERALITY * weight + precision
+            total = TUNING.generality * total + precision * cell.mean
+            weight = TUNING.generality * weight + precision
             lost = (cell.lost + lost) / (cell.n + 1)
             most_specific, key_of_cell = cell, key
             if at == CONTEXT_KEY:
@@ -213,7 +209,7 @@ class ValueTable:
             lost += share * (cell.lost / cell.n - lost)
             most_specific, key_of_cell = cell, key
         if self.note_keys and (untold := self._find_untold(keys, prefix)) is not None:
-            remembered = min(untold.n, MEMORY)
+            remembered = min(untold.n, TUNING.memory)
             share = remembered / (remembered + tried)
             value += share * (untold.mean - value)
             lost += share * (untold.lost / untold.n - lost)

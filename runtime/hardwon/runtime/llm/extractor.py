@@ -17,13 +17,8 @@ from typing import TYPE_CHECKING, Any, cast
 from hardwon.memory import Failure, Item, Step, Trajectory
 from hardwon.memory.errors import ConfigError, PolicyFailure
 from hardwon.memory.guardrails.conditions import holds, matches, validate
-from hardwon.memory.learning.extraction import (
-    FROM_FAILURE,
-    FROM_SUCCESS,
-    MAX_OPERATIONS,
-    Extractor,
-    find_allowed_kinds,
-)
+from hardwon.memory.learning.extraction import FROM_FAILURE, FROM_SUCCESS, Extractor, find_allowed_kinds
+from hardwon.memory.learning.tuning import TUNING as LEARNING
 from hardwon.memory.records import Add, Kind, Operation, Return, Trust, Update
 from hardwon.memory.situations.keys import Attempt, Situation
 from hardwon.runtime.interfaces.usage import ModelUsage
@@ -126,8 +121,8 @@ class ChatExtractor:
         operations, rejected = [], []
         for n, entry in enumerate(answer.value):
             try:
-                if n >= MAX_OPERATIONS:
-                    raise ConfigError(f"at most {MAX_OPERATIONS} operations are allowed")
+                if n >= LEARNING.max_operations:
+                    raise ConfigError(f"at most {LEARNING.max_operations} operations are allowed")
                 operations.append(self._check_operation(entry, trajectory, numbers, len(seen_items)))
             except ConfigError as error:
                 rejected.append(str(error))
@@ -160,7 +155,7 @@ _TEXT = {"type": "string"}
 _WORDS_SEEN = {"type": "string", "description": "Words that the observation shows whenever this applies."}
 _SCHEMA: dict[str, Any] = {
     "title": "operations",
-    "description": f"What is worth keeping of the episode: at most {MAX_OPERATIONS} operations.",
+    "description": f"What is worth keeping of the episode: at most {LEARNING.max_operations} operations.",
     "type": "object",
     "properties": {
         "operations": {
@@ -217,7 +212,7 @@ _SYSTEM = f"""\
 You read one episode of an agent and decide what is worth remembering for other episodes.
 
 Rules:
-- At most {MAX_OPERATIONS} operations. To add nothing is often right: answer one operation "return".
+- At most {LEARNING.max_operations} operations. To add nothing is often right: answer one operation "return".
 - add: a new item. update: rewrite items that were shown to the agent, by their numbers, into one better item.
 - An item is an if-then rule in general words: no coordinates, no ids, no names that only this episode has. \
 Rate its generality honestly from 1 to 5; below {MIN_GENERALITY} it is dropped.

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from hardwon.memory import State, Step
 from hardwon.memory.situations.actions import ParsedAction, parse_action
 from hardwon.memory.situations.phrases import head_noun
-from hardwon.memory.values.demonstration_index import ALIKE, Demonstration, DemonstrationIndex
+from hardwon.memory.values.demonstration_index import Demonstration, DemonstrationIndex
+from hardwon.memory.values.tuning import TUNING as VALUES
 from hardwon.runtime.interfaces.types import Context
 
 REVEALING = 0.2
@@ -88,7 +89,7 @@ def bind_demonstration(demonstration: Demonstration, task: str, index: Demonstra
     frames = index.list_frame(demonstration.task), index.list_frame(task)
     if len(names_before) != len(wanted) or not names_before:
         return None
-    if len(frames[0] & frames[1]) < ALIKE * len(frames[0] | frames[1]):
+    if len(frames[0] & frames[1]) < VALUES.min_common_words * len(frames[0] | frames[1]):
         return None
     names = dict(zip(names_before, wanted, strict=True))
     steps = []

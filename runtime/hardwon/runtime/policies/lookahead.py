@@ -19,7 +19,8 @@ from typing import Any, Literal
 from hardwon.memory import Reasons, State
 from hardwon.memory.errors import PolicyFailure
 from hardwon.memory.values.lookahead import Elsewhere
-from hardwon.memory.values.lookahead_table import DISCOUNT, RISK, TOLERATED, LookaheadValue
+from hardwon.memory.values.lookahead_table import LookaheadValue
+from hardwon.memory.values.tuning import TUNING as VALUES
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.planning.plans import find_planned_action
 
@@ -108,8 +109,8 @@ def _list_choices(context: Context, candidates: list[str]) -> Iterator[_ScoredAc
     """Yield the candidates with their scores, and the ways to actions at other locations."""
 
     def score(estimate: LookaheadValue) -> float:
-        assumed = max(0.0, _assume_lost(estimate, context.learning) - TOLERATED)
-        value = estimate.value + RISK * (max(0.0, estimate.lost - TOLERATED) - assumed)
+        assumed = max(0.0, _assume_lost(estimate, context.learning) - VALUES.tolerated_losses)
+        value = estimate.value + VALUES.lost_task_cost * (max(0.0, estimate.lost - VALUES.tolerated_losses) - assumed)
         return value + (HOPE * estimate.promise if context.learning else 0.0)
 
     yield from _score_here(context, candidates, score)
@@ -148,7 +149,7 @@ def _score_elsewhere(
         for far in actions:
             if far.first in possible and far.outlook.dead <= MOST_DEAD:
                 tries = working.tries_since_gain(place, far.action) + first_tries[far.first]
-                value = (score(far.outlook) - REPEAT * tries) * DISCOUNT**far.steps
+                value = (score(far.outlook) - REPEAT * tries) * VALUES.lookahead_discount**far.steps
                 yield _ScoredAction(far.first, far.outlook, value, far)
 
 
@@ -176,7 +177,7 @@ def _find_bold(context: Context, allowed: list[str], candidates: list[str]) -> _
     """
 
     def score(estimate: LookaheadValue) -> float:
-        return estimate.gain + DISCOUNT * estimate.unlock - estimate.lost
+        return estimate.gain + VALUES.lookahead_discount * estimate.unlock - estimate.lost
 
     by_action = context.lookahead.by_action
     risks = [action for action in allowed if by_action.get(action, NO_ESTIMATE).lost <= MOST_LOST[True]]

@@ -14,7 +14,7 @@ from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import TooMuchFeedback
 from hardwon.memory.remote import RemoteLibrary
 from hardwon.memory.trust import opinions
-from hardwon.memory.values.effects import FLOOR
+from hardwon.memory.values.tuning import TUNING
 from hardwon.runtime.agent import Agent
 
 STATE = {"observation": "You are in the pantry.", "task": "eat the apple"}
@@ -292,7 +292,7 @@ def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(
             Feedback().give(library, ref, False, client="mcp", episode="0.0", trusted=False)
         for n in range(30):
             Feedback().give(library, ref, False, client=f"token:{n}", episode="", trusted=False)
-        assert library.items.get(ref).score >= FLOOR
+        assert library.items.get(ref).score >= TUNING.masking_score
         assert library.recall("where are spoons in the red drawer?").items
         assert library.admin.verify() == []
 
