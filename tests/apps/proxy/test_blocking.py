@@ -80,6 +80,19 @@ READ: dict[str, bytes] = {
         *([{"function": {"arguments": letter}} for letter in pair] for pair in zip(GOOD, BAD, strict=False)),
         [{"function": {"arguments": ""}}, {"function": {"arguments": BAD[len(GOOD) :]}}],
     ),
+    "a name in parts": chat_stream(
+        [part("", "ref", index=0, id="a")], [{"index": 0, "function": {"name": "und"}}],
+        [{"index": 0, "function": {"arguments": BAD}}],
+    ),
+    "a name in parts, with ids": chat_stream(
+        *([part(text, name, index=0, id="a")] for name, text in (("re", ""), ("fu", ""), ("nd", BAD)))
+    ),
+    "a name in parts, without an index": chat_stream(
+        [part("", "ref", id="a")], [{"function": {"name": "und", "arguments": BAD}}]
+    ),
+    "a name that grows": chat_stream([part("", "ref", index=0, id="a")], [part(BAD, index=0, id="a")]),
+    "a name that comes with every part": chat_stream(*([part(letter, index=0, id="a")] for letter in BAD)),
+    "a byte order mark": b"\xef\xbb\xbf" + chat_stream([part(BAD, index=0, id="a")]).split(b"\n\n", 1)[1],
     "an index of text": chat_stream([part(GOOD, index="0", id="a")], [part(BAD, index="0", id="b")]),
     "an object as arguments": chat_stream([part({"order": "last"}, index=0, id="a")]),
     "finish reason stop": chat_stream([part(BAD, index=0, id="a")], reason="stop"),
@@ -110,6 +123,8 @@ UNREAD: dict[str, bytes] = {
     "calls that are no list": chat_stream(part(BAD, index=0, id="a")),
     "a function that is text": chat_stream([{"index": 0, "id": "a", "function": f"refund({BAD})"}]),
     "no JSON": chat_stream([part(BAD, index=0, id="a")]).replace(b'"choices"', b"choices"),
+    "lines without a field": chat_stream([part(BAD, index=0, id="a")]).replace(b"data: {", b"{"),
+    "spaces before a field": chat_stream([part(BAD, index=0, id="a")]).replace(b"data: {", b" data: {"),
     "another type": response_stream(done(item(BAD, "a", type=None))),
     "an item that is a list": response_stream(done([item(BAD, "a")])),
     "other arguments than their parts": response_stream(arguments(BAD, item_id="fc_a"), done(item(GOOD, "a"))),
@@ -211,6 +226,37 @@ def test_allowed_calls_pass_in_every_form(proxied, upstream, library, mode):
             assert [delta.get("reasoning") for delta in deltas] == [None, "Hm", "Hm", None]
 
 
+def test_one_call_passes_byte_for_byte_if_only_its_number_is_missing(proxied, upstream):
+    data = chat_stream([part("", id="a")], *([{"function": {"arguments": letter}}] for letter in GOOD))
+    answers(upstream, data)
+    assert ask(proxied(mode="block"), data) == data
+
+
+def test_a_name_in_parts_passes_as_a_whole(proxied, upstream):
+    """Clients that take the parts for names would call tools that do not exist."""
+    answers(upstream, READ["a name in parts"])
+    assert b'"name": "refund"' in ask(proxied(mode="block"), READ["a name in parts"])
+
+
+ENDS = ["data: [DONE]", "data: [DONE]\n", "", ": bye", "\n\n\n"]
+
+
+@pytest.mark.parametrize("tail", ENDS)
+def test_a_stream_without_a_forbidden_call_may_end_in_any_way(proxied, upstream, tail):
+    data = chat_stream([part(GOOD, index=0, id="a")]).removesuffix(b"data: [DONE]\n\n") + tail.encode()
+    answers(upstream, data)
+    assert ask(proxied(mode="block"), data) == data
+
+
+def test_an_error_stands_in_an_event_of_its_own(proxied, upstream):
+    """The server dies after a last event without its blank line."""
+    data = chat_stream(reason=None).removesuffix(b"data: [DONE]\n\n").rstrip()
+    answers(upstream, data)
+    got = ask(proxied(mode="block"), data)
+    assert got.startswith(data + b"\n\ndata: {")
+    assert b"broke off" in got
+
+
 def test_whole_answers_are_ruled_on_too(proxied, upstream, library):
     forbid(library)
     client = proxied(mode="block")
@@ -304,6 +350,60 @@ def test_the_model_gets_its_streamed_message_back_as_it_was(proxied, upstream, l
     answers(upstream, data)
     ask(proxied(mode="block"), data)
     assert upstream.requests[1]["messages"][-2] == KEPT
+
+
+BLOCK: dict[str, Any] = {"type": "thinking", "thinking": "Hm. So.", "signature": "c2ln"}
+SEQUENCES: dict[str, tuple[Any, list[Any]]] = {
+    "a format with every part": (
+        [{"type": "reasoning.text", "text": "Hm. So.", "format": "f-v1", "signature": "c2ln", "index": 0}],
+        [
+            [{"type": "reasoning.text", "text": "Hm.", "format": "f-v1", "index": 0}],
+            [{"type": "reasoning.text", "text": " So.", "format": "f-v1", "index": 0}],
+            [{"type": "reasoning.text", "signature": "c2ln", "format": "f-v1", "index": 0}],
+        ],
+    ),
+    "two types with one index": (
+        [
+            {"type": "reasoning.summary", "summary": "Hm", "index": 0},
+            {"type": "reasoning.encrypted", "data": "eA", "index": 0},
+        ],
+        [
+            [{"type": "reasoning.summary", "summary": "Hm", "index": 0}],
+            [{"type": "reasoning.encrypted", "data": "eA", "index": 0}],
+        ],
+    ),
+    "blocks without an index": (
+        [BLOCK, {**BLOCK, "thinking": "Then."}],
+        [
+            [{**BLOCK, "thinking": "Hm.", "signature": None}], [{**BLOCK, "thinking": " So.", "signature": ""}],
+            [{**BLOCK, "thinking": ""}], [{**BLOCK, "thinking": "Then."}],
+        ],
+    ),
+    "citations": (
+        [{"type": "url_citation", "url": "a"}, {"type": "url_citation", "url": "b"}],
+        [[{"type": "url_citation", "url": "a"}], [{"type": "url_citation", "url": "b"}]],
+    ),
+    "blocks and text": (
+        [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm. So."}]}, {"type": "text", "text": "I do it."}],
+        [
+            [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}],
+            [{"type": "thinking", "thinking": [{"type": "text", "text": " So."}]}], "I do", " it.",
+        ],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("whole", "parts"), SEQUENCES.values(), ids=SEQUENCES)
+def test_lists_in_parts_go_back_as_the_server_would_have_sent_them_whole(proxied, upstream, library, whole, parts):
+    """OpenRouter, LiteLLM and Mistral write reasoning as such lists, and refuse what they do not know."""
+    forbid(library)
+    name = "content" if any(isinstance(value, str) for value in parts) else "details"
+    events = [{"choices": [{"index": 0, "delta": {name: value}, "finish_reason": None}]} for value in parts]
+    data = b"".join(b"data: " + json.dumps(value).encode() + b"\n\n" for value in events)
+    data += chat_stream([part(BAD, index=0, id="a")])
+    answers(upstream, data)
+    ask(proxied(mode="block"), data)
+    assert upstream.requests[1]["messages"][-2][name] == whole
 
 
 @pytest.mark.parametrize("stream", [False, True])

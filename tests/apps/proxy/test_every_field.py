@@ -23,6 +23,10 @@ MESSAGE: dict[str, dict[str, Any]] = {
 }
 MESSAGES = [event({"type": kind, **fields}, kind) for kind, fields in MESSAGE.items()]
 STREAMS = {"chat/completions": CHAT, "responses": RESPONSE, "messages": MESSAGES}
+TEXTS: dict[str, list[bytes]] = {
+    "chat/completions": [*CHAT[:2], event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}), CHAT[-1]],
+    "responses": RESPONSE,
+}
 ENDS = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
 LEFT_OUT = object()
 ODD: list[Any] = [LEFT_OUT, None, 5, "", "\ud800", [], {"index": None}, [None, {"type": 1}]]
@@ -99,6 +103,20 @@ def test_every_field_of_a_stream_passes(post, server, route):
         odd = [head + b"data: " + json.dumps(value).encode() + b"\n\n" for value in vary(json.loads(data), ODD)]
         server.pieces = [b"".join([*stream[:at], *odd, *stream[at:]])]
         assert post(route, json=ROUTES.get(route, ROUTES["chat/completions"])).content == server.pieces[0], part
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_field_of_a_stream_without_calls_passes_where_calls_are_ruled_on(proxied, server, route):
+    """Also in the place of the event that it changes."""
+    base, stream = proxied(mode="block", url=server.url).base_url, TEXTS[route]
+    with httpx.Client() as client:
+        for at, part in enumerate(stream):
+            head, _, data = part.partition(b"data: ")
+            for value in vary(json.loads(data), ODD) if data.startswith(b"{") else ():
+                odd = head + b"data: " + json.dumps(value).encode() + b"\n\n"
+                for rest in (stream[at:], stream[at + 1 :]):
+                    server.pieces = [b"".join([*stream[:at], odd, *rest])]
+                    assert client.post(f"{base}{route}", json=ROUTES[route]).content == server.pieces[0], odd
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -1,11 +1,14 @@
 """Read and write streams of server-sent events."""
 
+import codecs
 import json
 import re
 from typing import Any
 
 from .json_text import load
 
+_OF_CALLS = re.compile(r'"(?:\w*_call|tool_calls|call_id|arguments)"')
+"""Names and types in the JSON of calls."""
 _BLANK_LINE = re.compile(rb"\n\r?\n|\r\r\n?")
 
 
@@ -44,12 +47,24 @@ def is_end_mark(event: bytes) -> bool:
 
 def has_data(event: bytes) -> bool:
     """Return whether an event has data, and is not a comment."""
-    return any(line.startswith(b"data:") for line in event.splitlines())
+    return any(line.startswith(b"data:") for line in _split_lines(event))
+
+
+def may_call(event: bytes, value: Any) -> bool:
+    """Return whether an event that is not understood mentions a call in its value, or in lines that have none."""
+    if value is not None:
+        return _OF_CALLS.search(json.dumps(value)) is not None
+    return any(b"_call" in line and not line.startswith((b":", b"event:")) for line in _split_lines(event))
+
+
+def _split_lines(event: bytes) -> list[bytes]:
+    """Return the lines of an event; a stream may begin with a byte order mark."""
+    return event.removeprefix(codecs.BOM_UTF8).splitlines()
 
 
 def parse_event(event: bytes) -> Any:
     """Return the JSON value of an event, or None for comments, the end mark and everything else."""
-    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    lines = [line[5:].strip() for line in _split_lines(event) if line.startswith(b"data:")]
     try:
         return load(b"\n".join(lines)) if lines else None
     except ValueError:  # "[DONE]"

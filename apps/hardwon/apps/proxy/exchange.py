@@ -207,7 +207,7 @@ class Exchange:
                     yield event
                 return
         except (httpx.HTTPError, ResponseFailed) as error:
-            yield explain_break(error)
+            yield copy.close() + explain_break(error)
         finally:
             self._settle(copy)
             await response.aclose()

@@ -1,7 +1,7 @@
 """Assemble the chunks of a chat stream to a completion, with every field of the message.
 
 Servers number parallel calls differently: some send the index 0 for every call, or none. A new id begins a new call,
-and so does a name after complete arguments.
+and so does a name after complete arguments. Names may come in parts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,8 +9,10 @@ from typing import Any
 
 from ..dialect import read_arguments
 
-_SET = ("id", "type", "role", "name", "index")
+_SET = ("id", "type", "role", "name", "index", "format")
 """Fields that servers repeat; the others come in parts."""
+_IN_PARTS = ("text", "thinking", "reasoning", "reasoning.text")
+"""Types of entries without an index that come in parts, up to the signature."""
 _KEPT = ("id", "model", "usage", "prompt_token_ids", "error")
 _CALLS = ("tool_calls", "function_call")
 
@@ -24,8 +26,9 @@ class CompletionBuilder:
         self.calls: list[dict[str, Any]] = []
         self._indexes: list[Any] = []
         """The index of each call."""
-        self.is_ambiguous = False
-        """Whether clients may tell the calls apart in another way than this class."""
+        self._is_numbered = True
+        self._is_joined = False
+        """Whether a call has a name in parts, which clients may take for its name one by one."""
         self._logprobs: list[Any] = []
         self._token_ids: list[int] = []
         self.finish_reason: str | None = None
@@ -59,25 +62,37 @@ class CompletionBuilder:
         number: int = index if has_index else at  # type: ignore[assignment]
         match = self._find_call(part, number)
         if match is None:
-            self.is_ambiguous = self.is_ambiguous or number in self._indexes
+            self._is_numbered = self._is_numbered and number not in self._indexes
             match = {"id": None, "type": "function"}
             self.calls.append(match)
             self._indexes.append(number)
-        self.is_ambiguous = self.is_ambiguous or not has_index
-        merge(match, {name: value for name, value in part.items() if name != "index"})
+        self._is_numbered = self._is_numbered and has_index
+        merge(match, {name: value for name, value in self._join_name(match, part).items() if name != "index"})
+
+    def _join_name(self, call: Mapping[str, Any], part: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a part of a call with the whole name so far; some servers repeat the name with every part."""
+        before, name = _get_function(call).get("name"), _get_function(part).get("name")
+        if not (isinstance(before, str) and isinstance(name, str) and before and name) or name == before:
+            return part
+        self._is_joined = True
+        kind = "custom" if part.get("custom") else "function"
+        return {**part, kind: {**part[kind], "name": name if name.startswith(before) else before + name}}
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether clients may tell the calls apart, or read their names, in another way than this class."""
+        return self._is_joined or (not self._is_numbered and len(self.calls) > 1)
 
     def _find_call(self, part: Mapping[str, Any], number: int) -> dict[str, Any] | None:
         """Return the call to which a part belongs, or None if it begins one."""
         same = [call for call, index in zip(self.calls, self._indexes, strict=True) if index == number]
-        call_id, function = part.get("id"), part.get("function") or {}
-        if not isinstance(function, Mapping):
-            raise ValueError(f"the function of a call is {function!r:.40}")
+        call_id, function = part.get("id"), _get_function(part)
         if call_id:
             match = [call for call in (same if function.get("name") else self.calls) if call["id"] == call_id]
             if not match and same and (same[-1]["id"] or function.get("name")):
                 return None
             same = match or same
-        return None if not same or _begins_next(same[-1].get("function") or {}, function) else same[-1]
+        return None if not same or _begins_next(same[-1], part) else same[-1]
 
     @property
     def has_error(self) -> bool:
@@ -111,13 +126,24 @@ class CompletionBuilder:
         return {**self._fields, "choices": [choice]}
 
 
-def _begins_next(before: Mapping[str, Any], function: Mapping[str, Any]) -> bool:
+def _get_function(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function") or call.get("custom") or {}
+    if not isinstance(function, Mapping):
+        raise ValueError(f"the function of a call is {function!r:.40}")
+    return function
+
+
+def _begins_next(call: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
     """Return whether a part with the number of another call is the beginning of the next one."""
+    before, function = _get_function(call), _get_function(part)
     name, arguments = function.get("name"), before.get("arguments")
     if not name or not before.get("name"):
         return False
-    is_complete = bool(arguments) and read_arguments(arguments) is not None
-    return name != before["name"] or (is_complete and bool(function.get("arguments")))
+    if name == before["name"]:
+        return bool(arguments) and read_arguments(arguments) is not None and bool(function.get("arguments"))
+    # A name comes in parts before the arguments, in parts that repeat the id of the call or have none.
+    is_same = part["id"] == call["id"] if part.get("id") else "type" not in part
+    return bool(arguments) or not is_same
 
 
 def iter_deltas(choice: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -154,6 +180,8 @@ def merge(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
         before = message.get(name)
         if part is None or (before and part == ""):
             message.setdefault(name, None)
+        elif {type(before), type(part)} == {str, list}:  # a content of blocks, and one of text
+            message[name] = _merge_lists(*(_as_blocks(value) for value in (before, part)))
         elif name in _SET or before is None or type(before) is not type(part):
             message[name] = dict(part) if isinstance(part, dict) else part
         elif isinstance(part, str):
@@ -166,14 +194,30 @@ def merge(message: dict[str, Any], delta: Mapping[str, Any]) -> None:
             message[name] = part
 
 
+def _as_blocks(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [{"type": "text", "text": value}] if value else []
+
+
 def _merge_lists(before: list[Any], parts: list[Any]) -> list[Any]:
-    """Return a list with more entries; parts of an entry have its index."""
+    """Return a list with more entries; parts of an entry have its index, or follow it and have its type."""
     merged = list(before)
     for part in parts:
-        index = part.get("index") if isinstance(part, dict) else None
-        same = [entry for entry in merged if isinstance(entry, dict) and entry.get("index") == index]
-        if index is None or not same:
+        same = next(iter(_list_beginnings(merged, part)), None)
+        if same is None:
             merged.append(dict(part) if isinstance(part, dict) else part)
         else:
-            merge(same[0], part)
+            merge(same, part)
     return merged
+
+
+def _list_beginnings(entries: list[Any], part: Any) -> list[Any]:
+    """Return the entries of which a value may be a further part."""
+    if not isinstance(part, dict):
+        return []
+    last = entries[-1:] if part.get("type") in _IN_PARTS else []
+    candidates = last if (index := part.get("index")) is None else entries
+    return [
+        entry for entry in candidates
+        if isinstance(entry, dict) and entry.get("index") == index and part.get("type") in (None, entry.get("type"))
+        and not (index is None and entry.get("signature"))
+    ]  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from ..dialect import StreamReader, UpstreamAnswer
-from ..events import EventBuffer, has_data, is_end_mark, parse_event
+from ..events import EventBuffer, has_data, is_end_mark, may_call, parse_event
 from ..forwarding import decode_body
 
 logger = logging.getLogger("hardwon.proxy")
@@ -40,9 +40,12 @@ class StreamCopy:
     def finish(self) -> list[bytes]:
         """Read the last event, which may lack its blank line, and return the events to pass on."""
         rest = self._buffer.event
-        if not rest or (parse_event(rest) is None and not is_end_mark(rest)):
-            return []
-        return self._read(rest.rstrip() + b"\n\n")
+        is_cut = has_data(rest) and parse_event(rest) is None and not is_end_mark(rest)
+        return [] if is_cut or not rest else self._read(rest)
+
+    def close(self) -> bytes:
+        """Return the blank line that the last event lacks, for what follows it."""
+        return b"\n\n" if self._buffer.event else b""
 
     def _read(self, event: bytes) -> list[bytes]:
         value, is_data = parse_event(event), has_data(event)
@@ -50,14 +53,17 @@ class StreamCopy:
         if is_data:
             self._is_odd = value is None and not is_end_mark(event)
         try:
-            if self._is_odd and b"_call" in event:
+            if value is None and may_call(event, value):
                 raise ValueError("it is no JSON")
             passed = self._reader.add(event, value, holds=self._holds)
         except Exception as error:  # whatever a server sends costs the client no answer
-            if not self.has_failed:
-                logger.warning("an event of the upstream server is not understood: %s: %s", type(error).__name__, error)
-            self.has_failed = self._is_odd = True
-            return []
+            self._is_odd = True
+            if may_call(event, value):
+                if not self.has_failed:
+                    why = f"{type(error).__name__}: {error}"
+                    logger.warning("an event of the upstream server is not understood: %s", why)
+                self.has_failed = True
+            passed = self._reader.add(event, None, holds=self._holds)
         return [] if self.has_failed else passed
 
     @property
