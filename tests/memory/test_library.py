@@ -1,11 +1,11 @@
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hardwon.memory import ExperienceLibrary, HardwonError, Item, State
-from hardwon.memory.errors import ConfigError, EmbedderMismatch, LibraryReadOnly, UnknownName
+from hardwon.memory.errors import ConfigError, EmbedderMismatch, KeyTaken, LibraryReadOnly, UnknownName
 from hardwon.memory.library import reembed
 from hardwon.memory.retrieval.embedders import HashingEmbedder
 from hardwon.memory.upkeep.write_buffer import file_all
@@ -353,3 +353,17 @@ def test_a_new_embedder_files_episodes_without_keys(path, episode):
     file_all(killed._file.store)
     assert killed.episodes.get("last").steps[0].keys
     killed.close()
+
+
+@pytest.mark.parametrize("request_hash", ["1", "2"])
+def test_a_write_that_is_repeated_while_it_is_carried_out_has_one_answer(path, request_hash):
+    """A client asks again before the first answer is there, perhaps another process."""
+    with ExperienceLibrary.open(path) as one, ExperienceLibrary.open(path) as two:
+
+        def write():
+            assert two.admin.once("abc", request_hash, lambda: "first", change="idempotent") == "first"
+            return "second"
+
+        with nullcontext() if request_hash == "1" else pytest.raises(KeyTaken):
+            assert one.admin.once("abc", "1", write, change="idempotent") == "first"
+        assert two.admin.once("abc", request_hash, lambda: "third", change="idempotent") == "first"

@@ -217,18 +217,25 @@ class LibraryAdmin:
 
     def _answer(self, key: str, request: str, write: Callable[[], str]) -> str:
         """Return the stored answer to a write, or carry it out, store its answer, and now and then drop old ones."""
-        rows = self._file.store.rows("SELECT value FROM meta WHERE name = ?", (f"answer {key}",))
-        if rows:
-            _, stored, answer = rows[0][0].split(" ", 2)
-            return check_request(stored, request, answer)
+        stored = self._find_answer(key, request)
+        if stored is not None:
+            return stored
         answer = write()
         with self._file.store.transaction() as connection:
             value = f"{time.time():.0f} {request} {answer}"
-            connection.execute("INSERT INTO meta VALUES (?, ?)", (f"answer {key}", value))
+            # Without a transaction around all of this, a repetition may have been answered meanwhile.
+            connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (f"answer {key}", value))
             if key.startswith("00"):
                 old = f"{ANSWERS} AND CAST(value AS INTEGER) < ?"
                 connection.execute(f"DELETE FROM meta WHERE {old}", (time.time() - ANSWERED_S,))
-        return answer
+            return self._find_answer(key, request) or answer
+
+    def _find_answer(self, key: str, request: str) -> str | None:
+        rows = self._file.store.rows("SELECT value FROM meta WHERE name = ?", (f"answer {key}",))
+        if not rows:
+            return None
+        _, stored, answer = rows[0][0].split(" ", 2)
+        return check_request(stored, request, answer)
 
     @property
     def embedder(self) -> Embedder:
