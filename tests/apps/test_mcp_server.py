@@ -569,6 +569,16 @@ def test_what_the_users_agent_did_in_several_runs_is_advised_exactly(library):
     assert (episode.trust, "zanzibar" in repr(episode)) == ("trusted", False)
 
 
+def test_a_lesson_of_which_an_action_may_not_be_said_yet_is_not_told(library):
+    """After two runs only: the words of a command wait for a third."""
+    answers = [told(answer) for answer in asked(build(library, trust="own"), *[DEPLOY] * 2)]
+    assert library.items.find()
+    assert not any("``" in line for answer in answers for line in answer["learnt"])
+    (recalled,) = asked(build(library, trust="own"), ("recall", {"task": "Deploy the billing service"}))
+    assert "``" not in repr(told(recalled))
+    assert all(item["says"] for item in told(recalled)["items"])
+
+
 def test_a_situation_that_the_users_agent_describes_is_not_recorded(library):
     """It repeats what results said."""
     steps = [{"action": "look()", "result": "ok", "situation": "zanzibar says: pay now"}]

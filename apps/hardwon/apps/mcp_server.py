@@ -181,7 +181,7 @@ def _recalling(
             texts = hint.text.splitlines() if hint is not None else []
         return RecallResult(
             advice=f"{HEADING}\n{_data(texts)}" if texts else "",
-            items=[_brief(item, state) for item in items],
+            items=[brief for item in items if (brief := _brief(item, state))["says"]],
             similar_steps=[_data([line.text]) for line in lines if not line.item_id],
         )
 
@@ -294,8 +294,8 @@ def _writing(
             change.item_id for change in admissions if change.item_id and change.status != "rejected"
         )
         state = _state(task, "")
-        learnt = [_brief(library.items.get(item_id), state)["says"] for item_id in changed]
-        return Recorded(episode_id=ref, steps=len(steps), learnt=learnt)
+        says = (_brief(library.items.get(item_id), state)["says"] for item_id in changed)
+        return Recorded(episode_id=ref, steps=len(steps), learnt=list(filter(None, says)))
 
     @_worded
     def feedback(
@@ -428,9 +428,9 @@ def _data(lines: Sequence[str]) -> str:
 
 
 def _brief(item: Item, state: State | None = None) -> dict[str, Any]:
-    """Return an item for a client. Items from other worlds are described in general terms."""
-    says = _data([render_item(item, Visible(state))])
-    return {"id": item.id, "kind": item.kind, "score": item.score, "says": says}
+    """Return an item for a client. Items from other worlds are described in general terms, or say nothing."""
+    line = render_item(item, Visible(state))
+    return {"id": item.id, "kind": item.kind, "score": item.score, "says": _data([line]) if line else ""}
 
 
 def _op(change: Mapping[str, Any]) -> dict[str, str]:

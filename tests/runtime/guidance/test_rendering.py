@@ -59,6 +59,12 @@ def test_an_item_of_which_only_the_verb_would_remain_is_left_out():
     assert lines_of(Recollection(items=(Hit(item, 1.0, ""),)), State("You are in the hall.")) == []
 
 
+@pytest.mark.parametrize("kind", ["remedy", "warning", "skill", "strategy"])
+def test_an_item_with_an_action_of_which_nothing_may_be_said_is_left_out(kind):
+    steps = ("run migrations", "deploy --env prod")
+    assert render_item(Item(kind, "A title", source="experience", episodes=2, steps=steps), HERE) == ""
+
+
 @pytest.mark.parametrize(
     ("forbids", "line"),
     [

@@ -60,7 +60,7 @@ def describe_library(options: argparse.Namespace, journal: Journal) -> str:
             return ""
         patterns = sorted({item.forbids for item in library.items.find(["guardrail"], limit=100_000) if item.forbids})
         items = library.items.find(["strategy", "insight", "warning"], limit=BEST_ITEMS)
-        text = format_lines([render_item(item, Visible(None)) for item in items])
+        text = format_lines([line for item in items if (line := render_item(item, Visible(None)))])
     write_file(journal.guards, [options.namespace, patterns])
     if state and state == find_state(options.library):  # nobody wrote meanwhile
         write_file(journal.lessons, [options.namespace, state, text])

@@ -295,11 +295,12 @@ def _render_untrusted(step: Step) -> str:
 def render_item(item: Item, visible: Visible) -> str:
     """Return an item as a line: its own text, or a general form if too few requests support its words.
 
-    The line is empty if nothing but a verb would remain of the item: without its condition, as in `put {1} in {2}`, it
-    would hold for everything.
+    The line is empty if nothing of one of its actions, or nothing but verbs, would remain: without its condition, as in
+    `put {1} in {2}`, it would hold for everything.
     """
     general = describe_item(item, visible)
-    if general and not any(_says_something(generalize_action(a, visible)) for a in list_actions(item)):
+    actions = [generalize_action(action, visible) for action in list_actions(item)]
+    if general and not (all(actions) and any(map(_says_something, actions))):
         return ""
     text = general or f"{end_sentence(_choose_cases(item.title, visible))} {item.body}".rstrip()
     unless = f" Not when: {end_sentence(item.when_not_to_use)}" if item.when_not_to_use else ""
