@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from hardwon.apps.cli.app import app
 from hardwon.apps.mcp_server import HEADING, build
 from hardwon.memory import Add, ExperienceLibrary, Item, Trajectory
 from hardwon.memory.errors import PolicyFailure
+from hardwon.memory.guardrails.tuning import TUNING
 from hardwon.runtime.guidance.base import Hint
 
 COMMAND = [sys.executable, "-c", "from hardwon.apps.cli.app import main; main()", "mcp"]
@@ -119,7 +121,7 @@ def test_what_fails_again_and_again_becomes_a_lesson_that_forbids(library):
 @pytest.mark.parametrize("pinned", [False, True])
 def test_what_a_task_insists_on_is_let_through_or_over(library, monkeypatch, pinned):
     """`--guardrails block`: after 3 refusals of one action in one task; a pinned guardrail ends the task."""
-    monkeypatch.setattr("hardwon.memory.guardrails.probation.TRIAL_REFUSALS", 100)
+    monkeypatch.setattr("hardwon.memory.guardrails.probation.TUNING", replace(TUNING, trial_refusals=100))
     ref = library.add(GUARD).item_id
     if pinned:
         library.items.update(ref, pinned=True)
@@ -136,7 +138,7 @@ def test_what_a_task_insists_on_is_let_through_or_over(library, monkeypatch, pin
 
 def test_a_task_that_is_over_begins_anew(library, monkeypatch):
     """`record` ends the counts of its task."""
-    monkeypatch.setattr("hardwon.memory.guardrails.probation.TRIAL_REFUSALS", 100)
+    monkeypatch.setattr("hardwon.memory.guardrails.probation.TUNING", replace(TUNING, trial_refusals=100))
     library.add(GUARD)
     asking = ("check", {"action": 'push(branch="main")', "task": "Publish."})
     ending = ("record", {"task": "Publish.", "steps": STEPS, "success": False})

@@ -29,8 +29,6 @@ _WORDING = frozenset(["title", "body", "when_to_use", "when_not_to_use", "condit
 _LOGGED_BESIDE = ("retired", "scored")
 """Operations whose history entry does not contain the whole item."""
 _WORDS = re.compile(r"\w+")
-KEPT = 1024
-"""Size of the cache of parsed items. Admission of one item reads all items of its kind."""
 
 logger = logging.getLogger("hardwon.memory")
 
@@ -263,7 +261,7 @@ def item_of(record: str) -> Item:
         ) from error
 
 
-kept_item_of = lru_cache(maxsize=KEPT)(item_of)
+kept_item_of = lru_cache(maxsize=1024)(item_of)
 """Cached `item_of`, for callers that read all items repeatedly and do not change them."""
 
 

@@ -16,9 +16,6 @@ from .storage.clock import read_clock
 from .storage.database import BUSY_TIMEOUT_S, Store
 from .storage.migrations import VALUE_TABLES
 
-MINUTE = 60.0
-"""Seconds."""
-
 # The plus keeps SQLite from the index by namespace, in which it would read every value of the namespace.
 _EXPIRED = "SELECT id FROM langgraph_values WHERE expires_at <= ? AND +namespace = ?"
 _CONTENT = """
@@ -128,7 +125,7 @@ def _put(connection: Connection, namespace: str, write: ValueWrite, fingerprint:
         created = created_at if expires_at is None or expires_at > read_clock() else now
     if write.value is None:
         return
-    expires = None if write.ttl is None else read_clock() + MINUTE * write.ttl
+    expires = None if write.ttl is None else read_clock() + 60.0 * write.ttl
     ref = connection.execute(
         "INSERT INTO langgraph_values VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (ref, *place, write.value, write.fields, created, now, write.ttl, expires),

@@ -28,13 +28,9 @@ TRIES = 4
 """Maximum number of attempts for a request that may be repeated."""
 WAIT_S = 0.2
 """Seconds before the second attempt. The wait doubles before each further one."""
-TIMEOUT_S = 60.0
-"""Seconds without a byte until a request times out."""
 LIMITS_S = {"query": 30.0, "write": 60.0, "whole": 300.0}
 """Seconds until a call gives up, with all its attempts and however slowly an answer arrives. `whole` holds for calls
 that read or write the whole library."""
-MOST_WAIT_S = 10.0
-"""Longest wait in seconds that a server can request between two attempts."""
 MOST_BYTES = 2**26
 """Largest answer in bytes that is kept in memory: four times the largest body that a server takes, and longer than any
 page. An export is written to a file part by part."""
@@ -61,7 +57,7 @@ class Wire:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         headers |= PLAIN_ANSWERS
         try:
-            self._http = httpx.Client(base_url=f"{self.url}/v1", headers=headers, timeout=TIMEOUT_S)
+            self._http = httpx.Client(base_url=f"{self.url}/v1", headers=headers, timeout=60.0)
         except (ValueError, httpx.InvalidURL) as error:
             raise ConfigError(f"{url!r} is not a valid server address ({error}). Give http://HOST:PORT.") from error
 
@@ -158,7 +154,8 @@ class Wire:
             else:
                 if answer.status != 429 or not left:  # rate limit
                     return self._accept(answer)
-                wait_s = max(wait_s, parse_wait(answer.retry_after, 1.0, MOST_WAIT_S))
+                # Longest wait in seconds that a server can request between two attempts.
+                wait_s = max(wait_s, parse_wait(answer.retry_after, 1.0, 10.0))
             time.sleep(wait_s)
         raise AssertionError("the last attempt returns or raises")
 

@@ -30,7 +30,7 @@ from hardwon.memory.errors import (
     LibraryUnreachable,
     UnknownName,
 )
-from hardwon.memory.guardrails.probation import TRIAL_REFUSALS
+from hardwon.memory.guardrails.tuning import TUNING
 from hardwon.memory.open_runs.locks import LOCKS
 from hardwon.memory.remote import RemoteLibrary
 from hardwon.memory.remote.parts import RemoteAdmin, RemoteEpisodes, RemoteItems
@@ -409,7 +409,7 @@ def test_probation_is_that_of_the_file(remote):
     assert remote.check(state, action, again=True).items
     assert not remote.enforce(state, action, again=True).allowed
     (guard, *_) = remote.check(state, action, again=True).items
-    for _ in range(TRIAL_REFUSALS - 1):
+    for _ in range(TUNING.trial_refusals - 1):
         assert not remote.enforce(state, action, again=True).allowed
     verdict = remote.enforce(state, action, again=True)
     assert (verdict.allowed, verdict.trial) == (True, True)

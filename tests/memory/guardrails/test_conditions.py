@@ -2,7 +2,8 @@ import pytest
 
 from hardwon.memory import Item, State
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, Guard, holds, matches, validate
+from hardwon.memory.guardrails.conditions import Guard, holds, matches, validate
+from hardwon.memory.guardrails.tuning import TUNING
 from hardwon.memory.situations.keys import Attempt, Situation
 
 STATE = State(
@@ -122,7 +123,7 @@ def test_another_action_or_place_is_allowed():
 
 def test_a_guardrail_of_little_confidence_only_advises():
     """Below the threshold nothing is refused; at it, everything is."""
-    for confidence, allowed in ((MIN_CONFIDENCE - 0.01, True), (MIN_CONFIDENCE, False)):
+    for confidence, allowed in ((TUNING.min_confidence - 0.01, True), (TUNING.min_confidence, False)):
         guard = Guard([rule({"text": "locked"}, "open {1}", confidence=confidence)])
         assert guard.check(Attempt(HERE, "open chest")).allowed is allowed
 

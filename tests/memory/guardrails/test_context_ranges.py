@@ -3,8 +3,9 @@
 import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, Item, State, Step, Trajectory
-from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, Guard
+from hardwon.memory.guardrails.conditions import Guard
 from hardwon.memory.guardrails.context_ranges import ContextRange
+from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.retrieval.tuning import TUNING
 from hardwon.memory.situations.keys import Attempt, Situation
 
@@ -95,7 +96,7 @@ def test_a_success_speaks_against_it_whatever_the_words_are(library):
         library.record(Trajectory(TASK, (step,), False, seed=2000 + number))
         library.evolve()
     assert library.check(here, OPEN).allowed
-    assert library.items.get(before).confidence < MIN_CONFIDENCE
+    assert library.items.get(before).confidence < GUARDRAILS.min_confidence
 
 
 def contexts(*observations, action="put cup in sink"):

@@ -7,8 +7,7 @@ import pytest
 
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.guardrails import probation
-from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
-from hardwon.memory.guardrails.probation import MOST_HOURS, MOST_REFUSALS, TRIAL_REFUSALS
+from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.situations.evidence import evidence_of
 
@@ -155,11 +154,11 @@ def test_calls_that_lost_the_task_need_less_evidence(library, episode):
 
 def test_after_some_refusals_the_call_is_let_through_once(guarded):
     library, state, refs = guarded
-    assert refused(library, state, TRIAL_REFUSALS) == TRIAL_REFUSALS
+    assert refused(library, state, GUARDRAILS.trial_refusals) == GUARDRAILS.trial_refusals
     verdict = library.enforce(state, SHAKE)
     assert (verdict.allowed, verdict.trial) == (True, True)
     assert set(verdict.items) <= set(refs)
-    assert refused(library, state, TRIAL_REFUSALS) == TRIAL_REFUSALS
+    assert refused(library, state, GUARDRAILS.trial_refusals) == GUARDRAILS.trial_refusals
 
 
 def test_after_an_hour_the_call_is_let_through_once(guarded, at):
@@ -186,7 +185,9 @@ def test_a_trial_that_works_takes_the_guardrail_out_of_force(guarded, episode):
     outcome(library, episode, verdict)
     assert library.check(state, SHAKE).allowed
     assert all(
-        library.items.get(ref).confidence < MIN_CONFIDENCE for ref in refs if library.items.get(ref).status == "active"
+        library.items.get(ref).confidence < GUARDRAILS.min_confidence
+        for ref in refs
+        if library.items.get(ref).status == "active"
     )
     assert "weakened" in library.items.history(refs[0])[-1]["op"] or library.items.get(refs[0]).status == "retired"
 
@@ -199,7 +200,7 @@ def test_a_trial_that_fails_renews_it_with_a_longer_wait(guarded, episode):
         verdict, waited = trial(library, state)
         waits.append(waited)
         outcome(library, episode, verdict, Failure.TOOL_ERROR, "permission denied")
-    assert waits == [min(TRIAL_REFUSALS * 2**n, MOST_REFUSALS) for n in range(8)]
+    assert waits == [min(GUARDRAILS.trial_refusals * 2**n, GUARDRAILS.max_refusals) for n in range(8)]
 
 
 def test_an_outage_during_a_trial_decides_nothing(guarded, episode):
@@ -208,13 +209,13 @@ def test_an_outage_during_a_trial_decides_nothing(guarded, episode):
     outcome(library, episode, verdict, Failure.TOOL_ERROR, "HTTP 503")
     assert not library.check(state, SHAKE).allowed
     assert library.items.standing(refs[0]).failed == 0
-    assert trial(library, state)[1] == TRIAL_REFUSALS
+    assert trial(library, state)[1] == GUARDRAILS.trial_refusals
 
 
 def test_a_trial_whose_outcome_nobody_recorded_is_given_again(guarded):
     library, state, _ = guarded
     trial(library, state)
-    assert trial(library, state)[1] == TRIAL_REFUSALS
+    assert trial(library, state)[1] == GUARDRAILS.trial_refusals
 
 
 def test_what_fails_again_after_it_worked_is_forbidden_again(guarded, episode):
@@ -277,7 +278,7 @@ def test_a_long_failure_is_tried_at_least_once_a_day(library, episode, at):
                 )
             )
     gaps = [b - a for a, b in pairwise(tries)]
-    assert max(gaps) <= MOST_HOURS + 0.5
+    assert max(gaps) <= GUARDRAILS.max_hours + 0.5
     assert len(tries) < 40
 
 
@@ -286,7 +287,7 @@ def test_a_pinned_guardrail_is_a_persons_and_never_tried(guarded, at):
     for ref in refs:
         library.items.update(ref, pinned=True)
     at(1000)
-    assert refused(library, state, 2 * MOST_REFUSALS) == 2 * MOST_REFUSALS
+    assert refused(library, state, 2 * GUARDRAILS.max_refusals) == 2 * GUARDRAILS.max_refusals
 
 
 def test_the_counts_are_shared_by_processes_and_last(guarded, path):
@@ -295,7 +296,7 @@ def test_the_counts_are_shared_by_processes_and_last(guarded, path):
     assert refused(library, state, 3) == 3
     with ExperienceLibrary.open(path) as other:
         assert other.items.standing(refs[0]).refusals == 3
-        assert refused(other, state, TRIAL_REFUSALS - 3) == TRIAL_REFUSALS - 3
+        assert refused(other, state, GUARDRAILS.trial_refusals - 3) == GUARDRAILS.trial_refusals - 3
         assert other.enforce(state, SHAKE).trial
     assert not library.enforce(state, SHAKE).allowed
 
@@ -304,7 +305,7 @@ def test_a_library_that_may_not_be_written_counts_in_the_process(guarded, path):
     """Nothing is written; the trial comes all the same."""
     _, state, refs = guarded
     with ExperienceLibrary.open(path, read_only=True) as reader:
-        assert trial(reader, state)[1] == TRIAL_REFUSALS
+        assert trial(reader, state)[1] == GUARDRAILS.trial_refusals
         assert reader.items.standing(refs[0]).trials == 1
     with ExperienceLibrary.open(path) as other:
         assert other.items.standing(refs[0]).trials == 0
@@ -352,7 +353,7 @@ def in_vain(library, episode, thing, *after, tool="open"):
 def repeats(library):
     """The guardrails in force that speak of repetitions."""
     found = [item for item in library.items.find(["guardrail"]) if item.condition == {"again": "failed"}]
-    return [item for item in found if item.confidence >= MIN_CONFIDENCE]
+    return [item for item in found if item.confidence >= GUARDRAILS.min_confidence]
 
 
 @pytest.mark.parametrize(

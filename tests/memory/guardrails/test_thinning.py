@@ -4,7 +4,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import Guard, covers, forbids
-from hardwon.memory.guardrails.thinning import IDLE_AFTER, IDLE_SINCE, LOOK_EVERY
+from hardwon.memory.guardrails.tuning import TUNING
 from hardwon.memory.reasons import Reasons
 from hardwon.memory.situations.keys import Attempt, Situation
 
@@ -102,10 +102,10 @@ def play(library, episodes, action="put plate in sink", why=None, failed=False):
 def test_a_guardrail_that_never_decides_is_retired(library):
     """After so many episodes with its form of action, with the reason, until it is needed."""
     idle = library.add(rule("put cup in table")).item_id
-    play(library, IDLE_AFTER - 1)
+    play(library, TUNING.idle_after - 1)
     library.evolve()
     assert library.items.get(idle).status == "active"
-    play(library, LOOK_EVERY)
+    play(library, TUNING.search_every)
     assert idle in library.evolve().retired
     assert "decided nothing in" in library.items.history(idle)[-1]["detail"]["why"]
 
@@ -113,7 +113,7 @@ def test_a_guardrail_that_never_decides_is_retired(library):
 def test_a_guardrail_of_a_form_that_nobody_uses_is_not_idle(library):
     """It had no chance to decide anything."""
     kept = library.add(rule("open safe")).item_id
-    play(library, IDLE_AFTER + LOOK_EVERY)
+    play(library, TUNING.idle_after + TUNING.search_every)
     library.evolve()
     assert library.items.get(kept).status == "active"
 
@@ -126,11 +126,11 @@ def test_a_guardrail_that_decides_stays_longer(library, how):
         play(library, 1, why={"blocked": [kept]})
     else:
         assert not library.enforce(STATE, "put cup in table").allowed
-    play(library, IDLE_AFTER + LOOK_EVERY)
+    play(library, TUNING.idle_after + TUNING.search_every)
     library.evolve()
     assert library.items.get(kept).status == "active"
     assert library.admin.verify() == []
-    play(library, IDLE_SINCE)
+    play(library, TUNING.idle_since_use)
     library.evolve()
     assert library.items.get(kept).status == "retired"
 
@@ -150,10 +150,10 @@ def test_a_retired_guardrail_comes_back_when_its_call_fails_again(library):
     old = library.add(rule("put cup in table", provenance=(1, 2))).item_id
     by_hand = library.add(rule("put cup in shelf", provenance=(1, 2))).item_id
     library.items.retire(by_hand, "I know better")
-    play(library, IDLE_AFTER + LOOK_EVERY)
+    play(library, TUNING.idle_after + TUNING.search_every)
     library.evolve()
     assert library.add(rule("put cup in table", provenance=(1, 2))).status == "rejected"
-    newest = IDLE_AFTER + LOOK_EVERY
+    newest = TUNING.idle_after + TUNING.search_every
     assert library.add(rule("put cup in table", provenance=(2, newest))).status == "rejected"
     assert library.add(rule("put cup in table", provenance=(2, newest + 1))).status == "added"
     assert library.add(rule("put cup in shelf", provenance=(2, newest + 1))).status == "rejected"

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from hardwon.apps.shared.lists import count_uses
 from hardwon.memory import ExperienceLibrary, Item, State
-from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
+from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.learning.item_credit import shared_error
 from hardwon.memory.learning.tuning import TUNING
 from hardwon.memory.upkeep.figures import estimate_difference, measure_items
@@ -198,7 +198,7 @@ def test_a_guardrail_that_blocked_what_then_worked_twice_retires(library, episod
     for _ in range(TUNING.retiring_overrides - 1):
         library.record(overridden(episode, ref, worked=True))
     assert library.items.get(ref).status == "active"
-    assert library.items.get(ref).confidence < MIN_CONFIDENCE  # from the first on it only advises
+    assert library.items.get(ref).confidence < GUARDRAILS.min_confidence  # from the first on it only advises
     library.record(overridden(episode, ref, worked=True))
     assert library.items.get(ref).status == "retired"
     assert "worked under override in 2 of 2 episodes" in library.items.history(ref)[-1]["detail"]["why"]

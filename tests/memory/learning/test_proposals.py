@@ -6,7 +6,7 @@ import pytest
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Failure, State, Step, Trajectory
 from hardwon.memory.errors import LibraryError
-from hardwon.memory.guardrails.thinning import IDLE_AFTER, LOOK_EVERY
+from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.learning import consolidation, proposals
 from hardwon.memory.learning.rule_mining import RATE_LIMITS
 from hardwon.memory.learning.tuning import TUNING
@@ -104,7 +104,7 @@ def test_an_idle_guardrail_comes_back_at_its_next_failure_only(library, reopen, 
     library.evolve()
     (ref,) = (item.id for item in library.items.find(["guardrail"]))
     play(library, "shake spoon", times=TUNING.guardrail_episodes - 1)  # after its proposal and before its retirement
-    play(library, "shake drawer", times=IDLE_AFTER + LOOK_EVERY, failed=False)
+    play(library, "shake drawer", times=GUARDRAILS.idle_after + GUARDRAILS.search_every, failed=False)
     assert ref in library.evolve().retired
     library = reopen()
     if not remembers:

@@ -10,7 +10,6 @@ from hardwon.memory.situations.familiarity import location
 from hardwon.memory.situations.keys import (
     ANY_SAID,
     CONTEXT_KEY,
-    MAX_REFINED,
     TOLD,
     Attempt,
     Situation,
@@ -22,6 +21,7 @@ from hardwon.memory.situations.keys import (
 )
 from hardwon.memory.situations.refinements import FULL_NAME, REFINED, name_in_full
 from hardwon.memory.situations.scripts import FULL_STOPS
+from hardwon.memory.situations.tuning import TUNING
 
 KITCHEN = State(
     "You see a stove. The stove is hot. A raw potato lies beside an oven.",
@@ -98,7 +98,7 @@ def test_the_last_keys_add_the_task_and_the_text():
         "=sight cook raw potato in oven | [T] hot lies",
         "=both cook raw potato in oven | 1 cook order potato | [T] hot lies",
     )
-    many = State(" ".join(f"word{n}" for n in range(MAX_REFINED + 1)), task="")
+    many = State(" ".join(f"word{n}" for n in range(TUNING.max_refined + 1)), task="")
     every = frozenset(many.observation.split())
     assert not any(key.startswith("=") for key in Situation(many, every).keys("go")), "such a text hardly recurs"
 

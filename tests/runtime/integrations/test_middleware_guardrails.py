@@ -16,7 +16,7 @@ from tests.runtime.integrations.scripted import BOOKS_SEVEN, GUARD, Model, call,
 
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.guardrails import probation
+from hardwon.memory.guardrails.tuning import TUNING
 from hardwon.memory.records import Add
 from hardwon.memory.situations.actions import is_of
 from hardwon.runtime import ExperienceMiddleware
@@ -78,7 +78,7 @@ def test_a_tool_that_recovers_from_an_outage_is_not_refused(library, mode, words
     assert library.items.find(["guardrail", "warning"]) == []
 
 
-@pytest.mark.parametrize(("mode", "most"), [("warn", 0), ("block", probation.TRIAL_REFUSALS)])
+@pytest.mark.parametrize(("mode", "most"), [("warn", 0), ("block", TUNING.trial_refusals)])
 def test_an_outage_that_nobody_can_tell_for_one_costs_a_few_refusals(library, mode, most):
     """The words say nothing: the guardrail is made, tried after 5 refusals, and out of force by the first success."""
     shop = Shop("the clerk shrugs")
@@ -115,8 +115,8 @@ def test_a_frozen_deployment_gives_trials_and_writes_nothing(library, up):
     assert library.items.get(guard.id) == before[1]
     assert library.admin.stats()["episodes"] == before[2]
     if up:
-        assert refused <= probation.TRIAL_REFUSALS
-        assert shop.answered - answered >= 40 - probation.TRIAL_REFUSALS
+        assert refused <= TUNING.trial_refusals
+        assert shop.answered - answered >= 40 - TUNING.trial_refusals
     else:
         assert refused >= 30  # a trial that fails makes the next wait longer
 

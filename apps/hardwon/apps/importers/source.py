@@ -20,7 +20,7 @@ from typing import IO, Any
 import ijson
 
 from hardwon.memory.errors import ConfigError
-from hardwon.memory.upkeep.text_files import HEAD_BYTES, find_encoding
+from hardwon.memory.upkeep.text_files import find_encoding
 
 MAX_VALUE = 64 * 2**20
 """Largest size of one value in bytes: a line, or an object that is a whole file."""
@@ -84,7 +84,7 @@ def open_seekable(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def _open_decoded(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
     """Open a file as UTF-8 without a byte order mark; one that is not is copied to a temporary file."""
-    encoding = find_encoding(file.read(HEAD_BYTES), path)
+    encoding = find_encoding(file.read(4), path)
     file.seek(0)
     if encoding == "utf-8":
         yield file

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from hardwon.memory import ExperienceLibrary, Failure, Item, Reasons, State, Step
 from hardwon.memory.errors import UnknownName
-from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
+from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.retrieval.clusters import read_clusters
 from hardwon.memory.situations.describe import condition_words, key_words
 from hardwon.memory.tracing import trace_advice
@@ -353,7 +353,7 @@ def describe_probation(library: ExperienceLibrary, item: Item) -> dict[str, Any]
     standing = library.items.standing(item.id)
     due = None if item.pinned else datetime.fromtimestamp(standing.due_at, UTC).isoformat(timespec="seconds")
     return {
-        "in_force": item.status == "active" and item.confidence >= MIN_CONFIDENCE,
+        "in_force": item.status == "active" and item.confidence >= GUARDRAILS.min_confidence,
         "refused": standing.refused,
         "trials": standing.trials,
         "failed_in_a_row": standing.failed,

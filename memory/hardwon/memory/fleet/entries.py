@@ -24,8 +24,6 @@ ERASED = 0
 """Format of an entry whose payload was erased, because its content was forgotten."""
 LARGEST = 2**30
 """Largest size of an unpacked payload in bytes; a larger one is refused instead of filling the memory."""
-LEVEL = 6
-"""Level of compression: beyond it, an episode shrinks by less than 3 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,8 @@ def pack(values: Any) -> bytes:
 
 def pack_text(text: str) -> bytes:
     """Return JSON text as a payload."""
-    return bytes(open_codec().ZstdCompressor(level=LEVEL).compress(text.encode()))
+    # Level of compression: beyond it, an episode shrinks by less than 3 %.
+    return bytes(open_codec().ZstdCompressor(level=6).compress(text.encode()))
 
 
 def unpack(payload: bytes, number: int = FORMAT) -> Any:

@@ -18,8 +18,6 @@ from hardwon.memory.storage.schema_check import describe_changes, read_schema
 from .entries import is_same_episode, unpack
 from .log import Log
 
-BATCH = 200
-"""Episodes that are sent at a time."""
 FILE = "outbox.db"
 """Name of the file in the replica's folder."""
 _SCHEMA = """
@@ -116,7 +114,7 @@ class Outbox:
     def _read(self) -> list[tuple[str, bytes]]:
         with self._transaction() as connection:
             return connection.execute(
-                "SELECT key, payload FROM waiting WHERE refused = '' ORDER BY number LIMIT ?", (BATCH,)
+                "SELECT key, payload FROM waiting WHERE refused = '' ORDER BY number LIMIT ?", (200,)
             ).fetchall()
 
     def _remove(self, keys: Sequence[str]) -> None:

@@ -30,10 +30,6 @@ from .storage import folders
 from .storage.folders import SealedFile
 from .storage.sealing import BrokenSeal
 
-CHUNK = 2**20
-"""Bytes of a row of the table of chunks."""
-LEVEL = 3
-"""Level of compression: the file is large, and a new host waits for it."""
 FEW = 100
 """Entries that a replica applies itself; only for more does it load a snapshot."""
 MANY = 2000
@@ -225,7 +221,7 @@ def _insert(log: Log, packed: Path, file: SealedFile | None, digest: str, origin
     )  # fmt: skip
     if file is None:
         with packed.open("rb") as source:
-            for number, chunk in enumerate(iter(lambda: source.read(CHUNK), b"")):
+            for number, chunk in enumerate(iter(lambda: source.read(2**20), b"")):
                 log.write(
                     "INSERT INTO hardwon.chunks VALUES (%(ref)s, %(number)s, %(chunk)b)",
                     {"ref": ref, "number": number, "chunk": chunk},
@@ -241,13 +237,14 @@ def _insert(log: Log, packed: Path, file: SealedFile | None, digest: str, origin
 def _compress(path: Path, packed: Path) -> str:
     """Compress a file into another one, and return the hash of its content."""
     total = hashlib.blake2b(digest_size=16)
-    compressor = open_codec().ZstdCompressor(level=LEVEL)
+    # Level of compression: the file is large, and a new host waits for it.
+    compressor = open_codec().ZstdCompressor(level=3)
     with (
         path.open("rb") as source,
         open_new(packed) as target,
         compressor.stream_writer(target, closefd=False) as packer,
     ):
-        while content := source.read(CHUNK):
+        while content := source.read(2**20):
             total.update(content)
             packer.write(content)
     return total.hexdigest()

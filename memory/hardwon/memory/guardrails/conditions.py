@@ -31,9 +31,8 @@ from hardwon.memory.situations.keys import GUARD_MARK, Attempt, Situation
 from hardwon.memory.situations.phrases import HOLE
 
 from .context_ranges import ContextRanges
+from .tuning import TUNING
 
-MIN_CONFIDENCE = 0.6
-"""Least confidence with which a guardrail blocks a call; below it, the guardrail is only advice."""
 _FILED = ("around", "told", "mark", "again")
 """Operators of the conditions that rules create; guardrails are indexed by them."""
 ConditionPlace = tuple[str, str, str]
@@ -112,7 +111,7 @@ def forbids(item: Item, attempt: Attempt, context_ranges: ContextRanges | None =
 
 def is_in_force(item: Item) -> bool:
     """Return whether an item is an active guardrail that is confident enough to refuse a call."""
-    return item.kind == "guardrail" and item.status == "active" and item.confidence >= MIN_CONFIDENCE
+    return item.kind == "guardrail" and item.status == "active" and item.confidence >= TUNING.min_confidence
 
 
 def covers(wide: Item, narrow: Item) -> bool:

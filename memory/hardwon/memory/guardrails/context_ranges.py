@@ -19,8 +19,8 @@ from hardwon.memory.situations.keys import EVERY_WORD, Attempt, Context, Situati
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import read_states
 
-EVIDENCE = 8
-"""Number of steps of a guardrail's evidence that are read, the newest ones."""
+from .tuning import TUNING
+
 _MARKS = frozenset({"[T]", "-"})
 """Marks in a context besides structural words: a word of the task, and an argument that the text does not name."""
 _STEPS = "SELECT id, pre, action FROM steps WHERE id IN (SELECT value FROM json_each(?))"
@@ -110,7 +110,7 @@ class ContextRanges:
         rule_made = [item for item in wanted.values() if is_of_steps(item)]
         if self._store is None or not rule_made:
             return
-        chosen = sorted({ref for item in rule_made for ref in item.provenance[-EVIDENCE:]})
+        chosen = sorted({ref for item in rule_made for ref in item.provenance[-TUNING.evidence_steps :]})
         rows = self._store.rows(_STEPS, (json.dumps(chosen),))
         try:
             states = read_states(self._store, {pre for _, pre, _ in rows})
@@ -121,7 +121,7 @@ class ContextRanges:
             ref: Attempt(Situation(states[pre], EVERY_WORD), action) for ref, pre, action in rows
         }
         for item in rule_made:
-            steps = [attempts[ref] for ref in item.provenance[-EVIDENCE:] if ref in attempts]
+            steps = [attempts[ref] for ref in item.provenance[-TUNING.evidence_steps :] if ref in attempts]
             pattern = parse_action(item.forbids or "")
             # leave out steps of other calls: `ContextRange.of` needs contexts with the same number of arguments
             own = [attempt for attempt in steps if is_parsed_of(pattern, attempt.parsed)]

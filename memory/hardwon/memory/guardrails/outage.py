@@ -12,9 +12,8 @@ from hardwon.memory.patterns import compile_late
 from hardwon.memory.records import Failure, Step, Trajectory
 
 from .outage_languages import is_foreign_outage
+from .tuning import TUNING
 
-HEAD = 2000
-"""Characters read at each end of an error. Long errors name an outage at the beginning or at the end."""
 _JUDGED = frozenset({Failure.TOOL_ERROR, Failure.NO_EFFECT, Failure.PRECONDITION, Failure.INVALID_ACTION})
 """Failures that may turn out to be outages when their text is read."""
 _CODE = r"(?:408|425|429|5\d\d)"
@@ -169,7 +168,8 @@ def tells_of_outage(text: str) -> bool:
     """Return whether the text of an error says that the service was temporarily unavailable."""
     if not text:
         return False
-    excerpt = text if len(text) <= 2 * HEAD else f"{text[:HEAD]}\n{text[-HEAD:]}"
+    most = TUNING.error_characters
+    excerpt = text if len(text) <= 2 * most else f"{text[:most]}\n{text[-most:]}"
     excerpt = _ARGUMENTS.sub(" ", excerpt)
     if _SURE.search(excerpt) or _TYPE_IN_TEXT.search(excerpt):
         return True

@@ -1,10 +1,10 @@
 """Probation: every guardrail is a hypothesis that is tested again from time to time.
 
-After `TRIAL_REFUSALS` refusals or `TRIAL_HOURS` hours, the call is allowed once as a trial, and its outcome decides.
-If the call succeeds, the guardrail is no longer enforced; it remains as advice until new failures restore it. If the
-call fails, the guardrail is renewed. The number of refusals until the next trial doubles with every failed trial in a
-row, up to `MOST_REFUSALS`. The waiting time is half the age of the guardrail, between `TRIAL_HOURS` and `MOST_HOURS`.
-An outage, or a trial without a recorded outcome, changes nothing.
+After `TUNING.trial_refusals` refusals or `TUNING.trial_hours` hours, the call is allowed once as a trial, and its
+outcome decides. If the call succeeds, the guardrail is no longer enforced; it remains as advice until new failures
+restore it. If the call fails, the guardrail is renewed. The number of refusals until the next trial doubles with every
+failed trial in a row, up to `TUNING.max_refusals`. The waiting time is half the age of the guardrail, between
+`TUNING.trial_hours` and `TUNING.max_hours`. An outage, or a trial without a recorded outcome, changes nothing.
 
 Pinned guardrails are not on probation. The counts are rows of the library, so all processes share them. If the library
 cannot be written or is locked, this process counts in memory.
@@ -22,16 +22,8 @@ from hardwon.memory.storage.checksums import seal
 from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.storage.database import Store
 
-TRIAL_REFUSALS = 5
-"""Refusals after which the next call is allowed as a trial."""
-TRIAL_HOURS = 1.0
-"""Hours after which a call is allowed as a trial, regardless of the number of refusals."""
-MOST_REFUSALS = 320
-"""Upper limit of the refusals between two trials."""
-MOST_HOURS = 24.0
-"""Upper limit of the hours between two trials."""
-WEAKENED = 0.5
-"""Factor on the confidence of a guardrail after a call that it forbids has succeeded."""
+from .tuning import TUNING
+
 _HOUR = 3600.0
 _ROW = "refusals, refused, trials, failed, began, tried"
 
@@ -60,20 +52,21 @@ class Standing:
     @property
     def after_refusals(self) -> int:
         """Return the number of refusals after which the next trial is due."""
-        return min(TRIAL_REFUSALS << min(self.failed, 16), MOST_REFUSALS)  # 16 bounds the size of the integer
+        # 16 bounds the size of the integer
+        return min(TUNING.trial_refusals << min(self.failed, 16), TUNING.max_refusals)
 
     @property
     def due_at(self) -> float:
         """Return the time at which the next trial is due regardless of refusals, in seconds since the epoch."""
         held = (self.tried - self.began) / 2 if self.failed else 0.0
-        return self.tried + min(max(held, TRIAL_HOURS * _HOUR), MOST_HOURS * _HOUR)
+        return self.tried + min(max(held, TUNING.trial_hours * _HOUR), TUNING.max_hours * _HOUR)
 
     def is_due(self, now: float, *, by_hours: bool = False) -> bool:
         """Return whether the next call should be allowed as a trial; `by_hours` ignores the number of refusals.
 
         If the system clock was set back by more than an hour, a trial is due at once.
         """
-        was_set_back = now < self.tried - TRIAL_HOURS * _HOUR
+        was_set_back = now < self.tried - TUNING.trial_hours * _HOUR
         return (not by_hours and self.refusals >= self.after_refusals) or now >= self.due_at or was_set_back
 
 

@@ -20,13 +20,8 @@ from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.worlds import Worlds
 
 from .conditions import covers, is_in_force
+from .tuning import TUNING
 
-IDLE_AFTER = 100
-"""Episodes that use its form of action after which a guardrail that never decided anything is retired."""
-IDLE_SINCE = 400
-"""The same for a guardrail that has decided before, or whose failures lost the task; counted from its last use."""
-LOOK_EVERY = 20
-"""Episodes between two searches for idle guardrails."""
 _EPISODES = (
     "SELECT world FROM trajectories AS one LEFT JOIN episode_worlds AS placed "
     "ON placed.namespace = one.namespace AND trajectory_id = id "
@@ -90,7 +85,7 @@ class IdleWatch:
         self._store = store
         self._namespace = namespace
         # the first call looks, even in an empty library
-        self._looked_at = -LOOK_EVERY
+        self._looked_at = -TUNING.search_every
 
     def idle(
         self,
@@ -101,14 +96,14 @@ class IdleWatch:
         loses: Callable[[Item], bool],
     ) -> list[tuple[Item, str]]:
         """Return the guardrails that decided nothing for long, each with the reason to retire it."""
-        if episodes - self._looked_at < LOOK_EVERY:
+        if episodes - self._looked_at < TUNING.search_every:
             return []
         self._looked_at = episodes
         fresh = dict(
             self._store.rows(
                 "SELECT id, fresh FROM items WHERE namespace = ? AND status = 'active' AND kind = 'guardrail' "
                 "AND fresh <= ?",
-                (self._namespace, episodes - IDLE_AFTER),
+                (self._namespace, episodes - TUNING.idle_after),
             )
         )
         old = [item for item in items if item.id in fresh and is_made_by_rules(item) and is_in_force(item)]
@@ -122,7 +117,9 @@ class IdleWatch:
         idle = []
         for item in old:
             since = chances.since(fresh[item.id], item.forbids or "", homes_of(item))
-            if since >= IDLE_AFTER and (since >= IDLE_SINCE or not (loses(item) or self._has_decided(item))):
+            if since >= TUNING.idle_after and (
+                since >= TUNING.idle_since_use or not (loses(item) or self._has_decided(item))
+            ):
                 idle.append((item, f"it decided nothing in {since} episodes in which its form of action was used"))
         return idle
 

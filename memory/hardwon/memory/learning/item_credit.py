@@ -26,8 +26,8 @@ from dataclasses import replace
 from sqlite3 import Connection
 
 from hardwon.memory import items as catalogue
-from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE
-from hardwon.memory.guardrails.probation import WEAKENED, judge_trial
+from hardwon.memory.guardrails.probation import judge_trial
+from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.reasons import ADVICE, Reasons
 from hardwon.memory.records import Failure, Item, Step, Trajectory
 from hardwon.memory.storage.checksums import seal
@@ -358,8 +358,10 @@ def _judge_guardrails(connection: Connection, namespace: int, trajectory: Trajec
         if worked >= TUNING.retiring_overrides and 2 * worked >= failed:
             why = f"what it blocked worked under override in {worked} of {worked + failed} episodes"
             catalogue.retire(connection, namespace, item.id, why)
-        elif item.confidence >= MIN_CONFIDENCE and _worked_last(connection, namespace, item.id):
-            catalogue.weaken(connection, namespace, item, WEAKENED, "what it forbids worked when it was let through")
+        elif item.confidence >= GUARDRAILS.min_confidence and _worked_last(connection, namespace, item.id):
+            catalogue.weaken(
+                connection, namespace, item, GUARDRAILS.weakening, "what it forbids worked when it was let through"
+            )
 
 
 def _worked_last(connection: Connection, namespace: int, item_id: str) -> bool:

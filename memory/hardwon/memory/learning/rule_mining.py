@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from math import sqrt
 
-from hardwon.memory.guardrails.conditions import MIN_CONFIDENCE, guard_key
+from hardwon.memory.guardrails.conditions import guard_key
 from hardwon.memory.guardrails.thinning import is_made_by_rules
+from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.items import identify
 from hardwon.memory.records import Admission, Item, Kind
 from hardwon.memory.situations.describe import condition_words, key_words
@@ -137,7 +138,7 @@ class RuleMiner:
     def weakened(self, values: ValueTable, guardrails: Iterable[Item]) -> Iterator[tuple[Item, str]]:
         """Yield the enforced rule-made guardrails whose call succeeded the last time, each with the reason."""
         for item in guardrails:
-            if item.kind != "guardrail" or item.writer != "rules" or item.confidence < MIN_CONFIDENCE:
+            if item.kind != "guardrail" or item.writer != "rules" or item.confidence < GUARDRAILS.min_confidence:
                 continue
             cell = self.cell(item, values)
             if cell is not None and cell.n and not cell.streak:

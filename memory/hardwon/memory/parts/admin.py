@@ -26,9 +26,6 @@ from hardwon.memory.validation import check_text
 from .file import LibraryFile
 from .items import LibraryItems
 
-ANSWERED_S = 3600.0
-"""Seconds for which the answer to a write is kept for a client that did not get it."""
-
 WriteKind = Literal["items", "records", "idempotent"]
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -227,7 +224,8 @@ class LibraryAdmin:
             connection.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (f"answer {key}", value))
             if key.startswith("00"):
                 old = f"{ANSWERS} AND CAST(value AS INTEGER) < ?"
-                connection.execute(f"DELETE FROM meta WHERE {old}", (time.time() - ANSWERED_S,))
+                # Seconds for which the answer to a write is kept for a client that did not get it.
+                connection.execute(f"DELETE FROM meta WHERE {old}", (time.time() - 3600.0,))
             return self._find_answer(key, request) or answer
 
     def _find_answer(self, key: str, request: str) -> str | None:

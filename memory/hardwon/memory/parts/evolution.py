@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from sqlite3 import Connection
 
 from hardwon.memory import items as catalogue
-from hardwon.memory.guardrails.probation import WEAKENED
+from hardwon.memory.guardrails.tuning import TUNING as GUARDRAILS
 from hardwon.memory.learning.consolidation import admit_within_limits
 from hardwon.memory.learning.curator import expire
 from hardwon.memory.learning.extraction import Extractor
@@ -59,7 +59,7 @@ def _write_changes(connection: Connection, number: int, released: Reasoned, weak
     for item, why in released:
         catalogue.retire(connection, number, item.id, why)
     for item, why in weakened:
-        catalogue.weaken(connection, number, item, WEAKENED, why)
+        catalogue.weaken(connection, number, item, GUARDRAILS.weakening, why)
     for item, why in idle:
         catalogue.retire(connection, number, item.id, why, until_needed=True)
 

@@ -15,15 +15,6 @@ from hardwon.memory.storage.database import Store
 from .episodes import LibraryEpisodes
 from .items import LibraryItems
 
-ALIKE = 0.5
-"""Share of common words from which two tasks are compared."""
-APART = 0.5
-"""Difference from which two outcomes are compared."""
-LOOKED_AT = 300
-"""Newest episodes among which an episode to compare with is searched."""
-MOST = 20
-"""Episodes that one call of `evolve` lets an extractor read: each costs a call of a model."""
-
 logger = logging.getLogger("hardwon.memory")
 
 
@@ -44,15 +35,17 @@ def find_counterpart(trajectory: Trajectory, episodes: LibraryEpisodes) -> Traje
     if trajectory.success is None or not trajectory.steps:
         return None
     own = trajectory.outcome or 0.0
-    words, best, chosen = content_words(trajectory.task), ALIKE, None
+    # Share of common words from which two tasks are compared.
+    words, best, chosen = content_words(trajectory.task), 0.5, None
     environment = trajectory.meta.get("environment")
     try:
-        rows = episodes.find(limit=LOOKED_AT)
+        rows = episodes.find(limit=300)
     except HardwonError:  # a client of a server may not read the log
         return None
     for row in rows:
         outcome = read_outcome(row)
-        if outcome is None or row["id"] == trajectory.id or abs(outcome - own) < APART:
+        # Difference from which two outcomes are compared.
+        if outcome is None or row["id"] == trajectory.id or abs(outcome - own) < 0.5:
             continue
         if row["trust"] != "trusted" and (row["trust"], row["writer"]) != (trajectory.trust, trajectory.writer):
             continue
@@ -106,11 +99,11 @@ def read_episodes(
 
 
 def find_unread(store: Store, namespace: int) -> dict[str, int]:
-    """Return the oldest episodes that no extractor has read, at most `MOST`, with their rows in the change log."""
+    """Return the oldest episodes that no extractor has read, at most 20, with their rows in the change log."""
     last = _load_last_read(store.connection, namespace)
     new = store.rows(
         "SELECT seq, ref FROM changes WHERE seq > ? AND namespace = ? AND what = 'trajectory' ORDER BY seq LIMIT ?",
-        (last, namespace, MOST),
+        (last, namespace, 20),
     )
     return {ref: seq for seq, ref in new}
 

@@ -31,25 +31,7 @@ from .secret_phrases import may_hold_phrases, redact_phrases, unmix
 from .secret_places import redact_beside_ids, redact_places
 from .secret_tables import redact_tables
 from .secret_values import find_named, find_neighbors
-
-SHORTEST = 6
-"""Length of the shortest secret that a form matches: `a@b.de`."""
-RUN = 16
-"""Minimum run of letters, digits, `_` and `-` in every token that is recognized by its prefix."""
-RANDOM = 30
-"""Minimum number of random letters and digits after the name of a vendor. Ids have fewer."""
-CHANGES = 0.42
-"""Share of the characters after which a random text changes between small letters, capitals and digits."""
-CARD = 13
-"""Number of digits of the shortest card number."""
-MORE_TIMES = 8
-"""Maximum number of further passes over a text that had secrets."""
-REMEMBERED = 2048
-"""Size of the cache of redacted texts. The cache of short ones (actions, facts, keys) is eight times as large."""
-JUDGED = 400
-"""Number of characters of a value that decide whether it is a secret."""
-SHORT = 200
-"""Maximum length of a short text in characters."""
+from .tuning import TUNING
 
 _VENDORS = {
     "sk-": r"(?=[A-Za-z_-]*+[0-9])[\w-]{20,}+",
@@ -83,7 +65,7 @@ _KEY = compile_late(
     re.A,
 )
 _PREFIXED = compile_late(
-    rf"{_START}(?!sha\d)[a-z][a-z0-9]{{1,11}}(?:[_-][a-z0-9]{{1,8}}){{0,2}}[_-](?P<random>[A-Za-z0-9]{{{RANDOM},}}+)(?![\w-])",
+    rf"{_START}(?!sha\d)[a-z][a-z0-9]{{1,11}}(?:[_-][a-z0-9]{{1,8}}){{0,2}}[_-](?P<random>[A-Za-z0-9]{{{TUNING.min_random},}}+)(?![\w-])",
     re.A,
 )
 """Tokens of any vendor that names itself at their beginning, as GitHub began to."""
@@ -130,7 +112,7 @@ _ASSIGNED, _ASSIGNED_LONG = (
         rf"|(?P<bare>[^\s\"'`,;&<>(){{}}\[\]\\](?:[^\s\"'`,;&<>\\\[]|\[(?!redacted:)){{0,{longest}}}))",
         re.A,
     )
-    for longest in (JUDGED, "")
+    for longest in (TUNING.judged_characters, "")
 )
 """A name in lower case with its value: as much of it as is judged, and all of it. If every name of a text that consists
 of names had all the rest as its value, the time would be quadratic."""
@@ -154,7 +136,7 @@ _LENGTHS = {"2": (16,), "3": (14, 15, 16), "4": (13, 16, 19), "5": (16, 18, 19),
 
 _RUNS = bytes(97 if chr(code).isalnum() or code in b"_-" else 32 for code in range(128)) + b" " * 128
 _DIGITS = bytes(48 if 48 <= code <= 57 else 32 for code in range(256))
-_RUN, _CARD_RUN = b"a" * RUN, b"0" * CARD
+_RUN, _CARD_RUN = b"a" * TUNING.min_token_run, b"0" * TUNING.min_card_digits
 
 SecretSpan = tuple[int, int, str]
 """Start, end and replacement of a secret."""
@@ -173,9 +155,9 @@ def redact(text: str) -> str:
     if not text.isascii():
         text = _with_halves_escaped(text)
     length = len(text)
-    if length < SHORTEST:
+    if length < TUNING.min_secret_length:
         return text
-    changed = _redacted_short(text) if length <= SHORT else _redacted_long(text)
+    changed = _redacted_short(text) if length <= TUNING.max_short_text else _redacted_long(text)
     return text if changed is None else changed
 
 
@@ -193,15 +175,15 @@ def _redacted(text: str) -> str | None:
     redacted = _once(text)
     if redacted == text:
         return None
-    for _ in range(MORE_TIMES):  # redacting one secret can reveal another next to it
+    for _ in range(TUNING.more_passes):  # redacting one secret can reveal another next to it
         before, redacted = redacted, _once(redacted)
         if redacted == before:
             break
     return redacted
 
 
-_redacted_short = lru_cache(maxsize=8 * REMEMBERED)(_redacted)
-_redacted_long = lru_cache(maxsize=REMEMBERED)(_redacted)
+_redacted_short = lru_cache(maxsize=8 * TUNING.remembered_texts)(_redacted)
+_redacted_long = lru_cache(maxsize=TUNING.remembered_texts)(_redacted)
 
 
 def _once(text: str) -> str:
@@ -232,7 +214,7 @@ def _once_plain(text: str) -> str:
         redacted = redact_beside_ids(_PREFIXED.sub(_prefixed, redacted))
         redacted = redact_vendors(_WEBHOOK.sub("[redacted:token]", _DOTTED.sub("[redacted:api_key]", redacted)))
     digits = raw.translate(_DIGITS).count(b"0")
-    if digits >= CARD and _may_hold_cards(raw):
+    if digits >= TUNING.min_card_digits and _may_hold_cards(raw):
         redacted = _replaced(redacted, _CARD, _card, redacted)
     redacted = redact_forms(redacted, lowered, raw)
     redacted = redact_places(redacted, lowered, raw, is_named=is_named)
@@ -263,7 +245,9 @@ def _begins_a_token(raw: bytes) -> bool:
 
 def _is_prefixed(run: bytes) -> bool:
     """Return whether a run may be random letters and digits after the name of their vendor, such as `nfp_`."""
-    return len(run) > RANDOM and run[0] >= 97 and not run.islower() and max(run.find(b"_"), run.find(b"-")) > 0
+    return (
+        len(run) > TUNING.min_random and run[0] >= 97 and not run.islower() and max(run.find(b"_"), run.find(b"-")) > 0
+    )
 
 
 def _prefixed(match: re.Match[str]) -> str:
@@ -271,7 +255,7 @@ def _prefixed(match: re.Match[str]) -> str:
     text = match["random"]
     kinds = [2 if char.isdigit() else char.isupper() for char in text]
     changes = sum(map(ne, kinds, kinds[1:]))
-    is_random = len(set(kinds)) == 3 and kinds.count(2) >= 3 and changes > CHANGES * len(kinds)
+    is_random = len(set(kinds)) == 3 and kinds.count(2) >= 3 and changes > TUNING.min_changes * len(kinds)
     return "[redacted:api_key]" if is_random else match[0]
 
 
@@ -329,7 +313,7 @@ def _value(text: str, match: re.Match[str]) -> SecretSpan | None:
         return None  # a comparison of two variables
     if not _is_secret(match["name"], value, prose=prose, stated=match["sign"] is None):
         return None
-    if len(match[group]) >= JUDGED and (whole := _ASSIGNED_LONG.match(match.string, match.start())):
+    if len(match[group]) >= TUNING.judged_characters and (whole := _ASSIGNED_LONG.match(match.string, match.start())):
         value = whole[group].rstrip(")]}.!?:") if group == "bare" else whole[group]
     return start, start + len(value), f"[redacted:{kind_of(match['name'])}]"
 
@@ -472,9 +456,9 @@ def redact_all(texts: tuple[str, ...]) -> tuple[str, ...]:
     redacted = tuple(map(redact, texts))
     if not all(map(is_, redacted, texts)):
         return redacted
-    if len(_clean) >= 8 * REMEMBERED:
+    if len(_clean) >= 8 * TUNING.remembered_texts:
         _clean.clear()
-    _clean.update(text for text in texts if len(text) <= 4 * SHORT)
+    _clean.update(text for text in texts if len(text) <= 4 * TUNING.max_short_text)
     return texts
 
 
@@ -547,7 +531,7 @@ def _value_of(value: Any, name: str = "") -> Any:
     return value
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=TUNING.remembered_texts)
 def _name_of(name: str) -> str:
     """Return the part of a name that makes its value a secret, such as "password" of `db_password`, or ""."""
     match = _NAMED.search(name)

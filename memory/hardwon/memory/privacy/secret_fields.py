@@ -16,6 +16,8 @@ from functools import lru_cache
 
 from hardwon.memory.patterns import compile_late
 
+from .tuning import TUNING
+
 IsSecret = Callable[[str, str], bool]
 """Returns whether the text in the second argument is a secret that the first one names."""
 
@@ -61,12 +63,6 @@ _KEYSTROKE = compile_late(
 )
 PINS = ("pin", "cvv", "cvc")
 """Names of secrets that are short numbers."""
-_LONGEST_LABEL = 160
-_MOST_WORDS = 6
-"""Maximum number of words in a label, and in a password. More are a sentence."""
-_LONGEST_VALUE = 400
-_DEEPEST = 50
-"""Number of open brackets that are remembered."""
 
 _TOKENS = compile_late(
     r"(?<!\w)\"(?P<double>(?:[^\"\\\n]|\\.)*+)(?P<end1>\"?)|(?<!\w)'(?P<single>(?:[^'\\\n]|\\.)*+)(?P<end2>'?)"
@@ -121,7 +117,7 @@ def redact_fields(text: str, judge: IsSecret) -> str:
 
 def label_of(label: str) -> str:
     """Return the name of the secret that a label names, or ""."""
-    if not 2 <= len(label) <= _LONGEST_LABEL or label.count(" ") >= _MOST_WORDS:
+    if not 2 <= len(label) <= 160 or label.count(" ") >= TUNING.max_words:
         return ""
     return _find_label(label)
 
@@ -149,7 +145,7 @@ def is_typed(name: str, value: str, judge: IsSecret) -> bool:
     name = name.lower()
     if name in PINS:
         return is_pin(value)
-    if value.count(" ") >= _MOST_WORDS:
+    if value.count(" ") >= TUNING.max_words:
         return False
     if (
         name.startswith(("secret", "token", "credential"))
@@ -196,7 +192,7 @@ def _spans(text: str, tokens: re.Pattern[str], judge: IsSecret) -> Iterator[tupl
         if token["comma"]:
             argument = token.end()
         elif token["open"]:
-            if len(stack) == _DEEPEST:
+            if len(stack) == TUNING.max_brackets:
                 stack.pop(1)
             stack.append(_open(token["open"], text[max(argument, at - _CALL_REACH, 0) : at], last))
             argument = token.end()
@@ -241,7 +237,7 @@ def _note(group: _Call, token: re.Match[str], before: str) -> None:
     is_place = names_field(key) if key else group.bracket == "("
     if is_place and not group.name and (name := label_of(value)):
         group.name = name
-    elif (carries_text(key) if key else group.types) and 3 <= len(value) <= _LONGEST_VALUE:
+    elif (carries_text(key) if key else group.types) and 3 <= len(value) <= 400:
         group.spans.append(token.span(kind))
 
 

@@ -28,7 +28,6 @@ _NAME = compile_late(r"(?:passw|phrase|passcode|pass|pwd|secret|token|key|value)
 _HEADING = compile_late(r"[\w\s.\"'-]{0,40}", re.A)
 _RULE = compile_late(r"[-+=|:\s]*+")
 _SEPARATORS = tuple(compile_late(sign) for sign in (r"\t", r"\|", ";", ",", r"\s{2,}"))
-_SHORTEST = 6
 _WEAK = ("secret", "token")
 
 
@@ -92,7 +91,7 @@ def _redact_row(line: str, columns: _Columns) -> str | None:
     for at, name in sorted(names.items(), reverse=True):
         value = cells[at].strip(" \t\r\"'")
         is_secret = is_strong if name.lower() in _WEAK else is_value
-        if len(value) >= _SHORTEST and "[redacted:" not in value and is_secret(value):
+        if len(value) >= 6 and "[redacted:" not in value and is_secret(value):
             start = line.index(value, ends[at])
             line = f"{line[:start]}[redacted:{kind_of(name)}]{line[start + len(value) :]}"
     return line

@@ -22,8 +22,6 @@ _NAME = (
 )
 _FLAG = compile_late(rf"--?{_NAME}|pass)\Z", re.I | re.A)
 _WORD = compile_late(rf"{_NAME})\Z", re.I | re.A)
-_LONGEST = 60
-"""Maximum length of a name in a list."""
 _WEAK = ("secret", "token")
 """Names that are ordinary words, too."""
 
@@ -67,7 +65,7 @@ def _beside(before: str, value: Any) -> str:
 @lru_cache(maxsize=2048)
 def _name_in_list(text: str) -> tuple[bool, str]:
     """Return whether a text is a flag, and the name of the secret that it says, or ""."""
-    if not 2 <= len(text) <= _LONGEST:
+    if not 2 <= len(text) <= 60:
         return False, ""
     if match := _FLAG.match(text):
         return True, match["name"]

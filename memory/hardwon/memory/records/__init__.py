@@ -31,7 +31,6 @@ from .knowledge import (
     Usage as Usage,
 )
 from .results import (
-    SAMPLED as SAMPLED,
     Admission as Admission,
     Estimate as Estimate,
     EvolutionReport as EvolutionReport,

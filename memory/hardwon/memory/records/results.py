@@ -28,10 +28,6 @@ class Estimate:
     """Probability that the action loses the task, in [0, 1]."""
 
 
-SAMPLED = 3
-"""Number of step ids that an outcome keeps as evidence."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Counts of rewards and punishments that one action brought at once in earlier steps of the applicable worlds."""
@@ -55,7 +51,7 @@ class Outcome:
 
     def __add__(self, other: "Outcome") -> "Outcome":
         """Return the outcome over both sets of steps, with the newest ids."""
-        steps = tuple(sorted((*self.steps, *other.steps))[-SAMPLED:])
+        steps = tuple(sorted((*self.steps, *other.steps))[-3:])
         return Outcome(self.n + other.n, self.rewarded + other.rewarded, self.punished + other.punished, steps)
 
 

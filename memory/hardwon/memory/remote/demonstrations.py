@@ -6,9 +6,6 @@ from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.memory.records.episodes import read_outcome
 from hardwon.memory.values.demonstration_index import DemonstrationIndex
 
-PAGE = 50
-"""Rows about episodes per request."""
-
 
 class ServedDemonstrations:
     """The indexes of demonstrations of one namespace, updated with the episodes that the server has got since."""
@@ -37,7 +34,7 @@ class ServedDemonstrations:
         """Return the rows of the newest episodes until the first known one, newest first."""
         new: list[dict[str, Any]] = []
         while len(new) < 500:
-            page = self._episodes.find(limit=PAGE if new or not seen_ids else 1, offset=len(new))
+            page = self._episodes.find(limit=50 if new or not seen_ids else 1, offset=len(new))
             fresh = [row for row in page if row["id"] not in seen_ids]
             new += fresh
             if not page or len(fresh) < len(page):

@@ -13,11 +13,7 @@ from functools import lru_cache
 
 from .commands import frame, is_shell_name, is_sql, looks_like_shell
 from .phrases import HOLE, head_noun, identity, numbers, words_of
-
-MAX_DEPTH = 3
-"""Maximum nesting of objects in an argument that are split into arguments of their own."""
-MAX_ARGUMENTS = 12
-"""Maximum number of arguments of a call. Further ones are dropped."""
+from .tuning import TUNING
 
 _CALL = re.compile(r"\s*([^\W\d][\w.-]*)\((.*)\)\s*", re.DOTALL)
 _BRACKETS = re.compile(r"\s*([^\W\d][\w.-]*+)((?:\[[^\[\]]*\]|\"[^\"]*\"|\s)+)", re.DOTALL)
@@ -125,7 +121,7 @@ def _parsed_object(action: str) -> ParsedAction | None:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
     parts = [part for key, value in arguments.items() for part in _of_value(str(key), value, name, 0)]
-    return _assembled(name, "(", ", ", ")", tuple(parts[:MAX_ARGUMENTS]))
+    return _assembled(name, "(", ", ", ")", tuple(parts[: TUNING.max_arguments]))
 
 
 def _parts(tool: str, inside: str) -> tuple[Part, ...]:
@@ -135,7 +131,7 @@ def _parts(tool: str, inside: str) -> tuple[Part, ...]:
         match = _NAME.match(text)
         name, value = (match[1], text[match.end() :]) if match else ("", text)
         parts += _of_text(name, value.strip(), tool)
-    return tuple(parts[:MAX_ARGUMENTS])
+    return tuple(parts[: TUNING.max_arguments])
 
 
 def _split(inside: str) -> Iterator[str]:
@@ -190,7 +186,7 @@ def _unquoted(value: str) -> str:
 
 def _of_value(name: str, value: object, tool: str, depth: int) -> Iterator[Part]:
     """Yield the arguments in a JSON value; nested objects get dotted names."""
-    if isinstance(value, dict) and value and depth < MAX_DEPTH:
+    if isinstance(value, dict) and value and depth < TUNING.max_depth:
         for key, member in value.items():
             yield from _of_value(f"{name}.{key}" if name else str(key), member, tool, depth + 1)
         return

@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from .phrases import words_of
-
-MAX_PARTS = 6
-"""Maximum number of commands of a pipeline. Further ones are dropped."""
-MAX_OPERANDS = 3
-"""Maximum number of operands of one command. If there are more, they are joined into one."""
+from .tuning import TUNING
 
 _NAMES = re.compile(r"(?:.*[._])?(?:command|commands|cmd|shell|script|bash|cmdline|command_line|shell_command)", re.I)
 _TOOLS = re.compile(r"(?:.*[._])?(?:bash|shell|sh|terminal|run_command|execute_command|run_shell|run_bash|exec)", re.I)
@@ -127,7 +123,7 @@ def _shell(command: str) -> Frame:
     visible_texts: list[str] = []
     operands: list[str] = []
     pieces = _pieces(command)
-    for words, joint in pieces[:MAX_PARTS]:
+    for words, joint in pieces[: TUNING.max_parts]:
         text, names = _frame_of(words)
         visible_texts += [text, joint] if joint else [text]
         operands += names
@@ -174,7 +170,7 @@ def _frame_of(words: list[str]) -> tuple[str, list[str]]:
     # sorted: models write the flags of one command in varying order
     flags = sorted({_flag(word) for word in rest if _is_flag(word)} - {""})
     operands = [word for word in rest if not _is_flag(word)]
-    if len(operands) > MAX_OPERANDS:
+    if len(operands) > TUNING.max_operands:
         operands = [" ".join(operands)]
     return " ".join([*kept, *flags, *["{}"] * len(operands)]), operands
 
@@ -190,7 +186,7 @@ def _subcommands(program: str, rest: list[str], kept: list[str]) -> list[str]:
             break
         kept.append(_safe(word))
         left.remove(word)
-        wanted = 1 if word in _LEADS and program in _TWO and wanted and len(kept) < MAX_PARTS else 0
+        wanted = 1 if word in _LEADS and program in _TWO and wanted and len(kept) < TUNING.max_parts else 0
     if program in ("make", "just", "rake", "mvn", "gradle"):  # every operand is a target
         targets = [word for word in left if _SUBCOMMAND.fullmatch(word)]
         kept += [_safe(word) for word in targets]

@@ -19,6 +19,7 @@ from .actions import ParsedAction, parse_action, pattern_of
 from .phrases import ARTICLES, FUNCTION_WORDS, content_words, head_noun, vocabulary, words
 from .refinements import FULL_NAME, name_in_full
 from .scripts import FULL_STOPS
+from .tuning import TUNING
 
 __all__ = [
     "Attempt",
@@ -38,14 +39,8 @@ Words = tuple[str, ...]
 _SENTENCE = re.compile(rf"[.!?]\s+|[\n{FULL_STOPS}]")
 _PLACES = 1 << 32
 """More than the words of a sentence."""
-WINDOW = 4
-"""Number of words on either side of an argument that belong to its context."""
-MAX_LISTED = 12
-"""Maximum number of elements of a list that the text does not show."""
 CONTEXT_KEY = 4
 """Index of the key that combines an action's template with its context."""
-MAX_REFINED = 16
-"""Maximum number of words of a task or text that keys contain as a whole."""
 _MAY_BE_ID = re.compile(r"\d{3}")
 KEYS_VERSION = 9
 """Version of the functions that compute keys. If you change them, add one: libraries are then rekeyed when opened."""
@@ -233,7 +228,7 @@ class Situation:
         """Return the words of the observation that belong to a context; "" if they are many, as they hardly recur."""
         if self._sight is None:
             kept = self._select_words(self._observation.vocabulary)
-            self._sight = " ".join(sorted(kept)) if len(kept) <= MAX_REFINED else ""
+            self._sight = " ".join(sorted(kept)) if len(kept) <= TUNING.max_refined else ""
         return self._sight
 
     def flags(self, parsed: ParsedAction) -> str:
@@ -312,7 +307,7 @@ class Situation:
         return notes
 
     def _around(self, slot: str, slots: Sequence[str], text: _Text) -> str:
-        """Return the structural words within `WINDOW` of an argument, in the sentences with most of the arguments."""
+        """Return the structural words near an argument, in the sentences with most of the arguments."""
         places, length = text.find(slot)
         if not places:
             return "-"
@@ -327,8 +322,8 @@ class Situation:
             sentence = text.sentences[number]
             for at in starts:
                 after = at + length
-                window.update(sentence[max(0, at - WINDOW) : at])
-                window.update(sentence[after : after + WINDOW])
+                window.update(sentence[max(0, at - TUNING.context_words) : at])
+                window.update(sentence[after : after + TUNING.context_words])
         return " ".join(sorted(self._select_words(window)))
 
     def _select_words(self, candidates: AbstractSet[str]) -> AbstractSet[str]:
@@ -347,7 +342,7 @@ class Situation:
         """
         visible = vocabulary(self.state.observation) if self._lists else frozenset()
         for name in sorted(self._lists):
-            elements = self._lists[name][:MAX_LISTED]
+            elements = self._lists[name][: TUNING.max_hidden_elements]
             if elements and not any(":" in element or visible.issuperset(words(element)) for element in elements):
                 yield f"{name} {' '.join(sorted(elements))}"
 
@@ -422,7 +417,7 @@ class Attempt:
 def _select_goal(task: str) -> str:
     """Return the words of a task without numbers that may be ids; "" for a task of many words."""
     goal = sorted(word for word in content_words(task) if not _MAY_BE_ID.search(word))
-    return " ".join(goal) if len(goal) <= MAX_REFINED else ""
+    return " ".join(goal) if len(goal) <= TUNING.max_refined else ""
 
 
 def guard_keys(situation: Situation, action: str) -> tuple[str, ...]:

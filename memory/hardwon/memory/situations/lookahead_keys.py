@@ -13,12 +13,11 @@ from .actions import ParsedAction, parse_action, pattern_of
 from .episode_map import EpisodeMap
 from .keys import Situation
 from .refinements import FULL_NAME, name_in_full
+from .tuning import TUNING
 
-MAX_WORDS = 4
-"""Number of keys with one word of the notes."""
-COLUMNS = 11 + MAX_WORDS
+COLUMNS = 11 + TUNING.max_note_words
 """Number of keys of an action; missing ones are empty."""
-LEVELS = (0, 1, 2, 3, 4, 4, 5, *[6] * MAX_WORDS, 7, 8, 9, 10)
+LEVELS = (0, 1, 2, 3, 4, 4, 5, *[6] * TUNING.max_note_words, 7, 8, 9, 10)
 """Level of each key; at equal evidence, each level weighs twice as much as the one before it."""
 TOLD = 6
 """Column of the first key about what the notes say; those with one word each follow."""
@@ -95,7 +94,7 @@ class Belongings:
             parts = self._kept[which] = (
                 situation.flags(parsed),
                 marks,
-                situation.read_note_words(parsed.slots)[:MAX_WORDS],
+                situation.read_note_words(parsed.slots)[: TUNING.max_note_words],
             )
         return parts
 
@@ -147,7 +146,7 @@ def compute_lookahead_keys(
         f"{len(parsed.slots)} | {marks}",
         f"{half} | {marks} | {again}",
         *note_keys,
-        *[""] * (MAX_WORDS - len(note_keys)),
+        *[""] * (TUNING.max_note_words - len(note_keys)),
         f"{narrow} | {again} | {marks}" if parsed.slots else "",
         f"{narrow} | {again} | {marks} | {around}" if parsed.slots else "",
         f"{FULL_NAME}{name} | {again} | {marks}" if name else "",

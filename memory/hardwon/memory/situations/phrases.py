@@ -10,6 +10,7 @@ import unicodedata
 from functools import cache, lru_cache
 
 from .scripts import normalize, separate
+from .tuning import TUNING
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -55,11 +56,7 @@ _ROMAN = words_of(
     ii iii iv vi vii viii ix xi xii xiii xiv xv
     """
 )
-MAX_LABEL = 4
-"""Maximum number of words of an argument that is a label. A longer one is free text."""
-KEPT_DIGITS = 3
-"""Maximum number of digits of a number that is a choice. A longer one is an id or an amount."""
-_LONG_NUMBER = re.compile(rf"\d{{{KEPT_DIGITS + 1}}}")
+_LONG_NUMBER = re.compile(rf"\d{{{TUNING.max_choice_digits + 1}}}")
 
 HOLE = re.compile(r"\{\d+\}")
 _QUOTES = "\"'`“”‘’«»„"
@@ -169,7 +166,7 @@ def full_name(phrase: str) -> str:
         if not (is_numeric and token in _MARKERS)
     ]
     name = " ".join(filter(None, kept)) or head_noun(phrase)
-    is_abstract = name.count(" ") >= MAX_LABEL or _LONG_NUMBER.search(name) or _REDACTED.search(phrase)
+    is_abstract = name.count(" ") >= TUNING.max_label_words or _LONG_NUMBER.search(name) or _REDACTED.search(phrase)
     return head_noun(phrase) if is_abstract or HOLE.fullmatch(phrase) else name
 
 
@@ -276,7 +273,7 @@ def identity(value: str, name: str = "") -> str | None:
     tokens = text.split()
     kept = [token for token, is_numeric in zip(tokens, _find_numbers(tokens), strict=True) if not is_numeric]
     kept = kept[1:] if kept[1:] and kept[0] == "of" != tokens[0] else kept  # the water of `2 l of water`
-    return " ".join(kept or tokens) if len(kept) <= MAX_LABEL else None
+    return " ".join(kept or tokens) if len(kept) <= TUNING.max_label_words else None
 
 
 def _is_abstract(text: str, name: str) -> bool:
@@ -288,7 +285,7 @@ def _is_abstract(text: str, name: str) -> bool:
     if _OF_ID.fullmatch(name) and " " not in text:
         return True
     if text.lstrip("-").isdigit():
-        return len(text.lstrip("-")) > KEPT_DIGITS
+        return len(text.lstrip("-")) > TUNING.max_choice_digits
     is_amount = re.fullmatch(r"[-+$€£]*\d[\d,]*\.\d+[%€$]?|[$€£]\d[\d,.]*", text)
     return bool(is_amount or _DATE.fullmatch(text) or (_ID.fullmatch(text) and not _PATH.fullmatch(text)))
 

@@ -34,10 +34,6 @@ FORMAT = 1
 """Version of the file format. Files of any other version are skipped."""
 SAVE_AFTER = 2000
 """Rows that a file may lag behind the library before it is rewritten. Reading them takes about 50 ms."""
-SAVE_SHARE = 0.05
-"""The allowed lag as a share of the rows covered, so that a large file is not rewritten at every close."""
-ABANDONED_S = 3600.0
-"""Age in seconds after which a partly written file is considered abandoned."""
 OTHER_MAKE = "it was built by"
 """Prefix of the message about a file that was built by another embedder or another version of the code."""
 _MAGIC = b"tacitidx"
@@ -179,7 +175,7 @@ class CacheFile:
 
 def due(behind: int, covered: int) -> bool:
     """Return whether a file that covers `covered` rows and lags `behind` rows should be rewritten."""
-    return behind >= max(SAVE_AFTER, SAVE_SHARE * covered)
+    return behind >= max(SAVE_AFTER, 0.05 * covered)
 
 
 def drop_indices(store: Store) -> None:
@@ -253,5 +249,5 @@ def _remove_abandoned(folder: Path) -> None:
     """Delete temporary files of writers that were killed."""
     for path in folder.glob(".new-*"):
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > ABANDONED_S:
+            if time.time() - path.stat().st_mtime > 3600.0:
                 path.unlink()

@@ -36,7 +36,6 @@ INSERT OR IGNORE INTO namespaces(id, name) SELECT 1 + max(
 """Ids of forgotten namespaces are not reused, because another process may still hold such an id."""
 _CHUNK = 250
 """Values looked up per statement, below SQLite's limit on parameters."""
-_MAX_MARKS = 16
 _YES_NO = ("false", "true")
 _DIAGNOSIS_FIELDS = tuple(field.name for field in fields(Diagnosis))
 _STATE = "observation, facts, location, task, feedback, notes, signature"
@@ -428,7 +427,7 @@ def read_states(store: Store, ids: Collection[int]) -> dict[int, State]:
 
 def _format_in(ids: Collection[int]) -> tuple[str, tuple[Any, ...]]:
     """Return the inside of an SQL `IN (...)` and its parameters. Up to 16 ids are passed singly, which is faster."""
-    if len(ids) > _MAX_MARKS:
+    if len(ids) > 16:
         return "SELECT value FROM json_each(?)", (_encode_ids(ids),)
     return ",".join("?" * len(ids)), tuple(ids)
 

@@ -28,8 +28,6 @@ SHARED_TEXTS = 18
 _TEXT_INDEX = re.compile(r"\b(states|testimony|items)_text_\d+")
 """Names of the text indexes of older schemas, of which every namespace has its own."""
 _LISTED = 3
-TICK_NS = 10**8
-"""Nanoseconds within which two changes of a file may get the same time."""
 _NAME = r"""(\w+|"[^"]+"|'[^']+'|`[^`]+`|\[[^]]+\])"""
 _TABLE = re.compile(rf"CREATE TABLE {_NAME} ?\(", re.IGNORECASE)
 _INDEX = re.compile(rf"CREATE (?:UNIQUE )?INDEX {_NAME} ON {_NAME} ?\([^()]+\)", re.IGNORECASE)
@@ -85,7 +83,8 @@ def _read_stamp(path: str) -> tuple[int, ...] | None:
     with suppress(OSError):
         for name in (path, f"{path}-wal"):
             stat = os.stat(name)  # noqa: PTH116  # not Path.stat, which costs twice as much
-            if stat.st_size and time.time_ns() - stat.st_ctime_ns < TICK_NS:
+            # Nanoseconds within which two changes of a file may get the same time.
+            if stat.st_size and time.time_ns() - stat.st_ctime_ns < 10**8:
                 return None
             numbers += (stat.st_dev, stat.st_ino, stat.st_ctime_ns, stat.st_size) if stat.st_size else ()
     return tuple(numbers) or None

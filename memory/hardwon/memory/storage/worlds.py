@@ -25,14 +25,8 @@ from .checksums import parse_json
 from .counted import COUNTED_EPISODES, find_counted_writers, is_counted
 from .world_scores import rename, unite
 
-FRAME = 0.8
-"""Share of a world's tasks in which a word must occur to belong to the frame."""
-FIT = 0.5
-"""Share of a world's typical similarity between frame and task that a task must reach to fit."""
 FRAMED = 0.25
 """Smallest share of a task's words that the frame must cover; below it, tasks count as free text without a frame."""
-UNFRAMED_FORMS = 0.5
-"""If tasks share no words: the share of a state's action forms that the world must have seen."""
 YOUNG = 3
 """Worlds with at most this many episodes are merged when their tasks turn out to differ only in names."""
 UNITE_BY_WORD = 3
@@ -41,8 +35,6 @@ UNITE_ANY = 6
 """Number of young worlds of one environment without common words that triggers a merge: tasks are free text."""
 ALIKE = 0.6
 """Overlap of action forms from which episodes without a label count as one environment."""
-NAMED = 6
-"""Largest number of frame words in a world's name."""
 KEPT = 400
 """Largest number of words, and of forms, counted per world; beyond it the rarest are dropped."""
 
@@ -70,14 +62,15 @@ class World:
     def frame(self) -> frozenset[str]:
         """Return the words that most tasks of this world share."""
         if self._frame is None:
-            enough = FRAME * self.episodes
+            # Share of a world's tasks in which a word must occur to belong to the frame.
+            enough = 0.8 * self.episodes
             self._frame = frozenset(word for word, count in self.words.items() if count >= enough)
         return self._frame
 
     @property
     def name(self) -> str:
         """Return a readable name: the environment label, then the frame words or the most frequent actions."""
-        shared = ", ".join(sorted(self.frame)[:NAMED])
+        shared = ", ".join(sorted(self.frame)[:6])
         acts = ", ".join(form for form, _ in self.forms.most_common(2))
         return ": ".join(part for part in (self.environment, shared or acts) if part) or f"world {self.id}"
 
@@ -116,7 +109,8 @@ class World:
             return 0.0
         shared = len(self.frame.intersection(words)) / len(self.frame.union(words))
         # `usual` is the typical similarity in this world, so the threshold is lower if its tasks are long.
-        return shared if shared >= FIT * min(1.0, usual) else None
+        # Share of a world's typical similarity between frame and task that a task must reach to fit.
+        return shared if shared >= 0.5 * min(1.0, usual) else None
 
     def knows(self, forms: Collection[str]) -> float:
         """Return the share of these action forms that occurred in this world; 1 if there are none."""
@@ -220,7 +214,8 @@ class Worlds:
                 continue
             familiarity = world.knows(forms)
             # Without shared words, the action forms alone must identify the world.
-            if familiarity < UNFRAMED_FORMS if not likeness else forms and not familiarity:
+            # If tasks share no words: the share of a state's action forms that the world must have seen.
+            if familiarity < 0.5 if not likeness else forms and not familiarity:
                 continue
             rank = (likeness, familiarity, world.episodes)
             # Strictly greater: of equal worlds the oldest wins, in every process.

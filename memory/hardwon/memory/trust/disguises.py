@@ -16,6 +16,8 @@ from urllib.parse import unquote_plus
 
 from hardwon.memory.patterns import compile_late
 
+from .tuning import TUNING
+
 _BLOCK = compile_late(r"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{16,}(?:[\r\n]{1,2}[A-Za-z0-9+/_-]{4,})*={0,2}")
 _HEX = compile_late(r"(?<![0-9A-Fa-f])(?:[0-9A-Fa-f]{2}[\s:]?){12,}|(?:\\x[0-9A-Fa-f]{2}){8,}")
 _ESCAPED = compile_late(r"\\u\{?00([0-9A-Fa-f]{2})\}?")
@@ -39,8 +41,6 @@ _SIGNS = compile_late(r"[\s.\-_*|/]")
 _INVISIBLE = compile_late(
     "[\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0]+"
 )
-_SHORTEST = 10
-"""Minimum length of a decoded text in characters. A shorter one cannot contain an order."""
 _MOST_BLOCKS, _LONGEST_BLOCK = 64, 8_000
 _ROT13 = ("vtaber", "qvfertneq", "vafgehpgvba", "cebzcg", "flfgrz")
 """Parts of words that occur in orders, in ROT13."""
@@ -89,7 +89,7 @@ def may_be_disguised(text: str) -> bool:
 
 def readings(text: str) -> Iterator[str]:
     """Yield the decoded forms of a text; none for most texts."""
-    if len(text) < _SHORTEST:
+    if len(text) < TUNING.min_decoded:
         return
     yield from _decoded(text)
     if ("%" in text or "+" in text) and _IN_URL.search(text):
@@ -143,7 +143,8 @@ def _as_text(raw: bytes) -> str:
     # English in UTF-16 has a zero in every second byte
     for encoding in ("utf-8", "utf-16-le") if b"\x00" in raw else ("utf-8",):
         text = raw.decode(encoding, errors="ignore")
-        if len(text) >= _SHORTEST and sum(char.isalpha() or char in " \n.,'" for char in text) >= 0.85 * len(text):
+        letters = sum(char.isalpha() or char in " \n.,'" for char in text)
+        if len(text) >= TUNING.min_decoded and letters >= 0.85 * len(text):
             return text
     return ""
 

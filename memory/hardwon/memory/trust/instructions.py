@@ -80,7 +80,6 @@ _HIDDEN_ORDER = compile_late(rf"(?:^|[.:;!?,]|\band|\bthen|\bplease|\bto)\s*{_DO
 suspicious."""
 _HIDDEN = {"Cf", "Cc", "Co", "Cs"}
 _JOINTS = compile_late(r"(?<=[a-z])(?=[A-Z])|[_\-]+")
-_SCANNED = 20_000
 _TAGS = {0xE0000 + code: code for code in range(0x20, 0x7F)}
 """Invisible tag characters (U+E0020 to U+E007E), which a model reads as ASCII."""
 _LOOKALIKES = str.maketrans(
@@ -93,7 +92,7 @@ _LOOKALIKES = str.maketrans(
 def instruction_in(text: str) -> str:
     """Return the kind of instruction that a text contains, in a few words, or an empty string."""
     # the text may come from an attacker: bound the work of the patterns
-    return _detect(text[:_SCANNED]) if text else ""
+    return _detect(text[:20_000]) if text else ""
 
 
 @lru_cache(maxsize=8192)

@@ -16,8 +16,6 @@ from hardwon.memory.situations.familiarity import Familiarity
 
 LOCAL = ""
 """Name of the writer for episodes that this process, or another one with the library's file, records."""
-LONGEST = 80
-"""Maximum length of a writer's name in characters."""
 _NAME = re.compile(r"[^\w.@-]+")
 
 KeyFunction = Callable[[State, str, str], tuple[str, ...]]
@@ -26,7 +24,7 @@ KeyFunction = Callable[[State, str, str], tuple[str, ...]]
 
 def writer_name(kind: str, name: str = "") -> str:
     """Return the name of a writer, such as `token:ci` or `mcp:claude-code`; invalid characters become a dash."""
-    plain = _NAME.sub("-", name).strip("-")[:LONGEST]
+    plain = _NAME.sub("-", name).strip("-")[:80]
     return f"{kind}:{plain}" if plain else kind
 
 

@@ -1,8 +1,8 @@
 """Feedback of untrusted writers: how far it may move the score of an item.
 
 Feedback is stored in the library, so it survives a restart of the server. Each writer may rate an item once per episode
-and moves it by at most `MOST` in total. Untrusted feedback never takes an item below the score at which recall drops
-it; only trusted feedback and outcomes can do that.
+and moves it by at most `TUNING.max_opinion_change` in total. Untrusted feedback never takes an item below the score at
+which recall drops it; only trusted feedback and outcomes can do that.
 """
 
 from sqlite3 import Connection
@@ -11,13 +11,7 @@ from hardwon.memory.errors import TooMuchFeedback
 from hardwon.memory.records import Item
 from hardwon.memory.values.tuning import TUNING as VALUES_TUNING
 
-LEAST = 0.1
-"""Share of the distance to 1 or 0 by which one opinion moves an item's score."""
-MOST = 0.15
-"""Largest total change of an item's score by one untrusted writer."""
-
-
-MINUTE_S = 60.0
+from .tuning import TUNING
 
 
 def count_rating(connection: Connection, client: str, most: int, now: float) -> None:
@@ -26,10 +20,10 @@ def count_rating(connection: Connection, client: str, most: int, now: float) -> 
     The times are in the library, so that all processes of a server share the limit. Older ones are deleted.
     """
     # Times in the future are from before the clock was put back; they would never expire.
-    connection.execute("DELETE FROM ratings WHERE at <= ? OR at > ?", (now - MINUTE_S, now + 1.0))
+    connection.execute("DELETE FROM ratings WHERE at <= ? OR at > ?", (now - 60.0, now + 1.0))
     times = connection.execute("SELECT at FROM ratings WHERE client = ? ORDER BY at", (client,)).fetchall()
     if len(times) >= most:
-        wait_s = times[len(times) - most][0] + MINUTE_S - now
+        wait_s = times[len(times) - most][0] + 60.0 - now
         raise TooMuchFeedback(
             f"more than {most} ratings in a minute. Continue in {wait_s:.0f} s, and rate only items that clearly "
             "helped or misled you."
@@ -49,9 +43,9 @@ def record_opinion(
         raise TooMuchFeedback(
             f"{item.id} already has your feedback for this episode. Send feedback again after the next episode."
         )
-    wanted = LEAST * (float(helped) - item.score)
+    wanted = TUNING.opinion_step * (float(helped) - item.score)
     # Absolute moves: raising and lowering in turn must not restore the allowance.
-    left = max(0.0, MOST - sum(abs(float(by)) for _, by in opinions))
+    left = max(0.0, TUNING.max_opinion_change - sum(abs(float(by)) for _, by in opinions))
     score = item.score + max(-left, min(left, wanted))
     if not helped:  # may not push the item below the floor of recall
         score = max(score, min(item.score, VALUES_TUNING.masking_score))

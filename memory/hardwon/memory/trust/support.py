@@ -26,22 +26,12 @@ from hardwon.memory.storage.episodes import witness_of
 
 from .instructions import LEFT_OUT
 from .testimony import PARTIES, REQUESTS, find_chosen_words, find_names
+from .tuning import TUNING
 
 SHARE_OF_VALUES, SHARE_OF_MESSAGES = 0.25, 0.5
 """Least share of the requests with the same form of action, or with a similar message."""
-CONSTANT = 0.9
-"""Least share of the requests for a tool that have a word of the step's own request. Other words of it, such as names,
-are what varies between requests, and they are not shown however often one returns."""
 READ, SCANNED = 4000, 32_000
 """Number of newest steps of a namespace that are compared, and of the file that are searched for them."""
-MOST_WRITERS = 100
-"""Number of trusted writers that are looked at to tell whether there are several parties."""
-KEPT = 40
-"""Least number of newest steps with the same tool that are compared, and half of the largest number."""
-RENEWED = 0.1
-"""Share of new uses of a tool after which it is computed again what of a step may be shown."""
-LONGEST = 240
-"""Number of characters of a message that are shown."""
 HIDDEN = "{value}"
 _HEAD = compile_late(r"[^\s(\[]*")
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
@@ -116,11 +106,11 @@ class _Messages:
 class _Tool:
     """What the newest requests for one tool share.
 
-    Uses are counted when somebody asks, each once. After KEPT more uses, the older ones are forgotten.
+    Uses are counted when somebody asks, each once. After `compared_steps` more uses, the older ones are forgotten.
     """
 
     def __init__(self) -> None:
-        self._uses: deque[_Use] = deque(maxlen=KEPT)
+        self._uses: deque[_Use] = deque(maxlen=TUNING.compared_steps)
         self._uncounted = self._new = 0
         self.limits: dict[int | None, tuple[Step, Step]] = {}
         """By id, steps as recorded and with the words that may be shown, until there are enough new uses."""
@@ -143,15 +133,15 @@ class _Tool:
         if self._uses and self._uses[-1] == use:
             return
         self._uses.append(use)
-        self._uncounted = min(self._uncounted + 1, KEPT)
+        self._uncounted = min(self._uncounted + 1, TUNING.compared_steps)
         self._new += 1
-        if self._new > RENEWED * len(self._uses):
+        if self._new > TUNING.renewal_share * len(self._uses):
             self.limits.clear()
             self._new = 0
 
     def count(self) -> None:
         """Count the uses that were added since the last call."""
-        if self._counted + self._uncounted > 2 * KEPT:
+        if self._counted + self._uncounted > 2 * TUNING.compared_steps:
             self._clear()
             self._uncounted = len(self._uses)
         for use in islice(self._uses, len(self._uses) - self._uncounted, None):
@@ -183,7 +173,7 @@ class _Tool:
 
     def find_varying(self, task: str) -> frozenset[str]:
         """Return the words of a task that most of the requests do not have."""
-        least = CONSTANT * len(self.parties)
+        least = TUNING.constant_share * len(self.parties)
         return frozenset(word for word in _find_words(task) if self._words[word] < least)
 
 
@@ -287,9 +277,9 @@ class Support:
             return
         had_several = self._has_several_parties
         if not self._last:
-            self._parties.update(islice(_list_parties(self._store, self._namespace), MOST_WRITERS))
+            self._parties.update(islice(_list_parties(self._store, self._namespace), TUNING.compared_writers))
         for _, action, episode, task, message, writer, copied in reversed(rows):
-            message = " ".join(message.split())[:LONGEST] if message else ""
+            message = " ".join(message.split())[: TUNING.max_message] if message else ""
             self._tools[_find_head(action)].add(_Use(action, episode, task, message, writer or "", copied))
             self._parties.add(_party_of(writer or ""))
         self._last = rows[0][0]
@@ -319,7 +309,7 @@ class Support:
 
     def _find_message(self, message: str, varying: frozenset[str], tool: _Tool) -> str:
         """Return the part of a step's message that enough requests got, with holes; empty if little remains."""
-        text = " ".join(message.split())[:LONGEST]
+        text = " ".join(message.split())[: TUNING.max_message]
         exact, masked, distinct, pairs = _pair(text)
         similar = [other for key, other in tool.messages.items() if 2 * len(distinct & key) >= len(distinct)]
         among = set().union(*(other.episodes for other in similar))

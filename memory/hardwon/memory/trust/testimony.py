@@ -24,18 +24,15 @@ from hardwon.memory.situations.scripts import split_words
 from hardwon.memory.storage.database import Store
 
 from .instructions import instruction_in
+from .tuning import TUNING
 
 REQUESTS, PARTIES = 3, 2
 """Number of requests that must say a word before it is shown, and of their parties if there are several."""
 
-READ = 4000
-"""Number of untrusted steps, the newest ones, that are considered."""
 SIMILARITY_MARGIN, COPIES = 0.2, 20
 """A state counts if its cosine is at most the margin below the one of rank `COPIES`. An attacker who records copies of
 an expected request therefore needs more than this number to push out other states."""
 WORDS_OF_NAME, LONGEST_NAME, ARGUMENTS = 4, 40, 8
-LONGEST_COMMAND = 8
-"""Maximum number of words of an action that is not a call. A longer one is a sentence."""
 WHY = "untrusted: only the form of the action and its outcome"
 _HOLES = re.compile(r"\{\d*\}")
 _PLAIN = re.compile(r"[\w.'-]+")
@@ -73,7 +70,7 @@ def form_of(action: str) -> str:
     """
     parsed = parse_action(action)
     is_call = _CALL.fullmatch(action) is not None or (action.lstrip().startswith("{") and bool(parsed.parts))
-    if instruction_in(action) or (len(action.split()) > LONGEST_COMMAND and not is_call):
+    if instruction_in(action) or (len(action.split()) > TUNING.max_command_words and not is_call):
         return ""
     if not is_call:
         return parsed.verb if parsed.verb.isalpha() and len(parsed.verb) <= 20 and _is_name(parsed.verb) else ""
@@ -133,7 +130,9 @@ def hits_of(
     # not the best cosine: a few close copies of an expected request would then exclude all other states
     reference = cosines[min(COPIES, len(cosines) // 3)] if cosines else 0.0
     states = [ref for ref, cosine, _ in hits if cosine >= reference - SIMILARITY_MARGIN]
-    usage = _count(store.rows(_STEPS, (json.dumps(states), namespace, signature, namespace, READ)), is_known)
+    usage = _count(
+        store.rows(_STEPS, (json.dumps(states), namespace, signature, namespace, TUNING.untrusted_steps)), is_known
+    )
     ranked = sorted(usage, key=lambda form: _rank(form, usage[form], is_known, uses))
     return tuple(Hit(_step(form, usage[form]), 0.5, WHY) for form in ranked[:k])
 
@@ -150,7 +149,7 @@ def hits_by_words(
     shares = {form: len(question_words & _words_of_form(form)) for form in uses if form}
     if not any(shares.values()):
         return ()
-    usage = _count(store.rows(_NEWEST, (namespace, READ)), is_known)
+    usage = _count(store.rows(_NEWEST, (namespace, TUNING.untrusted_steps)), is_known)
     matching = [form for form in usage if shares.get(form)]
     ranked = sorted(matching, key=lambda form: (-shares[form], _rank(form, usage[form], is_known, uses)))
     return tuple(Hit(_step(form, usage[form]), 0.5, WHY) for form in ranked[:k])
@@ -196,7 +195,7 @@ def uses_of(store: Store, namespace: int) -> dict[str, int]:
     """Return the number of uses by form among the newest untrusted steps, to discount common forms."""
     rows = store.rows(
         "SELECT action FROM steps WHERE namespace = ? AND witness > 0 AND action != '' ORDER BY id DESC LIMIT ?",
-        (namespace, READ),
+        (namespace, TUNING.untrusted_steps),
     )
     return dict(Counter(form_of(action) for (action,) in rows))
 

@@ -25,8 +25,6 @@ from . import integrity
 from .write_buffer import file_all
 
 logger = logging.getLogger(__name__)
-_CHUNK = 1024
-"""Steps processed together."""
 _DERIVED = ("words", "worlds", "attempts", "item places")
 """Other structures derived from words and templates."""
 _KEYS = "SELECT id, text FROM keys WHERE id IN (SELECT value FROM json_each(?))"
@@ -98,7 +96,7 @@ def _read_chunks(store: Store, namespace: int) -> Iterator[list[tuple[Any, ...]]
     last = 0
     while rows := store.rows(
         "SELECT id, pre, action, keys FROM steps WHERE namespace = ? AND id > ? AND keys != '[]' ORDER BY id LIMIT ?",
-        (namespace, last, _CHUNK),
+        (namespace, last, 1024),
     ):
         yield rows
         last = rows[-1][0]

@@ -12,8 +12,6 @@ _MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"), (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
 )  # fmt: skip
-HEAD_BYTES = 4
-"""Bytes at the beginning of a file that show its encoding."""
 
 
 def find_encoding(head: bytes, name: object) -> str:
@@ -28,7 +26,7 @@ def open_text(path: str | Path, *, newline: str | None = None) -> TextIO:
     """Open a text file."""
     file = Path(path).open("rb")  # noqa: SIM115, the caller closes it
     try:
-        encoding = find_encoding(file.peek(HEAD_BYTES)[:HEAD_BYTES], path)
+        encoding = find_encoding(file.peek(4)[:4], path)
     except BaseException:
         file.close()
         raise

@@ -40,12 +40,8 @@ DISCOUNT = 0.95
 """Discount per step for the returns of recorded steps."""
 FILE_AFTER = 16_000_000
 """Characters that one process buffers before it stores them itself: about 15,000 steps, which take one second."""
-KEPT = 2_000
-"""Steps of the newest episodes that are cached in memory, so that storing need not decode them again."""
 BRIEF_S = 0.1
 """Seconds for which a read waits to file episodes. Most commits of other processes take less."""
-AT_ONCE = 4_000
-"""Approximate number of steps per transaction, because other writers wait for its end."""
 FIRST = 64
 """Largest number of episodes in the first transaction, which doubles with each. Keys that are missing are computed from
 words that many of the episodes before show."""
@@ -145,7 +141,7 @@ class WriteBuffer:
     def _remember(self, new: dict[str, Trajectory], size: int) -> None:
         self._size += size
         for ref, episode in new.items():
-            if self._steps < KEPT:
+            if self._steps < 2_000:
                 self._recent[ref] = episode
                 self._steps += len(episode.steps)
         self._store.freshness.hold(self.file)
@@ -220,7 +216,8 @@ class WriteBuffer:
                     broken.append((repr(error), row[0]))
                     continue
                 steps += len(episodes[-1][2].steps)
-                if is_full := steps >= AT_ONCE or len(episodes) >= most:
+                # Approximate number of steps per transaction, because other writers wait for its end.
+                if is_full := steps >= 4_000 or len(episodes) >= most:
                     break
         try:
             self._move(connection, episodes)

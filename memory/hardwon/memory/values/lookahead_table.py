@@ -32,17 +32,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardwon.memory.situations.actions import ParsedAction
-from hardwon.memory.situations.lookahead_keys import (
-    AGAIN,
-    COLUMNS,
-    FORM,
-    LEVELS,
-    MAX_WORDS,
-    NAMED,
-    SPECIAL,
-    TOLD,
-    LookaheadKeys,
-)
+from hardwon.memory.situations.lookahead_keys import AGAIN, COLUMNS, FORM, LEVELS, NAMED, SPECIAL, TOLD, LookaheadKeys
+from hardwon.memory.situations.tuning import TUNING as SITUATIONS
 
 from .tuning import TUNING
 
@@ -274,7 +265,7 @@ class LookaheadTable:
 
 def _count_tried(present: NDArray[np.bool_], counts: Floats) -> Floats:
     """Return the least number of steps under the keys about the notes of each action, (actions,)."""
-    columns_of_notes = slice(TOLD, TOLD + 1 + MAX_WORDS)
+    columns_of_notes = slice(TOLD, TOLD + 1 + SITUATIONS.max_note_words)
     tried: Floats = np.where(present[:, columns_of_notes], counts[:, columns_of_notes], np.inf).min(axis=1)
     return tried
 

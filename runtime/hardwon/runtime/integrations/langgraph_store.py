@@ -41,7 +41,7 @@ from hardwon.memory.errors import ConfigError, LibraryError
 from hardwon.memory.privacy.deadlines import Interruptible
 from hardwon.memory.retrieval.embedders import Embedder, Vectors
 from hardwon.memory.storage.clock import read_clock
-from hardwon.memory.stored_values import MINUTE, ValueBatch, ValueWrite
+from hardwon.memory.stored_values import ValueBatch, ValueWrite
 from hardwon.memory.validation import check_no_secret
 
 from .langgraph_embedder import GivenEmbedder
@@ -153,7 +153,7 @@ class HardwonStore(BaseStore):
         minutes = sweep_interval_minutes or (self.ttl_config or {}).get("sweep_interval_minutes") or 5
         if self._sweeper is None:
             self._stop.clear()
-            self._sweeper = threading.Thread(target=self._run_sweeper, args=(minutes * MINUTE,), daemon=True)
+            self._sweeper = threading.Thread(target=self._run_sweeper, args=(minutes * 60.0,), daemon=True)
             self._sweeper.start()
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:

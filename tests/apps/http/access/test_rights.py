@@ -13,7 +13,7 @@ from hardwon.apps.shared.feedback import A_MINUTE, Feedback
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import TooMuchFeedback
 from hardwon.memory.remote import RemoteLibrary
-from hardwon.memory.trust import opinions
+from hardwon.memory.trust.tuning import TUNING as TRUST
 from hardwon.memory.values.tuning import TUNING
 from hardwon.runtime.agent import Agent
 
@@ -287,7 +287,7 @@ def test_untrusted_feedback_moves_an_item_within_bounds_that_outlive_the_server(
             for n in range(3):
                 given.give(library, ref, False, client="mcp", episode=f"{restart}.{n}", trusted=False)
     with ExperienceLibrary.open(path) as library:
-        assert library.items.get(ref).score == pytest.approx(0.6 - opinions.MOST)
+        assert library.items.get(ref).score == pytest.approx(0.6 - TRUST.max_opinion_change)
         with pytest.raises(TooMuchFeedback, match="for this episode"):
             Feedback().give(library, ref, False, client="mcp", episode="0.0", trusted=False)
         for n in range(30):

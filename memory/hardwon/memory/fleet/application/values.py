@@ -16,7 +16,7 @@ from hardwon.memory.fleet.file import ReplicaFile
 from hardwon.memory.sqlite_errors import TRANSLATED
 from hardwon.memory.storage.clock import read_clock
 from hardwon.memory.storage.database import Store
-from hardwon.memory.stored_values import MINUTE, StoredValues, ValueBatch
+from hardwon.memory.stored_values import StoredValues, ValueBatch
 
 from .batches import STORE, apply_entry, pack_batch
 
@@ -92,7 +92,7 @@ class SharedValues(StoredValues):
             rows = self.store.rows(
                 "SELECT id FROM langgraph_values WHERE id IN (SELECT value FROM json_each(?)) "
                 "AND ? + ? * ttl >= expires_at ORDER BY id",
-                (json.dumps(list(touches)), read_clock(), MINUTE * (1 - STEP)),
+                (json.dumps(list(touches)), read_clock(), 60.0 * (1 - STEP)),
             )
         return [ref for (ref,) in rows]
 
