@@ -1,5 +1,7 @@
 """A value that depends on what a request names is said with what decides it, in every door."""
 
+from dataclasses import replace
+
 import pytest
 from tests.apps.test_fixes_in_doors import DOORS, GIFT, ask, find_advice, is_error
 
@@ -7,6 +9,7 @@ from hardwon.memory import ExperienceLibrary, Item
 from hardwon.runtime.environments.calls import Call, build_state
 from hardwon.runtime.integrations.tool_episode import ToolEpisode
 from hardwon.runtime.loop import holdout
+from hardwon.runtime.loop.tuning import TUNING
 
 CHANNELS = {"A": "card", "B": "gift_card", "C": "bank"}
 ORDERS = [f"{letter}-{number}" for number in (17, 42, 56, 81) for letter in CHANNELS]
@@ -37,7 +40,7 @@ def record(library, order, *, is_checked=False, channels=CHANNELS):
 
 @pytest.fixture(autouse=True)
 def nothing_is_withheld(monkeypatch):
-    monkeypatch.setattr(holdout, "WITHHOLD", 0.0)
+    monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=0.0))
     monkeypatch.setattr("tests.apps.test_fixes_in_doors.ORDERS", ())
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from hardwon.runtime.integrations.tool_episode import ToolEpisode
 from hardwon.runtime.integrations.tool_run import SOURCE
 from hardwon.runtime.llm.prompts import call_text
 from hardwon.runtime.loop import holdout
+from hardwon.runtime.loop.tuning import TUNING
 
 ORDERS = ["A-1042", "B-2771", "C-3310", "D-4829", "E-5077", "F-6183", "G-7254", "H-8391"]
 LAST = "Z-9999"
@@ -55,7 +57,7 @@ WORLDS = {
 
 @pytest.fixture(autouse=True)
 def nothing_is_withheld(monkeypatch):
-    monkeypatch.setattr(holdout, "WITHHOLD", 0.0)
+    monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=0.0))
 
 
 def ask(order):

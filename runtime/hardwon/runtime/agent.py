@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 NO_USAGE = ModelUsage()
 NO_START: Mapping[str, Any] = {}
-RECURSION_LIMIT = 1_000_000
-"""LangGraph's limit on stages, set out of reach: `max_steps` ends episodes instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,7 +473,8 @@ def _build_thread_id(thread_id: str | None, attempt: int) -> str:
 
 
 def _build_config(thread: str) -> dict[str, Any]:
-    return {"recursion_limit": RECURSION_LIMIT, "configurable": {"thread_id": thread}}
+    # LangGraph's limit on stages, set out of reach: `max_steps` ends episodes instead.
+    return {"recursion_limit": 1_000_000, "configurable": {"thread_id": thread}}
 
 
 def _select_latest(thread_id: str, snapshots: list[Any]) -> Any:

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from hardwon.apps.cli.app import app
 from hardwon.memory import ExperienceLibrary, Item
+from hardwon.runtime.loop.tuning import TUNING
 
 __all__ = ["own_server", "server", "url"]
 
@@ -107,7 +109,7 @@ def test_middleware(url, home, other, monkeypatch):
     from hardwon.runtime.integrations.tool_run import SOURCE
     from hardwon.runtime.loop import holdout
 
-    monkeypatch.setattr(holdout, "WITHHOLD", 0.0)
+    monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=0.0))
 
     @tool
     def book(table: int) -> str:

@@ -1,11 +1,13 @@
 """What the tests of the middleware share."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from langchain_core.tools import ToolException, tool
 
 from hardwon.runtime.loop import holdout
+from hardwon.runtime.loop.tuning import TUNING
 
 
 @pytest.fixture
@@ -30,4 +32,4 @@ def desk():
 @pytest.fixture(autouse=True)
 def nothing_held_back(monkeypatch):
     """Chance is tested by itself."""
-    monkeypatch.setattr(holdout, "WITHHOLD", 0.0)
+    monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=0.0))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from hardwon.runtime import ExperienceMiddleware
 from hardwon.runtime.guidance.base import HintLine, hint_of
 from hardwon.runtime.integrations.tool_run import SOURCE
 from hardwon.runtime.loop import advisor, holdout
+from hardwon.runtime.loop.tuning import TUNING
 
 # ---- what the model is shown
 
@@ -123,7 +125,7 @@ def test_what_was_shown_is_booked_with_the_outcome(library, desk):
 def test_an_item_is_now_and_then_held_back(library, desk, monkeypatch):
     """So that its worth can be told; never a guardrail."""
     item = library.add(Item("insight", "Book a table by the window", "Book a table.")).item_id
-    monkeypatch.setattr(holdout, "WITHHOLD", 1.0)
+    monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=1.0))
     told = ran(library, desk, *BOOKS_SEVEN)
     assert [m.type for m in told.seen[0]] == ["human"]
     assert [usage["mode"] for usage in library.items.usages(item)] == ["withheld"]

@@ -4,18 +4,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hardwon.memory import Diagnosis, Failure, State, Step
-from hardwon.runtime.interfaces.diagnosis import (
-    LOOP_REPEATS,
-    LOOP_WINDOW,
-    NOTHING_NEW,
-    PROGRESS_WEIGHTS,
-    STAGNANT_BELOW,
-    WINDOW,
-    diagnose,
-    difference,
-    in_loop,
-    why_replan,
-)
+from hardwon.runtime.interfaces.diagnosis import PROGRESS_WEIGHTS, diagnose, difference, in_loop, why_replan
+from hardwon.runtime.interfaces.tuning import TUNING
 from hardwon.runtime.interfaces.types import Info
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 
@@ -207,14 +197,14 @@ def test_nothing_new_for_long_is_a_loop():
     """However the known situations are mixed."""
     known = [(letter, f"go {letter}") for letter in "ABCDEFGH"]
     wander = [(letter, f"back {n}") for n, letter in enumerate("HAGBFCED")]
-    assert len(wander) == NOTHING_NEW
+    assert len(wander) == TUNING.no_news
     assert not in_loop([*known, *wander[:-1]])
     assert in_loop([*known, *wander])
 
 
 def test_what_is_long_ago_is_no_loop():
     """Only the last steps count."""
-    fresh = [(f"new {n}", "go") for n in range(LOOP_WINDOW - LOOP_REPEATS + 1)]
+    fresh = [(f"new {n}", "go") for n in range(TUNING.loop_window - TUNING.loop_repeats + 1)]
     assert not in_loop([*walk("AA"), *fresh, *walk("A")])
 
 
@@ -223,7 +213,7 @@ def test_a_failure_without_progress_is_stagnant():
     assert judge(info={"invalid": "x"}).stagnant
     assert not judge().stagnant
     moved = judge(post=ROOM, info={"error": "x"})
-    assert moved.progress >= STAGNANT_BELOW
+    assert moved.progress >= TUNING.stagnant_below
     assert not moved.stagnant
 
 
@@ -253,7 +243,7 @@ CIRCLE = Diagnosis(True, loop=True)
 def test_trouble_asks_for_another_plan(steps, reason):
     """Stagnation, a circle, or half of the last steps failed."""
     assert why_replan(went(*steps)) == reason
-    assert WINDOW == 4
+    assert TUNING.failure_window == 4
 
 
 def test_one_trigger_asks_once():

@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 
 from hardwon.memory import Diagnosis, State, Step
-from hardwon.runtime.interfaces.working_memory import MAX_NOTES, WorkingMemory, location, place
+from hardwon.runtime.interfaces.tuning import TUNING
+from hardwon.runtime.interfaces.working_memory import WorkingMemory, location, place
 
 HALL, ROOM = State("You are in the hall."), State("You are in the room.")
 
@@ -82,10 +83,10 @@ def test_a_note_is_kept_once():
 
 def test_the_oldest_notes_go_first():
     """Their number is bounded."""
-    working = after(*[step(HALL, "read", HALL, f"Line {n}.") for n in range(MAX_NOTES + 5)])
+    working = after(*[step(HALL, "read", HALL, f"Line {n}.") for n in range(TUNING.max_notes + 5)])
     notes = working.annotate(HALL).notes
-    assert len(notes) == MAX_NOTES
-    assert (notes[0], notes[-1]) == ("Line 5.", f"Line {MAX_NOTES + 4}.")
+    assert len(notes) == TUNING.max_notes
+    assert (notes[0], notes[-1]) == ("Line 5.", f"Line {TUNING.max_notes + 4}.")
 
 
 def test_an_answer_is_heard_once_given():

@@ -3,7 +3,8 @@
 import pytest
 
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Verdict
-from hardwon.runtime.loop.enforcement import MOST_IN_A_RUN, is_repetition, limit, rule
+from hardwon.runtime.loop.enforcement import is_repetition, limit, rule
+from hardwon.runtime.loop.tuning import TUNING
 
 RED = State("You are in the red room.")
 FINE = Diagnosis(True)
@@ -36,5 +37,5 @@ def test_a_call_is_repeated_if_it_failed_and_nothing_has_succeeded_since(taken, 
 
 def test_a_deleted_guardrail_ends_no_run(library):
     """Another process may delete it between the verdict and the ruling."""
-    ruling = limit(library, Verdict(False, "gone", "no", items=("gone",)), MOST_IN_A_RUN)
+    ruling = limit(library, Verdict(False, "gone", "no", items=("gone",)), TUNING.max_refusals)
     assert (ruling.runs, ruling.over) == (True, False)

@@ -6,18 +6,19 @@ from hardwon.memory import Item, Recollection
 from hardwon.memory.records import Hit
 from hardwon.memory.retrieval.cache import NamespaceCache
 from hardwon.runtime.agent import Agent
-from hardwon.runtime.loop.holdout import OVERRIDE, WITHHOLD, DrawnItems, is_forced, is_withheld, without
+from hardwon.runtime.loop.holdout import DrawnItems, is_forced, is_withheld, without
+from hardwon.runtime.loop.tuning import TUNING
 
 GUARDRAIL = Item("guardrail", "no", condition={"text": "x"}, forbids="eat {1}", id="gu")
 
 
 def test_chances_are_as_specified():
     """systems.md §7.7: sampled with override probability 0.02; an item is held back in one episode of ten."""
-    assert (OVERRIDE, WITHHOLD) == (0.02, 0.1)
+    assert (TUNING.override, TUNING.withhold) == (0.02, 0.1)
     forced = sum(is_forced(f"episode {n}", 3, 0) for n in range(5000))
     withheld = sum(is_withheld(f"episode {n}", "in-1") for n in range(5000))
-    assert forced / 5000 == pytest.approx(OVERRIDE, abs=0.006)
-    assert withheld / 5000 == pytest.approx(WITHHOLD, abs=0.013)
+    assert forced / 5000 == pytest.approx(TUNING.override, abs=0.006)
+    assert withheld / 5000 == pytest.approx(TUNING.withhold, abs=0.013)
 
 
 def test_the_same_names_draw_the_same():
@@ -29,7 +30,7 @@ def test_the_same_names_draw_the_same():
 def test_items_are_held_back_independently():
     """One being held back says nothing of another."""
     both = sum(is_withheld(f"e{n}", "a") and is_withheld(f"e{n}", "b") for n in range(5000))
-    assert both / 5000 == pytest.approx(WITHHOLD**2, abs=0.005)
+    assert both / 5000 == pytest.approx(TUNING.withhold**2, abs=0.005)
 
 
 def test_what_is_held_back_is_not_in_the_recollection():

@@ -10,8 +10,10 @@ from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.runtime import Agent, Decision
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
+from hardwon.runtime.loop.tuning import TUNING as LOOP
 from hardwon.runtime.planning.composer import DemonstrationComposer, continue_with
-from hardwon.runtime.planning.composition import TRIES, Argument, Binding, BoundStep, bind_demonstration
+from hardwon.runtime.planning.composition import Argument, Binding, BoundStep, bind_demonstration
+from hardwon.runtime.planning.tuning import TUNING as PLANNING
 
 
 class House:
@@ -468,7 +470,12 @@ def test_what_an_episode_gave_up_is_not_tried_again(library):
 
 @pytest.mark.parametrize(
     ("place", "part", "tries", "goes_on"),
-    [("table 1", 1, TRIES - 1, True), ("table 1", 1, TRIES, False), ("table 1", 2, TRIES, True), ("", 0, TRIES, True)],
+    [
+        ("table 1", 1, PLANNING.step_tries - 1, True),
+        ("table 1", 1, PLANNING.step_tries, False),
+        ("table 1", 2, PLANNING.step_tries, True),
+        ("", 0, PLANNING.step_tries, True),
+    ],
     ids=["the next step has a try left", "the next step has none", "a later step has none", "the way there has none"],
 )
 def test_a_demonstration_whose_next_step_was_tried_often_is_given_up(library, place, part, tries, goes_on):
@@ -529,7 +536,7 @@ def test_an_agent_that_learns_measures_demonstrations_and_yields(library, monkey
     house, task = House({"vase 3": "shelf 2"}), "bring a vase to table"
     agent = Agent("episodic", library, house, planner="demonstrations", max_steps=20)
     assert agent.run(task, 1).trajectory.meta["demonstrations"] == "followed"
-    monkeypatch.setattr("hardwon.runtime.loop.holdout.WITHHOLD", 1.0)
+    monkeypatch.setattr("hardwon.runtime.loop.holdout.TUNING", replace(LOOP, withhold=1.0))
     withheld = agent.run(task, 2).trajectory
     assert withheld.meta["demonstrations"] == "withheld"
     assert not any("demonstration" in step.why.extra for step in withheld.steps)

@@ -7,9 +7,10 @@ import pytest
 from hardwon.memory import Diagnosis, ExperienceLibrary, State, Step, Trajectory
 from hardwon.runtime import Agent
 from hardwon.runtime.interfaces.types import Decision
-from hardwon.runtime.strategies.automatic import RECENT, TEST_EVERY, WINDOW, AutomaticGuide, rate_strategy
+from hardwon.runtime.strategies.automatic import AutomaticGuide, rate_strategy
 from hardwon.runtime.strategies.guide import StrategyChoice, StrategyTrial
 from hardwon.runtime.strategies.strategy import Strategy
+from hardwon.runtime.strategies.tuning import TUNING
 
 OWN, OWN_TWIN, OTHER = Strategy(name="own"), Strategy(name="twin"), Strategy(name="other", policy="random")
 NOW = State("now", task="bake")
@@ -59,7 +60,7 @@ def test_tests_count_four_times_as_much_as_exploring():
 
 def test_old_tests_do_not_count():
     """What a strategy achieved with a smaller library says little."""
-    recent = make_trials("own", [1] * RECENT, test=True)
+    recent = make_trials("own", [1] * TUNING.counted_tests, test=True)
     assert rate_strategy(make_trials("own", [0] * 30, test=True) + recent, "own") == rate_strategy(recent, "own")
 
 
@@ -94,7 +95,7 @@ def test_before_the_first_success_the_score_decides(library):
 def test_one_of_four_episodes_tests_the_strategy_with_the_fewest_tests(library):
     guide = AutomaticGuide([OWN, OTHER])
     choices = []
-    for _ in range(4 * TEST_EVERY):
+    for _ in range(4 * TUNING.test_every):
         choices.append(choice := guide.choose("bake", library, "workshop", learns=True))
         remember(library, choice.strategy, 1, 1, test=choice.is_test)
     tests = [choice.strategy for choice in choices if choice.is_test]
@@ -111,17 +112,19 @@ def test_episodes_that_run_at_once_keep_the_share_of_tests(library, at_once):
         for choice in choices:
             remember(library, choice.strategy, 1, 1, test=choice.is_test)
         tests += [choice.strategy for choice in choices if choice.is_test]
-    assert len(tests) == pytest.approx(15 * at_once / TEST_EVERY, abs=at_once)
+    assert len(tests) == pytest.approx(15 * at_once / TUNING.test_every, abs=at_once)
     assert {*tests} == {"own", "other"}
 
 
 def test_what_explores_better_explores_more_and_early_failures_are_forgotten(library):
     guide = AutomaticGuide([OWN, OTHER])
-    remember(library, "other", WINDOW, WINDOW)  # tests, so that none is due, and they say nothing about exploring
-    remember(library, "other", 0, WINDOW // 2, test=False)
-    remember(library, "own", WINDOW // 2, WINDOW // 2, test=False)
+    remember(
+        library, "other", TUNING.window, TUNING.window
+    )  # tests, so that none is due, and they say nothing about exploring
+    remember(library, "other", 0, TUNING.window // 2, test=False)
+    remember(library, "own", TUNING.window // 2, TUNING.window // 2, test=False)
     assert guide.choose("bake", library, "workshop", learns=True) == StrategyChoice("own")
-    remember(library, "own", WINDOW, WINDOW, test=False)  # nothing is known about the other one now
+    remember(library, "own", TUNING.window, TUNING.window, test=False)  # nothing is known about the other one now
     assert guide.choose("bake", library, "workshop", learns=True) == StrategyChoice("other")
 
 
@@ -129,12 +132,14 @@ def test_the_policy_does_not_explore_in_a_test_and_the_episode_is_recorded(libra
     policy = Watching()
     agent = Agent(policy, library, workshop(goal="wood"), strategies=AutomaticGuide([OWN, OWN_TWIN]), max_steps=2)
     flags = []
-    for seed in range(TEST_EVERY):
+    for seed in range(TUNING.test_every):
         policy.learning.clear()
         agent.run(seed=seed)
         flags.append({*policy.learning})
-    assert flags == [{True}] * (TEST_EVERY - 1) + [{False}]
-    assert [bool(row["meta"].get("test")) for row in library.episodes.find()] == [True] + [False] * (TEST_EVERY - 1)
+    assert flags == [{True}] * (TUNING.test_every - 1) + [{False}]
+    assert [bool(row["meta"].get("test")) for row in library.episodes.find()] == [True] + [False] * (
+        TUNING.test_every - 1
+    )
     agent.close()
 
 
@@ -148,7 +153,7 @@ def test_nothing_is_withheld_in_a_test(library, workshop):
 def test_an_interrupted_test_goes_on_as_a_test(library, workshop):
     from langgraph.checkpoint.memory import InMemorySaver
 
-    remember(library, "own", 0, TEST_EVERY - 1, test=False)
+    remember(library, "own", 0, TUNING.test_every - 1, test=False)
     policy = Watching()
     agent = Agent(
         policy,

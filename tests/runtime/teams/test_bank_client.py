@@ -13,7 +13,6 @@ from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.teams.reading import ReadingPolicy
 from hardwon.runtime.teams.sharing import (
     HOW,
-    MAX_PULLS,
     PULLED,
     BankClient,
     SharedEnvironment,
@@ -21,6 +20,7 @@ from hardwon.runtime.teams.sharing import (
     format_entry,
     get_value,
 )
+from hardwon.runtime.teams.tuning import TUNING
 
 NOW = State("a library", task="find the spoon")
 
@@ -159,8 +159,8 @@ def test_a_pull_says_whose_entry_it_was(bank):
 
 
 def test_after_the_last_pull_nothing_more_is_offered(bank):
-    entries = [bank.put("them", f"look {n} -> spoon {n}", f"value {n}") for n in range(MAX_PULLS + 2)]
-    inner = Takes(*(f"pull {entry}" for entry in entries[:MAX_PULLS]), "wait")
+    entries = [bank.put("them", f"look {n} -> spoon {n}", f"value {n}") for n in range(TUNING.max_pulls + 2)]
+    inner = Takes(*(f"pull {entry}" for entry in entries[: TUNING.max_pulls]), "wait")
     assert SharedPolicy(inner, sit(bank)).decide(Context(NOW, ("wait",))).action == "wait"
     offered = [sum(action.startswith("pull") for action in context.actions) for context in inner.seen]
     assert offered == [6, 5, 4, 3, 0]

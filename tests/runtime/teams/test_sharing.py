@@ -17,7 +17,6 @@ from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
 from hardwon.runtime.llm.prompts import system_prompt, turn_prompt
 from hardwon.runtime.teams.sharing import (
-    KEY_WORDS,
     BankClient,
     SharedEnvironment,
     SharedPolicy,
@@ -27,6 +26,7 @@ from hardwon.runtime.teams.sharing import (
     parse_pull,
     shorten,
 )
+from hardwon.runtime.teams.tuning import TUNING
 
 KEY = "read(page=3) -> the third page says that the spoon is in the drawer beside the big stove"
 
@@ -76,7 +76,7 @@ def decide(policy, given):
 def test_a_key_has_at_most_twenty_words_on_one_line(told, action):
     """systems.md §4: 15-20-word summary."""
     key = build_key(step(action, told))
-    assert len(key.split()) <= KEY_WORDS
+    assert len(key.split()) <= TUNING.key_words
     assert "\n" not in key
 
 

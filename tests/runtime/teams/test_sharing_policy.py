@@ -16,14 +16,8 @@ from hardwon.memory import Diagnosis, State, Step
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime import AdmitAll, AdmitNone, ChatAdmission, LogisticAdmission, RuleAdmission
 from hardwon.runtime.teams.chat_roles import ChatSummary, ChatTeamJudge
-from hardwon.runtime.teams.sharing_policy import (
-    KINDS,
-    NAMES,
-    SharingInput,
-    compute_features,
-    extract_words,
-    max_similarity,
-)
+from hardwon.runtime.teams.sharing_policy import NAMES, SharingInput, compute_features, extract_words, max_similarity
+from hardwon.runtime.teams.tuning import TUNING
 
 STEP = SharingInput(
     "find the spoon in the house",
@@ -162,9 +156,11 @@ def test_features_by_hand():
     assert len(words) > 3
     assert (features["words"], features["keys"]) == (0.25, pytest.approx(1 / 21))
     features |= named(replace(STEP, action="look(page=3)", task=task, value="x" * 500))
-    kind = zlib.crc32(b"look") % KINDS
-    assert 0 < kind < KINDS - 1
-    assert [features[f"kind {n}"] for n in range(KINDS)] == [float(n == kind) for n in range(KINDS)]
+    kind = zlib.crc32(b"look") % TUNING.verb_classes
+    assert 0 < kind < TUNING.verb_classes - 1
+    assert [features[f"kind {n}"] for n in range(TUNING.verb_classes)] == [
+        float(n == kind) for n in range(TUNING.verb_classes)
+    ]
 
 
 class Letters:

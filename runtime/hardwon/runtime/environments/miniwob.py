@@ -28,8 +28,6 @@ SEEDS = 1_000_000
 BROWSER, DRIVER = "MINIWOB_CHROME_BINARY", "MINIWOB_CHROMEDRIVER"
 """The package's environment variables for Chromium and its driver; the default is to search the `PATH`."""
 _FIELDS = ("input_text", "input_password", "input_number", "input_date", "input_time", "textarea")
-_SHOWN_CHARS = 80
-"""Maximum characters of an element's text."""
 _QUOTED = re.compile(r'"([^"]+)"')
 _TYPING = re.compile(r'type "(.*)" into (.+)', re.DOTALL)
 
@@ -145,7 +143,7 @@ def _is_visible(element: Mapping[str, Any]) -> bool:
 
 
 def _format_name(element: Mapping[str, Any]) -> str:
-    words = " ".join(str(element["text"] or element["id"]).split())[:_SHOWN_CHARS]
+    words = " ".join(str(element["text"] or element["id"]).split())[:80]
     return f"{str(element['tag']).removeprefix('input_')} {words}".strip()
 
 

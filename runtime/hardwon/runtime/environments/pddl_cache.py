@@ -15,11 +15,6 @@ from contextvars import ContextVar
 from functools import lru_cache, wraps
 from typing import Any
 
-PARSED = 4096
-"""Maximum number of cached parse trees: a grammar, and the step templates of several games."""
-TRANSLATED = 8
-"""Maximum number of cached translations, a few megabytes each. Few suffice: a reset follows soon after a load."""
-
 # A context variable, so that a game that is started in one thread does not affect planning in another.
 _plans: ContextVar[bool] = ContextVar("plans", default=True)
 _lock = threading.RLock()
@@ -57,7 +52,7 @@ def skip_planning() -> Iterator[None]:
 
 
 def _cache_parser(parse: Callable[..., Any]) -> Callable[..., Any]:
-    parse_once = lru_cache(maxsize=PARSED)(parse)
+    parse_once = lru_cache(maxsize=4096)(parse)
 
     @wraps(parse)
     def parse_cached(*args: Any, **options: Any) -> Any:
@@ -70,7 +65,8 @@ def _cache_parser(parse: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cache_translator(translate: Callable[..., Any]) -> Callable[..., Any]:
-    @lru_cache(maxsize=TRANSLATED)
+    # Maximum number of cached translations, a few megabytes each. Few suffice: a reset follows soon after a load.
+    @lru_cache(maxsize=8)
     def translate_once(domain: str, problem: str, verbose: bool, optimize: bool) -> Any:
         arguments = sys.argv
         try:

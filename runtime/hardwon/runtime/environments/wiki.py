@@ -20,8 +20,6 @@ from hardwon.runtime.interfaces.types import Info
 HOPS = ("1", "2", "3", "4")
 """The games: the number of relations between the entity that a question names and its answer."""
 ENTITIES = 120
-FOUND = 3
-"""Number of pages that a search lists."""
 KINDS = ("person", "company", "town", "region")
 RELATIONS: tuple[tuple[str, str, str], ...] = (
     ("person", "employer", "company"),
@@ -100,7 +98,7 @@ def search_pages(pages: dict[str, Page], query: str) -> list[str]:
         return -(page.name.lower() in words), -len(words & own), page.name
 
     ranked = sorted(pages.values(), key=rate)
-    return [page.name for page in ranked if words & set(split_words(page.text))][:FOUND]
+    return [page.name for page in ranked if words & set(split_words(page.text))][:3]
 
 
 def draw_question(pages: dict[str, Page], hops: int, rng: random.Random) -> WikiQuestion:

@@ -106,8 +106,6 @@ def forbidden_in(text: str, context: Context) -> str | None:
 
 
 _PHRASE = re.compile(r"[\n`\"'“”.;:,!?<>]+")
-_MOST_WORDS = 12
-"""Most words at the end of a phrase that are checked as an action."""
 
 
 def _find_phrases(text: str, context: Context) -> Iterator[str]:
@@ -116,7 +114,7 @@ def _find_phrases(text: str, context: Context) -> Iterator[str]:
     yield from (a for a in context.actions if re.search(rf"(?<!\w){re.escape(a.lower())}(?!\w)", normalized))
     for phrase in _PHRASE.split(text.lower()):
         words = phrase.split()
-        yield from (" ".join(words[n:]) for n in range(max(0, len(words) - _MOST_WORDS), len(words)))
+        yield from (" ".join(words[n:]) for n in range(max(0, len(words) - 12), len(words)))
 
 
 @dataclass(frozen=True, slots=True)

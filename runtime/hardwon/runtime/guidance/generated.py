@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 MAX_TEXT = 600
 """Maximum number of characters in a hint; the model is asked to shorten a longer one."""
-RECENT = 8
-"""Number of recent steps in the prompt."""
-_LINE = 300
 _SCHEMA: dict[str, Any] = {
     "title": "guidance",
     "description": "A hint for the agent, or none.",
@@ -98,12 +95,12 @@ def _parse_hint(answer: Mapping[str, Any], lines: Sequence[HintLine]) -> Hint:
 
 
 def _build_question(context: Context, lines: Sequence[HintLine]) -> str:
-    recalled = "\n".join(f"{n}. {prompts.clean(line.text, _LINE)}" for n, line in enumerate(lines, 1))
+    recalled = "\n".join(f"{n}. {prompts.clean(line.text, 300)}" for n, line in enumerate(lines, 1))
     forbidden = "\n".join(f"{item.forbids}: {item.title}" for item in context.recollection.guardrails)
     parts = [
         ("The goal:", "task", context.state.task),
         ("How it acts here:", "manual", context.manual),
-        ("Its last steps, oldest first:", "steps", "\n".join(map(prompts.step_line, context.history[-RECENT:]))),
+        ("Its last steps, oldest first:", "steps", "\n".join(map(prompts.step_line, context.history[-8:]))),
         ("What it sees now:", "observation", context.state.observation),
         ("What it can do now:", "actions", "\n".join(context.actions)),
         ("Recalled from earlier episodes, by number:", "experience", recalled),

@@ -10,8 +10,6 @@ from hardwon.memory.trust.instructions import instruction_in
 
 from .rendering import Visible, generalize_action
 
-LONGEST_VALUE = 3
-"""Number of words of a call's value that a lesson keeps; a longer text is a message of its request."""
 _TOKEN = re.compile(r"[^\s\"'(),=]+")
 _NUMBERED = re.compile(r"([^\W\d_]+(?: [^\W\d_]+)*) \d+")
 """A thing with a number, such as `apple 2`."""
@@ -63,6 +61,7 @@ def _is_call(action: str) -> bool:
 def _show_words(action: str) -> Visible:
     """Return a view of the words of an action without values that have digits or signs or are the text of a call."""
     parsed, is_call = parse_action(action), _is_call(action)
-    short = [slot for slot in parsed.slots if not is_call or len(slot.split()) <= LONGEST_VALUE]
+    # Number of words of a call's value that a lesson keeps; a longer text is a message of its request.
+    short = [slot for slot in parsed.slots if not is_call or len(slot.split()) <= 3]
     tokens = _TOKEN.findall(" ".join((parsed.template, *short)))
     return Visible(State(" ".join(token for token in tokens if not re.search(r"[\d@_]", token))))

@@ -40,7 +40,6 @@ logger = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _current: ContextVar["FunctionEpisode | None"] = ContextVar("hardwon_function_episode", default=None)
-_DEPTH = 6
 
 
 class FunctionEpisode:
@@ -314,7 +313,7 @@ class _Recorder:
         return {name: to_plain(value) for name, value in bound.arguments.items() if name not in self._skip}
 
 
-def to_plain(value: Any, depth: int = _DEPTH) -> Any:
+def to_plain(value: Any, depth: int = 6) -> Any:
     """Return a value as JSON; objects become their `repr`, without memory addresses, which differ in every run."""
     if value is None or isinstance(value, bool | int | float):
         return value

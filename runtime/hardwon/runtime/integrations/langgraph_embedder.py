@@ -25,7 +25,6 @@ _NO_IDENTITY = re.compile(
     re.IGNORECASE,
 )
 """Settings that change no vector, or that are secret."""
-_DEEPEST = 6
 
 
 class GivenEmbedder:
@@ -93,7 +92,7 @@ def _label(embed: Any) -> str:
 
 def _digest(embed: Any) -> str:
     """Return a digest of everything that tells embeddings apart."""
-    settings = json.dumps(_describe(embed, _DEEPEST), sort_keys=True, default=str)
+    settings = json.dumps(_describe(embed, 6), sort_keys=True, default=str)
     return hashlib.blake2b(settings.encode(errors="surrogatepass"), digest_size=6).hexdigest()
 
 

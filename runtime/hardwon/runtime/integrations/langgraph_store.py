@@ -46,8 +46,6 @@ from hardwon.memory.validation import check_no_secret
 
 from .langgraph_embedder import GivenEmbedder
 
-UNSCORED = -2.0
-"""Sort score of values without a vector: below any cosine similarity."""
 _OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte")
 
 _COLUMNS = "id, path, key, value, created_at, updated_at, ttl"
@@ -248,7 +246,8 @@ class HardwonStore(BaseStore):
         else:
             refs = [ref for (ref,) in self._select_rows(prefix, newest, columns="id")]
         scores = {} if query is None else self._score_values(prefix, query, reads)
-        refs.sort(key=lambda ref: -scores.get(ref, UNSCORED))  # a stable sort keeps the newest first among ties
+        # Sort score of values without a vector: below any cosine similarity.
+        refs.sort(key=lambda ref: -scores.get(ref, -2.0))  # a stable sort keeps the newest first among ties
         page = refs[op.offset : op.offset + op.limit]
         # json_each takes the ids as one parameter; SQLite limits the number of parameters of a query.
         rows_by_id = {

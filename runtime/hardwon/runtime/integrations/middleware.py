@@ -78,8 +78,6 @@ logger = logging.getLogger(__name__)
 
 OPEN_EPISODES = 1024
 """Maximum number of concurrent runs; beyond it, the oldest is considered abandoned."""
-PATIENCE_S = 0.5
-"""Seconds for which the end of a cancelled or failed run may hold up an event loop; recording goes on behind it."""
 
 RunGrader = Callable[[Mapping[str, Any]], float | bool | None]
 _T = TypeVar("_T")
@@ -392,7 +390,8 @@ class ExperienceMiddleware(AgentMiddleware[ExperienceState, Any, Any]):
             return
         thread = threading.Thread(target=work, name="hardwon-recording")
         thread.start()
-        thread.join(PATIENCE_S)
+        # Seconds for which the end of a cancelled or failed run may hold up an event loop; recording goes on behind it.
+        thread.join(0.5)
 
     def _get_open(self, name: str) -> ActiveRun | None:
         """Return an open episode of this process."""

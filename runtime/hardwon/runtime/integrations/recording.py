@@ -31,8 +31,6 @@ AFTER_RUN_S = 2.0
 """Seconds that the end of a run waits for the library altogether; then its episode is recorded later."""
 REMIND_S = 60.0
 """Seconds between two log lines that say that the library is busy."""
-RECENT = 50
-"""Episodes among which the beginning of a run is looked for."""
 
 
 def begin_run(
@@ -134,7 +132,7 @@ def report_busy(door: str, error: LibraryBusy) -> None:
 def find_beginning(library: ExperienceLibrary, task: str, calls: Sequence[Call], environment: str) -> str:
     """Return the id of a recent unfinished episode that these calls continue; empty if there is none."""
     actions = [call.text for call in calls]
-    for row in library.episodes.find(limit=RECENT) if calls else ():
+    for row in library.episodes.find(limit=50) if calls else ():
         if (row["ending"], row["task"], row["meta"].get("environment")) == (ABANDONED, task, environment):
             steps = library.episodes.get(row["id"]).steps
             if [step.action for step in steps] == actions[: len(steps)]:

@@ -27,8 +27,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm.prompts import GUIDANCE, call_text, clean
 from hardwon.runtime.loop.advisor import Advisor, collect_sources
 from hardwon.runtime.loop.enforcement import Mode, Ruling, rule, settle
-from hardwon.runtime.loop.holdout import MEASURED_FROM
-from hardwon.runtime.loop.nodes_advise import GUIDANCE_TOKENS
+from hardwon.runtime.loop.tuning import TUNING as LOOP
 
 from .tool_episode import BEFORE_CALL_S, REFUSED, SHOWN_CHARS, WARNED, ToolEpisode, iter_answers, split_at_request
 
@@ -171,10 +170,10 @@ class ToolRun:
             self.why = why
             return hint
         recollection = self.library.recall(
-            state, k=self.recall_k, budget_tokens=GUIDANCE_TOKENS, after=steps[-1].action if steps else ""
+            state, k=self.recall_k, budget_tokens=LOOP.guidance_tokens, after=steps[-1].action if steps else ""
         )
         if self._is_measured is None:
-            self._is_measured = self.advisor.is_trying and self.library.episodes.count() >= MEASURED_FROM
+            self._is_measured = self.advisor.is_trying and self.library.episodes.count() >= LOOP.measured_from
         recollection, drawn = self.advisor.withhold(recollection, self.name, is_measured=self._is_measured)
         context = Context(
             state=state,

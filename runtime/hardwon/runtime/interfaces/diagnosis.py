@@ -12,21 +12,12 @@ from typing import Any
 from hardwon.memory import Diagnosis, Failure, State, Step
 from hardwon.memory.guardrails.outage import tells_of_outage
 
+from .tuning import TUNING
 from .types import Info
 from .working_memory import WorkingMemory, place
 
 PROGRESS_WEIGHTS = (0.4, 0.4, 0.2)
 """Weights of changed sentences, of changed facts, and of the reward."""
-STAGNANT_BELOW = 0.10
-"""The progress below which a failed step counts as stagnant."""
-WINDOW = 4
-"""Number of steps over which the failure rate is computed."""
-FAILURE_RATE = 0.5
-"""Share of failed steps in the window that triggers a replan."""
-LOOP_WINDOW = 12
-LOOP_REPEATS = 3
-NOTHING_NEW = 8
-"""Number of steps without a new situation that count as a loop."""
 _UNMET = re.compile(
     r"\b(?:closed|locked|already|first|needs?|require[sd]?|missing|without|don't have|do not have|not carrying|full)\b",
     re.IGNORECASE,
@@ -43,7 +34,7 @@ def diagnose(
         success=failure is Failure.NONE,
         failure=failure,
         progress=progress,
-        stagnant=failure is not Failure.NONE and progress < STAGNANT_BELOW,
+        stagnant=failure is not Failure.NONE and progress < TUNING.stagnant_below,
         loop=in_loop([*((step.pre.signature, step.action) for step in history), (pre.signature, action)]),
         diff=difference(pre, post),
         evidence=evidence,
@@ -101,14 +92,14 @@ def difference(pre: State, post: State) -> dict[str, Any]:
 def in_loop(pairs: Sequence[tuple[str, str]]) -> bool:
     """Return whether the last (situation, action) pairs form a loop.
 
-    A loop is one pair LOOP_REPEATS times within LOOP_WINDOW steps, as in a cycle of up to four pairs, or NOTHING_NEW
+    A loop is one pair `loop_repeats` times within `loop_window` steps, as in a cycle of up to four pairs, or `no_news`
     steps without a new situation.
     """
-    recent = list(pairs[-LOOP_WINDOW:])
-    if recent.count(recent[-1]) >= LOOP_REPEATS:
+    recent = list(pairs[-TUNING.loop_window :])
+    if recent.count(recent[-1]) >= TUNING.loop_repeats:
         return True
     situations = [situation for situation, _ in pairs]
-    return len(situations) > NOTHING_NEW and set(situations[-NOTHING_NEW:]) <= set(situations[:-NOTHING_NEW])
+    return len(situations) > TUNING.no_news and set(situations[-TUNING.no_news :]) <= set(situations[: -TUNING.no_news])
 
 
 def why_replan(steps: Sequence[Step]) -> str | None:
@@ -125,8 +116,8 @@ def _trouble(steps: Sequence[Step]) -> str | None:
         return "the last steps go in circles"
     if last.stagnant:
         return f"no progress: {last.evidence or last.failure.value}"
-    window = steps[-WINDOW:]
+    window = steps[-TUNING.failure_window :]
     failed = sum(not step.diagnosis.success for step in window)
-    if len(window) == WINDOW and failed >= FAILURE_RATE * WINDOW:
-        return f"{failed} of the last {WINDOW} steps failed"
+    if len(window) == TUNING.failure_window and failed >= TUNING.replan_failure_rate * TUNING.failure_window:
+        return f"{failed} of the last {TUNING.failure_window} steps failed"
     return None

@@ -11,11 +11,8 @@ from hardwon.memory.patterns import compile_late
 
 from .error_languages import is_foreign_failure
 from .error_messages import is_failure_message
+from .tuning import TUNING
 
-_HEAD = 400
-"""Number of characters at the beginning of a text that are read, and at the end for an exit code."""
-_SHORT = 300
-"""Largest number of characters of an answer that is a mere message; longer texts may begin with any words."""
 _NOUN = (
     r"(?:api|application|argument|assertion|auth\w*|build|client|compil\w+|connection|database|db|execution|fatal|file|"
     r"graphql|http|import|input|internal(?: server)?|io|json|lookup|mcp|network|parser?|parsing|payment|permission|"
@@ -124,23 +121,23 @@ def reports_failure(text: str) -> bool | None:
 
     The exit code of a command outranks the words of its output, so a code of 0 is the one case of False.
     """
-    head = text[:_HEAD].lstrip("\ufeff \t\r\n")
+    head = text[: TUNING.error_head].lstrip("\ufeff \t\r\n")
     if _CODE.fullmatch(text):  # a code such as PERMISSION_DENIED
         head = text = text.replace("_", " ")
-    code = _EXIT_CODE.search(head) or _EXIT_CODE.search(text[-_HEAD:])
+    code = _EXIT_CODE.search(head) or _EXIT_CODE.search(text[-TUNING.error_head :])
     if code is not None:
         return int(code[1]) != 0
-    if _FIELDS.match(head) and (field := _FIELD.search(text[: 4 * _HEAD])) is not None:
+    if _FIELDS.match(head) and (field := _FIELD.search(text[: 4 * TUNING.error_head])) is not None:
         return (field["ok"] is None) == (str(field["value"]).lower() != "false")
-    if len(_LEVEL.findall(text[: 4 * _HEAD])) > 1:
+    if len(_LEVEL.findall(text[: 4 * TUNING.error_head])) > 1:
         return None
     if _FINDING.match(head) is not None:
         return None
-    if _BEGINNING.match(head) is not None or _ENDS_IN_TRACE.search(text[-4 * _HEAD :]) is not None:
+    if _BEGINNING.match(head) is not None or _ENDS_IN_TRACE.search(text[-4 * TUNING.error_head :]) is not None:
         return True
     if head.startswith("<"):
         return True if _MARKUP.match(head) else None
-    if len(text) > _SHORT or text.strip().count("\n") > 2:
+    if len(text) > TUNING.max_message or text.strip().count("\n") > 2:
         return None
     return _is_message(text) or None
 

@@ -20,6 +20,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 from .error_texts import reports_failure
+from .tuning import TUNING
 
 _WORKED = ("success", "successful", "succeeded", "issuccess", "issuccessful", "ok", "isok")
 """Flags that are true if the call worked; all names are in lower case and without underscores."""
@@ -66,18 +67,14 @@ _WRAPPERS = (
 """Fields that may hold the result itself."""
 _LABEL = re.compile(r"\s*(?:(?!\w*(?:error|exception|fail))[a-z][\w ]{0,20}: ?(?=[{\[])|```\w{0,10}\n)", re.IGNORECASE)
 """What may stand before a structured result: a label, or the fence of a block of code."""
-_DEPTH = 6
-"""Number of objects within each other that are read."""
-_LONGEST_LITERAL = 20_000
-"""Largest number of characters of a result that is read as a Python literal."""
 
 
 def find_failure(result: Any, *, failed: bool | None = None) -> str:
     """Return how a call failed, by its result; empty if the call worked."""
     if failed is False:
         return ""
-    judged = _judge(result, _DEPTH)
-    return judged or (_find_words(result, _DEPTH) or "error" if failed else "")
+    judged = _judge(result, TUNING.result_depth)
+    return judged or (_find_words(result, TUNING.result_depth) or "error" if failed else "")
 
 
 def _judge(value: Any, depth: int) -> str | None:
@@ -240,7 +237,7 @@ def _parse(text: str) -> Any:
     try:
         return json.loads(inner.lstrip("\ufeff"))
     except (ValueError, RecursionError):
-        if start not in ("{", "(") or len(inner) > _LONGEST_LITERAL:
+        if start not in ("{", "(") or len(inner) > TUNING.max_literal:
             return text
     try:
         return ast.literal_eval(inner.strip())

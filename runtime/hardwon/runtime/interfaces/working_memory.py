@@ -13,9 +13,9 @@ from hardwon.memory.situations.episode_map import EpisodeMap
 from hardwon.memory.situations.familiarity import Familiarity, location as location, place as place
 from hardwon.memory.situations.scripts import FULL_STOPS
 
+from .tuning import TUNING
+
 _SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
-MAX_NOTES = 60
-"""Number of sentences of feedback to keep; the oldest are dropped first."""
 
 
 class WorkingMemory:
@@ -91,5 +91,5 @@ class WorkingMemory:
         for sentence in map(str.strip, _SENTENCE.split(state.feedback)):
             if sentence and sentence not in state.observation:
                 self._notes.setdefault(sentence, None)
-        while len(self._notes) > MAX_NOTES:
+        while len(self._notes) > TUNING.max_notes:
             del self._notes[next(iter(self._notes))]

@@ -8,9 +8,6 @@ import json
 import re
 from typing import Any
 
-MAX_CHARS = 100_000
-"""Longer actions are not parsed."""
-
 _CALL = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*\((.*)\)\s*", re.DOTALL)
 _KEYWORD = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*")
 _COMMA = re.compile(r"\s*(,\s*|$)")
@@ -19,7 +16,7 @@ _JSON_NAMES = {"true": True, "false": False, "null": None}
 
 def parse_call(text: str) -> tuple[str, list[Any], dict[str, Any]] | None:
     """Return the name, positional and named arguments of a call; None if the text is not a call."""
-    if len(text) > MAX_CHARS:
+    if len(text) > 100_000:
         return None
     try:
         # A model can nest so deeply that parsing raises RecursionError or MemoryError.

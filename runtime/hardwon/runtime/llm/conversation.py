@@ -25,9 +25,6 @@ from . import prompts
 from .action_lists import Listing, Offer, describe_actions, find_known
 from .context_builders import AllTurns, AnswersCount, ContextBuilder, as_builder
 
-MAX_OPEN = 1024
-"""Conversations that are kept at once; the least recently used one is dropped and rebuilt when it is needed."""
-
 
 @dataclass(slots=True)
 class ChatTurn:
@@ -224,7 +221,7 @@ def _belongs(chat: Conversation, context: Context) -> bool:
 class Conversations:
     """The conversations of the running episodes, by thread."""
 
-    def __init__(self, builder: PromptBuilder | None = None, *, most: int = MAX_OPEN) -> None:
+    def __init__(self, builder: PromptBuilder | None = None, *, most: int = 1024) -> None:
         """Create an empty log."""
         self.builder = builder or PromptBuilder()
         self._most = most

@@ -19,8 +19,6 @@ from hardwon.runtime.interfaces.types import Context
 
 OBSERVATION, LINE, GUIDANCE = 8_000, 300, 6_000
 """Maximum characters of an observation, of one line about a step or a note, and of guidance."""
-MAX_OBJECTS = 50
-"""Maximum positions in an answer at which a JSON object is tried."""
 
 _TAGS = (
     "task|manual|steps|notes|observation|feedback|experience|plan|refused|replan|actions|answer"
@@ -437,7 +435,8 @@ def _unwrap(text: str) -> str:
 def _find_objects(text: str) -> Iterator[Mapping[str, Any]]:
     """Yield the JSON objects in a text in order, except arguments as in `book(who={...})`."""
     decoder, at = json.JSONDecoder(), text.find("{")
-    for _ in range(MAX_OBJECTS):
+    # Maximum positions in an answer at which a JSON object is tried.
+    for _ in range(50):
         if at < 0:
             return
         end = at + 1

@@ -22,12 +22,8 @@ from .chat_model import PERMANENT, in_thread, name_of, open_model, status_of, us
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-REQUESTS = 2
-"""Number of requests: the first one and one repair."""
 MAX_ANSWER = 50_000
 """Number of characters of an answer that are parsed."""
-# Bounds the time for a text of many braces: each failed attempt may read it to the end.
-_MAX_OBJECTS = 50
 # Everything up to the last closing tag, because some servers send no opening one, or an unclosed thought.
 _THOUGHT = re.compile(r"^.*</think(?:ing)?>|<think(?:ing)?>.*\Z", re.S | re.I)
 
@@ -67,7 +63,8 @@ class StructuredModel:
     ) -> StructuredAnswer[T]:
         """Return the value that `read` makes of the answer, or the reason why there is none."""
         usage, problem, question = ModelUsage(), "", user
-        for _ in range(REQUESTS):
+        # the first request and one repair
+        for _ in range(2):
             messages = [("system", system), ("user", question)]
             reply = self._request(schema, messages)
             usage += ModelUsage(calls=1)
@@ -136,7 +133,8 @@ def _find_objects(parsed: Any, message: Any, answer: str, required: list[str]) -
 
 def _find_in_text(text: str) -> Iterator[Any]:
     decoder, at = json.JSONDecoder(), text.find("{")
-    for _ in range(_MAX_OBJECTS):
+    # Bounds the time for a text of many braces: each failed attempt may read it to the end.
+    for _ in range(50):
         if at < 0:
             return
         end = at + 1

@@ -14,11 +14,7 @@ from hardwon.runtime.interfaces.extension import Budget
 from hardwon.runtime.interfaces.methods import METHODS
 
 from .episode_tally import EpisodeRow, EpisodeTally
-
-FEWEST = 5
-"""Number of successes from which their lengths set the limit."""
-RECENT = 3
-"""Number of steps before the limit that decide about the extension."""
+from .tuning import TUNING
 
 
 class StepLimit:
@@ -74,7 +70,7 @@ class LearnedBudget:
     def limit(self, steps: Sequence[Step], state: State) -> int:
         """Return the limit now; it is extended once it is reached, if the last steps made progress."""
         first = self._find_first(state.task)
-        if len(steps) < first or not _makes_progress(steps[max(0, first - RECENT) : first]):
+        if len(steps) < first or not _makes_progress(steps[max(0, first - TUNING.progress_steps) : first]):
             return min(first, self._most)
         return min(first + math.ceil(self._extension * first), self._most)
 
@@ -87,7 +83,7 @@ class LearnedBudget:
         """Return the limit without an extension: of the successes of this task, or else of all."""
         lengths = self._lengths.read()
         for which in (task, ""):
-            if len(ends := lengths.get(which, ())) >= FEWEST:
+            if len(ends := lengths.get(which, ())) >= TUNING.min_successes:
                 return compute_percentile(ends, self._percentile)
         return self._most
 

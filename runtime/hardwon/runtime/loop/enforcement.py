@@ -2,8 +2,8 @@
 
 In `block` mode a forbidden call is refused, except for the trials of a guardrail on probation (see
 `hardwon.memory.guardrails.probation`). In `warn` mode it runs with a warning. Only its repetition after a failure, with
-nothing else done since, is refused, and only once. No mode refuses for ever: after `MOST_IN_A_RUN` refusals of one call
-the call runs. If a person pinned the guardrail, the run ends instead.
+nothing else done since, is refused, and only once. No mode refuses for ever: after `TUNING.max_refusals` refusals of
+one call the call runs. If a person pinned the guardrail, the run ends instead.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,9 @@ from typing import Literal
 from hardwon.memory import ExperienceLibrary, Failure, Reasons, State, Step, Verdict
 from hardwon.memory.errors import ConfigError, UnknownName
 
+from .tuning import TUNING
+
 Mode = Literal["warn", "block"]
-MOST_IN_A_RUN = 3
-"""Most refusals of the same call in one run, in `block` mode."""
-MOST_WARNED = 1
-"""Most refusals of the same call in one run, in `warn` mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +74,16 @@ def rule(
         verdict = library.check(state, action, again=again)
     if verdict.allowed or (mode == "warn" and not again):
         return Ruling(verdict)
-    return limit(library, verdict, count_refusals(steps, action), MOST_IN_A_RUN if mode == "block" else MOST_WARNED)
+    most = TUNING.max_refusals if mode == "block" else TUNING.max_warnings
+    return limit(library, verdict, count_refusals(steps, action), most)
 
 
-def limit(library: ExperienceLibrary, verdict: Verdict, refusals: int, most: int = MOST_IN_A_RUN) -> Ruling:
+def limit(library: ExperienceLibrary, verdict: Verdict, refusals: int, most: int = TUNING.max_refusals) -> Ruling:
     """Return the ruling for a forbidden call that this run has already refused `refusals` times."""
     if refusals < most:
         return Ruling(verdict, runs=False)
     # In `warn` mode even a pinned guardrail never ends a run.
-    if most > MOST_WARNED and any(_is_pinned(library, ref) for ref in verdict.items):
+    if most > TUNING.max_warnings and any(_is_pinned(library, ref) for ref in verdict.items):
         return Ruling(verdict, runs=False, over=True)
     return Ruling(verdict)
 

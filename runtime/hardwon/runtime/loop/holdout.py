@@ -15,12 +15,7 @@ from hardwon.memory import Hit, Item, Recollection
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.reasons import ADVICE
 
-WITHHOLD = 0.1
-"""Probability that a fitting item, or all advice, is withheld for an episode."""
-MEASURED_FROM = 20
-"""Episodes of a library from which on all advice is withheld at random; a new library shows what it has."""
-OVERRIDE = 0.02
-"""Probability that a forbidden action runs anyway; such runs measure the precision of guardrails."""
+from .tuning import TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +25,7 @@ class DrawnItems:
     withheld: tuple[str, ...] = ()
     """Ids of the items that were not shown."""
     masked: tuple[str, ...] = ()
-    """Ids of the items that hurt in this world so far: withheld with probability 1 - WITHHOLD instead of WITHHOLD."""
+    """Ids of the items that hurt in this world so far: withheld with probability 1 - `TUNING.withhold`."""
     advice: str | None = None
     """`shown` or `withheld` if the episode measures all advice together; see `Reasons.advice`."""
 
@@ -44,12 +39,12 @@ class DrawnItems:
 def is_withheld(episode: str, item_id: str) -> bool:
     """Return whether an item is withheld in an episode; the draw is fixed per episode and item."""
     # A string seeds with its SHA-512, so every process draws the same; `hash` would differ between them.
-    return random.Random(f"{episode}:withhold:{item_id}").random() < WITHHOLD
+    return random.Random(f"{episode}:withhold:{item_id}").random() < TUNING.withhold
 
 
 def is_forced(episode: str, t: int, replans: int) -> bool:
     """Return whether the forbidden action of step `t` runs after `replans` refusals."""
-    return random.Random(f"{episode}:{t}:{replans}:override").random() < OVERRIDE
+    return random.Random(f"{episode}:{t}:{replans}:override").random() < TUNING.override
 
 
 def without_advice(recollection: Recollection, episode: str, *, is_measured: bool) -> tuple[Recollection, DrawnItems]:

@@ -35,11 +35,7 @@ from .nodes_advise import DEMONSTRATIONS, AdvisingNodes
 from .routed_recall import STORES
 from .starts import rebuild_hints, rebuild_memory, start_from
 from .state import EpisodeState, LiveEpisode, StateUpdate, build_cost_fields
-
-MAX_REPLANS = 2
-"""How often the policy may choose again after a forbidden action; the last time it gets the full list."""
-MAX_POLICY_FAILURES = 3
-"""Consecutive policy failures that end an episode."""
+from .tuning import TUNING
 
 
 @runtime_checkable
@@ -194,11 +190,11 @@ class Nodes(AdvisingNodes):
             return {"forbidden": {}, "overrode": (verdict.item_id,)}
         refused = {**forbidden, action: verdict.cause}
         # The full list costs a check of every action, so it is made only for the last choice.
-        if self.settings.guardrails and episode["replans"] + 1 >= MAX_REPLANS:
+        if self.settings.guardrails and episode["replans"] + 1 >= TUNING.max_replans:
             refused.update(self._list_forbidden(episode))
         blocked = (*episode["blocked"], verdict.item_id) if verdict.item_id else episode["blocked"]
         # Beyond the maximum, so that the route leads to `diagnose` and not to another decision.
-        replans = MAX_REPLANS + 1 if ruling.over else episode["replans"] + 1
+        replans = TUNING.max_replans + 1 if ruling.over else episode["replans"] + 1
         return {"forbidden": refused, "blocked": blocked, "replans": replans, "stopped": ruling.over}
 
     def _record_override(self, episode: EpisodeState, action: str) -> StateUpdate:
@@ -315,8 +311,8 @@ class Nodes(AdvisingNodes):
     def _determine_ending(self, steps: tuple[Step, ...], done: bool, info: Info, most: int | None = None) -> str:
         if done:
             return "success" if info.get("success") else "task_lost" if info.get("lost") else "done"
-        failures = [step.diagnosis.failure for step in steps[-MAX_POLICY_FAILURES:]]
-        if failures == [Failure.POLICY_ERROR] * MAX_POLICY_FAILURES:
+        failures = [step.diagnosis.failure for step in steps[-TUNING.max_policy_failures :]]
+        if failures == [Failure.POLICY_ERROR] * TUNING.max_policy_failures:
             return "policy_error"
         limit = most or self.settings.budget.limit(steps, steps[-1].post)
         return "step_limit" if len(steps) >= limit else ""
@@ -445,7 +441,7 @@ def _route_after_guard(episode: EpisodeState) -> str:
         return "diagnose"
     if not episode["forbidden"]:
         return "act"
-    return "decide" if episode["replans"] <= MAX_REPLANS else "diagnose"
+    return "decide" if episode["replans"] <= TUNING.max_replans else "diagnose"
 
 
 def _route_unless_failed(following: str) -> Callable[[EpisodeState], str]:

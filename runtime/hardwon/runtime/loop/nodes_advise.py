@@ -23,9 +23,8 @@ from .advisor import Advice, Advisor
 from .holdout import DrawnItems
 from .routed_recall import MergedRecall
 from .state import EpisodeState, LiveEpisode, Settings, StateUpdate
+from .tuning import TUNING
 
-GUIDANCE_TOKENS = 512
-"""Budget of a recall, in tokens of the recalled text."""
 DEMONSTRATIONS = "demonstrations"
 """Name under which a following planner is withheld at random, as an item is under its id."""
 
@@ -226,7 +225,7 @@ class AdvisingNodes:
         recollection = recaller.recall(
             state,
             k=0 if values else self.settings.recall_k,
-            budget_tokens=GUIDANCE_TOKENS,
+            budget_tokens=TUNING.guidance_tokens,
             level=self.settings.level,
             actions=counts,
             after=episode["steps"][-1].action if episode["steps"] else "",

@@ -23,12 +23,11 @@ from hardwon.runtime.interfaces.methods import METHODS
 
 from .episode_tally import EpisodeRow, EpisodeTally
 from .holdout import is_withheld
+from .tuning import TUNING
 
 logger = logging.getLogger(__name__)
 
 
-LEAST = 4
-"""Number of episodes with a store, and of those without, from which its worth decides."""
 STORES = "stores"
 """Key of an episode's metadata: which stores it used (True) and which it went without."""
 
@@ -79,7 +78,7 @@ class RoutedRecall:
         """Return the mean outcome with a store minus that without it; None while too few episodes tell."""
         outcomes = self._outcomes.read()
         used, unused = (outcomes.get((environment, name, is_used), []) for is_used in (True, False))
-        return fmean(used) - fmean(unused) if min(len(used), len(unused)) >= LEAST else None
+        return fmean(used) - fmean(unused) if min(len(used), len(unused)) >= TUNING.min_routed_episodes else None
 
     def limit_to(self, chosen: Mapping[str, bool]) -> Recaller:
         """Return a recaller of the own library and the chosen stores."""

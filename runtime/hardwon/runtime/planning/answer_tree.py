@@ -18,16 +18,7 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-LOCAL = 0.1
-"""Weight of the comparison with the parent; the rank has the rest."""
-SCALE = 10.0
-STEP = 0.1
-"""Weight of a child in the worth of its parent."""
-EXPLORATION = 1.4
-FIRST = 0.1
-"""Bonus of an answer that was not improved yet."""
-CHILDREN = 2
-"""Largest number of answers written after one."""
+from .tuning import TUNING
 
 Name = TypeVar("Name", bound=Hashable)
 Content = TypeVar("Content")
@@ -98,7 +89,7 @@ def score_beside(score: float, parent_score: float) -> float:
 
 def mix(parent: float, child: float) -> float:
     """Return the worth of a parent after that of a child is known. A parent of 5 with a child of 9 gets 5.4."""
-    return (1 - STEP) * parent + STEP * child
+    return (1 - TUNING.child_weight) * parent + TUNING.child_weight * child
 
 
 @dataclass(slots=True)
@@ -113,9 +104,9 @@ class Draft(Generic[Content]):
     """How to write the answers that follow."""
     local: float = 0.5
     """Share beside the parent."""
-    worth: float = SCALE / 2
+    worth: float = TUNING.scale / 2
     """Q: the own worth, moved by that of the children."""
-    own: float = SCALE / 2
+    own: float = TUNING.scale / 2
     """The worth by rank and share alone."""
     visits: int = 0
     """How often this answer or one below it was improved."""
@@ -143,11 +134,11 @@ class AnswerTree(Generic[Content]):
 
         def rate(answer: Draft[Content]) -> float:
             if not answer.visits:
-                return answer.worth + FIRST
+                return answer.worth + TUNING.first_bonus
             above = answer.parent or answer
-            return answer.worth + EXPLORATION * math.sqrt(math.log(above.visits + 1) / answer.visits)
+            return answer.worth + TUNING.answer_exploration * math.sqrt(math.log(above.visits + 1) / answer.visits)
 
-        open_answers = [answer for answer in self.answers if answer.children < CHILDREN]
+        open_answers = [answer for answer in self.answers if answer.children < TUNING.max_children]
         return max(open_answers, key=rate, default=None)
 
     def add(self, parent: Draft[Content], answer: Draft[Content], verdict: AnswerVerdict | None) -> None:
@@ -171,7 +162,9 @@ class AnswerTree(Generic[Content]):
         """Compute the worth of all answers anew, because each comparison may change every rank."""
         ranks = borda([answer.text for answer in self.answers], self.wins)
         for answer in self.answers:
-            answer.own = answer.worth = SCALE * ((1 - LOCAL) * ranks[answer.text] + LOCAL * answer.local)
+            answer.own = answer.worth = TUNING.scale * (
+                (1 - TUNING.local) * ranks[answer.text] + TUNING.local * answer.local
+            )
         for answer in reversed(self.answers):
             if answer.parent is not None:
                 answer.parent.worth = mix(answer.parent.worth, answer.worth)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MAX_STEPS = 12
 """Maximum number of actions in a plan, as in MineEvolve."""
-_LINE = 300
 Section = tuple[str, str, str]
 """Heading, tag and text of a part of a prompt."""
 _SCHEMA: dict[str, Any] = {
@@ -153,7 +152,7 @@ def format_situation(context: Context, items: Sequence[Item]) -> list[str]:
             ("The goal:", "task", context.state.task),
             ("How to act here:", "manual", context.manual),
             ("The last steps, oldest first:", "steps", recent),
-            ("Known from before:", "notes", "\n".join(prompts.clean(note, _LINE) for note in notes)),
+            ("Known from before:", "notes", "\n".join(prompts.clean(note, 300) for note in notes)),
             ("What is seen now:", "observation", context.state.observation),
             ("What can be done now:", "actions", "\n".join(context.actions)),
             ("Skills and remedies that fit here:", "experience", "\n".join(map(_format_skill, range(1, 99), items))),
@@ -178,4 +177,4 @@ def _format_sections(parts: Sequence[Section]) -> list[str]:
 
 def _format_skill(number: int, item: Item) -> str:
     when = f" Not when: {item.when_not_to_use}." if item.when_not_to_use else ""
-    return f"{number}. {item.kind}: {prompts.clean(item.title, _LINE)}.{when} Steps: {'; '.join(item.steps)}"
+    return f"{number}. {item.kind}: {prompts.clean(item.title, 300)}.{when} Steps: {'; '.join(item.steps)}"

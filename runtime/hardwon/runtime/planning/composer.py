@@ -13,12 +13,10 @@ from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.usage import ModelUsage
 
-from .composition import TRIES, Binding, BindingProgress, bind_demonstration, choose_action, fits_step
+from .composition import Binding, BindingProgress, bind_demonstration, choose_action, fits_step
 from .plans import SkillPlanner
 from .progress import took_effect
-
-MOST = 6
-"""Number of different demonstrations that are tried in one episode."""
+from .tuning import TUNING
 
 
 class DemonstrationComposer:
@@ -34,7 +32,7 @@ class DemonstrationComposer:
         if plan is None or not plan.source:
             # What this episode gave up is not tried again, although its plan has ended.
             plan = Plan(context.state.task, abandoned=_list_followed(context))
-        for binding in bindings[:MOST]:
+        for binding in bindings[: TUNING.max_demonstrations]:
             if binding.source in plan.abandoned:
                 continue
             if plan.source != binding.source:
@@ -145,7 +143,7 @@ def _advance(plan: Plan, binding: Binding, context: Context, index: Demonstratio
     own = [step for step in plan.done if step.source == binding.source and step.part]
     at = len(own)
     tries = next((step.tries for step in plan.open if step.part == at + 1 and step.source == binding.source), 0)
-    if at >= len(binding.steps) or tries >= TRIES:
+    if at >= len(binding.steps) or tries >= TUNING.step_tries:
         return None
     earlier_actions = [step.action for step in plan.done if step.part and step.source != binding.source]
     progress = BindingProgress(

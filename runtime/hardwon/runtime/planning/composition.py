@@ -24,10 +24,7 @@ from hardwon.memory.values.demonstration_index import Demonstration, Demonstrati
 from hardwon.memory.values.tuning import TUNING as VALUES
 from hardwon.runtime.interfaces.types import Context
 
-REVEALING = 0.2
-"""Share of the steps of a form that must have revealed something, to try it while searching."""
-TRIES = 3
-"""Attempts at one step after which the demonstration is abandoned."""
+from .tuning import TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +247,7 @@ class _Search:
             for action in self.possible
             if action not in past_actions and parse_action(action).slots == (place,)
         ]
-        yield from (action for share, action in sorted(forms) if -share >= REVEALING)
+        yield from (action for share, action in sorted(forms) if -share >= TUNING.revealing_share)
 
     def _list_returns(self) -> Iterator[str]:
         """Yield the way back to a place where the step was possible."""

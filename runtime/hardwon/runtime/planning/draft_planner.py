@@ -26,8 +26,6 @@ from .chat_planner import ChatPlanner, format_situation
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-DRAFTS = 3
-"""Number of plans to write. Each after the first costs three requests: the plan, and a verdict in each order."""
 _TEXT = {"type": "string"}
 _SCORE = {"type": "number", "minimum": 0, "maximum": 10}
 _SCHEMA: dict[str, Any] = {
@@ -91,7 +89,7 @@ class DraftPlanner:
         library: ExperienceLibrary,
         *,
         judge: "BaseChatModel | str | None" = None,
-        drafts: int = DRAFTS,
+        drafts: int = 3,
         seconds: float = 60.0,
         **settings: Any,
     ) -> None:

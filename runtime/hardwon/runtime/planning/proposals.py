@@ -5,8 +5,8 @@ import math
 from hardwon.memory import Estimate, Reasons
 from hardwon.runtime.interfaces.types import Context, Decision
 
-TEMPERATURE = 0.2
-"""Difference of estimated returns that makes one action e times as likely as another."""
+from .tuning import TUNING
+
 NO_ESTIMATE = Estimate(0.0)
 
 
@@ -32,7 +32,7 @@ class EstimatedActions:
         values = {action: (estimates.get(action) or NO_ESTIMATE).value for action in actions}
         chosen = sorted(actions, key=lambda action: -values[action])[:n]
         highest = max(values.values(), default=0.0)
-        weights = [math.exp((values[action] - highest) / TEMPERATURE) for action in chosen]
+        weights = [math.exp((values[action] - highest) / TUNING.temperature) for action in chosen]
         return tuple(
             Decision(action, Reasons(extra={"prior": weight / sum(weights)}))
             for action, weight in zip(chosen, weights, strict=True)

@@ -20,10 +20,7 @@ from typing import Protocol
 from hardwon.memory.errors import ConfigError
 from hardwon.runtime.interfaces.methods import METHODS
 
-DISCOUNT = 0.95
-"""Worth of a return one step later."""
-EXACT = 1.0
-"""Certainty of a model that cannot be wrong."""
+from .tuning import TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class PathEnd:
     """Worth of what may follow, in [-1, 1]; 1 for a solved task and -1 for one that ended otherwise."""
     done: bool = False
     solved: bool = False
-    certainty: float = EXACT
+    certainty: float = 1.0
     proposals: tuple[tuple[str, float], ...] = ()
     """Actions to continue with and their priors; none where the episode is over."""
 
@@ -79,7 +76,7 @@ def score_child(child: SearchNode, parent_visits: int, exploration: float) -> fl
     return child.mean + exploration * child.prior * math.sqrt(parent_visits) / (1 + child.visits)
 
 
-def back_up(nodes: Sequence[SearchNode], value: float, discount: float = DISCOUNT) -> None:
+def back_up(nodes: Sequence[SearchNode], value: float, discount: float = TUNING.discount) -> None:
     """Add the return of a simulation to the nodes on its path, the root first."""
     returned = value
     for node in reversed(nodes):
@@ -149,7 +146,7 @@ class Searcher:
         else:
             value, leaf.reward = look.value, look.reward
             _open(leaf, look)
-            leaf.solved = look.solved and look.certainty >= EXACT
+            leaf.solved = look.solved and look.certainty >= 1.0
             leaf.closed = look.done or not leaf.children or len(leaf.path) >= self._depth
         back_up(nodes, value)
         for node in reversed(nodes[:-1]):

@@ -20,11 +20,7 @@ from hardwon.runtime.interfaces.working_memory import WorkingMemory, place
 
 from .proposals import EstimatedActions, RecalledValue
 from .search import PathEnd, Searcher, SearchNode, is_undecided, select_path
-
-CANDIDATES = 10
-"""Number of actions to consider in a state."""
-SIMULATIONS = 100
-"""Number of looks ahead of one plan. More than the 40 of AlphaMath, whose proposals come from a trained model."""
+from .tuning import TUNING
 
 
 class SearchPlanner:
@@ -40,11 +36,11 @@ class SearchPlanner:
         searcher: Searcher | None = None,
         proposer: Proposer | None = None,
         value: ValueModel | None = None,
-        candidates: int = CANDIDATES,
+        candidates: int = TUNING.candidates,
     ) -> None:
         """Create a planner."""
         self._library, self._model, self._candidates = library, model, candidates
-        self._searcher = searcher or Searcher(simulations=SIMULATIONS)
+        self._searcher = searcher or Searcher(simulations=TUNING.simulations)
         self._proposer, self._value = proposer or EstimatedActions(), value or RecalledValue()
         self._lock = threading.Lock()  # episodes that run at the same time share the model
 

@@ -50,13 +50,6 @@ if TYPE_CHECKING:
 
 Structured = Literal["auto", "choice", "never"]
 
-MAX_ANSWER = 20_000
-"""Number of characters of an answer that are parsed."""
-MAX_REPEATED = 2_000
-"""Number of characters of an unusable answer that the model gets back."""
-MAX_WHY = 500
-"""Number of characters of an answer that are recorded with the decision."""
-
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
@@ -216,7 +209,7 @@ class ChatPolicy:
             tally.add_problem(problem, answer)
             last, tally.repairing = answer or last, True
             # The unusable answer is part of this request only; the conversation goes on without it.
-            repeated = ("assistant", prompts.clean(answer, MAX_REPEATED).strip() or "(empty)")
+            repeated = ("assistant", prompts.clean(answer, 2_000).strip() or "(empty)")
             repair = ("user", prompts.repair_prompt(context, problem, has_form=bool(first.tools)))
             added = [
                 {"role": role, "content": text} if first.tools else (role, text) for role, text in (repeated, repair)
@@ -268,7 +261,7 @@ class ChatPolicy:
 
     def _build_decision(self, action: str, answer: str, tally: "_Tally", *, nearest: bool = False) -> Decision:
         # the words of the model are of no use to the library, so they have no fields of their own
-        why: dict[str, Any] = {"answer": answer[:MAX_WHY], "repaired": tally.repairing, "attempts": tally.attempts}
+        why: dict[str, Any] = {"answer": answer[:500], "repaired": tally.repairing, "attempts": tally.attempts}
         why |= {"nearest": True} if nearest else {}
         why |= {"tokens_estimated": True} if tally.estimated else {}
         return Decision(action, Reasons(extra=why), tally.usage)
@@ -344,7 +337,7 @@ class _Tally:
 
         If the provider reports no counts, four characters are taken as one token.
         """
-        answer = _extract_text(message)[:MAX_ANSWER]
+        answer = _extract_text(message)[:20_000]
         used, estimated = usage_of(message, ask.pairs, answer, self.price)
         self.usage += used
         self.estimated = self.estimated or estimated

@@ -13,24 +13,10 @@ from hardwon.memory.errors import PolicyFailure
 from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.planning.plans import find_planned_action
 
+from .tuning import TUNING
+
 EXPLORE = (0.5, 0.05, 100)
 """Probability of a random action while learning: its start, its end, and the episodes over which it falls."""
-OFTEN = 2
-"""Tries of an action at this location after which trouble or a loop turns the policy to less tried actions."""
-WEAR = 0.1
-"""Penalty on an action's value, in frozen episodes, for each time that it was taken at this location.
-
-Tries since the last reward count if the library has an estimate of the action, otherwise all tries of the episode do.
-Estimates cover repetition in the same state. If a detail such as a door or a lamp changes, the state is new to them,
-and only the location shows the repetition.
-"""
-OPTIMISM = 0.1
-"""Bonus on the value of an action while learning, scaled by 1/sqrt(1 + n) after n tries in its context."""
-LIKELY = 0.5
-"""Probability of losing the task above which a frozen agent takes it off an action's value.
-
-While learning, losing a task teaches what to avoid.
-"""
 MARGIN = (0.2, 3)
 """How much another action's estimate must exceed that of the planned one to leave the plan, and on how many steps at
 least. A skill was verified as a whole, which the estimates of its single steps may not reflect."""
@@ -61,7 +47,7 @@ class EpisodicPolicy:
         if context.learning and context.rng.random() < compute_exploration_rate(context.practice):
             chosen = context.rng.choice(candidates)
             return Decision(chosen, _build_reasons(_find_estimate(estimates, chosen), explored=True))
-        bonus = OPTIMISM if context.learning else 0.0
+        bonus = TUNING.optimism if context.learning else 0.0
 
         def score(action: str) -> float:
             estimate = _find_estimate(estimates, action)
@@ -108,8 +94,8 @@ def compute_exploration_rate(practice: int) -> float:
 
 
 def _weigh_risks(context: Context, action: str, estimate: Estimate) -> float:
-    """Return the penalty of a frozen agent for repeating an action here or losing the task; see WEAR and LIKELY."""
-    return WEAR * _count_tries(context, action, estimate) + max(0.0, estimate.lost - LIKELY)
+    """Return the penalty of a frozen agent for repeating an action here or losing the task."""
+    return TUNING.place_wear * _count_tries(context, action, estimate) + max(0.0, estimate.lost - TUNING.likely_loss)
 
 
 def _count_tries(context: Context, action: str, estimate: Estimate) -> int:
@@ -126,8 +112,8 @@ def _is_circling(context: Context, action: str) -> bool:
     """
     working, state = context.working, context.state
     if context.history and context.history[-1].diagnosis.loop:
-        return working.tries_at(state, action) >= OFTEN
-    return bool(context.replan) and working.tries_since_gain(state, action) >= OFTEN
+        return working.tries_at(state, action) >= TUNING.many_tries
+    return bool(context.replan) and working.tries_since_gain(state, action) >= TUNING.many_tries
 
 
 def _select_least_tried(context: Context, actions: list[str]) -> list[str]:

@@ -25,29 +25,12 @@ from hardwon.runtime.interfaces.types import Context, Decision
 from hardwon.runtime.planning.plans import find_planned_action
 
 from .episodic import list_candidates
+from .tuning import TUNING
 
 EXPLORE = (0.35, 0.08, 100)
 """Probability of a random action while learning: its start, its end, and the episodes over which it falls."""
-PROMISING = 0.5
-"""Score of the best action from which a random one is rarely taken: what is known to lead on is not left."""
-RARELY = 0.03
-"""Probability of a random action instead of a promising one."""
-HOPE = 1.0
-"""Weight of the promise of an action while learning."""
-STUCK = 0.2
-"""Score of the best action below which nothing is known to lead on, so that a lost task costs little."""
-SLIGHT = 0.02
-"""Chance of being paid from which a stuck agent tries what became possible last."""
 MOST_LOST = (0.25, 0.5)
 """Share of lost tasks beyond which an action is not taken: frozen, and while learning. Losing teaches the rules."""
-RETURNS = 1.0
-"""Weight of the estimated returns for a frozen agent that is stuck."""
-WEAR = 0.3
-"""Penalty on an action for each time that it was taken in exactly this state."""
-REPEAT = 0.1
-"""Penalty on an action for each time that it was taken at this location since the last reward."""
-MOST_DEAD = 0.8
-"""Share of steps without any effect beyond which an action is not taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +68,7 @@ class LookaheadPolicy:
         allowed = list_candidates(context)
         candidates = _list_open(context, allowed)
         best = max(_list_choices(context, candidates), key=_get_score)
-        if best.score < STUCK:
+        if best.score < TUNING.stuck_score:
             resort = _find_fresh(context, allowed) if context.learning else _find_bold(context, allowed, candidates)
             if resort is not None:
                 return Decision(resort.action, _build_reasons(resort, context.learning))
@@ -111,7 +94,7 @@ def _list_choices(context: Context, candidates: list[str]) -> Iterator[_ScoredAc
     def score(estimate: LookaheadValue) -> float:
         assumed = max(0.0, _assume_lost(estimate, context.learning) - VALUES.tolerated_losses)
         value = estimate.value + VALUES.lost_task_cost * (max(0.0, estimate.lost - VALUES.tolerated_losses) - assumed)
-        return value + (HOPE * estimate.promise if context.learning else 0.0)
+        return value + (TUNING.promise_weight * estimate.promise if context.learning else 0.0)
 
     yield from _score_here(context, candidates, score)
     safe = (far for far in context.lookahead.elsewhere if _is_safe(far.outlook, context.learning))
@@ -125,7 +108,7 @@ def _score_here(
     by_action, working, state = context.lookahead.by_action, context.working, context.state
     for action in candidates:
         estimate = by_action.get(action, NO_ESTIMATE)
-        worn = WEAR * working.tries(state, action) + REPEAT * working.tries_since_gain(state, action)
+        worn = TUNING.wear * working.tries(state, action) + TUNING.repeat_wear * working.tries_since_gain(state, action)
         # The random part breaks ties.
         yield _ScoredAction(action, estimate, score(estimate) - worn + 1e-6 * context.rng.random())
 
@@ -147,9 +130,9 @@ def _score_elsewhere(
     for location, actions in groupby(elsewhere, attrgetter("location")):
         place = State("", location=location)
         for far in actions:
-            if far.first in possible and far.outlook.dead <= MOST_DEAD:
+            if far.first in possible and far.outlook.dead <= TUNING.max_dead_share:
                 tries = working.tries_since_gain(place, far.action) + first_tries[far.first]
-                value = (score(far.outlook) - REPEAT * tries) * VALUES.lookahead_discount**far.steps
+                value = (score(far.outlook) - TUNING.repeat_wear * tries) * VALUES.lookahead_discount**far.steps
                 yield _ScoredAction(far.first, far.outlook, value, far)
 
 
@@ -164,7 +147,7 @@ def _find_fresh(context: Context, allowed: list[str]) -> _ScoredAction | None:
     fresh = [
         _ScoredAction(action, by_action[action], by_action[action].chance + 1e-6 * context.rng.random())
         for action in allowed
-        if action not in earlier and action in by_action and by_action[action].chance >= SLIGHT
+        if action not in earlier and action in by_action and by_action[action].chance >= TUNING.slight_chance
     ]
     return max(fresh, key=_get_score, default=None)
 
@@ -184,7 +167,7 @@ def _find_bold(context: Context, allowed: list[str], candidates: list[str]) -> _
     bearable = (far for far in context.lookahead.elsewhere if far.outlook.lost <= MOST_LOST[True])
     choices = [*_score_here(context, risks, score), *_score_elsewhere(context, allowed, bearable, score)]
     best = max(choices, key=_get_score, default=None)
-    return best if best is not None and best.score >= STUCK else _find_best_return(context, candidates)
+    return best if best is not None and best.score >= TUNING.stuck_score else _find_best_return(context, candidates)
 
 
 def _find_best_return(context: Context, candidates: list[str]) -> _ScoredAction | None:
@@ -201,7 +184,7 @@ def _find_best_return(context: Context, candidates: list[str]) -> _ScoredAction 
             _ScoredAction(
                 choice.action,
                 by_action.get(choice.action, NO_ESTIMATE),
-                choice.score + RETURNS * (values[choice.action] - mean) / unit,
+                choice.score + TUNING.returns_weight * (values[choice.action] - mean) / unit,
             )
             for choice in choices
         ),
@@ -227,14 +210,14 @@ def _list_open(context: Context, allowed: list[str]) -> list[str]:
     """Return the actions that are worth a try: the strictest of four lists that is not empty."""
     by_action = context.lookahead.by_action
     safe = [action for action in allowed if _is_safe(by_action.get(action, NO_ESTIMATE), context.learning)]
-    live = [action for action in safe if by_action.get(action, NO_ESTIMATE).dead <= MOST_DEAD]
+    live = [action for action in safe if by_action.get(action, NO_ESTIMATE).dead <= TUNING.max_dead_share]
     return live or safe or allowed
 
 
 def _compute_exploration(best: float, practice: int) -> float:
     """Return the probability of a random action if the best one has this score."""
     start, end, over = EXPLORE
-    return RARELY if best >= PROMISING else max(end, start - (start - end) * practice / over)
+    return TUNING.rarely if best >= TUNING.promising else max(end, start - (start - end) * practice / over)
 
 
 def _build_reasons(choice: _ScoredAction, learning: bool) -> Reasons:

@@ -20,8 +20,7 @@ from hardwon.runtime.interfaces.types import Context, Decision, Policy
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.planning.proposals import RecalledValue
 
-ENOUGH = 3
-"""Number of similar steps from which an estimate counts."""
+from .tuning import TUNING
 
 
 class SampledActions:
@@ -115,11 +114,11 @@ class RankedPolicy:
     def _can_rank(self, context: Context) -> bool:
         """Return whether at least one action that may be chosen has enough steps behind its estimate."""
         open_actions = (action for action in context.actions if action not in context.forbidden)
-        return any(self._value.judge(context, action).n >= ENOUGH for action in open_actions)
+        return any(self._value.judge(context, action).n >= TUNING.enough_steps for action in open_actions)
 
     def _select(self, context: Context, proposals: Sequence[Decision]) -> Decision:
         estimates = {proposal.action: self._value.judge(context, proposal.action) for proposal in proposals}
-        judged = [proposal for proposal in proposals if estimates[proposal.action].n >= ENOUGH]
+        judged = [proposal for proposal in proposals if estimates[proposal.action].n >= TUNING.enough_steps]
         # Of equal values the first stays; nothing depends on the scale.
         chosen = max(judged, key=lambda proposal: estimates[proposal.action].value) if judged else proposals[0]
         estimate = estimates[chosen.action]

@@ -16,22 +16,10 @@ from hardwon.runtime.loop.episode_tally import EpisodeTally
 
 from .guide import StrategyChoice, StrategyTrial, add_trial
 from .strategy import Strategy
+from .tuning import TUNING
 
 AUTO = "auto"
 """Name of the policy."""
-TEST_EVERY = 4
-"""While the agent learns, one of so many episodes is a test."""
-RECENT = 20
-"""Number of tests of a strategy that count: earlier ones say what it achieved with a smaller library."""
-WINDOW = 60
-"""Number of episodes that count for the choice of the strategy that explores.
-
-With a window, a strategy that failed with a small library is tried again (Garivier and Moulines, arXiv:0805.3415).
-"""
-BONUS = 0.5
-"""Weight of the bonus sqrt(ln N / n) for a strategy that explored in few of the episodes that count."""
-EXPLORED = 0.25
-"""Weight of an episode in which the strategy explored, beside a test."""
 
 
 class AutomaticGuide:
@@ -54,9 +42,9 @@ class AutomaticGuide:
             return StrategyChoice(max(self._names, key=lambda name: rate_strategy(trials, name)))
         tests = [trial.strategy for trial in trials if trial.is_test]
         # By their share and not by the number of the episode: of episodes that run at once, all have the same number.
-        if (len(tests) + 1) * TEST_EVERY <= len(trials) + 1:
+        if (len(tests) + 1) * TUNING.test_every <= len(trials) + 1:
             return StrategyChoice(min(self._names, key=tests.count), is_test=True)
-        return StrategyChoice(self._choose_explorer([trial for trial in trials if not trial.is_test][-WINDOW:]))
+        return StrategyChoice(self._choose_explorer([trial for trial in trials if not trial.is_test][-TUNING.window :]))
 
     def _choose_explorer(self, trials: Sequence[StrategyTrial]) -> str:
         """Return the strategy with the highest upper bound on what it achieves while it explores."""
@@ -65,7 +53,7 @@ class AutomaticGuide:
         def bound(name: str) -> float:
             if not (own := gains[name]):
                 return math.inf
-            return sum(own) / len(own) + BONUS * math.sqrt(math.log(len(trials)) / len(own))
+            return sum(own) / len(own) + TUNING.exploration_bonus * math.sqrt(math.log(len(trials)) / len(own))
 
         return max(self._names, key=bound)
 
@@ -83,9 +71,9 @@ def rate_strategy(trials: Sequence[StrategyTrial], name: str) -> float:
     The mean over its recent tests and, with less weight, its recent other episodes, shrunk to 0.5 by one test.
     """
     own = [trial for trial in trials if trial.strategy == name]
-    tests = [_measure(trial) for trial in own if trial.is_test][-RECENT:]
-    explored = [_measure(trial) for trial in own if not trial.is_test][-RECENT:]
-    return (sum(tests) + EXPLORED * sum(explored) + 0.5) / (len(tests) + EXPLORED * len(explored) + 1)
+    tests = [_measure(trial) for trial in own if trial.is_test][-TUNING.counted_tests :]
+    explored = [_measure(trial) for trial in own if not trial.is_test][-TUNING.counted_tests :]
+    return (sum(tests) + TUNING.explored * sum(explored) + 0.5) / (len(tests) + TUNING.explored * len(explored) + 1)
 
 
 def _measure(trial: StrategyTrial) -> float:

@@ -16,9 +16,8 @@ from hardwon.runtime.interfaces.methods import METHODS
 from hardwon.runtime.loop.episode_tally import EpisodeRow, EpisodeTally
 
 from .strategy import Strategy
+from .tuning import TUNING
 
-LEAST = 5
-"""Number of episodes of a task, with any strategy, from which they alone decide about that task."""
 STRATEGY = "strategy"
 """Key of an episode's metadata: the name of its strategy."""
 TEST = "test"
@@ -117,7 +116,7 @@ class StrategyGuide:
             if trial.strategy in names and environment in ("", trial.environment)
         ]
         same = [trial for trial in trials if trial.task == task]
-        return same if len(same) >= max(LEAST, len(names)) else trials
+        return same if len(same) >= max(TUNING.min_task_episodes, len(names)) else trials
 
 
 def find_waiting(names: Sequence[str], counts: Mapping[str, int]) -> str | None:

@@ -19,14 +19,13 @@ from hardwon.runtime.llm.structured import StructuredModel
 
 from .guide import read_trials
 from .strategy import Strategy
+from .tuning import TUNING
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 NEXT = "-next"
 """Suffix of the name of a strategy whose instructions are on trial."""
-EPISODES = 8
-"""Number of recorded episodes that the editor reads."""
 LENGTH = 300
 """Largest number of characters of a line."""
 LEAST, MOST = 4, 40
@@ -144,7 +143,7 @@ class ScaffoldEditor:
         Only trusted episodes are read: the text of an environment may reach standing instructions.
         """
         rows = [row for row in library.episodes.find() if row["trust"] == "trusted" and row["success"] is not None]
-        episodes = [library.episodes.get(row["id"]) for row in rows[:EPISODES]]
+        episodes = [library.episodes.get(row["id"]) for row in rows[: TUNING.edited_episodes]]
         if not episodes:
             return None
         ids = {step.id for episode in episodes for step in episode.steps if step.id is not None}

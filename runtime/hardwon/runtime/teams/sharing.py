@@ -25,15 +25,8 @@ from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.llm.chat_model import in_thread
 
 from .sharing_policy import Choice, SharingInput, SharingPolicy, extract_words
+from .tuning import TUNING
 
-KEY_WORDS = 20
-"""Maximum number of words of a key."""
-MAX_KEYS = 60
-"""Maximum number of keys of other teams in a prompt; the newest are used."""
-MAX_PULLS = 4
-"""Maximum number of pulls before a policy has to act."""
-VALUE_CHARS = 4_000
-"""Maximum characters of pulled values in a prompt; the newest are kept."""
 HEADING = "Other teams work on this task beside you. What they have found so far, by its key:"
 PULLED = "Looked up for you:"
 HOW = "pull(entry: integer): What another team found, by the number of its key; it takes no time and no step."
@@ -84,7 +77,7 @@ def build_key(step: Step) -> str:
     return shorten(f"{place}{' '.join(step.action.split())}{rewarded} -> {' '.join(sentences)}")
 
 
-def shorten(text: str, words: int = KEY_WORDS) -> str:
+def shorten(text: str, words: int = TUNING.key_words) -> str:
     """Return the first words of a text on one line."""
     return " ".join(text.split()[:words])
 
@@ -156,7 +149,7 @@ class BankClient:
     def foreign_entries(self) -> list[Entry]:
         """Return the newest entries of other teams, oldest first; of several with one key, the first."""
         distinct = {entry.key: entry for entry in reversed(self._entries) if entry.team != self.team}
-        return sorted(distinct.values(), key=lambda entry: entry.id)[-MAX_KEYS:]
+        return sorted(distinct.values(), key=lambda entry: entry.id)[-TUNING.max_keys :]
 
     def took(self, seconds: float) -> None:
         """Record the duration in seconds of the step that will be shared next."""
@@ -237,7 +230,7 @@ class SharedPolicy:
             decision = await self._inner.adecide(self._add_entries(context, offered))
             spent += decision.usage
             entry = parse_pull(decision.action)
-            if entry is None or len(pulled) >= MAX_PULLS:
+            if entry is None or len(pulled) >= TUNING.max_pulls:
                 break
             pulled.append(entry)
             value = await self._client.pull(entry)
@@ -269,7 +262,7 @@ class SharedPolicy:
         return f"{key.partition(' -> ')[0]} -> {value}" if " -> " in key else value
 
     def _list_offers(self, pulled: Sequence[int]) -> list[Entry]:
-        if self.reads == "values" or len(pulled) >= MAX_PULLS:
+        if self.reads == "values" or len(pulled) >= TUNING.max_pulls:
             return []
         return [entry for entry in self._client.foreign_entries if entry.id not in self._values]
 
@@ -283,7 +276,7 @@ class SharedPolicy:
         listed = bool(context.actions)
         lines = [format_entry(entry, listed=listed) for entry in offered]
         self._client.key_tokens += sum(map(count_tokens, lines))
-        values = "\n".join(f"[{entry}] {value}" for entry, value in self._values.items())[-VALUE_CHARS:]
+        values = "\n".join(f"[{entry}] {value}" for entry, value in self._values.items())[-TUNING.value_chars :]
         parts = [context.guidance or "", f"{PULLED}\n{values}" if values else ""]
         if lines and not listed:
             parts.append("\n".join([HEADING, *lines]))

@@ -25,6 +25,8 @@ from hardwon.memory.retrieval.embedders import Embedder, open_embedder
 from hardwon.memory.situations.keys import content_words
 from hardwon.runtime.interfaces.usage import ModelUsage
 
+from .tuning import TUNING
+
 Vector = NDArray[np.float64]
 NO_USAGE = ModelUsage()
 
@@ -110,8 +112,6 @@ class RuleAdmission:
 
 # -- the logistic model ---------------------------------------------------------------------------
 
-KINDS = 12
-"""Number of hash classes of action verbs, each with a feature."""
 NAMES = (
     "bias",
     "success",
@@ -123,7 +123,7 @@ NAMES = (
     "of the task",
     "words",
     "keys",
-    *(f"kind {n}" for n in range(KINDS)),
+    *(f"kind {n}" for n in range(TUNING.verb_classes)),
 )
 """Names of the features, in order."""
 
@@ -145,7 +145,7 @@ def compute_features(candidate: SharingInput) -> Vector:
         len(keys) / (len(keys) + 20),
     )
     # CRC32, because Python's own string hash differs between processes.
-    x[10 + zlib.crc32(get_verb(candidate.action).encode()) % KINDS] = 1.0
+    x[10 + zlib.crc32(get_verb(candidate.action).encode()) % TUNING.verb_classes] = 1.0
     return x
 
 

@@ -2,6 +2,7 @@
 
 import random
 from contextlib import suppress
+from dataclasses import replace
 from uuid import uuid4
 
 import pytest
@@ -16,6 +17,7 @@ from hardwon.memory.values.effects import measure_advice
 from hardwon.runtime import ExperienceMiddleware, FunctionEpisode, remember
 from hardwon.runtime.integrations.tool_run import SOURCE
 from hardwon.runtime.loop import holdout
+from hardwon.runtime.loop.tuning import TUNING
 
 ASKED = "Refund the order."
 
@@ -51,12 +53,12 @@ def run_hooks(path, monkeypatch):
 
 @pytest.mark.parametrize("run", [run_middleware, run_functions, run_hooks])
 def test_advice_is_shown_or_withheld_and_the_library_knows_which(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("hardwon.runtime.integrations.tool_run.MEASURED_FROM", 1)
+    monkeypatch.setattr("hardwon.runtime.integrations.tool_run.LOOP", replace(TUNING, measured_from=1))
     path = tmp_path / "work.db"
     assert not run(path, monkeypatch)
     counts = []
     for chance in (0.0, 1.0):
-        monkeypatch.setattr(holdout, "WITHHOLD", chance)
+        monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=chance))
         assert run(path, monkeypatch) == (chance == 0.0)
         with ExperienceLibrary.open(path) as library:
             advice = library.admin.stats()["advice"]
@@ -67,7 +69,7 @@ def test_advice_is_shown_or_withheld_and_the_library_knows_which(run, tmp_path, 
 @pytest.mark.parametrize("run", [run_middleware, run_functions, run_hooks])
 def test_a_new_library_shows_what_it_has(run, tmp_path, monkeypatch):
     """Whoever tries it sees advice at once; 20 episodes later, one run in ten measures."""
-    monkeypatch.setattr(holdout, "WITHHOLD", 1.0)
+    monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=1.0))
     path = tmp_path / "work.db"
     run(path, monkeypatch)
     assert run(path, monkeypatch)

@@ -4,8 +4,8 @@ from typing import Any
 
 from hardwon.memory import Diagnosis, Failure, Item, Step, Verdict
 from hardwon.runtime.interfaces.types import Decision
-from hardwon.runtime.loop.enforcement import MOST_IN_A_RUN
-from hardwon.runtime.loop.nodes import MAX_REPLANS, ROUTES
+from hardwon.runtime.loop.nodes import ROUTES
+from hardwon.runtime.loop.tuning import TUNING
 
 from .states import RED, episode, forbid, settings
 
@@ -53,14 +53,14 @@ def test_the_second_time_all_that_is_forbidden_is_told(nodes, library):
     first = guard(nodes, "go east")
     second = guard(nodes, "go west", **first)
     assert set(second["forbidden"]) == {"go east", "go west"}
-    assert second["replans"] == MAX_REPLANS
+    assert second["replans"] == TUNING.max_replans
 
 
 def test_after_two_replans_the_step_is_blocked(nodes, library):
     """The environment is not called; the step says so."""
     forbid(library, "go east")
     state = episode(decision=Decision("go east"))
-    for _ in range(MAX_REPLANS + 1):
+    for _ in range(TUNING.max_replans + 1):
         state = {**state, **nodes.guard(state)}
     assert ROUTES["guard"](state) == "diagnose"
     update = nodes.diagnose(state)
@@ -74,7 +74,7 @@ def test_where_any_text_is_an_action_insisting_does_not_help(nodes, library):
     """The only action known is not the only one there is."""
     forbid(library, "go east")
     state = episode(decision=Decision("go east"), actions=())
-    for _ in range(MAX_REPLANS + 1):
+    for _ in range(TUNING.max_replans + 1):
         state = {**state, **nodes.guard(state)}
     assert ROUTES["guard"](state) == "diagnose"
 
@@ -134,7 +134,7 @@ def test_insisting_on_what_a_person_forbade_ends_the_episode(nodes, library):
     condition = {"text": "red"}
     library.add(Item("guardrail", "never", condition=condition, forbids="go east", confidence=0.9, pinned=True))
     refused = Step(RED, "go east", RED, Diagnosis(False, Failure.BLOCKED))
-    state = episode(decision=Decision("go east"), steps=(refused,) * MOST_IN_A_RUN)
+    state = episode(decision=Decision("go east"), steps=(refused,) * TUNING.max_refusals)
     state.update(nodes.guard(state))
     assert ROUTES["guard"](state) == "diagnose"
     assert nodes.diagnose(state)["ending"] == "blocked"

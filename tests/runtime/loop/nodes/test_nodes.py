@@ -14,8 +14,9 @@ from hardwon.runtime.interfaces.arms import Arm
 from hardwon.runtime.interfaces.types import Decision
 from hardwon.runtime.interfaces.usage import ModelUsage
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.loop.nodes import MAX_POLICY_FAILURES, ROUTES, TARGETS
+from hardwon.runtime.loop.nodes import ROUTES, TARGETS
 from hardwon.runtime.loop.state import LiveEpisode
+from hardwon.runtime.loop.tuning import TUNING
 from hardwon.runtime.planning.plans import SkillPlanner
 
 from .states import RED, episode, forbid, settings
@@ -164,8 +165,8 @@ def test_three_policy_failures_in_a_row_end_an_episode(nodes):
     def ending(*steps):
         return nodes.diagnose(episode(steps=steps, policy_failure="no idea"))["ending"]
 
-    assert ending(*[failed] * (MAX_POLICY_FAILURES - 1)) == "policy_error"
-    assert ending(*[failed] * (MAX_POLICY_FAILURES - 2)) == ""
+    assert ending(*[failed] * (TUNING.max_policy_failures - 1)) == "policy_error"
+    assert ending(*[failed] * (TUNING.max_policy_failures - 2)) == ""
     assert ending(failed, fine, failed) == ""
 
 

@@ -8,9 +8,6 @@ from langchain_core.tools import BaseTool
 
 from hardwon.runtime.environments._worker import NotInTime, Worker
 
-GRACE_S = 1.0
-"""Seconds beyond the timeout that an asynchronous tool has for handling its cancellation."""
-
 
 class ToolThread:
     """Runs tools one after another; a tool that hangs is abandoned together with its thread."""
@@ -23,7 +20,8 @@ class ToolThread:
         """Run a tool and return its result."""
         # A tool made from a coroutine has `func` None; a BaseTool without `func` counts as synchronous.
         only_async = getattr(tool, "func", tool) is None
-        grace = GRACE_S if only_async else 0.0
+        # Seconds beyond the timeout that an asynchronous tool has for handling its cancellation.
+        grace = 1.0 if only_async else 0.0
         # Bound now: after a timeout, `close` makes a new list, which the abandoned call must not touch.
         runners = self._runners
 
