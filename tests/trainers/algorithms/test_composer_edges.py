@@ -199,7 +199,6 @@ class TestPrefixed:
 
     def test_the_success_rate_is_a_moving_mean_of_prefixed_episodes_that_ended(self):
         """Half, then all: the newest has the weight of the moving mean; plain and broken episodes do not count."""
-        from hardwon.trainers.methods.prefixed import DECAY
 
         composer = self.make(shares="0.5")
         for outcomes in ((1, 0, 1, 0), (1, 1, 1, 1)):
@@ -207,7 +206,7 @@ class TestPrefixed:
             done = [end(spec, out).rollout for spec, out in zip(begun, outcomes, strict=True)]
             broken = end(begun[0], 0, failed="environment_crash").rollout
             composer.observe([*done, broken, end(replace(begun[0], prefix=()), 0).rollout])
-        assert composer.drain_metrics()["compose/success_at_0.5"] == pytest.approx((1 - DECAY) * 0.5 + DECAY)
+        assert composer.drain_metrics()["compose/success_at_0.5"] == pytest.approx((1 - 0.5) * 0.5 + 0.5)
 
     def test_prefixes_are_counted(self):
         composer = self.make(shares="0.5")

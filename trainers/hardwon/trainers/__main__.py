@@ -19,9 +19,6 @@ from hardwon.memory.errors import ConfigError, HardwonError, MissingExtra, Unkno
 if TYPE_CHECKING:
     from .trainer import TrainReport
 
-PIPED_WIDTH = 100
-"""Table width in columns when the output is not a terminal, wide enough to cut nothing."""
-
 
 def train(
     config: Annotated[Path, typer.Argument(help="YAML file with the settings of the run.", show_default=False)],
@@ -104,7 +101,7 @@ def print_arms(arms: Mapping[str, Mapping[str, Any]]) -> None:
 
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
-        console.width = PIPED_WIDTH
+        console.width = 100
     table = Table(box=None, pad_edge=False, header_style="bold")
     measure = next((arm.get("measure", "success") for arm in arms.values()), "success")
     graded = [] if measure == "success" else [measure]

@@ -11,11 +11,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-ROWS = 12
-"""Iterations shown in the live table."""
-EVERY_S = 30.0
-"""Least seconds between two counts of episodes: small runs print none, an evaluation of a large base some dozen."""
-
 
 class EpisodeCount:
     """Counts the episodes that have ended, and tells the count now and then."""
@@ -24,7 +19,7 @@ class EpisodeCount:
         self,
         total: int,
         tell: Callable[[str], None],
-        every_s: float = EVERY_S,
+        every_s: float = 30.0,
         text: str = "played {} of {} episodes",
     ) -> None:
         self._total, self._tell, self._every_s, self._text = total, tell, every_s, text
@@ -82,7 +77,7 @@ class Screen:
         if self._live is None:
             print("  ".join(f"{name} {value}" for name, value in row.items()), file=sys.stderr, flush=True)
             return
-        self._rows = [*self._rows, row][-ROWS:]
+        self._rows = [*self._rows, row][-12:]
         self._live.update(self._table())
 
     def _row(self, iteration: int, metrics: Mapping[str, float]) -> dict[str, str]:

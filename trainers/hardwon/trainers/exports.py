@@ -26,8 +26,6 @@ MANIFEST = "roles.json"
 """Name of the manifest in an export's folder."""
 FORMAT = 2
 """Version of the manifest."""
-ROWS = 64
-"""Embedding rows that identify a base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ def compute_fingerprint(model: Any) -> str:
     import torch
 
     weight = model.get_input_embeddings().weight.detach()
-    rows = weight[:ROWS].to(device="cpu", dtype=torch.bfloat16).contiguous().view(torch.int16).numpy()
+    rows = weight[:64].to(device="cpu", dtype=torch.bfloat16).contiguous().view(torch.int16).numpy()
     # without the number of rows, which grows if a run adds tokens
     shape = [model.config.model_type, model.config.num_hidden_layers, weight.shape[1]]
     return hashlib.blake2b(json.dumps(shape).encode() + rows.tobytes(), digest_size=8).hexdigest()

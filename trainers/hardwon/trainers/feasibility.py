@@ -21,14 +21,10 @@ from .session import Session
 
 DECISIONS = ("<keep>", "<skip>")
 """Tokens of decisions that are added to a base whose prompts are compact transcripts."""
-PROBED = 2
-"""Task instances that are explored to measure prompts, if none was explored yet."""
 READ = 32
 """Task instances of which one must have an episode that an arm can show."""
 PATIENCE = 5
 """Iterations without any signal, or without any action of a mechanism, after which a run warns."""
-TINY = 1e-9
-"""A metric that differs by less from its resting value has not moved."""
 
 
 # -- before the first iteration -------------------------------------------------------------------
@@ -40,7 +36,7 @@ def check_prompts(session: Session, recalled: int = 0) -> None:
     if limit is None:
         return
     longest, steps = recalled, session.config.environment.max_steps
-    for world in session.explorer.tasks or session.config.explore.worlds.all[:PROBED]:
+    for world in session.explorer.tasks or session.config.explore.worlds.all[:2]:
         memory = session.explorer.experience(world)
         for trajectory in session.explorer.explored(world):
             for row in session.prompts.rows(trajectory, memory)[:steps]:
@@ -248,7 +244,7 @@ class ActionWatch:
     def update(self, metrics: Mapping[str, float], *, last: bool = False) -> tuple[dict[str, float], str | None]:
         """Take in an iteration's metrics."""
         idle = {
-            setting: float(abs(metrics.get(name, resting) - resting) < TINY)
+            setting: float(abs(metrics.get(name, resting) - resting) < 1e-9)
             for setting, (name, resting) in self.mechanisms.items()
         }
         for setting, is_idle in idle.items():

@@ -15,8 +15,6 @@ from typing import Any, Self
 from hardwon.memory.errors import MissingExtra
 
 FILE = "metrics.jsonl"
-FEWEST = 5
-"""Smallest number of iterations from which two arms are compared."""
 
 
 class Metrics:
@@ -71,7 +69,8 @@ def is_worse(rows: Sequence[Mapping[str, Any]], figure: str, reference: str) -> 
         (row[figure], row[reference]) for row in rows if row.get(figure) is not None and row.get(reference) is not None
     ]
     differences: list[float] = [value - other for value, other in pairs]
-    if len(differences) < FEWEST:
+    # Smallest number of iterations from which two arms are compared.
+    if len(differences) < 5:
         return False
     error: float = statistics.stdev(differences) / len(differences) ** 0.5
     return statistics.fmean(differences) < -2 * error

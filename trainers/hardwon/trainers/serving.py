@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from .gating.ranking import PreferenceValue
 
 T = TypeVar("T")
-RECALL_K = 5
-"""Items of a recall, where an export does not say it."""
 READ = 16_384
 """Tokens of earlier turns that are kept, of all episodes; the least recently used one is read again when it goes on."""
 
@@ -67,7 +65,7 @@ class Roles:
     """The trained guide. Without one, what the policy read in training; None for all that the library recalls."""
     extractor: "ServedExtractor | None" = None
     admission: "ServedAdmission | None" = None
-    recall_k: int = RECALL_K
+    recall_k: int = 5
     """Largest number of items, and of similar steps, that a recall showed in training; an `Agent` takes it."""
     guardrails: bool = True
     """Whether guardrails refused actions in training; an `Agent` takes it. Raw episodes are shown without them."""
@@ -127,7 +125,7 @@ def load_roles(
             roles["admission"] = ServedAdmission(engines[name], prompts)
     if "policy" in roles and "guidance" not in roles:
         roles["guidance"] = _open_memory(manifest.guidance, place)
-    recall_k = RECALL_K if manifest.recall is None else manifest.recall
+    recall_k = 5 if manifest.recall is None else manifest.recall
     pastes = isinstance(roles.get("guidance"), PastedEpisodes)
     guardrails, planner = manifest.guardrails and not pastes, None if pastes else manifest.planner
     return Roles(**roles, recall_k=recall_k, guardrails=guardrails, planner=planner)

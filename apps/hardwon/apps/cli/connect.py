@@ -16,8 +16,6 @@ import typer
 from hardwon.apps.shared.common import AsJson, Namespace, ServedLibrary, is_address, out, parse_library, tell
 from hardwon.apps.shared.trained import HELP, open_server_roles
 
-PROXY_PORT = 8430
-
 hook_app = typer.Typer(
     no_args_is_help=True, help="Let coding agents (claude-code, codex, cursor) recall and record by themselves."
 )
@@ -84,7 +82,7 @@ def proxy(
         str, typer.Option(help="Base URL of the OpenAI-compatible server that answers, with its /v1.")
     ] = "https://api.openai.com/v1",
     host: Annotated[str, typer.Option(help="A loopback address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = PROXY_PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free port.")] = 8430,
     guardrails: ProxyGuardrails = "warn",
     outcome: RunOutcome = "calls",
     trust: ClientTrust = "own",

@@ -28,8 +28,6 @@ from hardwon.apps.shared.common import (
 from hardwon.apps.shared.trained import HELP, ExtractorOption, open_extractor, open_server_roles
 
 app = typer.Typer()
-DAMAGE_LISTED = 100
-"""Damaged rows and records that an export lists."""
 SMALL = 2**20
 """Largest file, in bytes, that is imported without a progress bar."""
 
@@ -288,7 +286,7 @@ def export_(
         if is_address(path) or not path.is_file():
             raise
         lines, damage = _salvage(path, namespace, target, error)
-    for line in damage[:DAMAGE_LISTED]:
+    for line in damage[:100]:
         tell(line)
     words = f"{lines} lines written to {target}."
     if damage:

@@ -28,8 +28,6 @@ _EXTRA_OF = {"textworld": "games", "babyai": "games"}
 _PACKAGES_WITHOUT_EXTRA = {"bfcl": ("bfcl-eval", "mpmath")}
 """Packages of environments without an extra; they are installed without their own dependencies."""
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9._-]+)[^;]*(?:;.*extra\s*==\s*['\"]([\w-]+)['\"])?")
-_PROGRAM_TIMEOUT_S = 10.0
-"""Time limit, in seconds, for a program such as nvidia-smi."""
 
 DoctorReport = dict[str, Any]
 
@@ -207,7 +205,7 @@ def _run_program(*command: str) -> list[str]:
     if shutil.which(command[0]) is None:
         return []
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S, check=True)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10.0, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()]

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from hardwon.runtime.teams.sharing_policy import SharingPolicy
     from hardwon.runtime.teams.team import Access, TeamResult
 
-LINES = 8
-"""Number of events in the live view."""
-
 ErrandArgument = Annotated[
     str,
     typer.Argument(
@@ -154,7 +151,7 @@ class View:
             self._now[event.team] = f"{words.get(event.what, '')} {excerpt(event.text, 70)}".strip()
         if event.what in ("shared", "pulled", "finished"):
             self._last.append(f"{event.team} {words.get(event.what, 'shares')} {excerpt(event.text, 80)}")
-            del self._last[:-LINES]
+            del self._last[:-8]
 
     def table(self) -> Any:
         """Return the current content of the view."""

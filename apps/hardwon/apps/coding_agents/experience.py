@@ -23,11 +23,6 @@ from hardwon.runtime.loop.enforcement import Mode, Ruling, mode_of
 from .events import HookEvent
 from .journal import Journal, find_state, has_library, log_failure, read_turn, write_file
 
-BEST_ITEMS = 5
-"""Number of lessons that a session begins with."""
-_TAIL_BYTES = 50_000_000
-"""Bytes at the end of a transcript that are searched for the results of calls."""
-
 
 @contextmanager
 def open_library(options: argparse.Namespace, *, write: bool = False) -> Iterator[ExperienceLibrary | None]:
@@ -59,7 +54,7 @@ def describe_library(options: argparse.Namespace, journal: Journal) -> str:
         if library is None:
             return ""
         patterns = sorted({item.forbids for item in library.items.find(["guardrail"], limit=100_000) if item.forbids})
-        items = library.items.find(["strategy", "insight", "warning"], limit=BEST_ITEMS)
+        items = library.items.find(["strategy", "insight", "warning"], limit=5)
         text = format_lines([line for item in items if (line := render_item(item, Visible(None)))])
     write_file(journal.guards, [options.namespace, patterns])
     if state and state == find_state(options.library):  # nobody wrote meanwhile
@@ -261,7 +256,8 @@ def mark_failures_from_rollout(entries: list[dict[str, Any]], prompt: Mapping[st
 
 def _read_tail(path: Path, kinds: tuple[str, ...] = ("user", "assistant")) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        # Bytes at the end of a transcript that are searched for the results of calls.
+        file.seek(max(0, path.stat().st_size - 50_000_000))
         for data in file:
             try:
                 line = json.loads(data)

@@ -14,7 +14,6 @@ from ..shared.contained_files import write_file
 
 MARK = "hardwon.apps.coding_agents.hook"
 """Part of the command by which our own hooks are recognized."""
-_TIMEOUT_S = 30
 _EVENTS: Mapping[str, tuple[str, ...]] = {
     "claude-code": (
         "SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "Stop", "SessionEnd",
@@ -48,7 +47,7 @@ def install_hooks(agent: str, settings: Path, command: str) -> None:
     for event in _EVENTS[agent]:
         entry: dict[str, Any] = {"command": command}
         if agent != "cursor":
-            handler = {"type": "command", "command": command, "timeout": _TIMEOUT_S}
+            handler = {"type": "command", "command": command, "timeout": 30}
             matcher = {"matcher": "*"} if "ToolUse" in event else {}
             entry = {**matcher, "hooks": [handler]}
         hooks[event] = [*hooks.get(event, []), entry]

@@ -19,9 +19,6 @@ _KEPT_S = 7 * 24 * 3600
 """Seconds after which a journal that nobody recorded is removed."""
 _RECORDED = ".recorded"
 """Suffix of the last turn of a session that is recorded."""
-_LOG_BYTES = 1_000_000
-_IDLE_S = 24 * 3600
-"""Seconds without a hook after which a turn is over, where nothing shows that the agent still runs."""
 
 
 def find_home() -> Path:
@@ -40,7 +37,7 @@ def log_failure(error: BaseException) -> None:
     """Write a line about a failure; a log that cannot be written is no reason to fail either."""
     try:
         log = find_home() / "hooks.log"
-        mode = "w" if log.exists() and log.stat().st_size > _LOG_BYTES else "a"
+        mode = "w" if log.exists() and log.stat().st_size > 1_000_000 else "a"
         with log.open(mode, encoding="utf-8", errors="replace") as file:
             when = time.strftime("%Y-%m-%dT%H:%M:%S")
             file.write(f"{when} {os.getpid()} {type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
@@ -181,7 +178,8 @@ def _find_recorded(path: Path) -> list[Path]:
 def _is_abandoned(path: Path) -> bool:
     """Return whether the agent that called the hooks of a turn has ended, or has not called any for a day."""
     try:
-        if path.stat().st_mtime < time.time() - _IDLE_S:
+        # Seconds without a hook after which a turn is over, where nothing shows that the agent still runs.
+        if path.stat().st_mtime < time.time() - 24 * 3600:
             return True
     except FileNotFoundError:
         return False

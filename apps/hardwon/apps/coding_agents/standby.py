@@ -21,8 +21,6 @@ IDLE_S = 600.0
 """Seconds without a question after which a standby ends."""
 POLL_S = 5.0
 """Seconds between two looks at its socket."""
-LONGEST = 96
-"""Bytes of a socket's path that every system allows, without the id of a process."""
 PATIENCE_S = 2.0
 """Seconds for which a hook waits for an answer, and a standby for a question."""
 
@@ -46,7 +44,8 @@ def ask(folder: Path, options: Namespace, event: HookEvent) -> Any:
 
 def start(folder: Path) -> None:
     """Start a standby, unless one listens, or the path is too long for a socket."""
-    if len(os.fsencode(find_socket(folder))) > LONGEST:
+    # Bytes of a socket's path that every system allows, without the id of a process.
+    if len(os.fsencode(find_socket(folder))) > 96:
         return
     with suppress(OSError), socket.socket(socket.AF_UNIX) as line:
         line.connect(str(find_socket(folder)))

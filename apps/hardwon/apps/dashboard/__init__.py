@@ -11,8 +11,6 @@ from hardwon.memory.errors import MissingExtra
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-RECONNECT_S = 5.0
-"""Seconds that the server keeps the state of a page whose connection is lost."""
 ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="7" fill="#0b5cad"/>'
     '<path d="M8 10h16M16 10v13" stroke="#fff" stroke-width="4" stroke-linecap="round"/></svg>'
@@ -37,6 +35,6 @@ def mount(app: "FastAPI") -> None:
     for part in (overview_page, search_page, item_pages, episode_pages, situation_page, run_pages):
         part.add(app)
     ui.run_with(
-        app, title="hardwon", language="en-US", tailwind=False, reconnect_timeout=RECONNECT_S,
+        app, title="hardwon", language="en-US", tailwind=False, reconnect_timeout=5.0,
         show_welcome_message=False, favicon=ICON,
     )  # fmt: skip

@@ -31,8 +31,6 @@ from .search_page import add_forget_button
 PAGE = 25
 OUTCOMES = {"": "any way", "succeeded": "succeeded", "failed": "failed", "excluded": "excluded: no outcome counts"}
 """Outcomes by which episodes are filtered."""
-NAMED = 40
-"""Number of steps listed for one count of an attempt."""
 
 
 def add(api: FastAPI) -> None:
@@ -271,7 +269,7 @@ class Replay:
 
 def _render_attempt(explanation: Mapping[str, Any], link: Link) -> Html:
     rows = [
-        (name_failure(name), len(ids), tag("span", linked(format_step_refs(ids[-NAMED:]), link), class_="says"))
+        (name_failure(name), len(ids), tag("span", linked(format_step_refs(ids[-40:]), link), class_="says"))
         for name, ids in explanation["evidence"].items()
         if ids
     ]

@@ -30,12 +30,8 @@ _GROUPS = {
     "random": "random actions",
     "empty": "with an empty memory",
 }
-POINTS = 200
-"""Largest number of points of a curve."""
 SAMPLE = 40
 """Number of recalls that are timed for the overview."""
-LONG_MS = 3_600_000
-"""Time over which episodes must be recorded for curves over time: an hour, in milliseconds."""
 
 
 def name_group(arm: str) -> str:
@@ -49,9 +45,8 @@ def overview(library: ExperienceLibrary, *, by_time: bool | None = None) -> dict
     counted = [row for row in recorded if row["success"] is not None]
     items = library.admin.query(item_figures)
     if by_time is None:
-        by_time = (
-            bool(recorded) and _parse_ms(recorded[-1]["recorded_at"]) - _parse_ms(recorded[0]["recorded_at"]) >= LONG_MS
-        )
+        oldest, newest = (_parse_ms(recorded[at]["recorded_at"]) for at in (0, -1)) if recorded else (0, 0)
+        by_time = newest - oldest >= 3_600_000  # an hour
     return {
         "by_time": by_time,
         "episodes": len(recorded),
@@ -163,8 +158,8 @@ def _read_cost(row: Row, name: str) -> float | None:
 
 
 def _spread(n: int) -> list[int]:
-    """Return at most POINTS integers from 1 to n, evenly spaced, with n as the last one."""
-    return sorted({max(1, round(at)) for at in np.linspace(1, n, min(n, POINTS))}) if n else []
+    """Return at most 200 integers from 1 to n, evenly spaced, with n as the last one."""
+    return sorted({max(1, round(at)) for at in np.linspace(1, n, min(n, 200))}) if n else []
 
 
 def _by_arm(counted: Sequence[Row]) -> dict[str, list[tuple[int, bool]]]:

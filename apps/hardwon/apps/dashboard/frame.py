@@ -31,8 +31,6 @@ T = TypeVar("T")
 ACCENT = "#0b5cad"
 """Color of links and buttons, with enough contrast for small text."""
 
-PATIENCE_S = 60.0
-"""Time limit, in seconds, to build a page; the first search of a process may load a model."""
 PAGES = {"/": "Overview", "/items": "Lessons", "/episodes": "Episodes", "/runs": "Runs"}
 STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 DARK = (
@@ -48,8 +46,6 @@ THEMES = ("", "dark", "light")
 THEME_COOKIE = "hardwon_theme"
 _SWITCH_BUTTONS = ".light-system { display: none; } .dark-system { display: inline-block; }"
 """Style of the two buttons of `_render_theme` if the system is dark."""
-LONG_LIST = 200
-"""Largest number of characters of the existing names on an error page; a longer list is left out."""
 
 
 def build_style(theme: str) -> str:
@@ -141,7 +137,8 @@ def page(api: FastAPI, path: str) -> Callable[[Callable[..., Awaitable[None]]], 
         built.__signature__ = signature(built).replace(  # type: ignore[attr-defined]
             parameters=[p.replace(kind=p.KEYWORD_ONLY) for p in (*own, *page_parameters)], return_annotation=Any
         )
-        ui.page(path, response_timeout=PATIENCE_S)(built)
+        # Time limit, in seconds, to build a page; the first search of a process may load a model.
+        ui.page(path, response_timeout=60.0)(built)
 
     return register
 
@@ -181,7 +178,7 @@ def _render_error(status: int, words: str, theme: str) -> Response:
     title = "Not found" if status == 404 else "Request failed"
     names, mark, existing = words.partition(" There are: ")
     # A person finds a lesson or an episode in the lists, not among twenty ids.
-    text = names if len(existing) > LONG_LIST else names + mark + existing
+    text = names if len(existing) > 200 else names + mark + existing
     page = plain_page(title, tag("p", text[:1].upper() + text[1:]), _render_links(PAGES), theme=theme)
     return HTMLResponse(page, status_code=status)
 

@@ -36,8 +36,6 @@ WORDS = (
     "Score: 0 turns successes into failures, 0.5 is neutral, 1 turns failures into successes. Confidence: how sure it "
     "is that the lesson is right. Episodes: in how many it played a part."
 )
-HITS = 50
-"""Largest number of search results."""
 WAYS = {"words": "all these words", "hybrid": "words and meaning", "dense": "meaning", "text": "rare words first"}
 """Search modes of the text filter; all but the first rank by similarity."""
 
@@ -88,7 +86,7 @@ def _find_items(library: ExperienceLibrary, offset: int, query: Mapping[str, str
     text, how, status, source = query["text"], query["how"], query["status"], query["source"]
     kinds = [query["kind"]] if query["kind"] else None
     if text.strip() and how != "words" and status in ("active", "all"):
-        hits = lists.search(library, text, HITS, how=how, among="items", kinds=kinds)
+        hits = lists.search(library, text, 50, how=how, among="items", kinds=kinds)
         items = [hit.what for hit in hits if isinstance(hit.what, Item) and source in ("", hit.what.source)]
         return items[offset : offset + PAGE], len(items)
     return lists.list_items(

@@ -13,8 +13,6 @@ from .markup import Html, Link, join, linked, section, tag
 
 SHOWN = 5
 """Number of lessons in each list."""
-EXAMPLE = 120
-"""Largest number of characters of the example of a situation."""
 _KINDS = {"skill": "plan", "insight": "note"}
 _UNUSED = {
     "guardrail": "has not refused any action yet",
@@ -55,8 +53,7 @@ def find_examples(library: ExperienceLibrary, refs: Sequence[int | None]) -> lis
     """Return for each id of a step what was done in which situation; "" if the step is gone."""
     steps = {step.id: step for step in library.episodes.steps([ref for ref in refs if ref is not None])}
     return [
-        f"`{steps[ref].action}` in: {excerpt(steps[ref].pre.observation, EXAMPLE)}" if ref in steps else ""
-        for ref in refs
+        f"`{steps[ref].action}` in: {excerpt(steps[ref].pre.observation, 120)}" if ref in steps else "" for ref in refs
     ]
 
 

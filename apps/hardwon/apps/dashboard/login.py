@@ -12,8 +12,6 @@ from hardwon.apps.http.access.gate import COOKIE
 from .frame import THEME_COOKIE, THEMES, plain_page, read_theme
 from .markup import Html, linked, tag
 
-LONGEST = 4096
-"""Largest size of the form, in bytes; the rest is ignored."""
 UNKNOWN = "This token is unknown. Check it, or create one with `hardwon serve token add`."
 
 
@@ -26,7 +24,7 @@ def add(app: FastAPI, tokens: Tokens) -> None:
 
     @app.post("/login", include_in_schema=False)
     async def enter(request: Request) -> Response:
-        form = parse_qs((await request.body())[:LONGEST].decode(errors="replace"))
+        form = parse_qs((await request.body())[:4096].decode(errors="replace"))
         secret, then = form.get("token", [""])[0].strip(), form.get("next", ["/"])[0]
         if await run_in_threadpool(tokens.caller, secret) is None:
             return HTMLResponse(_render_page(then, UNKNOWN, read_theme(request)), 401)
@@ -40,7 +38,7 @@ def add(app: FastAPI, tokens: Tokens) -> None:
 
     @app.post("/theme", include_in_schema=False)
     async def choose_theme(request: Request) -> Response:
-        form = parse_qs((await request.body())[:LONGEST].decode(errors="replace"))
+        form = parse_qs((await request.body())[:4096].decode(errors="replace"))
         theme = form.get("theme", [""])[0]
         answer = RedirectResponse(_restrict_path(form.get("next", ["/"])[0]), 303)
         if theme in THEMES:

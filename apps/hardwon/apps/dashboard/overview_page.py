@@ -17,8 +17,6 @@ from .lessons import find_lessons, render_lessons
 from .markup import Html, Link, count, join, section, table, tag
 
 SHARE = "share of the last 10 episodes, or of 5 %"
-TASK = 70
-"""Number of characters of a task in the list of the newest episodes."""
 
 
 def add(api: FastAPI) -> None:
@@ -221,7 +219,7 @@ def _render_newest(rows: Sequence[Mapping[str, Any]], link: Link) -> Html:
             *(
                 tag(
                     "li",
-                    tag("a", excerpt(row["task"], TASK) or "no task", href=link(f"/episodes/{row['id']}")),
+                    tag("a", excerpt(row["task"], 70) or "no task", href=link(f"/episodes/{row['id']}")),
                     f" {describe_end(row)}, {count(row['n_steps'], 'step')}, {figures.name_group(row['arm'])}, ",
                     tag("span", find_moment(row)[:16].replace("T", " "), class_="date"),
                 )

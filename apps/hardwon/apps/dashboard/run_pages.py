@@ -16,14 +16,8 @@ from .figures import name_group
 from .frame import Room, framed, html, page
 from .markup import Html, count, section, table, tag
 
-POLL_S = 1.0
-"""Seconds between two reads of a run's file."""
 FIRST = ("Success", "success", "score", "reward", "loss", "kl")
 """Words in the names of metrics that are shown first."""
-CHARTS = 6
-"""Number of charts shown at first; others can be selected."""
-SHARE = 0.3
-"""The y axis covers 0 to 1 for curves in this range that reach this value."""
 _BESIDE = frozenset({"iteration", "kind"})
 
 Curves = dict[str, list[list[float]]]
@@ -102,7 +96,7 @@ class LiveCharts:
         self._choice.set_visibility(kind == "train")
         self._choice.classes("box")
         self._place = ui.element("div").classes("two")
-        ui.timer(POLL_S, self._poll, immediate=True)
+        ui.timer(1.0, self._poll, immediate=True)
 
     def _poll(self) -> None:
         lines = self._tail.lines()
@@ -117,7 +111,7 @@ class LiveCharts:
         names = sorted(figures, key=lambda name: (max(map(len, figures[name].values())) < 2, *_sort_key(name)))
         if self._kind == "train" and names != self._choice.options:
             # The value reaches `_chosen` through `_select_metrics`, the handler of changes.
-            self._choice.set_options(names, value=self._chosen or names[:CHARTS])
+            self._choice.set_options(names, value=self._chosen or names[:6])
         for name in self._chosen if self._kind == "train" else names:
             if name not in self._charts:
                 self._add_chart(name, figures[name])
@@ -128,7 +122,8 @@ class LiveCharts:
     def _add_chart(self, name: str, curves: Curves) -> None:
         x = "iteration" if self._kind == "train" else "training episodes"
         heights = [y for points in curves.values() for _, y in points]
-        share = min(heights) >= 0 and SHARE <= max(heights) <= 1
+        # The y axis covers 0 to 1 for curves in this range that reach this value.
+        share = min(heights) >= 0 and 0.3 <= max(heights) <= 1
         with self._place, ui.element("section"):
             html(tag("h2", name))
             self._charts[name] = (

@@ -18,8 +18,6 @@ EPISODES = 30
 """Number of episodes that are played."""
 STEPS = 30
 """Largest number of steps of an episode."""
-NAMED = 5
-"""Largest number of words that a finding quotes."""
 _VARYING = re.compile(r"\b(?=\w*\d)\w{4,}\b|\b\d+[:.]\d+\S*")
 
 
@@ -139,7 +137,7 @@ def _check_texts(episodes: Sequence[_Played]) -> Iterator[Finding]:
     unique = [word for word, count in words.items() if count == 1]
     if len(unique) > len(episodes) / 2:
         yield Finding(
-            f"Texts have ids, times or counters that no other episode has: {', '.join(unique[:NAMED])}.",
+            f"Texts have ids, times or counters that no other episode has: {', '.join(unique[:5])}.",
             "Leave them out of the observation, or replace them by what they mean; facts may hold them.",
         )
 

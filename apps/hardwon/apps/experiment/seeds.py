@@ -12,12 +12,8 @@ TRAIN_SEEDS = "0-449"
 EVAL_SEEDS = "100-149"
 AGENT_SEEDS = (0, 1, 2)
 """Agent seeds by default: one agent says little, because agents of other seeds differ."""
-MODEL_TESTS = 10
-"""Number of test tasks by default if a language model decides, which takes seconds a step."""
 RULES = ("episodic", "lookahead", "auto", "random")
 """Policies without a language model."""
-EVERY_TIMES = 4
-"""Number of tests during training, unless `--eval-every` is given."""
 
 
 def asks_model(policy: str, roles: object) -> bool:
@@ -54,7 +50,7 @@ def choose_seeds(
     # A small fold: test on its last seeds, so that train and test seeds overlap as little as possible.
     if isinstance(existing[1], int) and existing[1] <= tested[-1]:
         tested = tuple(range(max(0, existing[1] - len(tested)), existing[1]))
-    return given[0] or learned, given[1] or (tested[:MODEL_TESTS] if is_model else tested)
+    return given[0] or learned, given[1] or (tested[:10] if is_model else tested)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -80,7 +76,5 @@ def parse_checkpoints(text: str, episodes: int, is_model: bool = False) -> tuple
     if len(parts) > 1:
         points = {int(part) for part in parts}
     else:
-        points = set(
-            range(0, episodes + 1, int(parts[0]) if parts else max(1, episodes // (1 if is_model else EVERY_TIMES)))
-        )
+        points = set(range(0, episodes + 1, int(parts[0]) if parts else max(1, episodes // (1 if is_model else 4))))
     return tuple(sorted({0, episodes, *(point for point in points if point <= episodes)}))

@@ -26,7 +26,6 @@ PACKAGES = {
     "bfcl": "bfcl-eval",
 }
 """The package whose version decides what a built-in environment does."""
-_LONGEST_PATH = 200
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, which have a version and need no digest."""
 
@@ -96,7 +95,7 @@ def _find_module(name: str, folder: Path) -> Path:
 
 def _find_data(words: str, folders: set[Path]) -> dict[str, Path]:
     """Return the files and folders that a text in a source names, but no results of experiments."""
-    if not 0 < len(words) <= _LONGEST_PATH or not words.isprintable():
+    if not 0 < len(words) <= 200 or not words.isprintable():
         return {}
     paths = [folder / words for folder in folders if (folder / words).exists() and folder in (folder / words).parents]
     return {str(path): path for path in paths if ".." not in path.parts and not next(path.rglob(PLAN), None)}

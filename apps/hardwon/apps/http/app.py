@@ -38,8 +38,6 @@ from .state.shelf import Shelf
 from .state.watch import Measures, Watch
 from .unknown import Unknown
 
-THREADS = 4
-"""Worker threads, besides the one of agents' steps. A library serves one call at a time, so more would only wait."""
 ABOUT = """
 Record the experience of agents, and recall what they learned. Every call concerns one `namespace` of one library. If
 the library has tokens, send one as `Authorization: Bearer TOKEN`. Errors are problem JSON (RFC 9457).
@@ -88,7 +86,8 @@ def create_app(
 @asynccontextmanager
 async def _live(app: FastAPI) -> AsyncIterator[None]:
     """Set up what belongs to the running event loop, and close the library at the end."""
-    anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
+    # Worker threads, besides the one of agents' steps. A library serves one call at a time, so more would only wait.
+    anyio.to_thread.current_default_thread_limiter().total_tokens = 4
     app.state.turn = StepQueue()
     yield
     # Before closing the shelf, which open event streams read until this is set.

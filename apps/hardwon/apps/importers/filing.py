@@ -19,7 +19,6 @@ from .spool import LoggedEpisode, Spool
 
 BATCH = 200
 """Number of episodes per transaction."""
-_DEPTH = 8
 
 
 def episodes(
@@ -71,7 +70,7 @@ def _clean_call(call: Call) -> Call:
     )
 
 
-def _truncate(value: Any, depth: int = _DEPTH) -> Any:
+def _truncate(value: Any, depth: int = 8) -> Any:
     if isinstance(value, str):
         return clip(extract_text(value), SHOWN_CHARS)
     if isinstance(value, dict):

@@ -24,7 +24,6 @@ from hardwon.memory.upkeep.text_files import find_encoding
 
 MAX_VALUE = 64 * 2**20
 """Largest size of one value in bytes: a line, or an object that is a whole file."""
-_CHUNK_BYTES = 1 << 20
 STDIN = Path("-")
 """Stands for the standard input."""
 LISTS = ("resourceSpans.item", "runs.item", "data.item")
@@ -92,7 +91,7 @@ def _open_decoded(path: Path, file: IO[bytes]) -> Iterator[IO[bytes]]:
     with tempfile.TemporaryFile() as copy:
         decoder = codecs.getincrementaldecoder(encoding)()
         try:
-            while data := file.read(_CHUNK_BYTES):
+            while data := file.read(1 << 20):
                 copy.write(decoder.decode(data).encode())
             copy.write(decoder.decode(b"", final=True).encode())
         except UnicodeError as error:

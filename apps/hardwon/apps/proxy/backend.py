@@ -21,7 +21,6 @@ from .token_file import TokenFile
 logger = logging.getLogger("hardwon.proxy")
 
 THREADS = 4
-CONNECT_S = 10.0
 _T = TypeVar("_T")
 
 
@@ -96,7 +95,7 @@ class Backend:
     ) -> None:
         self.access, self.settings, self.tokens, self.worker = access, settings, tokens, LibraryWorker(patience_s)
         self.log = ConversationLog(access, settings)
-        self.client = httpx.AsyncClient(timeout=httpx.Timeout(timeout_s, connect=CONNECT_S), follow_redirects=False)
+        self.client = httpx.AsyncClient(timeout=httpx.Timeout(timeout_s, connect=10.0), follow_redirects=False)
 
     def close(self) -> None:
         """Record the conversations in progress, and close the library."""

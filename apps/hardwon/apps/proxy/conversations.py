@@ -36,10 +36,6 @@ logger = logging.getLogger("hardwon.proxy")
 
 OPEN_RUNS = 1024
 """Largest number of runs in progress; the oldest is recorded with an unknown outcome."""
-KEPT_RESPONSES = 256
-"""Largest number of responses on the server whose conversations are in memory."""
-REPLAYS = 64
-"""Largest number of conversations whose replayed steps are in memory."""
 IDLE_S = 3600.0
 """Seconds after which a run without requests counts as abandoned."""
 
@@ -182,7 +178,7 @@ class ConversationLog:
         messages = (*turn.messages, *response)
         with self._lock:
             for name in kept_as if turn.is_kept else ():
-                keep(self._kept, name, messages, KEPT_RESPONSES)
+                keep(self._kept, name, messages, 256)
         conversation = turn.conversation
         if is_last:
             with self._lock:
@@ -281,7 +277,7 @@ class ConversationLog:
             steps = next((self._replayed[name] for name in reversed(digests) if name in self._replayed), ())
         run.episode.replay(calls, steps)
         with self._lock:
-            keep(self._replayed, digests[-1], tuple(run.episode.steps), REPLAYS)
+            keep(self._replayed, digests[-1], tuple(run.episode.steps), 64)
         run.calls = tuple(calls)
         run.answered.update(message["answers"] for message in after if message["role"] == "tool")
         return ConversationRun(run, header.id, bool(earlier), digests[-1])

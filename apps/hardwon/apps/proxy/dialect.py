@@ -13,9 +13,6 @@ from hardwon.apps.importers.messages import LoggedMessage
 
 from .conversations import ModelCall, ModelRequest
 
-CONVERSATIONS = 64
-"""Largest number of conversations whose messages are in memory."""
-
 
 @dataclass(frozen=True, slots=True)
 class UpstreamAnswer:
@@ -109,7 +106,7 @@ class ReadOnce:
         plain = (*plain, *(part for message in messages[len(old) :] for part in self._read(message)))
         with self._lock:
             rest = [entry for entry in self._entries if entry is not longest]
-            self._entries = [(list(messages), plain), *rest[: CONVERSATIONS - 1]]
+            self._entries = [(list(messages), plain), *rest[:63]]
         return plain
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 TextSpan = tuple[int, int]
 _SPACE = re.compile(r"[ \t\n\r]*")
-_MOST_DIGITS = 4000
-"""Digits of the longest number that Python reads as an integer; the others become floats."""
 
 
 def _read_integer(text: str) -> int | float:
-    return int(text) if len(text) < _MOST_DIGITS else float(text)
+    # Digits of the longest number that Python reads as an integer; the others become floats.
+    return int(text) if len(text) < 4000 else float(text)
 
 
 _DECODER = json.JSONDecoder(parse_int=_read_integer, strict=False)

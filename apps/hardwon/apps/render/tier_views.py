@@ -13,8 +13,6 @@ from hardwon.apps.shared.common import excerpt, table
 
 from .views import LabeledLine, build_section, format_count, format_earlier_step, format_step_refs
 
-SITUATION = 150
-"""Largest number of characters of the example of a situation."""
 NAMED = 40
 """Number of steps listed for one count of an attempt; `--json` lists all."""
 
@@ -53,7 +51,7 @@ def render_clusters(clusters: Sequence[Mapping[str, Any]]) -> RenderableType:
             facts.append(f"mean return {cluster['mean_return']:.2f}")
         parts += [
             Text.assemble((cluster["signature"], "bold"), f"  {', '.join(facts)}"),
-            Padding(Text(excerpt(cluster["example"], SITUATION), style="dim"), (0, 0, 0, 2)),
+            Padding(Text(excerpt(cluster["example"], 150), style="dim"), (0, 0, 0, 2)),
             *([Padding(_render_attempts(cluster["attempts"]), (0, 0, 0, 2))] if cluster["attempts"] else []),
             Text(),
         ]

@@ -17,8 +17,6 @@ from hardwon.memory.situations.titles import fill_holes
 
 from .failures import name_failure
 
-SHOWN = 3
-"""Number of earlier steps described per step of an episode."""
 EVIDENCE = 5
 """Number of evidence steps described, newest first; the others are listed by id."""
 LISTED = 5
@@ -71,7 +69,7 @@ def render_episode(episode: Mapping[str, Any], *, brief: bool = False) -> Render
     for step in episode["steps"]:
         if segment := segments.get(step["t"]):
             parts.append(Text(f"\n{format_segment(segment)}", style="bold"))
-        parts.append(_render_step(step, SHOWN))
+        parts.append(_render_step(step, 3))
     return Group(*head, *parts)
 
 

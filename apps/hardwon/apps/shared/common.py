@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
 WIDEST = 120
 """Largest width of the output, in columns."""
-PIPED_WIDTH = 80
-"""Width in columns if stdout is not a terminal and COLUMNS is not set."""
-UNBOUNDED = 10_000
-"""A width that no table has."""
 
 ADDRESSES = ("postgresql://", "postgres://")
 """Beginnings of the addresses of shared libraries."""
@@ -168,7 +164,8 @@ def out() -> Console:
     """Return a console for results on stdout."""
     console = LiteralConsole()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = PIPED_WIDTH
+        # Width in columns if stdout is not a terminal and COLUMNS is not set.
+        console.width = 80
     console.width = min(console.width, WIDEST)
     return console
 
@@ -225,7 +222,7 @@ def table(
 def print_figures(grid: Table) -> None:
     """Print a table of a measurement on stdout. No cell is cut, even if lines are longer than the terminal's."""
     console = out()
-    wanted = console.measure(grid, options=console.options.update(max_width=UNBOUNDED))
+    wanted = console.measure(grid, options=console.options.update(max_width=10_000))
     console.width = max(console.width, wanted.minimum if console.is_terminal else wanted.maximum)
     console.print(grid)
 

@@ -24,13 +24,7 @@ STEP = "step:"
 """Prefix of a reference to a step: `step:1234`."""
 ATTEMPT = "attempt:"
 """Prefix of a reference to an attempt, the counts of one kind of action in one kind of situation: `attempt:17`."""
-NEWEST = 8
-"""Number of steps of an attempt that are described; the others are listed by id."""
 _NUMBERED: Mapping[str, RecordKind] = {STEP: "step", ATTEMPT: "attempt"}
-_AT_ONCE = 500
-"""Largest number of steps per query."""
-_DIGITS = 18
-"""Numbers with this many digits are longer than any id and could overflow SQLite's integers."""
 
 
 def resolve(library: ExperienceLibrary, ref: str) -> tuple[RecordKind, str]:
@@ -93,7 +87,8 @@ def explain_advice(library: ExperienceLibrary, about: str, ref: str = "") -> dic
 def _parse_number(text: str) -> int:
     """Return the number in a text, or -1, which no record has."""
     # `isdigit` accepts superscripts and other digits that `int` may reject, hence `isascii`.
-    return int(text) if text.isascii() and text.isdigit() and len(text) < _DIGITS else -1
+    # Numbers with this many digits are longer than any id and could overflow SQLite's integers.
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else -1
 
 
 def explain_episode(library: ExperienceLibrary, episode_id: str) -> dict[str, Any]:
@@ -164,7 +159,7 @@ def explain_attempt(library: ExperienceLibrary, name: str) -> dict[str, Any]:
         **asdict(attempt),
         "evidence": {"worked": worked, **failed},
         "best_step": load_past_steps(library, [attempt.best])[0],
-        "newest": load_past_steps(library, every[-NEWEST:]),
+        "newest": load_past_steps(library, every[-8:]),
     }
 
 
@@ -281,7 +276,7 @@ def load_past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict
 
 
 def _split(ids: Sequence[int]) -> Iterable[Sequence[int]]:
-    return (ids[at : at + _AT_ONCE] for at in range(0, len(ids), _AT_ONCE))
+    return (ids[at : at + 500] for at in range(0, len(ids), 500))
 
 
 def describe_outcome(step: Step) -> str:

@@ -10,13 +10,6 @@ from threading import Lock
 from hardwon.memory import ExperienceLibrary, Item
 from hardwon.memory.errors import TooMuchFeedback
 
-STEP = 0.1
-"""Share of the distance to 1 or 0 by which one rating moves the score of an item."""
-A_MINUTE = 20
-"""Largest number of ratings by one client in a minute."""
-REMEMBERED = 100_000
-"""Largest number of ratings that are remembered; the oldest are dropped."""
-
 
 class Feedback:
     """Limits on client feedback. Thread-safe.
@@ -25,7 +18,7 @@ class Feedback:
     of an episode are kept in this process; for untrusted clients the library keeps them as well.
     """
 
-    def __init__(self, *, a_minute: int = A_MINUTE) -> None:
+    def __init__(self, *, a_minute: int = 20) -> None:
         self._per_minute = a_minute
         self._rated: OrderedDict[tuple[str, ...], None] = OrderedDict()
         self._lock = Lock()
@@ -52,7 +45,7 @@ class Feedback:
             library.admin.count_rating(client, most=self._per_minute)
             if not trusted:
                 return library.feedback(item.id, helped, writer=writer, episode=episode)
-            score = round(item.score + STEP * (float(helped) - item.score), 4)
+            score = round(item.score + 0.1 * (float(helped) - item.score), 4)
             return library.items.update(item.id, score=score)
         except BaseException:
             with self._lock:  # a failed write does not use up the rating of this episode
@@ -65,5 +58,5 @@ class Feedback:
                 f"you have already rated {key[-1]} in this episode. Rate it again after the next episode."
             )
         self._rated[key] = None
-        if len(self._rated) > REMEMBERED:
+        if len(self._rated) > 100_000:
             self._rated.popitem(last=False)

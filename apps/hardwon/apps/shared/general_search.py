@@ -21,8 +21,6 @@ from hardwon.memory.upkeep.figures import newest_change
 from hardwon.runtime.guidance.abstraction import abstract_item, abstract_summary
 from hardwon.runtime.guidance.rendering import Visible
 
-MOST_SUMMARIES = 5000
-"""Number of summaries that are read for the forms of actions, the most frequent ones."""
 _NOBODY = State("", signature="-")
 _NOTHING = Visible(None)
 
@@ -120,7 +118,7 @@ def _list_forms(library: ExperienceLibrary) -> list[Step]:
     """Return one step for each form of action and each kind of failure, without states."""
     counts: dict[tuple[str, str], int] = {}
     returns: dict[str, tuple[float, int]] = {}
-    for summary in library.episodes.summaries(limit=MOST_SUMMARIES):
+    for summary in library.episodes.summaries(limit=5000):
         pattern = abstract_summary(summary, _NOTHING).pattern
         if instruction_in(pattern):
             continue

@@ -37,8 +37,6 @@ HEAD = ("id", "kind", "title", "when_to_use", "when_not_to_use", "status", "pinn
 PARTS = ("condition", "forbids", "granularity", "steps", "verify", "repairs", "scope", "locations", "tags", "ttl")
 EDITABLE = (*HEAD[2:], *PARTS, "body")
 """Fields that a file decides."""
-SHOWN = 1
-"""Digits of the figures in the comment: they move with every episode."""
 LONGEST = 200
 """Characters of a file name that come from the id. File systems allow 255 bytes with the hash and the ending."""
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
@@ -102,7 +100,7 @@ def render_file(item: Item) -> str:
         if name in ("id", "kind", "title", "status") or values[name] != _get_default(name)
     }
     front = yaml.safe_dump(kept, sort_keys=False, allow_unicode=True, width=10_000)
-    figures = f"score {item.score:.{SHOWN}f}, confidence {item.confidence:.{SHOWN}f}"
+    figures = f"score {item.score:.1f}, confidence {item.confidence:.1f}"
     count = len(item.provenance)
     evidence = f"# evidence: {count} {'step' if count == 1 else 'steps'}, {figures} (read-only)\n"
     return f"---\n{front}{evidence}---\n{body}\n" if body else f"---\n{front}{evidence}---\n"

@@ -20,10 +20,6 @@ from hardwon.memory.upkeep.figures import deciding_episodes
 
 from .common import WIDEST, as_text, cell, excerpt
 
-WHOLE = 600
-"""Largest number of characters of the text of an item; rules write shorter ones."""
-SEARCHED = 400
-"""Number of hits to filter, if filters are given."""
 _STATUS = {"active": "active", "quarantined": "quarantined", "retired": "retired", "all": None}
 _TRUST = ("trusted", "untrusted")
 _SORTS = ("score", "confidence", "new", "old", "used")
@@ -138,7 +134,7 @@ def search(
         _check_name("kind of item", kind, KINDS)
     filtered = among != "all" or bool(kinds)
     # The index cannot filter, so more hits are fetched and filtered here.
-    hits = library.search(text, max(k, SEARCHED) if filtered else k, how=cast(Any, how))
+    hits = library.search(text, max(k, 400) if filtered else k, how=cast(Any, how))
     return [hit for hit in hits if _is_wanted(hit.what, among, kinds)][:k]
 
 
@@ -259,6 +255,6 @@ def render_rows(*columns: str, rows: Sequence[Sequence[Any]], says: Sequence[str
 
     lines: list[RenderableType] = [line(columns, "bold")]
     for values, text in zip(cells, says, strict=True):
-        words = Text(excerpt(text, WIDEST if is_cut else WHOLE), "dim")
+        words = Text(excerpt(text, WIDEST if is_cut else 600), "dim")
         lines += [line(values), Padding(words, (0, 0, 0, 4))]
     return Group(*lines)

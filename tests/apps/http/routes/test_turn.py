@@ -63,7 +63,7 @@ def test_what_was_written_since_is_read_beside_the_loop(client, threads):
 
 def test_a_long_text_is_worked_on_beside_the_loop(client, threads):
     for _ in range(2):
-        ask(client, text="spoon " * (place.SHORT_BYTES // 5))
+        ask(client, text="spoon " * ((64 * 1024) // 5))
     assert loop(client) not in threads
 
 

@@ -9,8 +9,6 @@ DEEPEST = 32
 """Levels of lists and mappings in each other, with those that aliases stand for."""
 LARGEST = 1_000_000
 """Characters of a text, and of the values in it, with those that aliases stand for."""
-LONGEST_NUMBER = 100
-"""Characters of a number or a date."""
 _NUMBERS = ("int", "float", "timestamp")
 
 
@@ -46,7 +44,7 @@ def check_yaml(text: str, name: object, *, first_line: int = 1) -> None:
                 raise ConfigError(f"{name}:{line}: the alias *{event.anchor:.60} stands for no value before it.")
         elif isinstance(event, yaml.ScalarEvent):
             value = _Value(event.anchor, 1 + len(event.value), 0)
-            if len(event.value) > LONGEST_NUMBER and _is_number(event):
+            if len(event.value) > 100 and _is_number(event):
                 raise ConfigError(f"{name}:{line}: a number of {len(event.value):,} characters. Shorten or quote it.")
         elif isinstance(event, yaml.CollectionStartEvent):
             path.append(_Value(event.anchor))

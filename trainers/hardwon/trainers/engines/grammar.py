@@ -21,9 +21,6 @@ from hardwon.memory.errors import ConfigError, MissingExtra
 from hardwon.trainers.algorithms.samples import Ids
 from hardwon.trainers.config.policy import MAX_TOKENS
 
-MAX_STRING = 200
-"""Length limit of strings whose schema has none, in characters: a small model would not find their end."""
-
 
 class Grammar:
     """The automaton of one answer. Do not share it between answers in progress."""
@@ -207,7 +204,8 @@ def _bound_strings(schema: Any) -> Any:
         for key, part in schema.items()
     }
     is_free = schema.get("type") == "string" and not {"maxLength", "enum", "const", "pattern", "format"} & {*schema}
-    return {**bounded, "maxLength": MAX_STRING} if is_free else bounded
+    # Length limit of strings whose schema has none, in characters: a small model would not find their end.
+    return {**bounded, "maxLength": 200} if is_free else bounded
 
 
 @lru_cache(maxsize=1024)

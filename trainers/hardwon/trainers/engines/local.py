@@ -26,8 +26,6 @@ from .cache import BatchCache, CachedSession
 from .tree import TreeQuery, can_read_trees, count_tokens, find_best, find_tree, number_nodes, read_trees
 from .trie import Tree, Trie
 
-KEPT = 3
-"""Conversations that are kept per session and role: a guide may ask between the turns of an episode."""
 READ_AT_ONCE = 16_384
 """Tokens of a micro-batch when log-probabilities are computed, padding included."""
 
@@ -213,7 +211,8 @@ class LocalEngine:
         # a prompt that continues little of what was read is another conversation, such as a question of a guide
         if best is None or shared[best] * 2 < len(kept[best].tokens):
             session = CachedSession(version)
-            del kept[: max(0, len(kept) - KEPT + 1)]
+            # Three conversations are kept per session and role: a guide may ask between the turns of an episode.
+            del kept[: max(0, len(kept) - 2)]
         else:
             session = kept.pop(best)
             # changes the session at once, so a session must have only one request at a time

@@ -34,8 +34,6 @@ MAX_PLACES = 128
 """Largest number of places at which listed answers part that are scored at once; longer lists are decoded greedily."""
 MAX_SEED = 2**31
 """Exclusive upper bound of seeds."""
-FORCED = 1e-3
-"""Tolerance in nats: the log-probability of a forced token is this close to 0."""
 WEIGHTS, SHAPE = "adapter_model.safetensors", "adapter_config.json"
 """The files of a peft folder."""
 
@@ -219,7 +217,8 @@ class RemoteEngine(ABC):
         allowed: list[Allowed] = []
         for n, (token, logprob) in enumerate(zip(tokens, logprobs, strict=True)):
             possible = grammar.allowed(tokens[:n])
-            if token not in possible or (len(possible) == 1 and abs(logprob) > FORCED):
+            # Tolerance in nats: the log-probability of a forced token is this close to 0.
+            if token not in possible or (len(possible) == 1 and abs(logprob) > 1e-3):
                 raise EngineFailure(
                     f"token {token} was sampled with log-probability {logprob:.3f} where the grammar allows "
                     f"{len(possible)} tokens: the other program does not mask as requested. Start vLLM with "

@@ -22,8 +22,6 @@ from hardwon.trainers.algorithms.samples import Ids
 from .cache import BatchCache
 from .trie import Tree, Trie
 
-MAX_NODES = 1024
-"""Largest number of nodes that are read at once; longer lists of answers are decoded token by token."""
 AT_ONCE = 512
 """Number of choices whose allowed tokens are scored at once."""
 
@@ -41,7 +39,8 @@ def find_tree(allowed: Any, prefix: Sequence[int]) -> Tree | None:
     if not isinstance(allowed, Trie):
         return None
     tree = allowed.tree(prefix)
-    return tree if tree.choices and len(tree.tokens) <= MAX_NODES else None
+    # Largest number of nodes that are read at once; longer lists of answers are decoded token by token.
+    return tree if tree.choices and len(tree.tokens) <= 1024 else None
 
 
 def can_read_trees(model: Any) -> bool:

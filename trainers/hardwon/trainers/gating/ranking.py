@@ -13,7 +13,7 @@ from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.llm import prompts as messages
 from hardwon.runtime.llm.conversation import Conversations, PromptBuilder
 from hardwon.runtime.planning.proposals import NO_ESTIMATE
-from hardwon.runtime.policies.ranked import ENOUGH
+from hardwon.runtime.policies.tuning import TUNING as POLICIES
 from hardwon.trainers.algorithms.logprobs import compute_logprobs
 from hardwon.trainers.algorithms.samples import Ids, PackedSequence, pack_samples
 from hardwon.trainers.engines.local import READ_AT_ONCE, LocalEngine
@@ -52,7 +52,7 @@ class PreferenceValue:
             sample = build_sample(self._prompts, self._prompt, action, choices, self._role, 0, "", "", "", "", 0)
             ratio = await self._measure(pack_samples([sample], {"": [0.0]}))
             # rounded, because two passes over equal weights differ in the last digits
-            self._judged[action] = Estimate(round(TUNING.beta * ratio, 5), ENOUGH)
+            self._judged[action] = Estimate(round(TUNING.beta * ratio, 5), POLICIES.enough_steps)
         return self._judged[action]
 
     async def _measure(self, streams: Sequence[PackedSequence]) -> float:

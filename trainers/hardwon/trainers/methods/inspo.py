@@ -18,10 +18,6 @@ MAX_CHARACTERS = 600
 """Longest instruction, in characters."""
 
 
-MAX_FAILURES = 64
-"""Failed episodes that are kept for the proposer."""
-
-
 @PARTS.add(
     "composer",
     "INSPO",
@@ -105,7 +101,7 @@ class Instructions(Composer):
                 outcomes.setdefault(rollout.label, []).append(rollout.outcome)
                 if not rollout.outcome:
                     actions = " . ".join(step.action for step in rollout.trajectory.steps)
-                    self._failures = [*self._failures, f"{rollout.trajectory.task} : {actions}"][-MAX_FAILURES:]
+                    self._failures = [*self._failures, f"{rollout.trajectory.task} : {actions}"][-64:]
         for at, number in enumerate(self._numbers):
             if values := outcomes.get(f"instruction {number}"):
                 self._weights[at] = self._decay * self._weights[at] + (1 - self._decay) * fmean(values)

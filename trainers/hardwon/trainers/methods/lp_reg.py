@@ -13,9 +13,6 @@ from hardwon.trainers.algorithms.losses import MAX_LOG_RATIO
 from hardwon.trainers.algorithms.samples import PackedSequence
 from hardwon.trainers.algorithms.terms import FrozenPolicy, Term, TokenFacts
 
-ROUNDING = 1e-6
-"""A token is below the proxy if its log-probability is lower by more than this."""
-
 
 def find_threshold(values: Sequence[float], share: float) -> float | None:
     """Return the log-probability up to which a token is among the lowest `share`; None if that is one token or none."""
@@ -85,7 +82,8 @@ class LowProbability(Term):
         ]
         proxy = torch.cat(parts).to(tokens.new.dtype)
         # a proxy of -inf marks a token that is not low, or that is cut away
-        return proxy, proxy.isfinite() & (tokens.new.detach() < proxy - ROUNDING)
+        # A token is below the proxy if its log-probability is lower by more than this.
+        return proxy, proxy.isfinite() & (tokens.new.detach() < proxy - 1e-6)
 
     def find_unclipped(self, tokens: TokenFacts) -> Tensor:
         """Return the tokens that are spared."""

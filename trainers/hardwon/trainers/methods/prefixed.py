@@ -13,9 +13,6 @@ from hardwon.trainers.algorithms.samples import Rollout
 
 from .blocks.prefixes import Prefix, give_prefixes, parse_shares
 
-DECAY = 0.5
-"""Weight of the newest group in the running success rate of a length of prefixes."""
-
 
 @PARTS.add(
     "composer",
@@ -112,7 +109,7 @@ class Prefixed(Composer):
         for share, values in outcomes.items():
             newest = sum(values) / len(values)
             before = self._rates.get(share, newest)
-            self._rates[share] = (1 - DECAY) * before + DECAY * newest
+            self._rates[share] = 0.5 * before + 0.5 * newest
         self._given.clear()
 
     def drain_metrics(self) -> dict[str, float]:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from hardwon.memory.errors import ConfigError
 
-GRACE_S = 2.0
-"""Seconds between the request to end and the end by force."""
 SHOWN_CHARS = 2000
 """Characters at the end of a program's output that are kept."""
 
@@ -62,7 +60,8 @@ async def _end_group(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGTERM)
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), GRACE_S)
+            # Seconds between the request to end and the end by force.
+            await asyncio.wait_for(process.wait(), 2.0)
         os.killpg(process.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
         await process.wait()

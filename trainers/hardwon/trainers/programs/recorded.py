@@ -30,10 +30,6 @@ from .run import PolicyCall, build_rollout
 
 _GRAMMARS = ("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 """Fields of vLLM's requests that bind an answer."""
-CHECKED = 8
-"""Episodes whose log-probabilities are computed again before the first update."""
-MOST_APART = 1.0
-"""Mean difference of log-probabilities, in nats per token, above which another model sampled the tokens."""
 
 
 @dataclass(slots=True)
@@ -173,7 +169,7 @@ class RecordedPlayer:
     async def _check_probabilities(self, rollouts: Sequence[Rollout]) -> None:
         """Compare recorded log-probabilities with those of the model, before anything was learned."""
         self._is_checked = True
-        rows = [row for rollout in rollouts[:CHECKED] for row in rollout.rows]
+        rows = [row for rollout in rollouts[:8] for row in rollout.rows]
         if not rows:
             return
         advantages = {row.trace: [0.0] * len(rows) for row in rows}
@@ -185,7 +181,8 @@ class RecordedPlayer:
             for before, now, is_sampled in zip(sequence.logprobs, values, sequence.mask, strict=True)
             if is_sampled
         ]
-        if gaps and fmean(gaps) > MOST_APART:
+        # Mean difference of log-probabilities, in nats per token, above which another model sampled the tokens.
+        if gaps and fmean(gaps) > 1.0:
             raise ConfigError(
                 f"the recorded log-probabilities differ by {fmean(gaps):.2f} nats per token from those of model.base: "
                 "another model or another temperature sampled them. Set model.base to the model that answered."

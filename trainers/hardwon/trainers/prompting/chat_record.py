@@ -17,9 +17,6 @@ from typing import Any, Protocol
 
 from hardwon.trainers.algorithms.samples import Ids
 
-MOST_TOKENS = 4_000_000
-"""Tokens that a record keeps, some 32 MB; of more, the conversations that were used least recently are dropped."""
-
 Message = Mapping[str, Any]
 """A message in the plain form of `hardwon.runtime.integrations.tool_episode.normalize_message`."""
 Tool = Mapping[str, Any]
@@ -44,7 +41,7 @@ class ChatPrompts(Protocol):
 class ChatRecord:
     """The token ids of conversations, by their messages. See the module's docstring."""
 
-    def __init__(self, prompts: ChatPrompts, *, most: int = MOST_TOKENS) -> None:
+    def __init__(self, prompts: ChatPrompts, *, most: int = 4_000_000) -> None:
         """Create an empty record."""
         self._prompts, self._most = prompts, most
         self._read: OrderedDict[bytes, Ids] = OrderedDict()

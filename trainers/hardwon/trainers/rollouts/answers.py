@@ -26,9 +26,6 @@ from hardwon.trainers.engines.base import Constraint
 from hardwon.trainers.engines.grammar import PLAIN, CallForm, ToolCalls
 from hardwon.trainers.prompting.base import PromptFormat
 
-MAX_GRAMMARS = 64
-"""Sets of tools whose grammars are kept."""
-
 
 class UnusableAnswer(PolicyFailure):
     """The model answered, and its answer is no action."""
@@ -94,7 +91,7 @@ class Answers:
         if calls is None:
             calls = ToolCalls(self._prompts.tokenizer, tools, end=self._prompts.end, form=form)
         self._grammars[key] = calls
-        while len(self._grammars) > MAX_GRAMMARS:
+        while len(self._grammars) > 64:
             self._grammars.popitem(last=False)
         return calls
 

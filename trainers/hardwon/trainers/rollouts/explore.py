@@ -30,8 +30,6 @@ from .archive import Path, explore_archive
 from .curiosity import CuriousPolicy
 from .paths import Demonstrations
 
-LONGEST_PLACE = 120
-"""Characters of a sentence that stands for a place."""
 _SENTENCE = re.compile(rf"(?<=[.!?])\s+|(?<=[{FULL_STOPS}])|\n")
 
 
@@ -213,7 +211,7 @@ def place(observation: str, *, is_compact: bool = True) -> str:
     if is_compact:
         return compact(observation).partition(" .")[0]
     first = next(filter(None, map(str.strip, _SENTENCE.split(observation))), "")
-    return " ".join(clean(first.rstrip(f".{FULL_STOPS}"), LONGEST_PLACE).split())
+    return " ".join(clean(first.rstrip(f".{FULL_STOPS}"), 120).split())
 
 
 def words(trajectories: Iterable[Trajectory], more: Sequence[str] = ()) -> list[str]:

@@ -58,8 +58,6 @@ class _Episode:
         return tuple(sample for t, (action, sample) in self.rows.items() if t < len(ran) and ran[t] == action)
 
 
-MAX_THOUGHT = 300
-"""Characters of a thought that are recorded with a step."""
 NO_START = "cannot_branch"
 """Why an episode is excluded whose prefix did not lead back to where it was taken from."""
 OUTGROWN = "context_exceeded"
@@ -219,7 +217,7 @@ class TokenPolicy:
             episode.outgrown |= longest == self._context and len(answered.tokens) == form.max_tokens
             raise UnusableAnswer.of(answer, usage)
         if thought:
-            extra = {"thought": messages.clean(thought, MAX_THOUGHT), **extra}
+            extra = {"thought": messages.clean(thought, 300), **extra}
         why = Reasons(tokens=tuple(completion.tokens), memory=chat.turns[-1].hint, extra=extra)
         return Decision(action, why, usage)
 
@@ -246,7 +244,7 @@ class TokenPolicy:
             before = tuple(token for part in parts for token in part.tokens)
             parts = [*parts, await self._think(self._speech, replace(request, prompt=(*request.prompt, *before)))]
             if self._is_predicted:
-                extra["prediction"] = messages.clean(self._prompts.read(parts[-1].tokens), MAX_THOUGHT)
+                extra["prediction"] = messages.clean(self._prompts.read(parts[-1].tokens), 300)
         return parts, extra
 
     async def _think(self, speech: Speech, request: Request) -> Completion:

@@ -18,9 +18,6 @@ from hardwon.trainers.models.adapters import activate
 from .base import SourceParts, Untrained, list_turns, register_source
 from .policy import measure_entropies
 
-STILL = 1e-9
-"""A change of a probability below this counts as none."""
-
 
 @runtime_checkable
 class Answered(Protocol):
@@ -110,7 +107,8 @@ def _measure_still(signals: Iterable[Signals]) -> float:
     for own in signals:
         pairs = pairwise((own.trace.get("answer"), *own.turns["answer"]))
         gains += [after - before for before, after in pairs if before is not None and after is not None]
-    return sum(abs(gain) < STILL for gain in gains) / max(1, len(gains))
+    # A change of a probability below this counts as none.
+    return sum(abs(gain) < 1e-9 for gain in gains) / max(1, len(gains))
 
 
 def _to_probabilities(rollout: Rollout, means: Mapping[tuple[str, int], float | None]) -> Signals:

@@ -14,9 +14,6 @@ from hardwon.trainers.prompting.compact import compact
 from .base import SourceParts, Untrained, list_turns, register_source
 from .local_judge import DIGITS, LocalAnswers, expect
 
-MOST_WORDS = 100
-"""Words of a prediction and of an observation that are compared: the comparison takes quadratic time."""
-
 
 @register_source("tags")
 class TagsSource(Untrained):
@@ -63,7 +60,8 @@ class PredictionSource(Untrained):
 
 def measure_likeness(predicted: str, observed: str) -> float:
     """Return the share of words in matching runs of two texts, from 0 to 1 (the ratio of difflib)."""
-    a, b = ([word for word in compact(text).split() if word != "."][:MOST_WORDS] for text in (predicted, observed))
+    # Words of a prediction and of an observation that are compared: the comparison takes quadratic time.
+    a, b = ([word for word in compact(text).split() if word != "."][:100] for text in (predicted, observed))
     return difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
 
 

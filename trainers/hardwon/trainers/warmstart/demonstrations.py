@@ -19,9 +19,6 @@ from hardwon.trainers.rollouts.explore import Task, way
 from hardwon.trainers.rollouts.renaming import Names, Rename, list_actions
 from hardwon.trainers.rollouts.rollout import Spec
 
-MEASURED = 4
-"""Episodes that are played again to measure prompts with what is recalled."""
-
 
 def demonstrate(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     """Return the sequences to imitate: those of the exploring episodes that are worth it."""
@@ -53,11 +50,11 @@ def measure_recalled(loop: TrainingLoop) -> int:
         return 0
     explored = [
         (len(episode.steps), world, tuple(step.action for step in episode.steps[:steps]))
-        for world in session.explorer.tasks or loop.config.explore.worlds.all[:MEASURED]
+        for world in session.explorer.tasks or loop.config.explore.worlds.all[:4]
         for episode in session.explorer.explored(world)
         if episode.success or len(episode.steps) >= steps
     ]
-    longest = {world: actions for _, world, actions in sorted(explored)[-MEASURED:]}
+    longest = {world: actions for _, world, actions in sorted(explored)[-4:]}
     rollouts = asyncio.run(loop.player.demonstrate(longest, dict.fromkeys(arms, 1)))
     return max((len(row.prompt) + len(row.completion) for rollout in rollouts for row in rollout.rows), default=0)
 

@@ -29,9 +29,6 @@ from .inference_proxy import InferenceProxy
 from .libraries import Libraries
 from .messages import Dispatch, Done, Inquiry, Reply, SceneState, Setup, WorkerEvent
 
-MOST_DEATHS = 3
-"""Deaths per worker, without a finished episode between them, after which a run gives up."""
-
 
 class WorkerDied(EngineFailure):
     """A rollout worker ended, or cannot be reached."""
@@ -312,7 +309,8 @@ class WorkerPool:
         """Start another worker for one that died, and give it the unfinished episodes."""
         self._deaths += 1
         self.counts["replaced"] += 1
-        if self._deaths >= MOST_DEATHS * self._workers:
+        # Deaths per worker, without a finished episode between them, after which a run gives up.
+        if self._deaths >= 3 * self._workers:
             self._fail(error)
             return
         try:

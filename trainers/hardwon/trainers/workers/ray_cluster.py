@@ -23,12 +23,6 @@ TRIES = 3
 """Attempts to start Ray on this machine; a busy machine may need more than one."""
 PLACED_S = 300.0
 """Seconds to wait for a place and the start of a worker."""
-CLOSED_S = 5.0
-"""Seconds in which workers delete their files at the end."""
-LONGEST_FOLDER = 40
-"""Bytes of the path of Ray's temporary folder: its sockets are 60 bytes longer, and Linux allows 107."""
-CONCURRENT = 1000
-"""Calls that a worker answers at once: one waits for events, and the others are short."""
 
 
 class RayCluster:
@@ -43,7 +37,8 @@ class RayCluster:
             _connect(address, workers)
         self._check_room(workers)
         # 1 CPU each: Ray then spreads the workers over the machines of the cluster
-        self._kind = ray.remote(num_cpus=1, max_restarts=0, max_concurrency=CONCURRENT)(kind)
+        # Calls that a worker answers at once: one waits for events, and the others are short.
+        self._kind = ray.remote(num_cpus=1, max_restarts=0, max_concurrency=1000)(kind)
 
     def _check_room(self, workers: int) -> None:
         """Check that the cluster has a CPU for every worker."""
@@ -74,7 +69,7 @@ class RayCluster:
     def close(self) -> None:
         """End the actors, and leave the cluster, or stop Ray if this run has started it."""
         with suppress(Exception):  # those that do not close themselves in time, or are dead, are killed
-            self._ray.get([actor.close.remote() for actor in self._actors], timeout=CLOSED_S)
+            self._ray.get([actor.close.remote() for actor in self._actors], timeout=5.0)
         for actor in self._actors:
             self._ray.kill(actor)
         self._actors.clear()
@@ -170,4 +165,5 @@ def _connect(address: str, workers: int) -> None:
 def _choose_folder() -> str | None:
     """Return a short temporary folder if Ray's own would be too long for the path of a socket; else None."""
     chosen = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    return "/tmp/ray" if len(chosen.encode()) > LONGEST_FOLDER else None
+    # Bytes of the path of Ray's temporary folder: its sockets are 60 bytes longer, and Linux allows 107.
+    return "/tmp/ray" if len(chosen.encode()) > 40 else None

@@ -43,8 +43,6 @@ from .messages import Dispatch, Done, Reply, SceneState, Setup, Traces, WorkerEv
 
 LIBRARY, START = "library", "start"
 """Names of the library files of a scene."""
-TOGETHER_S = 0.002
-"""Seconds in which the events of several episodes are gathered before they are sent."""
 _SCENE: ContextVar[int] = ContextVar("hardwon_scene")
 """The scene of the running asyncio task."""
 
@@ -214,7 +212,8 @@ class RolloutWorker:
     async def _drain(self) -> list[WorkerEvent]:
         """Return the waiting events, and those of the episodes that go on at once, so that they are sent together."""
         events: list[WorkerEvent] = []
-        latest = time.perf_counter() + TOGETHER_S
+        # Seconds in which the events of several episodes are gathered before they are sent.
+        latest = time.perf_counter() + 0.002
         while True:
             while not self._events.empty():
                 events.append(self._events.get_nowait())

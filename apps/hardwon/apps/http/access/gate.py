@@ -39,8 +39,6 @@ PROXIED = frozenset({
     "x-cloud-trace-context",
 })  # fmt: skip
 """Other headers that proxies add."""
-RECHECK_S = 1.0
-"""Seconds between two checks of an open WebSocket's token."""
 
 
 class AccessGate:
@@ -132,7 +130,8 @@ class RevocableSocket:
             # The task survives timeouts: `wait_for` would cancel it, and could lose a message that just arrived.
             if self._next is None:
                 self._next = asyncio.ensure_future(_awaited(self._receive()))
-            await asyncio.wait([self._next], timeout=RECHECK_S)
+            # Seconds between two checks of an open WebSocket's token.
+            await asyncio.wait([self._next], timeout=1.0)
             if not self._still():
                 self._ended = True
                 with suppress(Exception):  # the client may have disconnected

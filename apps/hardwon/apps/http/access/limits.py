@@ -14,8 +14,6 @@ RATE = 1000.0
 """Sustained rate of one caller, in requests per second."""
 BURST_S = 2.0
 """Size of a burst, in seconds of the rate."""
-CALLERS = 10_000
-"""Largest number of callers whose rate is tracked."""
 
 
 class Rates:
@@ -30,7 +28,7 @@ class Rates:
         now = time.monotonic() if now is None else now
         left, at = self._buckets.get(caller, (self.rate * BURST_S, now))
         left = min(self.rate * BURST_S, left + (now - at) * self.rate)
-        if caller not in self._buckets and len(self._buckets) >= CALLERS:
+        if caller not in self._buckets and len(self._buckets) >= 10_000:
             self._buckets.clear()  # bounds memory; at worst, callers get a full bucket early
         # A rejected request takes nothing from the bucket, so retries do not make the wait longer.
         self._buckets[caller] = (left - 1 if left >= 1 else left, now)

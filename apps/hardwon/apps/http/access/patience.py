@@ -9,14 +9,6 @@ from typing import Any
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-HEADERS_S = 20.0
-"""Seconds for all headers of a request, from the connection or the first byte of the next request."""
-BODY_S = 20.0
-"""Seconds until a body begins. Each `BYTES_A_SECOND` bytes add one second."""
-BYTES_A_SECOND = 1000.0
-READ_S = 30.0
-"""Seconds in which a client must read while its buffers are full."""
-
 # uvicorn selects the class at import (httptools or h11), so type checkers cannot use it as a base.
 _Protocol: Any = AutoHTTPProtocol
 
@@ -24,7 +16,8 @@ _Protocol: Any = AutoHTTPProtocol
 class PatientProtocol(_Protocol):  # type: ignore[misc]
     """uvicorn's HTTP protocol with time limits. A connection that exceeds one is closed without a response."""
 
-    headers_s, body_s, read_s = HEADERS_S, BODY_S, READ_S
+    # Seconds in which a client must read while its buffers are full.
+    headers_s, body_s, read_s = 20.0, 20.0, 30.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -53,7 +46,7 @@ class PatientProtocol(_Protocol):  # type: ignore[misc]
             if self.cycle is not before:
                 self._allow(self.body_s)
             # Moves only the deadline; the running timer reads it when it fires, so packets set no timers.
-            self._until += len(data) / BYTES_A_SECOND
+            self._until += len(data) / 1000.0
         else:
             self._stop()
 

@@ -32,8 +32,6 @@ _STATUS: tuple[tuple[type[BaseException], int], ...] = (
 """The first match counts. Any other HardwonError is 500."""
 
 
-LONGEST = 1500
-"""Length limit of a detail, in characters."""
 _LONG = re.compile(rf"\S{{{2 * SHOWN},}}")
 
 logger = logging.getLogger("hardwon.http")
@@ -91,7 +89,7 @@ def problem(
 ) -> JSONResponse:
     """Build a problem response. Very long values in the detail are shortened."""
     words = _LONG.sub(lambda match: f"{match[0][:SHOWN]}...", detail)
-    words = words if len(words) <= LONGEST else f"{words[:LONGEST]}..."
+    words = words if len(words) <= 1500 else f"{words[:1500]}..."
     body = RequestProblem(
         title=_TITLES.get(status, "Failed"), status=status, detail=words, error=error, request_id=request_id
     )

@@ -17,8 +17,6 @@ from starlette.exceptions import HTTPException
 
 DEPTH = 64
 """Deepest nesting of lists and objects. The condition of a guardrail has only a few levels."""
-WHOLE = 2**63
-"""Exclusive bound of integers: SQLite stores 64 bits."""
 SHOWN = 60
 """Length limit of values in messages, in characters."""
 _UNUSUAL = re.compile(rb"\\u[dD][89abAB]|\d{19}|[eE]\+?\d{3}")
@@ -85,7 +83,8 @@ def _check(value: Any) -> None:
             left.extend((f"{place}.{index}", inner, depth + 1) for index, inner in enumerate(value))
         elif isinstance(value, str):
             _check_text(place, value)
-        elif isinstance(value, int) and not -WHOLE <= value < WHOLE:
+        # Exclusive bound of integers: SQLite stores 64 bits.
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             raise _wrong(422, f"{place} is {_abbreviate(value)}: integers are limited to 64 bits. Send a smaller one.")
         elif isinstance(value, float) and not math.isfinite(value):
             raise _wrong(422, f"{place} is too large. Send a finite number.")

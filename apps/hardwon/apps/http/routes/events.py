@@ -24,8 +24,6 @@ from .place import At, RequestContext
 
 POLL_S = 0.5
 """Seconds between two polls for news."""
-QUIET_S = 15.0
-"""Seconds without news after which a stream sends a keep-alive comment."""
 AT_ONCE = 500
 """Largest number of changes in one poll."""
 EVENT_STREAM = "text/event-stream"
@@ -134,7 +132,8 @@ def _streamed(request: Request, news: Callable[[], Sequence[ServerEvent]], follo
             if not batch and not follow:
                 return
             quiet_s = 0.0 if batch else quiet_s + POLL_S
-            if quiet_s >= QUIET_S:
+            # Seconds without news after which a stream sends a keep-alive comment.
+            if quiet_s >= 15.0:
                 quiet_s = 0.0
                 yield ": keep-alive\n\n"
             # After a full batch the next poll follows at once, so that a late client catches up.

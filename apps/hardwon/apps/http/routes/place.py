@@ -28,10 +28,6 @@ from .writers import door_of
 
 QUICK_S = 0.01
 """Longest time in seconds that a call may take in the event loop's thread."""
-SHORT_BYTES = 64 * 1024
-"""Longest body, in bytes, that is processed in the event loop's thread."""
-KINDS = 1000
-"""Largest number of kinds of calls whose speed is remembered."""
 
 RouteFunction = Callable[..., Response]
 CallKind = tuple[object, ...]
@@ -49,7 +45,7 @@ class RequestContext:
     turn: "StepQueue"
     feedback: Feedback
     short: bool
-    """Whether the body is shorter than SHORT_BYTES."""
+    """Whether the body is shorter than 64 KiB."""
     writer: str
     """Name under which the library stores the caller's data."""
     trust: Trust
@@ -127,7 +123,7 @@ async def _place(
 ) -> RequestContext:
     state = request.app.state
     length = request.headers.get("content-length", "")
-    short = length.isascii() and length.isdigit() and int(length[:20]) < SHORT_BYTES
+    short = length.isascii() and length.isdigit() and int(length[:20]) < 64 * 1024
     caller = request.state.caller
     writer, trust = door_of(caller, state.trust)
     context = RequestContext(
@@ -201,7 +197,7 @@ class StepQueue:
                     return answer
             answer, quick = await to_thread.run_sync(_timed, call, limiter=self._thread)
             # Callers choose the namespace and the fields, so the number of kinds must be bounded.
-            if len(self._quick) >= KINDS:
+            if len(self._quick) >= 1000:
                 self._quick.clear()
             # Read after the call, because the call itself may have written.
             with at.shelf.at_once(at.namespace) as moment:

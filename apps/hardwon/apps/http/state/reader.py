@@ -16,16 +16,13 @@ from hardwon.memory.learning.extraction import Extractor
 from .shelf import Shelf
 from .watch import Measures
 
-WAITING = 10_000
-"""Largest number of episodes that wait to be read; more are left to the library's rules."""
-
 logger = logging.getLogger(__name__)
 
 
 class BackgroundReader:
     """Reads episodes with an extractor in a thread of its own, which starts with the first episode."""
 
-    def __init__(self, shelf: Shelf, extractor: Extractor, measures: Measures, *, most: int = WAITING) -> None:
+    def __init__(self, shelf: Shelf, extractor: Extractor, measures: Measures, *, most: int = 10_000) -> None:
         """Create a reader."""
         self._shelf, self._extractor, self._measures = shelf, extractor, measures
         self._waiting: queue.Queue[tuple[str, str]] = queue.Queue(most)

@@ -15,8 +15,6 @@ from hardwon.trainers.metrics import FILE as METRICS
 
 EPISODES = "episodes.jsonl"
 KINDS = {"train": METRICS, "run": EPISODES}
-DEPTH = 2
-"""Levels of subfolders that are searched for runs."""
 READ_BYTES = 1 << 20
 LONGEST_LINE = 16 << 20
 """Largest line in bytes; longer ones are passed over."""
@@ -40,7 +38,7 @@ def list_runs(folder: Path) -> list[dict[str, Any]]:
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
     for kind, name in KINDS.items():
-        for depth in range(DEPTH + 1):
+        for depth in range(3):
             yield from ((kind, file) for file in folder.glob("*/" * depth + name) if file.is_file())
 
 

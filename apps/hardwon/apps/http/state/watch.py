@@ -19,8 +19,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .shelf import Shelf
 
-RECENT = 1000
-"""Number of recalls whose times are kept for the dashboard."""
 _GOOD_ID = re.compile(r"[\w.-]{1,64}")
 _METHODS = frozenset({"GET", "POST", "PATCH", "DELETE", "HEAD", "OPTIONS", "PUT"})
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -50,7 +48,7 @@ class Measures:
             registry=self.registry,
         )  # fmt: skip
         self._bytes = Gauge("hardwon_library_bytes", "Size of the library's file.", registry=self.registry)
-        self.recalls: deque[float] = deque(maxlen=RECENT)
+        self.recalls: deque[float] = deque(maxlen=1000)
         """Times of the newest recalls, in seconds."""
 
     @contextmanager

@@ -15,8 +15,6 @@ from .stream_items import StreamedItems, is_client_call, list_items
 _BEGINNINGS = ("response.created", "response.queued", "response.in_progress")
 _ENDS = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 
-_MOST_ALIASES = 4096
-
 
 class Aliases:
     """The server's ids of answers that clients know under another id. A restart loses them."""
@@ -27,7 +25,7 @@ class Aliases:
     def add(self, name: str, server_id: str) -> None:
         """Note the server's id of an answer."""
         self._ids[name] = server_id
-        while len(self._ids) > _MOST_ALIASES:
+        while len(self._ids) > 4096:
             self._ids.popitem(last=False)
 
     def resolve(self, name: Any) -> Any:

@@ -21,10 +21,6 @@ from torch import nn
 
 from hardwon.trainers.algorithms.logprobs import unwrap_causal
 
-KEPT = 1.5
-"""Bytes that a backward pass on a CPU needs, for each byte of inputs and outputs of the linear layers; measured."""
-SHARE = 0.5
-"""Share of the free memory that activations may take before layers are recomputed."""
 CONTAINER = Path("/sys/fs/cgroup")
 """Limits of a Linux container."""
 ACCOUNTS = (
@@ -37,13 +33,14 @@ M_MMAP_THRESHOLD, APART, USUAL = -3, 2**20, 2**25
 
 
 def needs_checkpointing(model: nn.Module, tokens: int) -> bool:
-    """Return whether the activations of a micro-batch would take more than `SHARE` of the memory that is free.
+    """Return whether the activations of a micro-batch would take more than half of the memory that is free.
 
     Args:
         model: Causal LM, with or without adapters.
         tokens: Tokens of the micro-batch, padding included.
     """
-    return tokens * _count_activations(model) * KEPT > SHARE * _read_free_memory(next(model.parameters()).device)
+    # Bytes that a backward pass on a CPU needs, for each byte of inputs and outputs of the linear layers; measured.
+    return tokens * _count_activations(model) * 1.5 > 0.5 * _read_free_memory(next(model.parameters()).device)
 
 
 def _count_activations(model: nn.Module) -> int:

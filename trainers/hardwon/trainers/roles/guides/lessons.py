@@ -13,7 +13,7 @@ from hardwon.memory import State, Trajectory
 from hardwon.memory.learning.skill_mining import without_circles
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory
-from hardwon.runtime.loop.nodes_advise import GUIDANCE_TOKENS
+from hardwon.runtime.loop.tuning import TUNING as LOOP
 from hardwon.trainers.gating.other_worlds import OtherWorlds
 from hardwon.trainers.rollouts.beginnings import Beginnings
 from hardwon.trainers.rollouts.rollout import Spec
@@ -53,7 +53,7 @@ class Recollections:
         recollection = OtherWorlds(self._parts.library, instance=(spec.task, spec.seed)).recall(
             state,
             k=self._parts.recall,
-            budget_tokens=GUIDANCE_TOKENS,
+            budget_tokens=LOOP.guidance_tokens,
             level="step",
             actions={action: working.counts(state, action) for action in actions},
             after="",
