@@ -294,6 +294,20 @@ def test_conversations_that_begin_alike_are_two(load, library):
     assert sorted(row["n_steps"] for row in library.episodes.find())[-2:] == [2, 2]
 
 
+@pytest.mark.parametrize("form", ["line", "calls to a model"])
+def test_runs_with_equal_messages_are_told_apart_by_the_ids_of_their_calls(load, library, form):
+    """An agent that fails five times alike has failed five times; a log that repeats a run has it once."""
+
+    def run(n):
+        talk = json.loads(json.dumps(openai(2)[0]).replace("c-", f"call_0123456789abcdef{n}"))["messages"]
+        return [{"messages": talk}] if form == "line" else [{"messages": talk[:at]} for at in (3, 5, len(talk))]
+
+    runs = [line for n in range(5) for line in run(n)]
+    assert load(*runs, *run(3)) == (5, 0)
+    assert load(*runs) == load(*run(0)) == (0, 0)
+    assert [row["n_steps"] for row in library.episodes.find()] == [2] * 5
+
+
 def test_an_outcome_that_comes_later_counts(load, library):
     load(*openai(3))
     assert load({**openai(3)[0], "reward": 0.0}) == (0, 1)

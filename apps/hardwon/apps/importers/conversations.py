@@ -15,7 +15,7 @@ from hardwon.runtime.integrations.tool_episode import iter_calls
 from hardwon.runtime.interfaces.endings import read_ending, read_error
 
 from .messages import LoggedMessage, conversation, form_of, is_messages, plain_messages
-from .spool import LoggedEpisode, Spool
+from .spool import LoggedEpisode, Spool, refer_to_call
 
 LoggedOutcome = tuple[bool, float]
 """Success, and a score in [0, 1]."""
@@ -40,8 +40,8 @@ class ConversationReader:
         """Responses format: the place of each response, by its id."""
         self._after: dict[str, str] = {}
         """Responses format: the id of the previous response, by place."""
-        self._trials: dict[str, list[Any]] = {}
-        """The graded runs with the same messages, by their digest."""
+        self._trials: dict[tuple[str, bool], list[Any]] = {}
+        """The runs with the same messages, by their digest and whether they have no grade."""
         self.form = "openai"
         """Format of the messages: that of the first value which is not in OpenAI's chat format."""
         self.unanswered = 0
@@ -92,21 +92,23 @@ class ConversationReader:
             # A log of model calls repeats the conversation in every line; only its longest form is an episode.
             if prefixes and not self._spool.is_continued(prefixes[-1]):
                 graded = None if outcome is None else (outcome[0], outcome[1])
+                run = _find_run(messages) if graded is None else trial
                 for episode in self._build_episodes(part, messages, graded):
-                    yield episode if graded is None else self._tell_apart(episode, trial)
+                    yield self._tell_apart(episode, run)
 
     def _tell_apart(self, episode: LoggedEpisode, trial: str) -> LoggedEpisode:
-        """Return a graded episode with a reference of its own if another run of the task has the same messages.
+        """Return an episode with a reference of its own if another run of the task has the same messages.
 
-        A benchmark runs a task several times, and its runs may differ in nothing but the outcome.
+        A benchmark runs a task several times, and its runs may differ in nothing but the outcome or the ids of calls.
         """
-        runs = self._trials.setdefault(episode.ref, [])
+        runs = self._trials.setdefault((episode.ref, episode.score is None), [])
         run = [trial, episode.score]
         if run not in runs:
             runs.append(run)
         if number := runs.index(run):
             return replace(episode, ref=f"{episode.ref} {number + 1}", aliases=())
-        return replace(episode, meta={**episode.meta, "trial": trial}) if trial else episode
+        is_trial = trial and episode.score is not None
+        return replace(episode, meta={**episode.meta, "trial": trial}) if is_trial else episode
 
     def _read(self, part: str) -> tuple[list[LoggedMessage], Any, str]:
         ((_, (messages, outcome, trial)),) = self._spool.values(part)
@@ -166,6 +168,12 @@ def digest_beginnings(messages: Iterable[LoggedMessage]) -> Iterator[bytes]:
         kept = [message["role"], message["text"], [[call["name"], call["arguments"]] for call in message["calls"]]]
         digest.update(json.dumps(kept, sort_keys=True).encode())
         yield digest.digest()
+
+
+def _find_run(messages: Iterable[LoggedMessage]) -> str:
+    """Return the first random id of a call, which no other run of the task has; empty if there is none."""
+    refs = (refer_to_call(call["id"]) for message in messages for call in message["calls"])
+    return next(filter(None, refs), "")
 
 
 def trial_of(value: Any) -> str:
