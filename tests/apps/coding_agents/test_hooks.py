@@ -22,6 +22,7 @@ from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import ConfigError
 from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.runtime.integrations.tool_run import SOURCE
+from hardwon.runtime.loop import holdout
 
 GUARD = Item(
     "guardrail", "Never force a push", "It lost work.", "When pushing", condition={"text": "Request"},
@@ -134,6 +135,34 @@ def test_later_turns_begin_with_what_earlier_ones_found(session):
     assert "make test" in output["additionalContext"]
     begun = session.send("SessionStart", source="startup")
     assert begun == {} or begun["hookSpecificOutput"]["hookEventName"] == "SessionStart"
+
+
+FIXES = {
+    "before": ([("npm test", False), ("npm ci", True), ("npm test", True)], 'First `Bash(command="npm ci")`, then'),
+    "added": (
+        [("pytest t", False), ("ls", True), ("DB=x.db pytest t", True)],
+        'First `Bash(command="DB=x.db pytest t")`.',
+    ),
+    "place": ([("pytest t", False), (".venv/bin/pytest t", True)], 'First `Bash(command=".venv/bin/pytest t")`.'),
+}
+
+
+@pytest.mark.parametrize(("commands", "line"), FIXES.values(), ids=FIXES)
+def test_what_made_a_command_work_in_three_sessions_is_named_as_it_can_be_run(tmp_path, monkeypatch, commands, line):
+    """Before, nothing is said of commands whose words may not be shown."""
+    monkeypatch.setattr(holdout, "WITHHOLD", 0.0)
+    hints = []
+    for n, prompt in enumerate(["Mend the cart.", "Fix a price.", "Add a discount.", "Check the test.", "Look at it."]):
+        session = Session(tmp_path, monkeypatch, session=f"s-{n}")
+        begun = session.send("UserPromptSubmit", prompt=prompt)
+        hints.append(begun["hookSpecificOutput"]["additionalContext"] if begun else "")
+        for command, works in commands:
+            outcome = {"response": {"stdout": "ok"}} if works else {"error": "Exit code 1\nnot found"}
+            session.call("Bash", {"command": command}, **outcome)
+        session.send("Stop")
+    assert hints[:3] == ["", "", ""]
+    assert all(hint.startswith(line) and "{command}" not in hint for hint in hints[3:]), hints
+    assert "failed (tool error) in 4 of 4 episodes" in hints[4]
 
 
 def test_cursor_gets_the_hint_after_the_first_call(tmp_path, monkeypatch):

@@ -6,10 +6,9 @@ from hypothesis import given, strategies as st
 from hardwon.memory import Diagnosis, Failure, Item, State, Step, Trajectory
 from hardwon.memory.guardrails.conditions import matches
 from hardwon.memory.learning import skill_mining
-from hardwon.memory.learning.generalization import common, generalise
+from hardwon.memory.learning.generalization import common, find_changes, generalise
 from hardwon.memory.learning.skill_mining import (
     SkillMiner,
-    find_changes,
     find_preparation,
     gains,
     repairs,
@@ -125,13 +124,35 @@ def test_a_repair_says_of_how_many_episodes(library):
         ("pay(1)", "pay(2)", ()),
         ("open gate", "open door", ()),
         ('bash(command="ls a")', 'bash(command="ls b")', ()),
+        ('bash(command="pytest t")', 'bash(command="DB=x pytest t")', (("command", "{}", "db=x"),)),
+        ('bash(command="pytest t")', 'bash(command="cd a && pytest t")', (("command", "{}", "cd a &&"),)),
+        ('bash(command="pytest t")', 'bash(command=".venv/bin/pytest t")', (("command", "{}", ".venv/bin/pytest"),)),
+        ('bash(command="git push")', 'bash(command="git push -u origin b")', (("command", "{}", "-u origin b"),)),
+        ('bash(command="python a.py")', 'bash(command="python3.12 a.py")', (("command", "{}", "python3.12"),)),
+        ('bash(command="pytest t")', 'bash(command="pytest t | tail")', ()),
+        ('bash(command="pytest t")', 'bash(command="pytest t; true")', ()),
+        ('bash(command="pytest t")', 'bash(command="pytest u")', ()),
+        ('bash(command="pytest t")', 'bash(command="pytest t", cwd="a")', ()),
     ],
 )
 def test_other_arguments_of_the_same_tool_may_be_what_made_it_work(failed, fixed, changes):
-    """A command of a game or a shell names another thing or program instead."""
+    """A command of a game or a shell names another thing or program instead, unless something was added to it."""
     assert find_changes(failed, fixed) == changes
     runs = [run.changes for _, run, _ in repairs(walk((failed, 0, 0.0, FAILED), (fixed, 1)))]
     assert runs == ([changes] if changes else [])
+
+
+def test_who_runs_a_mended_command_at_once_does_not_show_that_the_plain_one_works(library):
+    plain, mended = 'bash(command="python m.py t")', 'bash(command="DB=x python m.py t")'
+    for number in range(6):
+        steps = walk((plain, 0, 0.0, FAILED), (mended, 1)) if number < 3 else walk((mended, 1))
+        library.record(Trajectory("migrate", tuple(steps), True, id=f"e{number}"))
+        library.evolve()
+    library.record(Trajectory("migrate", tuple(walk((plain, 0, 0.0, FAILED), (mended, 1))), True, id="last"))
+    library.evolve()
+    (remedy,) = library.items.find(["remedy"])
+    assert remedy.title == 'First `bash(command="DB=x python m.py t")`'
+    assert "failed (precondition) in 4 of 4 episodes" in remedy.body
 
 
 @pytest.mark.parametrize(("in_vain", "n"), [(0, 1), (1, 1), (3, 0)])

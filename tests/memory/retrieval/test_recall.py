@@ -43,6 +43,22 @@ def test_an_empty_library_recalls_nothing(library):
     assert (recollection.path, recollection.tokens) == ("empty", 0)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_step_stands_for_the_others_that_did_the_same(library, is_known):
+    """In this situation and in similar ones: which they are, how many tasks were lost, and how often it was tried."""
+    for n in range(8):
+        here = State("A closed drawer." if is_known else f"A closed drawer of cabinet {'abcdefgh'[n]}.", task="find it")
+        diagnosis = Diagnosis(n > 1, Failure.NONE if n > 1 else Failure.TOOL_ERROR)
+        step = Step(here, "open drawer", here, diagnosis, reward=float(n > 3))
+        library.record(Trajectory("find it", (step,), n > 3, id=f"e{n}"))
+    now = State("A closed drawer." if is_known else "A closed drawer of the cabinet.", task="find it")
+    hits = library.recall(now, k=1 if is_known else 3).steps
+    worked = [hit.what for hit in hits if hit.what.diagnosis.success]
+    assert sum(1 + len(step.why.similar or ()) for step in worked) == 6
+    assert sum((step.why.failed or 0) + (step.return_to_go == 0) for step in worked) == 2
+    assert not is_known or worked[0].why.value == pytest.approx(4 / 6)
+
+
 def test_an_unrelated_query_recalls_nothing(library, episode):
     """What is not near enough is not shown."""
     library.record(episode())

@@ -47,6 +47,19 @@ def test_a_message_of_one_request_is_never_shown(library, message, times):
     assert "order # is not checked" in messages(library)
 
 
+@pytest.mark.parametrize(("asks", "is_shown"), [("fix {}", True), ("fix {} and test it", False)])
+def test_a_word_of_the_request_is_shown_if_others_gave_it_without_being_asked(library, asks, is_shown):
+    """The name of a customer is given where it is asked for, and `npm test` is run whatever is asked."""
+    for n, what in enumerate(["a price", "the cart", "a mail"]):
+        library.record(episode(f"e{n}", 'bash(command="npm test")', task=asks.format(what)))
+    for n in range(7):  # most requests do not have the word
+        library.record(episode(f"o{n}", 'bash(command="npm run build")', task="fix a link"))
+    library.record(episode("last", 'bash(command="npm test")', task="fix all and test it"))
+    steps = (hit.what for hit in library.recall(State("", task="fix all and test it"), k=20).steps)
+    (step,) = (step for step in steps if step.pre.task == "fix all and test it")
+    assert ("test" in (step.why.supported or ())) is is_shown
+
+
 @pytest.mark.parametrize(("requests", "is_shown"), [(REQUESTS - 1, False), (REQUESTS, True)])
 def test_a_message_of_enough_requests_is_shown(library, requests, is_shown):
     for n in range(requests):

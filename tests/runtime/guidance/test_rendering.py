@@ -1,8 +1,10 @@
 """What is said of items: in their own words only where these show nothing of another request."""
 
+from dataclasses import replace
+
 import pytest
 
-from hardwon.memory import Diagnosis, Estimate, Failure, Hit, Item, Outcome, Recollection, State, Step
+from hardwon.memory import Diagnosis, Estimate, Failure, Hit, Item, Outcome, Reasons, Recollection, State, Step
 from hardwon.memory.situations.actions import parse_action, pattern_of
 from hardwon.memory.situations.titles import WITH_FAILED_VALUES
 from hardwon.memory.trust.testimony import REQUESTS, find_chosen_words
@@ -211,6 +213,32 @@ def test_a_line_of_which_only_the_verb_would_remain_is_left_out(worked, message,
     steps = [Step(State("In the attic."), "put vase in chest", State("."), each) for each in (Diagnosis(True), bad)]
     seen = Recollection(steps=tuple(Hit(step, 1.0, "") for step in steps[1 - worked :]))
     assert [line.text for line in lines_of(seen, State("You are in the hall."))] == lines
+
+
+@pytest.mark.parametrize(("message", "n"), [("", 0), ("no such file", 1)])
+def test_a_shell_without_its_command_is_no_line(message, n):
+    """Neither as a step nor as an item: `Bash(command={command})` may be anything."""
+    bad = Diagnosis(False, Failure.TOOL_ERROR, evidence=message)
+    step = Step(State("In the attic."), 'Bash(command="make secret")', State("."), bad)
+    remedy = Item(
+        "remedy", "First `x`", steps=('Bash(command="make it")', 'Bash(command="make secret")'), source="experience"
+    )
+    seen = Recollection((Hit(remedy, 1.0, ""),), (Hit(step, 1.0, ""),))
+    lines = [line.text for line in lines_of(seen, State("You are in the hall."))]
+    assert lines == ["- in a similar situation, `Bash(command={command})` failed (tool_error): no such file"][:n]
+
+
+def test_others_that_did_the_same_are_counted():
+    """Recall shows five steps; the line counts all that it found."""
+    why = Reasons(similar=(2, 3, 4), failed=1)
+    good = Step(State("."), "refund(order=8123)", State("."), Diagnosis(True), id=1, why=why, return_to_go=1.0)
+    bad = replace(good, diagnosis=Diagnosis(False, Failure.TOOL_ERROR), why=Reasons(similar=(6,)), id=5)
+    assert render_steps([good], HERE) == [
+        ("- `refund(order=8123)` worked in 4 of 4 similar situations; the task succeeded in 3 of 4", (1, 2, 3, 4))
+    ]
+    assert render_steps([good, bad], HERE) == [
+        ("- in 2 of 6 similar situations, `refund(order=8123)` failed (tool_error)", (5, 6))
+    ]
 
 
 def test_a_warning_says_that_the_action_fails():

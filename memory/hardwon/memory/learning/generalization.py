@@ -19,6 +19,8 @@ from .tuning import TUNING
 
 _LETTERS, _FIRST = re.compile(r"[^\W\d_]{1,4}(?=[^\w\s]?\d)"), re.compile(r"\w(?=\w*\W?\d)")
 """What an id begins with: its letters, else its first sign."""
+ArgumentChange = tuple[str, str, str]
+"""An argument that two calls differ in: its name, and its two values."""
 _PLAIN_WORD = re.compile(r"[^\W\d_]+(?:[_-][^\W\d_]+){0,3}")
 
 
@@ -73,6 +75,50 @@ def _facts(state: State) -> set[tuple[str, Any]]:
     for name, value in state.facts.items():
         facts |= {(name, part) for part in value} if isinstance(value, list | tuple) else {(name, value)}
     return facts
+
+
+def find_changes(failed: str, fixed: str) -> tuple[ArgumentChange, ...]:
+    """Return the arguments that two calls of one tool differ in; empty if they are no such calls, or are equal.
+
+    Of an argument that only one of them has, the value is left out, because it may be free text. Shell commands are no
+    calls of one tool, because each is a program of its own, unless one is the other with something added.
+    """
+    old, new = parse_action(failed), parse_action(fixed)
+    if old.verb != new.verb or not all(part.name for part in (*old.parts, *new.parts)):
+        return ()
+    before, after = ({part.name: part.value for part in call.parts} for call in (old, new))
+    if any(part.frame != "{}" for part in (*old.parts, *new.parts)):
+        changed = [name for name in before if before[name] != after.get(name)]
+        added = find_addition(before[changed[0]], after.get(changed[0], "")) if len(changed) == 1 else ""
+        return ((changed[0], "{}", added),) if added and before.keys() == after.keys() else ()
+    return tuple(
+        (name, before.get(name, ""), after.get(name, "")) if name in before and name in after
+        else (name, "{}" if name in before else "", "{}" if name in after else "")
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    )  # fmt: skip
+
+
+def find_addition(failed: str, fixed: str) -> str:
+    """Return what a command has beyond a failed one: a variable, a folder, a flag; empty if it is another command.
+
+    `DB=dev.db make test`, `cd app && make test`, and `.venv/bin/pytest` for `pytest`. A pipe hides the exit code, and
+    makes nothing work.
+    """
+    missing, added = failed.split(), list[str]()
+    is_program = True
+    for word in fixed.split():
+        if missing and word == missing[0]:
+            del missing[0]
+        elif missing and is_program and re.fullmatch(rf"(?:.*/)?{re.escape(missing[0])}[\d.]*", word):
+            added.append(word)
+            del missing[0]
+        else:
+            added.append(word)
+            continue
+        is_program = False
+    is_hidden = any(sign in word for word in added for sign in "|;>") or "&" in added
+    return "" if missing or is_hidden else " ".join(added)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,11 @@ from hardwon.memory.situations.titles import choice_title, fill_holes, name_argu
 from hardwon.memory.storage.episodes import dumps
 from hardwon.memory.trust.testimony import REQUESTS
 
-from .generalization import CallUse, common, find_choice, find_needed, generalise
+from .generalization import ArgumentChange, CallUse, common, find_changes, find_choice, find_needed, generalise
 from .tuning import TUNING
 
 REPAIRABLE = frozenset([Failure.PRECONDITION, Failure.NO_EFFECT, Failure.INVALID_ACTION, Failure.TOOL_ERROR])
 SkillShape = tuple[str, ...]
-ArgumentChange = tuple[str, str, str]
-"""An argument that two calls differ in: its name, and its two values."""
 RemedyKey = tuple[str, SkillShape, tuple[ArgumentChange, ...]]
 """The failure, the shapes of the failed action and of the steps that repair it, and the changes."""
 _HOLE = re.compile(r"\{(\d+)\}")
@@ -303,35 +301,22 @@ def repairs(steps: Sequence[Step]) -> Iterator[tuple[str, StepRun, bool]]:
                 continue
             has_worked = step.diagnosis.success
             if between or changes:
-                run = _run([*between, step], gain=step.reward)
+                is_whole = any(new not in ("", "{}") for _, old, new in changes if old == "{}")
+                # a command with an addition stands alone: what came between was how the agent found it
+                run = _run([step] if is_whole else [*between, step], gain=step.reward)
                 run.failed, run.changes = failed.action, changes
                 yield failed.diagnosis.failure.value, run, has_worked
             if has_worked:
                 break
 
 
-def find_changes(failed: str, fixed: str) -> tuple[ArgumentChange, ...]:
-    """Return the arguments that two calls of one tool differ in; empty if they are no such calls, or are equal.
-
-    Of an argument that only one of them has, the value is left out, because it may be free text. Shell commands are no
-    calls of one tool: each is a program of its own.
-    """
-    old, new = parse_action(failed), parse_action(fixed)
-    if old.verb != new.verb or any(part.frame != "{}" or not part.name for part in (*old.parts, *new.parts)):
-        return ()
-    before, after = ({part.name: part.value for part in call.parts} for call in (old, new))
-    return tuple(
-        (name, before.get(name, ""), after.get(name, "")) if name in before and name in after
-        else (name, "{}" if name in before else "", "{}" if name in after else "")
-        for name in {**before, **after}
-        if before.get(name) != after.get(name)
-    )  # fmt: skip
-
-
 def _has_old_values(action: str, changes: Sequence[ArgumentChange]) -> bool:
-    """Return whether a call has the arguments with which it failed."""
+    """Return whether a call has the arguments with which it failed, without what was added to a command."""
     values = {part.name: part.value for part in parse_action(action).parts}
-    return all(values.get(name, "") == old or (old == "{}" and name in values) for name, old, _ in changes)
+    return all(
+        values.get(name, "") == old or (old == "{}" and name in values and not (new and new in values[name]))
+        for name, old, new in changes
+    )
 
 
 def without_circles(run: Sequence[Step]) -> list[Step]:

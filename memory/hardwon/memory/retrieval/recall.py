@@ -6,7 +6,8 @@ tokens. If nothing is similar enough, recall returns nothing. `candidates` has t
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 from typing import Any, Literal
@@ -26,7 +27,7 @@ from hardwon.memory.values.tuning import TUNING as VALUES
 from . import clusters
 from .cache import NamespaceCache
 from .candidates import Candidates, How, find
-from .ranking import RankedRow, order_by_votes, steps_of
+from .ranking import RankedRow, TakenStep, order_by_votes, steps_of
 from .request import RecallRequest
 from .search import Search
 from .tuning import TUNING
@@ -145,13 +146,36 @@ def _vote(query: Candidates, derived: NamespaceCache, store: Store) -> tuple[tup
     chosen = list(places.values())[: query.k]
     reason = f"same situation {query.signature}"
     step_of = _read_clean(store, derived, [steps[at].step for at in chosen])
+    count = _count_alike(steps, {steps[at].step for at in chosen})
     hits = []
     for at in chosen:
         step = step_of.get(steps[at].step)
         if step is not None:  # its action reads like an instruction, or another process just deleted it
             why = reason if at < len(voters) else neighbors[at - len(voters)].why
-            hits.append(Hit(derived.support.limit_step(step), similarities[at], why))
+            hits.append(Hit(count(derived.support.limit_step(step), steps[at]), similarities[at], why))
     return tuple(hits), sum(at >= len(voters) for at in chosen) if voters else 0
+
+
+def _count_alike(steps: Sequence[TakenStep], hits: Set[int]) -> Callable[[Step, TakenStep], Step]:
+    """Return a function that adds to a shown step the others that did the same with the same result.
+
+    Each counts once. `failed` is in how many of the others the task was lost, and `value` the mean return of all.
+    """
+    rest: dict[tuple[str, bool], list[TakenStep]] = {}
+    for step in steps:
+        if step.step not in hits:
+            rest.setdefault((step.action, step.failed), []).append(step)
+
+    def count(step: Step, vote: TakenStep) -> Step:
+        alike = rest.pop((vote.action, vote.failed), [])[: TUNING.voting_states]
+        if not alike:
+            return step
+        failed, total = sum(each.value <= 0 for each in alike), sum(each.value for each in alike)
+        mean = ((step.return_to_go or 0.0) + total) / (1 + len(alike))
+        ids = tuple(each.step for each in alike)
+        return replace(step, why=step.why.updated(similar=ids, failed=failed, value=mean))
+
+    return count
 
 
 def _read_clean(store: Store, derived: NamespaceCache, ids: Sequence[int]) -> Mapping[int, Step | None]:

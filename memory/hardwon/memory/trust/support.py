@@ -120,6 +120,8 @@ class _Tool:
         self._counted = 0
         self.parties: dict[str, str] = {}
         """By episode."""
+        self.words_asked: dict[str, frozenset[str]] = {}
+        """Words of the request, by episode."""
         self.forms: dict[str, _Form] = {}
         self.chosen: dict[str, set[str]] = {}
         """Which requests chose a word of a form, or the name of a tool or parameter."""
@@ -152,7 +154,8 @@ class _Tool:
     def _count_use(self, use: _Use) -> None:
         if use.episode not in self.parties:
             self.parties[use.episode] = _party_of(use.writer)
-            self._words.update(_find_words(use.task))
+            self._words.update(words := _find_words(use.task))
+            self.words_asked[use.episode] = words
         parsed, copied = parse_action(use.action), json.loads(use.copied) if use.copied else ()
         if parsed.slots:
             form = self.forms.get(parsed.template) or self.forms.setdefault(parsed.template, _Form(len(parsed.slots)))
@@ -170,6 +173,11 @@ class _Tool:
             messages.episodes.add(use.episode)
             for pair in pairs:
                 messages.pairs.setdefault(pair, set()).add(use.episode)
+
+    def find_independent(self, value: str, episodes: Collection[str], varying: Set[str]) -> Collection[str]:
+        """Return those of these requests that gave a value without being asked for it in its varying words."""
+        words = varying & _find_words(value)
+        return {ref for ref in episodes if words.isdisjoint(self.words_asked[ref])} if words else episodes
 
     def find_varying(self, task: str) -> frozenset[str]:
         """Return the words of a task that most of the requests do not have."""
@@ -299,13 +307,15 @@ class Support:
         """Return the arguments of an action or a pattern, and the words of its form, that enough requests chose."""
         parsed = parse_action(action)
         form = tool.forms.get(parsed.template) or _Form(len(parsed.slots))
-        values = [
-            value
-            for value, by_value in zip(parsed.slots, form.values, strict=True)
-            if self._is_supported(by_value.get(value, ()), form.episodes, SHARE_OF_VALUES, tool)
+        pairs = zip(parsed.slots, form.values, strict=True)
+        uses: list[tuple[str, Collection[str], Collection[str], float]] = [
+            *((value, by_value.get(value, ()), form.episodes, SHARE_OF_VALUES) for value, by_value in pairs),
+            *((word, tool.chosen.get(word, ()), (), 0.0) for word in sorted(chosen)),
         ]
-        values += [word for word in sorted(chosen) if self._is_supported(tool.chosen.get(word, ()), (), 0.0, tool)]
-        return tuple(dict.fromkeys(value for value in values if varying.isdisjoint(_find_words(value))))
+        return tuple(dict.fromkeys(
+            value for value, refs, among, share in uses
+            if self._is_supported(tool.find_independent(value, refs, varying), among, share, tool)
+        ))  # fmt: skip
 
     def _find_message(self, message: str, varying: frozenset[str], tool: _Tool) -> str:
         """Return the part of a step's message that enough requests got, with holes; empty if little remains."""

@@ -139,13 +139,17 @@ class StepGroup:
         if self.outcome or self.won is None or not parse_action(self.action).template.endswith(")"):
             return f"- in {count}, `{self.action}` {self.outcome or _describe_return(self.mean, self.n)}"
         rest = "" if self.won == self.n else f"; the task succeeded in {self.won} of {self.n}"
-        return f"- `{self.action}` worked in {self.n} of {among} similar situations{rest}"
+        if among == 1:
+            count, rest = _count(1), rest and ", and the task did not succeed"
+        else:
+            count = f"{self.n} of {among} similar situations"
+        return f"- `{self.action}` worked in {count}{rest}"
 
 
 def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
     """Return the trusted steps by general action and outcome, in order of appearance.
 
-    A step that stands for several (see `abstraction`) counts as many times.
+    A step that stands for several (see `abstraction`), or has others like it (see `recall`), counts as many times.
     """
     groups: dict[tuple[str, str], StepGroup] = {}
     for step in steps:
@@ -154,9 +158,9 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
             continue
         outcome, message = _describe_failure(step)
         group = groups.setdefault((action, outcome), StepGroup(action, outcome, message, step))
-        ids = list(step.why.similar or ()) if step.id is None else [step.id]
+        ids = [*([] if step.id is None else [step.id]), *(step.why.similar or ())]
         group.n += max(1, len(ids))
-        group.returns += max(1, len(ids)) * (step.return_to_go or 0.0)
+        group.returns += max(1, len(ids)) * (step.return_to_go or 0.0 if step.why.value is None else step.why.value)
         won = _count_won(step)
         group.won = None if won is None or group.won is None else group.won + won
         group.ids += ids
@@ -165,11 +169,13 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
 
 def _count_won(step: Step) -> int | None:
     """Return how many of the steps that a step stands for were part of a success; None if outcomes were graded."""
-    if step.id is None and step.why.similar:
-        return None if step.why.failed is None else len(step.why.similar) - step.why.failed
+    alike, failed = len(step.why.similar or ()), step.why.failed
+    if step.id is None and alike:
+        return None if failed is None else alike - failed
     value = step.return_to_go or 0.0
     steps_to_go = log(value, DISCOUNT) if value > 0 else 0.0  # a success is worth 1, discounted by the steps to it
-    return None if value < 0 or abs(steps_to_go - round(steps_to_go)) > 1e-6 else int(value > 0)
+    is_graded = value < 0 or abs(steps_to_go - round(steps_to_go)) > 1e-6
+    return None if is_graded else int(value > 0) + alike - (failed or 0)
 
 
 def render_steps(
@@ -193,7 +199,8 @@ def render_steps(
         among[group.action] += group.n
     lines = (
         group for group in groups
-        if (_says_something(group.action) or group.message or (group.outcome and group.n == among[group.action]))
+        if not (hides_command(group.example.action, group.action) and not group.message)
+        and (_says_something(group.action) or group.message or (group.outcome and group.n == among[group.action]))
         and (group.outcome or group.action not in failed)
         and needs_step(group.action, group.message if group.outcome else None)
     )  # fmt: skip
@@ -299,8 +306,9 @@ def render_item(item: Item, visible: Visible) -> str:
     `put {1} in {2}`, it would hold for everything.
     """
     general = describe_item(item, visible)
-    actions = [generalize_action(action, visible) for action in list_actions(item)]
-    if general and not (all(actions) and any(map(_says_something, actions))):
+    forms = [(action, generalize_action(action, visible)) for action in list_actions(item)] if general else []
+    is_said = all(form and not hides_command(action, form) for action, form in forms)
+    if general and not (is_said and any(_says_something(form) for _, form in forms)):
         return ""
     text = general or f"{end_sentence(_choose_cases(item.title, visible))} {item.body}".rstrip()
     unless = f" Not when: {end_sentence(item.when_not_to_use)}" if item.when_not_to_use else ""
@@ -331,6 +339,13 @@ def _says_something(action: str) -> bool:
     """Return whether a generalized action names a thing or a parameter, or takes none."""
     slots = parse_action(action).slots
     return not _HOLE.search(action) or any(not _HOLE.fullmatch(slot) for slot in slots)
+
+
+def hides_command(action: str, general: str) -> bool:
+    """Return whether a call of a shell lost its command, which leaves nothing to be said about it."""
+    return general == form_of(action) and any(
+        looks_like_shell(part.value) or part.frame != "{}" for part in parse_action(action).parts
+    )
 
 
 def _lost_value(action: str, general: str) -> bool:
