@@ -234,10 +234,14 @@ def test_others_that_did_the_same_are_counted():
     good = Step(State("."), "refund(order=8123)", State("."), Diagnosis(True), id=1, why=why, return_to_go=1.0)
     bad = replace(good, diagnosis=Diagnosis(False, Failure.TOOL_ERROR), why=Reasons(similar=(6,)), id=5)
     assert render_steps([good], HERE) == [
-        ("- `refund(order=8123)` worked in 4 of 4 similar situations; the task succeeded in 3 of 4", (1, 2, 3, 4))
+        ("- `refund(order=8123)` worked in 4 of 4 similar situations; the task succeeded in 3 of 4", (1,))
     ]
+    merged = abstract_recollection(Recollection(steps=(Hit(good, 1.0, ""),)), State("Refund order 8123."))
+    assert render_steps([hit.what for hit in merged.steps if isinstance(hit.what, Step)], HERE) == render_steps(
+        [good], HERE
+    )
     assert render_steps([good, bad], HERE) == [
-        ("- in 2 of 6 similar situations, `refund(order=8123)` failed (tool_error)", (5, 6))
+        ("- in 2 of 6 similar situations, `refund(order=8123)` failed (tool_error)", (5,))
     ]
 
 

@@ -58,7 +58,7 @@ def _merge_group(group: StepGroup) -> Step:
         group.action,
         _NO_STATE,
         Diagnosis(diagnosis.success, diagnosis.failure, evidence=group.message),
-        why=Reasons(similar=tuple(group.ids), failed=None if group.won is None else group.n - group.won),
+        why=Reasons(similar=tuple(group.ids), count=group.n, failed=None if group.won is None else group.n - group.won),
         return_to_go=group.mean,
     )
 

@@ -158,12 +158,13 @@ def group_steps(steps: Iterable[Step], visible: Visible) -> list[StepGroup]:
             continue
         outcome, message = _describe_failure(step)
         group = groups.setdefault((action, outcome), StepGroup(action, outcome, message, step))
-        ids = [*([] if step.id is None else [step.id]), *(step.why.similar or ())]
-        group.n += max(1, len(ids))
-        group.returns += max(1, len(ids)) * (step.return_to_go or 0.0 if step.why.value is None else step.why.value)
+        alike = list(step.why.similar or ())
+        n = step.why.count or max(1, len(alike) + (step.id is not None))
+        group.n += n
+        group.returns += n * (step.return_to_go or 0.0 if step.why.value is None else step.why.value)
         won = _count_won(step)
         group.won = None if won is None or group.won is None else group.won + won
-        group.ids += ids
+        group.ids += alike if step.id is None else [step.id]  # a record of all would grow with the library
     return list(groups.values())
 
 
@@ -171,7 +172,7 @@ def _count_won(step: Step) -> int | None:
     """Return how many of the steps that a step stands for were part of a success; None if outcomes were graded."""
     alike, failed = len(step.why.similar or ()), step.why.failed
     if step.id is None and alike:
-        return None if failed is None else alike - failed
+        return None if failed is None else (step.why.count or alike) - failed
     value = step.return_to_go or 0.0
     steps_to_go = log(value, DISCOUNT) if value > 0 else 0.0  # a success is worth 1, discounted by the steps to it
     is_graded = value < 0 or abs(steps_to_go - round(steps_to_go)) > 1e-6
