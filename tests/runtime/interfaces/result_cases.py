@@ -23,6 +23,12 @@ FAILED = [
     'Exception in thread "main" java.lang.NullPointerException', "Uncaught TypeError: x is not a function",
     "Server returned 500", "PERMISSION_DENIED", "Quota exceeded", "Insufficient funds", "Authentication required",
     "Order cannot be cancelled", "Order not found: 4711", "KeyError: 3", "Error: 5", "Killed",
+    "Customer identity has not been verified", "The order was not yet found",
+    "You do not have sufficient permissions to do this.", "You lack the required permissions for this repository.",
+    "This action requires two-factor authentication.", "Rate limit reached for gpt-4", "Bad credentials",
+    "Usage limit has been reached for today", "Your request was blocked.", "Blocked by content policy", "timeout",
+    "Aborting: uncommitted changes", "The service is down for maintenance", "The seat is no longer available",
+    "Maximum number of retries exceeded", "Connection lost",
     # other languages
     "Es ist ein Fehler aufgetreten", "Zugriff verweigert", "Die Buchung ist fehlgeschlagen.", "Acceso denegado",
     "No se pudo completar la reserva", "Se ha producido un error", "Erro ao abrir o arquivo", "Accès refusé",
@@ -91,6 +97,10 @@ FAILED = [
 """Texts of results whose call failed."""
 
 WORKED = [
+    "You have all required permissions.", "Timeout set to 30 s", "Timeout: 30 s", "Blocked time: 10:00-11:00",
+    "Bad weather in Paris",
+    "The request was not blocked.", "How to fix bad credentials", "Has been verified, not yet shipped",
+    "Which action requires authorization?", "The limit was raised to 500.", "Retries: 0",
     "refunded", "", "null", "None", "[]", "{}", "{not json", "No results found.", "There were no errors.", "0 errors",
     "make: done",
     "Error handling in Python: a guide", "Error messages and how to write them", "Error codes of the API",

@@ -17,8 +17,8 @@ _SUBJECTS = _split("""
     access account action address agent api app application argument auth authentication booking build call card
     certificate command compilation connection container credentials deadline deployment device download execution file
     function host input job key limit limits login navigation operation order page parameter password path payment
-    permission process query quota rate refund request reservation response resource server service session signal
-    socket ssl step task timeout token tool transaction update upload url use user validation verification
+    permission process query quota rate refund retries request reservation response resource server service session
+    signal socket ssl step task timeout token tool transaction update upload url use user validation verification
 """)
 _REFUSED = _split("""
     aborted crashed declined denied exceeded expired failed forbidden halted interrupted invalid killed limited locked
@@ -48,14 +48,14 @@ _STATES = _split("""
 """)
 _PHRASES = (
     "went wrong", "timed out", "encountered an error", "too many requests", "rate limit exceeded", "rate limited",
-    "no permission", "not have permission", "you don't have permission", "you don't have access", "please log in",
+    "no permission", "you don't have access", "please log in", "already taken", "already in use", "no longer available",
+    "no longer valid", "down for maintenance", "connection lost", "connection was lost", "lost connection",
     "please sign in", "must be logged in", "must log in", "please provide", "please specify", "please try again",
     "no such ", "no route to host", "no space left", "name resolution", "deadlock detected", "syntax error",
     "unknown authority", "not a directory", "not a function", "service not known", "user rejected",
     "rejected by the user", "interrupted by", "want to proceed", "input should be", "not be empty", "out of range",
     "out of memory", "out of bounds", "division by zero", "has no attribute", "invalid literal", "not callable",
     "not iterable", "not subscriptable", "positional argument", "unexpected keyword", "depth exceeded",
-    "requires approval", "requires confirmation", "requires authentication", "requires permission", "requires login",
     ": connection refused", ": permission denied", ": operation not permitted", "file exists", ": is a directory",
     "with this id", "with that id", "tool named", "not recognized as",
 )  # fmt: skip
@@ -64,6 +64,18 @@ _SYSTEM_CODE = compile_late(
     r"\bE(?:CONN\w+|NOENT|ACCES|PERM|EXIST|TIMEDOUT|PIPE|NOTFOUND|AI_\w+|HOSTUNREACH|ISDIR|NOTDIR|NOSPC|ADDR\w+|BUSY)\b|"
     r"\bERR_[A-Z]\w+|\((?:[A-Z]\w*(?:Error|Exception))\)\s*\Z|\A[❌✗✘⛔🚫]"
 )
+_STATEMENT = compile_late(
+    r"\brequires? (?:\w+[- ]){0,2}(?:approval|authenti\w+|authori\w+|confirmation|login|permissions?|verification)\b|"
+    r"\b(?:lacks?|(?:do|does|did)(?: not|n['’]t) have|ha(?:s|ve) no) (?:\w+ ){0,4}"
+    r"(?:permissions?|privileges?|rights)\b|"
+    r"\b(?:api|call|daily|hourly|message|monthly|plan|rate|request|token|usage) limit (?:has been |was |is )?reached\b|"
+    r"\Abad (?:api key|credentials|password|request|token|username)\b|"
+    r"\A(?:(?:the|this|your) )?(?:access|action|call|content|message|request)? ?(?:was |is |has been )?"
+    r"blocked(?: by\b|\W*\Z)"
+)
+"""Statements about the right or the state that a call lacks, in lower case."""
+_BETWEEN = compile_late(r"\b(not|\w+n['’]t) (?:been|currently|yet)\b")
+"""Words between a negation and what did not happen."""
 _CLEARED = compile_late(
     r"\b(?:confirmed|fixed|resolved|corrected|how to|finished|none|(?<!not )success(?:ful|fully)?)\b|"
     r"\b(?:no|0|nothing) (?:\w+ )?"
@@ -73,10 +85,13 @@ _CLEARED = compile_late(
 
 def is_failure_message(sentence: str) -> bool:
     """Return whether an English sentence says that a call failed."""
-    tokens, text = _TOKEN.findall(sentence), sentence.lower()
+    tokens, text = _TOKEN.findall(_BETWEEN.sub(r"\1", sentence)), sentence.lower()
     is_failure = (
         _SYSTEM_CODE.search(sentence) is not None
-        or (any(phrase in text for phrase in _PHRASES) and _ASKING.isdisjoint(map(str.lower, tokens)))
+        or (
+            (any(phrase in text for phrase in _PHRASES) or _STATEMENT.search(text) is not None)
+            and _ASKING.isdisjoint(map(str.lower, tokens))
+        )
         or any(_is_verdict(tokens, n) for n, token in enumerate(map(str.lower, tokens)) if token in _VERDICTS)
     )
     return is_failure and _CLEARED.search(text) is None

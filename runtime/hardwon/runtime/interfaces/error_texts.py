@@ -53,6 +53,7 @@ _BEGINNING = compile_late(
             rf"ure)?(?:\W{{0,3}}[:：!]|\W*(?:\n|\Z))|failed (?:to|with|because|due) \w",
             r"(?:permission|access) (?:is |was )?denied(?:\W*(?:\Z|\n)|[.:,;(]| (?:to|for|by|on|when)\b)",
             r"(?:unauthori[sz]ed|forbidden)\s*(?:[:.!,(]|\Z)",
+            r"timeout\W*\Z|aborting\s*(?:[:.!,]|\Z)",
             rf"not found\s*(?:[:.!,]|\Z)|no such \w+|(?:{_REASON})\b(?=\W*(?:\n|\Z|:))",
             r"(?:unknown|unrecognized|unsupported) (?:command|tool|function|method|option|argument|parameter|action)\b",
             # programs that begin with their name or their place
