@@ -8,7 +8,7 @@ from tests.trainers.test_trainer import assert_same, lines
 from hardwon.memory import Diagnosis, State, Step, Trajectory
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers import metrics, train
-from hardwon.trainers.algorithms.samplers.balance import Balance, BalanceSettings, score_balance
+from hardwon.trainers.algorithms.samplers.balance import Balance, score_balance
 from hardwon.trainers.algorithms.samples import Rollout
 from hardwon.trainers.config.loading import of
 
@@ -49,9 +49,9 @@ def test_the_order_of_the_episodes_does_not_matter():
     assert score_balance([episodes, group(1)], 8) == score_balance([group(1), shuffled], 8)
 
 
-def climb(best, start=1.0, rounds=40, settings=None):
+def climb(best, start=1.0, rounds=40):
     """Return the temperatures that are played where the success is best at one of them."""
-    balance, temperatures = Balance(settings or BalanceSettings(), start=start), []
+    balance, temperatures = Balance(start=start), []
     for _ in range(rounds):
         temperatures.append(balance.temperature)
         different = round(100 - 100 * abs(balance.temperature - best))
@@ -68,7 +68,7 @@ def test_it_climbs_to_the_best_temperature_within_the_bounds(best, ends):
 
 
 def test_without_a_success_the_temperature_stays():
-    balance = Balance(BalanceSettings(), start=1.0)
+    balance = Balance(start=1.0)
     found = [balance.observe([group(0, 4)]) for _ in range(6)]
     assert {figures["balance/kept"] for figures in found} == {1.0}
     assert [figures["balance/temperature"] for figures in found] == [1.0, 1.05, 1.0, 0.95, 1.0, 1.05]
@@ -76,7 +76,7 @@ def test_without_a_success_the_temperature_stays():
 
 def test_a_restored_one_goes_on():
     _, balance = climb(0.7, rounds=5)
-    again = Balance(BalanceSettings(), start=1.0)
+    again = Balance(start=1.0)
     again.load_state_dict(balance.state_dict())
     assert (again.temperature, again.observe([group(1)])) == (balance.temperature, balance.observe([group(1)]))
 
@@ -84,13 +84,10 @@ def test_a_restored_one_goes_on():
 @pytest.mark.parametrize(
     ("run", "more", "says"),
     [
-        ({"temperature": 2.0, "balance": {}}, {}, r"temperature is 2\.0, and run\.balance goes from 0\.5 to 1\.2"),
-        ({"balance": {"low": 1.0, "high": 0.5}}, {}, r"run\.balance: low is 1\.0 and high 0\.5"),
-        ({"balance": {"step": 0}}, {}, r"run\.balance: step is 0"),
-        ({"balance": {"right": 0}}, {}, r"run\.balance: right is 0"),
-        ({"balance": {}}, {"schedule": {"run.temperature": [[0, 1.0]]}}, "schedule.run.temperature depends on it"),
+        ({"temperature": 2.0, "balance": True}, {}, r"temperature is 2\.0, and run\.balance goes from 0\.5 to 1\.2"),
+        ({"balance": True}, {"schedule": {"run.temperature": [[0, 1.0]]}}, "schedule.run.temperature depends on it"),
         (
-            {"balance": {}},
+            {"balance": True},
             {"roles": {"policy": {"credit": {"name": "empg"}, "sources": {"entropy": {}}}}},
             "roles.policy.sources depends on it",
         ),
@@ -104,7 +101,7 @@ def test_what_contradicts_it_is_refused(run, more, says):
 def test_a_run_plays_what_it_says_and_goes_on_bit_for_bit(corridor, tmp_path):
     """The samples and the loss have the temperature of their iteration; without the setting nothing changes."""
     settings = corridor(arms={"control": 3}, warmstart=None, eval={"every": 0})
-    settings["run"] |= {"iterations": 4, "balance": {"right": 2}, "save_every": 1}
+    settings["run"] |= {"iterations": 4, "balance": True, "save_every": 1}
     train(settings, [f"run.out={tmp_path / 'one'}"])
     train(settings, [f"run.out={tmp_path / 'two'}", "run.iterations=1"])
     train(settings, [f"run.out={tmp_path / 'two'}"], resume=True)

@@ -18,7 +18,6 @@ from hardwon.trainers.algorithms.imitation import (
     WarmStart,
     WarmStartProgress,
     build_examples,
-    clean_trajectory,
     iterate_batches,
     warm_start,
 )
@@ -84,17 +83,6 @@ def test_refused_steps_are_dropped():
 def test_circles_are_erased():
     """1 2 3 2 4: what led back to 2 is not imitated."""
     assert goals(build_examples([walk(1, 2, 3, 2, 4)], render)) == [[12, 14]]
-
-
-def test_circles_stay_where_asked():
-    assert clean_trajectory(walk(1, 2, 3, 2), Examples(circles="keep")) == walk(1, 2, 3, 2)
-
-
-def test_who_remembers_goes_straight_and_who_does_not_explores():
-    """The same trajectory: with memory without its circle, without memory as it was walked."""
-    settings = Examples(copies=2, memory_share=0.5, circles="explore")
-    found = goals(build_examples([walk(1, 2, 3, 2, 4)], render, settings, memory=lambda _: "go 2 . go 4"))
-    assert found == [[12, 14], [12, 13, 12, 14]]
 
 
 def test_long_ones_are_left_out_once_cleaned():

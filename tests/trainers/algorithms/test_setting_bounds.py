@@ -9,7 +9,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers import ComposerParts
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
-from hardwon.trainers.algorithms.samplers.balance import Balance, BalanceSettings
+from hardwon.trainers.algorithms.samplers.balance import Balance
 from hardwon.trainers.algorithms.settings import LearnerSettings, LossSettings
 from hardwon.trainers.roles.admission import AdmissionSettings
 from hardwon.trainers.roles.admission_learning import Sparsity
@@ -35,8 +35,8 @@ def shaper(name):
     return lambda **settings: PARTS.get("shaper", name)([], **settings)
 
 
-def balance(start, **settings):
-    return Balance(BalanceSettings(**settings), start=start)
+def balance(start):
+    return Balance(start=start)
 
 
 REFUSED = [
@@ -59,11 +59,10 @@ REFUSED = [
     (sampler("share"), ("start", -0.1), ("start", 0.6), ("step", -0.1)),
     (shaper("density"), ("k", -1)),
     (shaper("lookback"), ("weight", -0.1)),
-    (BalanceSettings, ("low", 0.0), ("low", 1.2), ("step", 0.0), ("step", 0.8), ("right", 0)),
     (balance, ("start", 0.4), ("start", 1.3)),
     (LossSettings, ("temperature", 0.0), ("low", -0.1), ("low", 1.0), ("high", -0.1), ("kl", -0.1)),
     (LossSettings, ("cap", 0.0), ("max_mismatch", 0.0)),
-    (LearnerSettings, ("clip", 0.0), ("lr", -1.0), ("weight_decay", -1.0), ("warmup", -1), ("decay", 0), ("budget", 0)),
+    (LearnerSettings, ("lr", -1.0), ("weight_decay", -1.0), ("warmup", -1), ("decay", 0), ("budget", 0)),
     (
         LearnerSettings,
         ("epochs", 0),
@@ -98,7 +97,6 @@ ACCEPTED = [
     (sampler("share"), ("start", 0.0), ("start", 0.5), ("step", 0.0)),
     (shaper("density"), ("k", 0)),
     (shaper("lookback"), ("weight", 0.0)),
-    (BalanceSettings, ("step", 1.2 - 0.5), ("right", 1)),
     (balance, ("start", 0.5), ("start", 1.2)),
     (LossSettings, ("low", 0.0), ("high", 0.0), ("kl", 0.0)),
     (LearnerSettings, ("lr", 0.0), ("warmup", 0), ("decay", 1), ("epochs", 1), ("decay", None)),

@@ -30,7 +30,6 @@ def settings(path, value, **sections):
         ("roles.policy.learner.lr", -0.1, r"roles\.policy\.learner: lr is -0\.1; use 0 or more"),
         ("roles.policy.learner.lr", float("nan"), r"roles\.policy\.learner\.lr is nan; it must be a finite number"),
         ("roles.policy.learner.lr", "inf", r"lr is 'inf'; it must be a finite number"),
-        ("roles.policy.learner.clip", 0, r"clip is 0\.0; use a value above 0"),
         ("roles.policy.learner.weight_decay", -1, r"weight_decay is -1\.0; use 0 or more"),
         ("roles.policy.learner.warmup", -1, r"warmup is -1; use 0 or more"),
         ("roles.policy.learner.decay", 0, r"decay is 0; use 1 or more"),

@@ -113,7 +113,7 @@ def test_the_walk_reaches_every_kind_of_section():
     paths = {path for path, _ in PATHS}
     assert len(paths) > 180
     assert {
-        "run.balance.step", "roles.policy.learner.clip", "warmstart.learning.lr", "arms.control", "model.adapter",
+        "run.temperature", "roles.policy.loss.low", "warmstart.learning.lr", "arms.control", "model.adapter",
         "roles.guide.settings.cost", "roles.policy.sources.critic.discount", "tasks.compose.prefixed.groups",
         "tasks.sampler.staged.over", "roles.policy.shape.overlong.limit", "roles.policy.loss.terms.epo.horizon",
         "roles.policy.extra.gate.weight", "roles.policy.credit.gigpo.omega",

@@ -91,7 +91,7 @@ def demonstrate(corridor, tmp_path, **settings):
 def test_a_demonstration_that_cleaning_broke_is_played_whole(corridor, monkeypatch, tmp_path, capsys):
     """A step that shows nothing new, such as cooling a thing, is taken for a circle; the rest does not succeed."""
     monkeypatch.setattr(
-        demonstrations, "clean_trajectory", lambda trajectory, _: replace(trajectory, steps=trajectory.steps[1:])
+        demonstrations, "clean_trajectory", lambda trajectory: replace(trajectory, steps=trajectory.steps[1:])
     )
     demonstrate(corridor, tmp_path)
     lines = capsys.readouterr().err

@@ -446,9 +446,9 @@ def open_composer_of(session: Session) -> Composer | None:
 
 def open_balance_of(config: TrainConfig, state: Mapping[str, Any]) -> Balance | None:
     """Return the choice of temperatures of a run, at a state of it; None keeps that of the settings."""
-    if config.run.balance is None:
+    if not config.run.balance:
         return None
-    balance = Balance(config.run.balance, start=config.run.temperature)
+    balance = Balance(start=config.run.temperature)
     if state:
         balance.load_state_dict(state)
     return balance

@@ -23,7 +23,7 @@ from hardwon.runtime import Environment
 from .algorithms.parallel import get_team
 from .algorithms.terms import add_horizon
 from .checkpoint import Tell, copy_library, copy_start, put_library
-from .config.loading import of
+from .config.loading import of_stored
 from .config.schema import EngineConfig, RoleConfig, TrainConfig, as_dict
 from .config.sources import asks_own_model
 from .engines import base_models
@@ -217,9 +217,9 @@ class Session:
             self.start.close()
 
 
-def read_config(checkpoint: Path) -> TrainConfig:
-    """Return the settings that a checkpoint was saved with."""
-    return of(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")))
+def read_config(checkpoint: Path, *, is_resumed: bool = False) -> TrainConfig:
+    """Return the settings that a checkpoint was saved with; see `of_stored`."""
+    return of_stored(json.loads((checkpoint / "config.json").read_text(encoding="utf-8")), is_resumed=is_resumed)
 
 
 def check_instructions(config: TrainConfig, checkpoint: Path, roles: Iterable[str]) -> None:

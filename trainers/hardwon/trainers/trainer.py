@@ -266,7 +266,7 @@ def _find_checkpoint(config: TrainConfig, screen: Screen, *, resume: bool) -> Pa
         raise ConfigError(
             f"{Path(config.run.out)} holds a run already; continue it with --resume, or choose another run.out."
         )
-    for path, (before, now) in differences(read_config(latest), config).items():
+    for path, (before, now) in differences(read_config(latest, is_resumed=True), config).items():
         if not path.startswith(MAY_DIFFER):
             raise ConfigError(
                 f"{path} was {before!r} and is now {now!r}, but a resumed run must keep it. "

@@ -38,14 +38,10 @@ class Examples:
 
     failures: bool = False
     """Also imitate trajectories that did not succeed. Excluded ones are never imitated."""
-    circles: Literal["drop", "explore", "keep"] = "drop"
-    """What to do with steps that lead back to an earlier state. `explore` keeps them in copies without memory,
-    which teach how to look around, and drops them in copies with memory, which teach how to go straight to the goal.
-    """
     wrong: Literal["drop", "filter", "correct"] = "drop"
-    """What to do with failed steps, and with circles if these are dropped. drop: leave them out. filter: keep them in
-    the context and out of the loss (step-level filtering). correct: do so with failed steps that a later step in the
-    same situation corrects, and leave out the others (STeP)."""
+    """What to do with failed steps, and with those that lead back to an earlier state. drop: leave them out. filter:
+    keep them in the context and out of the loss (step-level filtering). correct: do so with failed steps that a later
+    step in the same situation corrects, and leave out the others (STeP)."""
     max_turns: int | None = None
     """Leave out trajectories with more turns than this after cleaning; None for no limit."""
     copies: int = 1
@@ -58,8 +54,6 @@ class Examples:
     """Share of the copies with memory in which things have each other's names, so that a hint must be read and places
     cannot be remembered. Only where actions are listed, and not for compact prompts.
     """
-    seed: int = 0
-    """Seed of the random choice of copies with memory."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.memory_share <= 1:
@@ -96,7 +90,7 @@ def build_examples(
         The packed sequences of all copies.
     """
     settings = settings or Examples()
-    chance = random.Random(settings.seed)
+    chance = random.Random(0)
     sequences: list[PackedSequence] = []
     for trajectory in trajectories:
         value = measure_outcome(trajectory, outcome)
@@ -108,7 +102,7 @@ def build_examples(
         with_memory = int(share) + (chance.random() < share - int(share)) if text else 0
         for number in range(settings.copies):
             prompt_memory = text if number < with_memory else None
-            path = clean_trajectory(trajectory, settings, remembering=prompt_memory is not None)
+            path = clean_trajectory(trajectory)
             path, weights = keep_context(trajectory, path, settings.wrong)
             if not any(weights) or (settings.max_turns is not None and len(path.steps) > settings.max_turns):
                 continue
@@ -122,12 +116,10 @@ def build_examples(
     return sequences
 
 
-def clean_trajectory(trajectory: Trajectory, settings: Examples, *, remembering: bool = False) -> Trajectory:
-    """Return the trajectory without the steps that should not be imitated."""
+def clean_trajectory(trajectory: Trajectory) -> Trajectory:
+    """Return the trajectory without the steps that failed or that led back to an earlier state."""
     steps = [step for step in trajectory.steps if step.action and step.diagnosis.success]
-    if settings.circles == "drop" or (settings.circles == "explore" and remembering):
-        steps = without_circles(steps)
-    return replace(trajectory, steps=tuple(steps))
+    return replace(trajectory, steps=tuple(without_circles(steps)))
 
 
 def keep_context(trajectory: Trajectory, clean: Trajectory, wrong: str) -> tuple[Trajectory, list[bool]]:

@@ -294,7 +294,7 @@ class Learner:
         if not signal:
             return
         # the gradient is already summed over all processes, so all of them take or skip the step together
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip))
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, 1.0))
         if not math.isfinite(norm):
             tally.skipped += 1
             return

@@ -77,8 +77,6 @@ class LearnerSettings:
     """Updates over which the learning rate rises linearly to its peak."""
     decay: int | None = None
     """Updates after which the linearly falling learning rate reaches 0; None for no decay."""
-    clip: float = 1.0
-    """Largest norm of the gradient; larger ones are scaled down to it."""
     budget: int = 4096
     """Tokens of a micro-batch, padding included. Set it to as many as fit in memory."""
     epochs: int = 1
@@ -101,7 +99,6 @@ class LearnerSettings:
     """
 
     def __post_init__(self) -> None:
-        check_positive(self, "clip")
         check_least(self, 0, "lr", "weight_decay", "warmup")
         check_least(self, 1, "decay", "budget", "epochs", "minibatches", "constant")
         if self.order == "reverse-turns" and self.epochs * self.minibatches > 1:

@@ -33,7 +33,7 @@ _NAMES: dict[Bounds, str] = {
     FACTOR: """
         temperature low high entropy kl omega alpha beta weight scale k future zeta xi whole process bonus format
         episode kappa sensitivity factor first_weight usage_weight hot cold smooth largest boost self_boost
-        dcpo.target balance.step gap price
+        dcpo.target gap price
     """,
     COUNT: """
         warmup every rerolls history iterations evolve_every workers max_lag
@@ -46,13 +46,13 @@ _NAMES: dict[Bounds, str] = {
     """,
     SIZE: """
         arms hidden layers heads kv_heads intermediate adapter width minibatches threads groups votes attempts
-        beam depth nearest buffer distil_batch executions samples teams runs worlds at_once right run.keep repair.copies
+        beam depth nearest buffer distil_batch executions samples teams runs worlds at_once run.keep repair.copies
         density.k
     """,
     OUTCOME: "broken",
     (0, 10): "cost malformed",
     (0, 65_535): "port",
-    (0, 1_000_000): "clip cap max_mismatch timeout_s",
+    (0, 1_000_000): "cap max_mismatch timeout_s",
     (0, 2**32 - 1): "seed",
 }
 """Names of settings by their bounds. A name that means something else in a section has that section before it."""

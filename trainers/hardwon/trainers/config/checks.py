@@ -289,7 +289,7 @@ def _check_schedule(config: TrainConfig) -> None:
             f"schedule.environment.max_steps ends with {entries[-1][1]}, and environment.max_steps, with which "
             f"evaluations play, is {horizon}; make them equal, in whole steps from 1 on."
         )
-    if config.run.balance is not None:
+    if config.run.balance:
         dependents = {
             "schedule.run.temperature": "run.temperature" in config.schedule,
             "roles.policy.sources": bool(config.roles["policy"].sources),

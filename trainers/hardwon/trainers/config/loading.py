@@ -4,6 +4,7 @@ config = load("examples/train_coin.yaml", ["roles.policy.learner.lr=1e-4"])
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ from .methods import collect_settings
 from .parsing import parse
 from .schema import TrainConfig
 from .yaml_bounds import read_yaml
+
+REMOVED: Mapping[str, Any] = {
+    "roles.*.learner.clip": 1.0,
+    "run.balance.high": 1.2,
+    "run.balance.low": 0.5,
+    "run.balance.right": 8,
+    "run.balance.step": 0.05,
+    "warmstart.examples.circles": "drop",
+    "warmstart.examples.seed": 0,
+}
+"""Settings of earlier versions, each with the value that it has in every run now."""
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), *, method: str = "") -> TrainConfig:
@@ -56,6 +68,34 @@ def of(given: Mapping[str, Any], overrides: Sequence[str] = (), *, method: str =
     config = parse(TrainConfig, merged)
     check(config)
     return config
+
+
+def of_stored(stored: Mapping[str, Any], *, is_resumed: bool = False) -> TrainConfig:
+    """Build the settings that a run was saved with, by this version or an earlier one.
+
+    A removed setting with another value than runs have now is left out with a warning, unless the run is resumed.
+
+    Raises:
+        ConfigError: The run is to be resumed, and would go on differently.
+    """
+    given = json.loads(json.dumps(stored))
+    for path, now in REMOVED.items():
+        *sections, name = path.split(".")
+        places = [given]
+        for section in sections:
+            inner = [place[key] for place in places for key in place if section in ("*", key)]
+            places = [place for place in inner if isinstance(place, dict)]
+        for before in [place.pop(name, now) for place in places]:
+            if before != now and is_resumed:
+                raise ConfigError(
+                    f"the run has {path}={before!r}, and this version has no such setting: it is {now!r} in every run. "
+                    "Begin a new run from its weights with warmstart.run, or resume it with the version that began it."
+                )
+            if before != now:
+                warnings.warn(f"a run with {path}={before!r} is read; the setting is left out.", stacklevel=3)
+    if isinstance(run := given.get("run"), dict) and not isinstance(run.get("balance", False), bool):
+        run["balance"] = run["balance"] is not None
+    return of(given)
 
 
 def _apply_method(given: dict[str, Any], method: str) -> None:

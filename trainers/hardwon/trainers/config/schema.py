@@ -13,7 +13,7 @@ from hardwon.trainers.algorithms.catalog import PARTS
 from hardwon.trainers.algorithms.composers import ComposerParts
 from hardwon.trainers.algorithms.imitation import Examples, WarmStart
 from hardwon.trainers.algorithms.outcomes import OutcomeKind
-from hardwon.trainers.algorithms.samplers.balance import Balance, BalanceSettings
+from hardwon.trainers.algorithms.samplers.balance import Balance
 from hardwon.trainers.models.tiny import TinyConfig
 
 from .kinds import ARM_GUIDANCE, GUIDANCE as GUIDANCE, LEARNS, RECALLS as RECALLS, TELLS as TELLS
@@ -282,9 +282,9 @@ class RunConfig:
     """Maximum number of times per iteration that groups without a signal are replaced (dynamic sampling)."""
     temperature: float = 1.0
     """Sampling temperature of the rollouts."""
-    balance: BalanceSettings | None = None
+    balance: bool = False
     """Choose the temperature of the rollouts while training, from `temperature` on: every other iteration tries a
-    neighbor, and the one that gives more different successes per episode is kept (B-STaR). null keeps it."""
+    neighbor, and the one that gives more different successes per episode is kept (B-STaR)."""
     save_every: int = 10
     """Iterations between two checkpoints, with more at the start, at the end and after each evaluation. A warm start is
     saved every five minutes."""
@@ -309,8 +309,8 @@ class RunConfig:
         _at_least(self, iterations=0, groups=1, rerolls=0, save_every=1, keep=1, history=0)
         if self.temperature <= 0:
             raise ConfigError(f"temperature is {self.temperature}; rollouts need a value above 0, such as 1.")
-        if self.balance is not None:
-            Balance(self.balance, start=self.temperature)  # it checks that it begins within its bounds
+        if self.balance:
+            Balance(start=self.temperature)  # it checks that it begins within its bounds
         if self.threads is not None:
             _at_least(self, threads=1)
 

@@ -10,5 +10,5 @@ PARTS.add_settings(
     reading="temperatures are compared by the rollouts of two iterations in a row, in place of a search over 64 "
     "samples of many queries; no bound on rewards, because rollouts are credited and not selected",
     example={"explore.tries": 3},
-    settings={"run.balance": {"low": 0.5, "high": 1.2, "step": 0.05, "right": 8}},
+    settings={"run.balance": True},
 )

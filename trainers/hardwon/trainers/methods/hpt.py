@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hardwon.memory import Trajectory
 from hardwon.trainers.algorithms.catalog import PARTS
-from hardwon.trainers.algorithms.imitation import Examples, clean_trajectory
+from hardwon.trainers.algorithms.imitation import clean_trajectory
 from hardwon.trainers.algorithms.samples import PackedSequence, Rollout, Sample, pack_samples
 
 Demonstrate = Callable[[str, int], Trajectory | None]
@@ -66,7 +66,7 @@ def gate_groups(
             continue
         task, _, seed = name.rpartition("#")
         best = demonstrate(task, int(seed))
-        path = None if best is None else clean_trajectory(best, Examples())
+        path = None if best is None else clean_trajectory(best)
         if path is None or not path.steps:
             continue
         replaced += 1

@@ -91,7 +91,7 @@ def _play_again(loop: TrainingLoop, config: Examples) -> list[PackedSequence]:
     count = EpisodeCount(len(worlds), loop.screen.tell, text="looked for demonstrations in {} of {} task instances")
     for world in worlds:
         best = loop.session.explorer.source(*world)
-        clean = [step.action for step in clean_trajectory(best, config).steps] if best is not None else []
+        clean = [step.action for step in clean_trajectory(best).steps] if best is not None else []
         whole = [step.action for step in best.steps if step.action] if best is not None else []
         path = find_path(environment, world, clean, whole)
         if path and (config.max_turns is None or len(path) <= config.max_turns):

@@ -1,6 +1,6 @@
 """The temperature of the rollouts, chosen by how many different successes it gives (B-STaR, arXiv:2412.17256).
 
-    balance = Balance(BalanceSettings(), start=1.0)
+    balance = Balance(start=1.0)
     balance.temperature                  # play an iteration with it
     balance.observe(rollouts)            # then compare it with the one before
 
@@ -8,34 +8,11 @@ Iterations alternate between the temperature that is kept and a neighbor of it. 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 from hardwon.memory.errors import ConfigError
 from hardwon.trainers.algorithms.samples import Rollout
-
-
-@dataclass(frozen=True, kw_only=True)
-class BalanceSettings:
-    """Choice of the temperature of the rollouts while training."""
-
-    low: float = 0.5
-    """Lowest temperature."""
-    high: float = 1.2
-    """Highest temperature."""
-    step: float = 0.05
-    """Distance between two temperatures that are compared."""
-    right: int = 8
-    """Different successes of a task instance that are enough."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.low < self.high:
-            raise ConfigError(f"low is {self.low} and high {self.high}; use 0 < low < high.")
-        if not 0.0 < self.step <= self.high - self.low:
-            raise ConfigError(f"step is {self.step}; use a value above 0, and at most high - low.")
-        if self.right < 1:
-            raise ConfigError(f"right is {self.right}; use 1 or more.")
 
 
 def score_balance(groups: Sequence[Sequence[Rollout]], right: int) -> float:
@@ -56,17 +33,23 @@ def score_balance(groups: Sequence[Sequence[Rollout]], right: int) -> float:
 class Balance:
     """Climbs from the temperature of the settings to the one with the best score, one step per two iterations."""
 
-    def __init__(self, settings: BalanceSettings, *, start: float) -> None:
+    LOW, HIGH = 0.5, 1.2
+    """Lowest and highest temperature."""
+    STEP = 0.05
+    """Distance between two temperatures that are compared."""
+    ENOUGH = 8
+    """Different successes of a task instance that are enough."""
+
+    def __init__(self, *, start: float) -> None:
         """Begin with a temperature.
 
         Raises:
             ConfigError: It is outside of the bounds.
         """
-        if not settings.low <= start <= settings.high:
+        if not self.LOW <= start <= self.HIGH:
             raise ConfigError(
-                f"run.temperature is {start}, and run.balance goes from {settings.low} to {settings.high}; begin in it."
+                f"run.temperature is {start}, and run.balance goes from {self.LOW} to {self.HIGH}; begin in it."
             )
-        self._settings = settings
         self._kept, self._upward = start, True
         self._score: float | None = None
         """Score of the kept temperature in the last iteration; None if the next iteration plays it."""
@@ -78,7 +61,7 @@ class Balance:
 
     def observe(self, groups: Sequence[Sequence[Rollout]]) -> dict[str, float]:
         """Take in the episodes of an iteration, by task instance; return its temperature and score."""
-        temperature, score = self.temperature, score_balance(groups, self._settings.right)
+        temperature, score = self.temperature, score_balance(groups, self.ENOUGH)
         if self._score is None:
             self._score = score
         else:
@@ -99,9 +82,9 @@ class Balance:
 
     def _neighbor(self) -> float:
         """Return the temperature that is compared with the kept one: a step on, or back where that is out of bounds."""
-        settings, sign = self._settings, 1.0 if self._upward else -1.0
-        neighbor = self._kept + sign * settings.step
+        sign = 1.0 if self._upward else -1.0
+        neighbor = self._kept + sign * self.STEP
         # half a step of tolerance: the bounds are reached in spite of rounding
-        if not settings.low - settings.step / 2 <= neighbor <= settings.high + settings.step / 2:
-            neighbor = self._kept - sign * settings.step
-        return round(min(max(neighbor, settings.low), settings.high), 6)
+        if not self.LOW - self.STEP / 2 <= neighbor <= self.HIGH + self.STEP / 2:
+            neighbor = self._kept - sign * self.STEP
+        return round(min(max(neighbor, self.LOW), self.HIGH), 6)
