@@ -101,10 +101,10 @@ def _format_place_filter(by: str, status: str | None) -> str:
 
 def get(store: Store, namespace: int, item_id: str) -> Item:
     """Return an item by id or by an unambiguous prefix of its id."""
-    return item_of(_read_by_prefix(store, namespace, "items", "item", item_id, "record"))
+    return item_of(_read_by_prefix(store, namespace, "items", item_id, "record"))
 
 
-def _read_by_prefix(store: Store, namespace: int, table: str, what: str, ref: str, column: str) -> str:
+def _read_by_prefix(store: Store, namespace: int, table: str, ref: str, column: str) -> str:
     """Return one column of the row whose id is `ref` or, if unambiguous, starts with it."""
     exact = store.rows(f"SELECT {column} FROM {table} WHERE namespace = ? AND id = ?", (namespace, ref))
     matches = exact or store.rows(
@@ -115,6 +115,7 @@ def _read_by_prefix(store: Store, namespace: int, table: str, what: str, ref: st
     )
     if len(matches) == 1 and ref:
         return str(matches[0][0])
+    what = "item" if table == "items" else "episode"
     if matches and ref:
         raise UnknownName(f"{what} {ref!r} matches more than one id. Use a longer prefix.")
     candidates = store.rows(f"SELECT id FROM {table} WHERE namespace = ? ORDER BY rowid DESC LIMIT 20", (namespace,))
@@ -159,7 +160,7 @@ def _build_row(row: Sequence[Any]) -> dict[str, Any]:
 
 def trajectory_id(store: Store, namespace: int, ref: str) -> str:
     """Return the full id of an episode for an unambiguous prefix."""
-    return _read_by_prefix(store, namespace, "trajectories", "episode", ref, "id")
+    return _read_by_prefix(store, namespace, "trajectories", ref, "id")
 
 
 def trajectory(store: Store, namespace: int, ref: str) -> Trajectory:

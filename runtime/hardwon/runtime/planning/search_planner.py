@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from hardwon.memory import ExperienceLibrary, Item, Step
 from hardwon.runtime.interfaces.diagnosis import diagnose
-from hardwon.runtime.interfaces.extension import Imagined, Model, Proposer, ValueModel
+from hardwon.runtime.interfaces.extension import Imagined, Model
 from hardwon.runtime.interfaces.plans import Plan, PlannedStep
 from hardwon.runtime.interfaces.types import Context
 from hardwon.runtime.interfaces.working_memory import WorkingMemory, place
@@ -28,20 +28,11 @@ class SearchPlanner:
 
     waits = True
 
-    def __init__(
-        self,
-        library: ExperienceLibrary,
-        model: Model,
-        *,
-        searcher: Searcher | None = None,
-        proposer: Proposer | None = None,
-        value: ValueModel | None = None,
-        candidates: int = TUNING.candidates,
-    ) -> None:
+    def __init__(self, library: ExperienceLibrary, model: Model) -> None:
         """Create a planner."""
-        self._library, self._model, self._candidates = library, model, candidates
-        self._searcher = searcher or Searcher(simulations=TUNING.simulations)
-        self._proposer, self._value = proposer or EstimatedActions(), value or RecalledValue()
+        self._library, self._model = library, model
+        self._searcher = Searcher(simulations=TUNING.simulations)
+        self._proposer, self._value = EstimatedActions(), RecalledValue()
         self._lock = threading.Lock()  # episodes that run at the same time share the model
 
     def plan(self, context: Context, skills: Sequence[Item]) -> Plan | None:
@@ -107,7 +98,7 @@ class _ImaginedWorld:
         return PathEnd(imagined.reward, value, certainty=imagined.certainty, proposals=proposals)
 
     def _propose(self, context: Context) -> tuple[tuple[str, float], ...]:
-        proposals = self._planner._proposer.propose(context, self._planner._candidates)
+        proposals = self._planner._proposer.propose(context, TUNING.candidates)
         return tuple((decision.action, float(decision.why.extra.get("prior", 1.0))) for decision in proposals)
 
     def _recall(self, context: Context) -> Context:

@@ -305,14 +305,13 @@ def warm_start(
     tell: Callable[[str], None] = lambda _: None,
     *,
     role: str = "",
-    parameters: Mapping[str, nn.Parameter] | None = None,
 ) -> WarmStartReport:
     """Train the model, or the adapter of one role, on the examples in one go; `Imitation` has the arguments.
 
     Raises:
         CannotLearn: There are no examples.
     """
-    imitation = Imitation(model, examples, settings, role=role, parameters=parameters)
+    imitation = Imitation(model, examples, settings, role=role)
     progress = WarmStartProgress(imitation, tell)
     while not imitation.is_done:
         imitation.update()
