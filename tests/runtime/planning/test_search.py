@@ -168,10 +168,9 @@ def test_what_was_refused_is_not_proposed():
     assert [decision.action for decision in EstimatedActions().propose(context, 5)] == ["b"]
 
 
-@pytest.mark.parametrize("wrong", [{"simulations": -1}, {"depth": 0}, {"exploration": -1.0}, {"seconds": 0.0}])
-def test_bounds_are_checked(wrong):
-    with pytest.raises(ConfigError, match=str(next(iter(wrong)))):
-        Searcher(**wrong)
+def test_bounds_are_checked():
+    with pytest.raises(ConfigError, match="simulations is -1"):
+        Searcher(simulations=-1)
 
 
 def play(workshop, planner, *, episodes=3, steps=12):

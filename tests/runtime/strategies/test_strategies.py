@@ -164,10 +164,9 @@ def test_names_are_unique_and_a_team_needs_an_agent_without_strategies(library, 
     assert StrategyTrial("A", "bake", 1.0, 0) == StrategyTrial("A", "bake", 1.0, 0)
 
 
-@pytest.mark.parametrize("wrong", [{"price": -1.0}, {"explore": -1.0}])
-def test_a_price_and_a_bonus_are_not_negative(wrong):
+def test_a_price_is_not_negative():
     with pytest.raises(ConfigError, match="use 0 or more"):
-        StrategyGuide([A, B], **wrong)
+        StrategyGuide([A, B], price=-1.0)
 
 
 def test_a_learning_agent_gives_a_bonus_to_what_was_rarely_played(library):

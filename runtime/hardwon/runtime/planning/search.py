@@ -96,16 +96,11 @@ def back_up(nodes: Sequence[SearchNode], value: float, discount: float = TUNING.
 class Searcher:
     """Searches a tree of imagined actions and returns the best path."""
 
-    def __init__(
-        self, *, simulations: int = 40, exploration: float = 1.5, depth: int = 8, seconds: float = 5.0
-    ) -> None:
+    def __init__(self, *, simulations: int = 40) -> None:
         """Create a searcher."""
-        if simulations < 0 or depth < 1 or exploration < 0 or seconds <= 0:
-            raise ConfigError(
-                f"simulations is {simulations}, depth is {depth}, exploration is {exploration} and seconds is "
-                f"{seconds}; use 0 or more, at least 1, 0 or more, and more than 0."
-            )
-        self._simulations, self._exploration, self._depth, self._seconds = simulations, exploration, depth, seconds
+        if simulations < 0:
+            raise ConfigError(f"simulations is {simulations}; use 0 or more.")
+        self._simulations = simulations
 
     def search(self, world: Simulator) -> SearchNode:
         """Return the root of a searched tree; see `select_path`.
@@ -119,7 +114,7 @@ class Searcher:
             return root
         _open(root, look)
         root.visits = 1
-        deadline = time.monotonic() + self._seconds
+        deadline = time.monotonic() + TUNING.search_s
         for _ in range(self._simulations if len(root.children) > 1 else 0):
             if root.closed or root.solved or time.monotonic() > deadline:
                 break
@@ -135,7 +130,7 @@ class Searcher:
                 max(
                     (child for child in parent.children if not child.closed),
                     # Of equal scores the name decides, so that the order of the proposals does not matter.
-                    key=lambda child: (score_child(child, parent.visits, self._exploration), child.path),
+                    key=lambda child: (score_child(child, parent.visits, TUNING.search_exploration), child.path),
                 )
             )
         leaf = nodes[-1]
@@ -147,7 +142,7 @@ class Searcher:
             value, leaf.reward = look.value, look.reward
             _open(leaf, look)
             leaf.solved = look.solved and look.certainty >= 1.0
-            leaf.closed = look.done or not leaf.children or len(leaf.path) >= self._depth
+            leaf.closed = look.done or not leaf.children or len(leaf.path) >= TUNING.max_path
         back_up(nodes, value)
         for node in reversed(nodes[:-1]):
             node.closed = all(child.closed for child in node.children)
@@ -158,10 +153,10 @@ def _open(node: SearchNode, look: PathEnd) -> None:
     node.children = [SearchNode((*node.path, action), prior) for action, prior in look.proposals]
 
 
-def select_path(root: SearchNode, *, least: int = 2) -> tuple[str, ...]:
+def select_path(root: SearchNode) -> tuple[str, ...]:
     """Return the actions of the best path: that of a solution, else the most visited children.
 
-    A path goes on only through children with at least `least` visits, because single visits are in no order. The
+    A path goes on only through children with two visits or more, because single visits are in no order. The
     first action is returned in any case: without visits, the one with the highest prior.
     """
     node, path = root, tuple[str, ...]()
@@ -170,7 +165,7 @@ def select_path(root: SearchNode, *, least: int = 2) -> tuple[str, ...]:
             node.children,
             key=lambda child: (child.solved, child.visits, child.mean, child.prior, child.path),
         )
-        if node is not root and best.visits < least and not best.solved:
+        if node is not root and best.visits < 2 and not best.solved:
             break
         node, path = best, best.path
     return path

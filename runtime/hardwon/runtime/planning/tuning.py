@@ -28,6 +28,9 @@ class PlanningTuning:
 
     # search
     discount: float = 0.95  # worth of a return one step later
+    search_exploration: float = 1.5  # weight of the prior of an action that was looked at less often
+    max_path: int = 8  # most actions of a path that is looked at
+    search_s: float = 5.0  # seconds after which a search ends
 
     # search_planner
     candidates: int = 10  # actions to consider in a state

@@ -14,7 +14,7 @@ from typing import Literal
 
 from hardwon.memory import Reasons
 from hardwon.memory.errors import ConfigError, PolicyFailure
-from hardwon.runtime.interfaces.extension import Proposer, ValueModel
+from hardwon.runtime.interfaces.extension import ValueModel
 from hardwon.runtime.interfaces.methods import METHODS
 from hardwon.runtime.interfaces.types import Context, Decision, Policy
 from hardwon.runtime.interfaces.usage import ModelUsage
@@ -79,16 +79,14 @@ def merge_samples(samples: Sequence[Decision]) -> tuple[Decision, ...]:
 class RankedPolicy:
     """Asks another policy several times, and takes the answer after which similar steps earned most."""
 
-    def __init__(
-        self, inner: Policy, *, n: int = 5, proposer: Proposer | None = None, value: ValueModel | None = None
-    ) -> None:
+    def __init__(self, inner: Policy, *, n: int = 5, value: ValueModel | None = None) -> None:
         """Wrap a policy."""
         if n < 1:
             raise ConfigError(f"n is {n}; ask at least once.")
         self.name, self.reads = f"ranked {inner.name}", inner.reads
         self._inner, self._n = inner, n
         self._sampled = SampledActions(inner)
-        self._proposer, self._value = proposer, value or RecalledValue()
+        self._value = value or RecalledValue()
 
     reads: Literal["values", "text"]
 
@@ -101,14 +99,12 @@ class RankedPolicy:
         """Return the best of several choices; one choice where no estimate can tell them apart."""
         if not self._can_rank(context):
             return self._inner.decide(context)
-        return self._select(context, (self._proposer or self._sampled).propose(context, self._n))
+        return self._select(context, self._sampled.propose(context, self._n))
 
     async def adecide(self, context: Context) -> Decision:
         """Return the best of several choices, which are awaited together."""
         if not self._can_rank(context):
             return await self._inner.adecide(context)
-        if self._proposer is not None:
-            return self._select(context, await asyncio.to_thread(self._proposer.propose, context, self._n))
         return self._select(context, await self._sampled.apropose(context, self._n))
 
     def _can_rank(self, context: Context) -> bool:

@@ -64,15 +64,15 @@ class StrategyGuide:
     them. Its formulas could not be read; the score here is the mean of success - price * tokens / 1000.
     """
 
-    def __init__(self, strategies: Sequence[Strategy], *, price: float = 0.05, explore: float = 0.5) -> None:
+    def __init__(self, strategies: Sequence[Strategy], *, price: float = 0.05) -> None:
         """Create a guide."""
         names = [strategy.name for strategy in strategies]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"the strategies are {names}; give at least one, each with its own name.")
-        if price < 0 or explore < 0:
-            raise ConfigError(f"price is {price} and explore is {explore}; use 0 or more.")
+        if price < 0:
+            raise ConfigError(f"price is {price}; use 0 or more.")
         self.strategies = tuple(strategies)
-        self._price, self._explore = price, explore
+        self._price = price
         self._trials: tuple[ExperienceLibrary, EpisodeTally[list[StrategyTrial]]] | None = None
 
     def choose(
@@ -89,7 +89,7 @@ class StrategyGuide:
         if learns and (waiting := find_waiting(names, counts)):
             return StrategyChoice(waiting)
         scores = self.score(trials)
-        bonus = self._explore if learns else 0.0
+        bonus = TUNING.exploration_bonus if learns else 0.0
         total = max(1, len(trials))
 
         def rate(name: str) -> float:

@@ -113,19 +113,17 @@ def compute_fisher(counts: TrialCounts) -> float:
     reading="one model proposes one typed edit from several episodes; the authors edit files for each task, "
     "and a second one merge; the acceptance by a paired trial is ours, none of theirs was found",
 )
-def decide_trial(
-    counts: TrialCounts, *, alpha: float = 0.1, least: int = LEAST, most: int = MOST
-) -> Literal["kept", "rejected", "undecided"]:
+def decide_trial(counts: TrialCounts, *, alpha: float = 0.1) -> Literal["kept", "rejected", "undecided"]:
     """Return the verdict on edited instructions.
 
     They are kept if they succeeded more often and Fisher's p is at most alpha. They are rejected if they were clearly
     worse, or after so many episodes without a difference.
     """
-    if min(counts.new[1], counts.old[1]) < least:
+    if min(counts.new[1], counts.old[1]) < LEAST:
         return "undecided"
     if compute_fisher(counts) <= alpha:
         return "kept"
-    if counts.new[1] >= most or compute_fisher(TrialCounts(counts.old, counts.new)) <= alpha:
+    if counts.new[1] >= MOST or compute_fisher(TrialCounts(counts.old, counts.new)) <= alpha:
         return "rejected"
     return "undecided"
 

@@ -94,19 +94,10 @@ class RuleAdmission:
 
     name = "rules"
 
-    def __init__(self, *, like: float = 0.8, quick: float = 0.5) -> None:
-        """Set the thresholds of the rules.
-
-        Args:
-            like: Similarity to an existing key, in [0, 1], from which a step is not new.
-            quick: Relative cost up to which a step is too cheap to share; 1 is the average step.
-        """
-        self._like, self._quick = like, quick
-
     async def decide(self, candidate: SharingInput) -> Choice:
         """Decide by success, similarity to the keys, and cost."""
-        is_new = max_similarity(candidate.key, candidate.keys) < self._like
-        admit = candidate.success and bool(candidate.value.strip()) and is_new and candidate.cost > self._quick
+        is_new = max_similarity(candidate.key, candidate.keys) < TUNING.same_key
+        admit = candidate.success and bool(candidate.value.strip()) and is_new and candidate.cost > TUNING.cheap_step
         return Choice(admit, float(admit))
 
 

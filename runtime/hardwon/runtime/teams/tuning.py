@@ -18,6 +18,8 @@ class TeamsTuning:
     value_chars: int = 4_000  # maximum characters of pulled values in a prompt; the newest are kept
 
     # sharing_policy
+    same_key: float = 0.8  # similarity to an existing key from which a step is not new
+    cheap_step: float = 0.5  # relative cost up to which a step is too cheap to share; 1 is the average step
     verb_classes: int = 12  # hash classes of action verbs, each with a feature
 
 
