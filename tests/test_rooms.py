@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.bars import list_circles
+from tests.bars import count_numbers, list_circles
 
 ROOT = Path(__file__).parents[1]
 MOST_FILES = 15
@@ -90,3 +90,22 @@ def test_every_room_is_a_package(portion):
 def test_no_module_imports_itself_through_others():
     """Neither in a function nor for an annotation: what two modules need is in a third one."""
     assert list_circles() == []
+
+
+MOST_NUMBERS = 250
+
+
+def test_numbers_that_somebody_chose_are_fields():
+    """A number that is used once stands where it is used, and the others are fields of their room's `tuning.py`."""
+    assert count_numbers() <= MOST_NUMBERS
+
+
+@pytest.mark.parametrize("file", sorted(ROOT.glob("*/hardwon/**/tuning.py")), ids=lambda file: file.parent.name)
+def test_a_tuned_number_says_what_it_means(file):
+    source = file.read_text(encoding="utf-8")
+    (record,) = (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
+    assert "frozen=True" in ast.unparse(record.decorator_list[0])
+    for field, following in zip(record.body, [*record.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign):
+            is_explained = "  # " in source.splitlines()[(field.end_lineno or 0) - 1] or isinstance(following, ast.Expr)
+            assert is_explained, f"{file.relative_to(ROOT)}:{field.lineno} has no comment and no docstring"

@@ -23,6 +23,7 @@ from hardwon.memory.errors import ConfigError
 from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.runtime.integrations.tool_run import SOURCE
 from hardwon.runtime.loop import holdout
+from hardwon.runtime.loop.tuning import TUNING
 
 GUARD = Item(
     "guardrail", "Never force a push", "It lost work.", "When pushing", condition={"text": "Request"},
@@ -150,7 +151,7 @@ FIXES = {
 @pytest.mark.parametrize(("commands", "line"), FIXES.values(), ids=FIXES)
 def test_what_made_a_command_work_in_three_sessions_is_named_as_it_can_be_run(tmp_path, monkeypatch, commands, line):
     """Before, nothing is said of commands whose words may not be shown."""
-    monkeypatch.setattr(holdout, "TUNING", replace(holdout.TUNING, withhold=0.0))
+    monkeypatch.setattr(holdout, "TUNING", replace(TUNING, withhold=0.0))
     hints = []
     for n, prompt in enumerate(["Mend the cart.", "Fix a price.", "Add a discount.", "Check the test.", "Look at it."]):
         session = Session(tmp_path, monkeypatch, session=f"s-{n}")
