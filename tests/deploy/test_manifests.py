@@ -173,6 +173,6 @@ def test_commands_are_understood(command):
     file = ROOT / command[1].removeprefix("/opt/hardwon/")
     config = load(file, [word for word in command[2:] if not word.startswith("--")])
     assert config.rollouts.workers > 0
-    assert config.engine.kind == "server"
+    assert config.engine.url is not None
     assert config.library.path is not None
     assert config.library.path.startswith("postgresql://")

@@ -175,7 +175,7 @@ def test_a_run_with_a_server_warns_in_the_same_words(corridor, base, tmp_path, c
     train(settings, only)
     here = read_warning(capsys)
     with serving(build_chat_model(build_chat_tokenizer())) as fake:
-        train(settings, [*only, f"run.out={tmp_path / 'served'}", "engine.kind=server", f"engine.url={fake.url}"])
+        train(settings, [*only, f"run.out={tmp_path / 'served'}", f"engine.url={fake.url}"])
         asked = {body["model"].partition("-")[0] for _, body in fake.asked if body and "prompt_logprobs" in body}
     assert read_warning(capsys) == here
     assert "the untrained base puts" in here

@@ -87,7 +87,7 @@ def open_remote_engines(monkeypatch, tmp_path):
     config = of(
         {**SETTINGS, "model": {"base": "models/smollm2", "adapter": 2}, "roles": roles, "arms": arms, "guidance": {}}
     )
-    engine = EngineConfig(kind="server", url="http://127.0.0.1:1/v1")
+    engine = EngineConfig(url="http://127.0.0.1:1/v1")
     factory.open_engine(replace(config, engine=engine), None, None, tmp_path)
 
 

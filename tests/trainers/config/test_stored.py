@@ -17,6 +17,7 @@ def save(folder, **values):
     """Write the settings of a run as an earlier version did, all removed ones included, and return them as read now."""
     config = of({**BASE, "warmstart": {}, "run": {"balance": values.get("balance") is not None}})
     stored = as_dict(config)
+    stored["engine"]["kind"] = "local"
     stored["run"]["balance"] = values.get("balance")
     stored["warmstart"]["examples"] |= {"circles": values.get("circles", "drop"), "seed": 0}
     stored["roles"]["policy"]["learner"] |= {"clip": values.get("clip", 1.0)}

@@ -37,8 +37,8 @@ def guide(**section):
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"engine": {"key": "KEY"}}, "engine.key is 'KEY', and nothing reads it without engine.kind=server; set that"),
-        ({"engine": {"folder": "/shared"}}, "engine.folder.*engine.kind=server"),
+        ({"engine": {"key": "KEY"}}, "engine.key is 'KEY', and nothing reads it without engine.url; set that"),
+        ({"engine": {"folder": "/shared"}}, "engine.folder.*engine.url"),
         (
             {"warmstart": {"examples": {"renamed": 0.5}}},
             "examples.renamed is 0.5.*a base that reads messages",

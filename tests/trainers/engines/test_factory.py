@@ -37,7 +37,7 @@ def test_a_server_generates_under_the_version_that_was_pushed_to_it(corridor, ba
     with serving() as fake:
         settings = corridor(
             model={"base": base, "adapter": 4, "prompt": "compact"},
-            engine={"kind": "server", "url": fake.url},
+            engine={"url": fake.url},
             arms={"control": 2},
             warmstart=None,
             roles={"policy": {"learner": {"lr": 0.01}, "loss": {"entropy": 0.01}}},
@@ -63,9 +63,7 @@ def test_a_run_goes_on_with_another_engine(corridor, base, monkeypatch):
     )
     train(settings)
     with serving() as fake:
-        report = train(
-            settings, ["run.iterations=2", "engine.kind=server", f"engine.url={fake.url}"], resume=True, quiet=True
-        )
+        report = train(settings, ["run.iterations=2", f"engine.url={fake.url}"], resume=True, quiet=True)
         assert [path for path, _ in fake.asked if path == "/v1/load_lora_adapter"]
     assert report.iterations == 2
 
@@ -81,7 +79,7 @@ def test_a_base_without_the_words_that_mark_a_transcript_is_written_to_be_served
     tokenizer.save_pretrained(base)
     settings = corridor(
         model={"base": base, "adapter": 4, "prompt": "compact"},
-        engine={"kind": "server", "url": "http://127.0.0.1:1/v1"},
+        engine={"url": "http://127.0.0.1:1/v1"},
     )
     with pytest.raises(ConfigError, match="start the server with it"):
         train(settings)
@@ -91,10 +89,8 @@ def test_a_base_without_the_words_that_mark_a_transcript_is_written_to_be_served
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"engine": {"kind": "server"}, "model": {"base": "b", "adapter": 4}}, "set url for kind: server"),
-        ({"engine": {"url": "http://x/v1"}}, "set url for kind: server"),
-        ({"engine": {"kind": "server", "url": "http://x/v1"}, "model": {"base": "b"}}, "set a rank"),
-        ({"engine": {"kind": "server", "url": "http://x/v1"}, "model": {"adapter": 4}}, "no server can serve it"),
+        ({"engine": {"url": "http://x/v1"}, "model": {"base": "b"}}, "set a rank"),
+        ({"engine": {"url": "http://x/v1"}, "model": {"adapter": 4}}, "no server can serve it"),
     ],
 )
 def test_engines_that_cannot_work_are_refused(corridor, settings, told):
@@ -104,6 +100,6 @@ def test_engines_that_cannot_work_are_refused(corridor, settings, told):
 
 def test_a_key_that_is_not_in_the_environment_is_told(corridor, base, monkeypatch):
     monkeypatch.delenv("VLLM_KEY", raising=False)
-    engine = {"kind": "server", "url": "http://127.0.0.1:1/v1", "key": "VLLM_KEY"}
+    engine = {"url": "http://127.0.0.1:1/v1", "key": "VLLM_KEY"}
     with pytest.raises(ConfigError, match="VLLM_KEY, which is not in the environment"):
         train(corridor(model={"base": base, "adapter": 4, "prompt": "compact"}, engine=engine))

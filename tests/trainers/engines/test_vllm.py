@@ -271,7 +271,7 @@ def test_rollouts_through_the_runtime_carry_the_version(engine, trained):
 @pytest.mark.vllm
 @pytest.mark.timeout(600)
 def test_a_run_trains_what_the_server_samples(url, trained, corridor, monkeypatch):
-    """`train` with engine.kind=server: what it updates is sampled by the server, under the version on the rows."""
+    """`train` with engine.url: what it updates is sampled by the server, under the version on the rows."""
     played: list[list[PackedSequence]] = []
     play, weights = Player.play, list[dict[str, Any]]()
 
@@ -286,7 +286,7 @@ def test_a_run_trains_what_the_server_samples(url, trained, corridor, monkeypatc
     monkeypatch.setattr(Player, "play", watched)
     settings = corridor(
         model={"base": str(trained.base), "adapter": 4, "prompt": "compact"},
-        engine={"kind": "server", "url": url},
+        engine={"url": url},
         arms={"control": 3},
         warmstart=None,
         roles={"policy": {"learner": {"lr": 0.05}, "loss": {"entropy": 0.01}}},

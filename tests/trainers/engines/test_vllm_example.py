@@ -91,7 +91,7 @@ def check_thoughts(batches, base):
 def test_the_example_thinks_and_acts_through_a_server(run, tmp_path):
     base = save_base(tmp_path / "base")
     with fake_vllm.serving(build_chat_model(build_chat_tokenizer())) as server:
-        batches = run(base, "engine.kind=server", f"engine.url={server.url}", *CORRIDOR)
+        batches = run(base, f"engine.url={server.url}", *CORRIDOR)
         adapters = [body["lora_name"] for path, body in server.asked if path == "/v1/load_lora_adapter"]
     check_thoughts(batches, base)
     versions = [{row.version for row in batch} for batch in batches]
@@ -124,7 +124,7 @@ def test_all_roles_train_through_a_server(run, tmp_path):
     base = save_base(tmp_path / "base")
     with fake_vllm.serving(build_chat_model(build_chat_tokenizer())) as server:
         url = f"engine.url={server.url}"
-        batches = run(base, "engine.kind=server", url, *CORRIDOR, *STAGE_1, example=ALL_ROLES)
+        batches = run(base, url, *CORRIDOR, *STAGE_1, example=ALL_ROLES)
         loaded = [body["lora_name"] for path, body in server.asked if path == "/v1/load_lora_adapter"]
     check_thoughts(batches, base)
     assert {name.partition("-")[0] for name in loaded} == {"policy", "extractor", "guide", "admission"}
@@ -173,7 +173,7 @@ def served(tmp_path_factory):
 @pytest.mark.parametrize("world", [(), CALLS], ids=["listed", "calls"])
 def test_the_example_trains_through_a_real_server(run, served, world):
     base, url = served
-    batches = run(base, "engine.kind=server", f"engine.url={url}", *world)
+    batches = run(base, f"engine.url={url}", *world)
     check_thoughts(batches, base)
 
 
@@ -182,5 +182,5 @@ def test_the_example_trains_through_a_real_server(run, served, world):
 @pytest.mark.parametrize("world", [(), CALLS_OF_ALL], ids=["listed", "calls"])
 def test_all_roles_train_through_a_real_server(run, served, world):
     base, url = served
-    batches = run(base, "engine.kind=server", f"engine.url={url}", *world, *STAGE_1, example=ALL_ROLES)
+    batches = run(base, f"engine.url={url}", *world, *STAGE_1, example=ALL_ROLES)
     check_thoughts(batches, base)

@@ -87,7 +87,7 @@ def server(tmp_path):
     """A vLLM server whose base is written as a folder, and the settings of a run with it."""
     base = save_base(tmp_path / "base")
     with serving(AutoModelForCausalLM.from_pretrained(base)) as fake:
-        sections = {"engine": {"kind": "server", "url": fake.url}, "model": {"base": str(base), "adapter": 2}}
+        sections = {"engine": {"url": fake.url}, "model": {"base": str(base), "adapter": 2}}
         yield fake, {**sections, "arms": {"control": 2}, "guidance": {}, "warmstart": None}
 
 

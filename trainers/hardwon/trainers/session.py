@@ -243,7 +243,7 @@ def check_instructions(config: TrainConfig, checkpoint: Path, roles: Iterable[st
 
 def _open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> Engine:
     """Open the engine; if episodes are played while others are learned from, it samples with a copy of the model."""
-    plays_ahead = config.rollouts.max_lag and config.engine.kind == "local"
+    plays_ahead = config.rollouts.max_lag and config.engine.url is None
     return open_engine(config, copy.deepcopy(model) if plays_ahead else model, tokenizer, out)
 
 

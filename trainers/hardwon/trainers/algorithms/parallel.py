@@ -244,10 +244,10 @@ def check_sharding(config: Any) -> None:
     team = get_team()
     if team is None or not team.shards:
         return
-    if config.model.adapter is None or config.engine.kind != "server":
+    if config.model.adapter is None or config.engine.url is None:
         raise ConfigError(
-            f"--use_fsdp shards the base, but model.adapter is {config.model.adapter} and engine.kind is "
-            f"{config.engine.kind}. Set model.adapter to a rank and engine.kind=server: a sharded base cannot generate."
+            f"--use_fsdp shards the base, but model.adapter is {config.model.adapter} and engine.url is "
+            f"{config.engine.url}. Set both, the adapter to a rank: a sharded base cannot generate."
         )
 
 

@@ -75,15 +75,15 @@ def _check_policy(config: TrainConfig) -> None:
 
 def _check_engine(config: TrainConfig) -> None:
     """Check that the engine can serve the model."""
-    if config.engine.kind != "local" and config.model.adapter is None:
+    if config.engine.url is not None and config.model.adapter is None:
         raise ConfigError(
-            f"engine.kind is {config.engine.kind}, which needs LoRA adapters, and model.adapter is null; "
-            "set a rank, such as model.adapter=16, or use engine.kind=local."
+            f"engine.url is {config.engine.url}, a server, which needs LoRA adapters, and model.adapter is null; "
+            "set a rank, such as model.adapter=16, or remove engine.url."
         )
-    if config.engine.kind == "server" and config.model.base == "tiny":
+    if config.engine.url is not None and config.model.base == "tiny":
         raise ConfigError(
             "model.base is tiny, a model that the run builds itself, so no server can serve it; "
-            "set model.base to the folder that the server loaded, or use engine.kind=vllm."
+            "set model.base to the folder that the server loaded, or remove engine.url."
         )
 
 

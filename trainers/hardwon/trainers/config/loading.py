@@ -93,6 +93,7 @@ def of_stored(stored: Mapping[str, Any], *, is_resumed: bool = False) -> TrainCo
                 )
             if before != now:
                 warnings.warn(f"a run with {path}={before!r} is read; the setting is left out.", stacklevel=3)
+    given.get("engine", {}).pop("kind", None)  # a server is one with a URL
     if isinstance(run := given.get("run"), dict) and not isinstance(run.get("balance", False), bool):
         run["balance"] = run["balance"] is not None
     return of(given)

@@ -195,22 +195,15 @@ class LibraryConfig:
 class EngineConfig:
     """The engine that generates tokens."""
 
-    kind: Literal["local", "server"] = "local"
-    """local: the trained model, in this process. server: a vLLM server."""
     url: str | None = None
-    """URL of the server, including /v1. The server must serve the base and load adapters at run time."""
+    """URL of a vLLM server, including /v1. It must serve the base and load adapters at run time. null generates with
+    the trained model, in this process."""
     model: str | None = None
     """Name of the base on the server. null takes the first model that it lists."""
     key: str | None = None
     """Name of the environment variable with the server's API key."""
     folder: str | None = None
     """Folder for the adapters, under a path that the server can read. null uses run.out/adapters."""
-
-    def __post_init__(self) -> None:
-        if (self.url is not None) != (self.kind == "server"):
-            raise ConfigError(
-                f"kind is {self.kind} and url is {self.url!r}; set url for kind: server, and for no other kind."
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

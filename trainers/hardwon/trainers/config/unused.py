@@ -1,6 +1,6 @@
 """Settings that count only together with another one: given without it they would change nothing, so they are refused.
 
-engine.url is 'http://gpu:8000/v1', which only engine.kind=server reads; set that, or remove engine.url.
+engine.key is 'KEY', which only engine.url reads; set that, or remove engine.key.
 """
 
 from collections.abc import Iterator, Mapping
@@ -73,9 +73,8 @@ def _list_groups(config: TrainConfig) -> Iterator[Group]:
 
 
 def _list_engine(config: TrainConfig) -> Iterator[Group]:
-    engine, kind = config.engine, config.engine.kind
-    yield Group("engine", engine, ("model", "key"), kind == "server", "engine.kind=server")
-    yield Group("engine", engine, ("folder",), kind == "server", "engine.kind=server")
+    engine = config.engine
+    yield Group("engine", engine, ("model", "key", "folder"), engine.url is not None, "engine.url")
 
 
 def _list_role(path: str, role: RoleConfig) -> Iterator[Group]:

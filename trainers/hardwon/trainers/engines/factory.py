@@ -21,7 +21,7 @@ from .server import ServerEngine
 def open_engine(config: TrainConfig, model: Any, tokenizer: Any, out: Path) -> Engine:
     """Open the engine of the settings, for all roles."""
     roles, settings = list(config.roles), config.engine
-    if settings.kind == "local":
+    if settings.url is None:
         from .local import LocalEngine
 
         return LocalEngine(model, tokenizer, roles=roles)

@@ -25,5 +25,5 @@ def build_setup(host: Host) -> Setup:
     """Return what the workers of a session are started with."""
     paths = tuple(str(Path(path).absolute()) for path in sys.path)  # an empty one is the current folder
     engine = host.config.engine
-    key = read_api_key(engine.key) if engine.kind == "server" else None
+    key = None if engine.url is None else read_api_key(engine.key)
     return Setup(as_dict(host.config), host.tokenizer, host.context, paths, key)

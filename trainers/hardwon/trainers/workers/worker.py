@@ -92,7 +92,7 @@ class Scenes:
 
     def _open_engine(self, setup: Setup, events: "asyncio.Queue[WorkerEvent]") -> LearnerEngine | SharedServer:
         """Return what the agents ask."""
-        if self.config.engine.kind == "server":
+        if self.config.engine.url is not None:
             return SharedServer(self._get_state, open_server(self.config, setup.tokenizer, setup.key))
         return LearnerEngine(self._get_state, events)
 
