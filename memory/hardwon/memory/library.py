@@ -43,7 +43,7 @@ from .upkeep import jsonl
 from .upkeep.damage import names_damage
 from .upkeep.setup import reembed as reembed
 from .upkeep.write_buffer import BRIEF_S
-from .validation import check_episode, check_id, check_path
+from .validation import check_episode, check_id, check_path, check_texts
 
 
 @names_damage
@@ -308,6 +308,7 @@ class ExperienceLibrary(ConsultedLibrary):
             TooMuchFeedback: The writer has given too much feedback.
             UnknownName: No item, or more than one, matches.
         """
+        check_texts("writer and episode", (writer, episode))
         with self._file.transaction() as connection:
             # Read the item inside the transaction, so that two opinions at once both count.
             item = self.items.get(item_id)

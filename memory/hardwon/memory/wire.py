@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import cache
 from math import isfinite
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote
 
 from . import errors
@@ -97,7 +97,7 @@ class Wire:
             raise self._foreign(answer)
         return Fields(values)
 
-    def download(self, path: str, into: BinaryIO) -> None:
+    def download(self, path: str, into: IO[bytes]) -> None:
         """Write the lines of JSON at a path to a file, part by part."""
         answer = self.request("GET", path, limit="whole", into=into)
         if not answer.kind.endswith("json"):
@@ -111,7 +111,7 @@ class Wire:
         *,
         has_key: bool = True,
         limit: str = "write",
-        into: BinaryIO | None = None,
+        into: IO[bytes] | None = None,
         **body: Any,
     ) -> "HttpAnswer":
         """Send a request with retries, and return the server's answer.
@@ -149,8 +149,9 @@ class Wire:
                     raise self._unreachable(error) from error
             except httpx.HTTPError as error:
                 raise self._unreachable(error) from error
-            except ValueError as error:  # of the JSON encoder, before anything was sent
-                raise ConfigError(f"a value cannot be sent to {self.url} ({error}). Use finite numbers.") from error
+            except (ValueError, httpx.InvalidURL) as error:  # before anything was sent
+                advice = "Use finite numbers and short texts."
+                raise ConfigError(f"a value cannot be sent to {self.url} ({error}). {advice}") from error
             else:
                 if answer.status != 429 or not left:  # rate limit
                     return self._accept(answer)
@@ -160,7 +161,7 @@ class Wire:
         raise AssertionError("the last attempt returns or raises")
 
     def _exchange(
-        self, method: str, path: str, options: Mapping[str, Any], until: float, into: BinaryIO | None
+        self, method: str, path: str, options: Mapping[str, Any], until: float, into: IO[bytes] | None
     ) -> "HttpAnswer":
         """Send a request once, and return the answer. Nobody waits for a part of it after `until`."""
         import httpx

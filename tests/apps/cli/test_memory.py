@@ -35,7 +35,9 @@ def test_looking_changes_nothing(hardwon, own, command):
 @pytest.mark.parametrize("arguments", [["ls"], ["ls", "--episodes"], ["clusters"], ["guardrails"], ["search", "apple"]])
 def test_an_empty_library_says_what_to_do_next(hardwon, empty, arguments):
     printed = hardwon("memory", arguments[0], empty, *arguments[1:]).stdout
-    assert f"hardwon run textworld --library {empty}" in printed
+    assert "ExperienceMiddleware" in printed
+    ways = ("proxy", "memory import", "mcp", "hook install claude-code --library")
+    assert all(f"hardwon {way} {empty}" in printed for way in ways)
 
 
 def test_stats_counts_episodes(hardwon_json, learnt):
@@ -261,7 +263,7 @@ def test_what_is_no_library_is_refused(hardwon, tmp_path):
         connection.execute("CREATE TABLE other (x)")
     connection.close()
     assert "not a hardwon library" in hardwon("memory", "ls", tmp_path / "a.txt", expect=1).stderr
-    assert "is empty, not a hardwon library" in hardwon("memory", "ls", tmp_path / "b.db", expect=1).stderr
+    assert "the file is empty, so there is no library at" in hardwon("memory", "ls", tmp_path / "b.db", expect=1).stderr
     assert "not a hardwon library" in hardwon("memory", "ls", tmp_path / "c.db", expect=1).stderr
     assert "there is no library at" in hardwon("memory", "ls", tmp_path / "missing.db", expect=1).stderr
     assert "is a folder" in hardwon("memory", "ls", tmp_path, expect=1).stderr

@@ -365,9 +365,15 @@ def test_an_empty_library_shows_the_line_that_connects_an_agent():
     """One for LangChain, MCP, the proxy and logs, with the path of the library."""
     page = overview_page._render_empty("my library.db")
     lines = re.findall(r"<pre><code>(.*?)</code></pre>", page)
-    assert len(lines) == 5
+    assert len(lines) == 6
     assert all("my library.db" in line for line in lines)
-    for words in ("ExperienceMiddleware(", "hardwon mcp", "hardwon proxy", "hardwon memory import"):
+    for words in (
+        "ExperienceMiddleware(",
+        "hardwon mcp",
+        "hardwon proxy",
+        "hardwon hook install",
+        "hardwon memory import",
+    ):
         assert any(words in line for line in lines)
 
 

@@ -318,11 +318,11 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path, library):
 
 def test_an_export_that_fails_leaves_the_old_file(tmp_path, full, monkeypatch):
     """It is written beside and moved into place."""
-    (tmp_path / "all.jsonl").write_text("precious")
+    (tmp_path / "all.jsonl").write_text('{"episode": "precious"}')
     monkeypatch.setattr("hardwon.memory.upkeep.jsonl.dumps", lambda line: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         full.admin.export_jsonl(tmp_path / "all.jsonl")
-    assert (tmp_path / "all.jsonl").read_text() == "precious"
+    assert (tmp_path / "all.jsonl").read_text() == '{"episode": "precious"}'
     assert not (tmp_path / "all.jsonl.partial").exists()
 
 

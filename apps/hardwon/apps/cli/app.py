@@ -40,8 +40,17 @@ class Commands(TyperGroup):
             if code is None:
                 raise
             # The message goes on one line so that scripts can read it.
-            tell(f"error: {' '.join(str(error).split())}")
+            tell(f"error: {' '.join(describe_error(error).split())}")
             raise typer.Exit(code) from error
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message of an error; one of the system gets the path and a next step."""
+    from hardwon.memory.errors import HardwonError
+
+    if isinstance(error, OSError) and error.filename and not isinstance(error, HardwonError):
+        return f"{error.filename!s:.200} cannot be used: {error.strerror}. Give another path, or check its permissions."
+    return str(error)
 
 
 def exit_code(error: Exception) -> int | None:

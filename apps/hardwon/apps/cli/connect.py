@@ -100,12 +100,13 @@ def proxy(
     The client's key goes to the server that answers; it is neither stored nor logged.
     """
     from hardwon.memory import ExperienceLibrary
-    from hardwon.memory.errors import ConfigError, require_extra
+    from hardwon.memory.errors import require_extra
+    from hardwon.memory.storage.database import check_library_file
     from hardwon.runtime.loop.enforcement import mode_of
 
     # The proxy waits for a library that is locked or down; for a mistyped path it would wait forever.
-    if not is_address(path) and not path.absolute().parent.is_dir():
-        raise ConfigError(f"{path}: the folder {path.absolute().parent} does not exist. Create it, or mend the path.")
+    if not is_address(path):
+        check_library_file(path, read_only=False)
     with require_extra("agent"):
         from hardwon.apps.proxy.conversations import ProxySettings
         from hardwon.apps.proxy.serving import serve_proxy
@@ -147,9 +148,12 @@ def hook_install(
     """Add the hooks to the settings of a coding agent. Repeat it to change the options."""
     from hardwon.apps.coding_agents.install import find_settings, format_command, install_hooks
     from hardwon.apps.coding_agents.journal import default_library
+    from hardwon.memory.storage.database import check_library_file
 
     # An absolute path, because the agent runs its hooks in the folder of a project.
     path = library if is_address(parse_library(library)) else str(Path(library or default_library()).absolute())
+    if not is_address(path):  # hooks fail in silence
+        check_library_file(Path(path), read_only=False)
     options = ["--library", path, "--guardrails", guardrails, "--namespace", namespace]
     settings = find_settings(agent, project=project)
     install_hooks(agent, settings, format_command(agent, [*options, "--trust", trust]))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from hardwon.apps.shared import common
-from hardwon.apps.shared.trained import open_agent_policy
+from hardwon.apps.shared.trained import check_policy, open_agent_policy
 from hardwon.memory.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,6 +118,7 @@ def _evaluate_checkpoint(folder: Path, options: _Options) -> Mapping[str, Any]:
 def _evaluate_policy(name: str, world: Mapping[str, Any], options: _Options) -> Mapping[str, Any]:
     if world["name"] is None:
         raise ConfigError(f"there is no folder {name}; for a policy of that name, add --environment textworld.")
+    check_policy(name)
     from hardwon.trainers.config.schema import EnvironmentConfig, TaskInstances
     from hardwon.trainers.evaluate import evaluate_policy
 

@@ -21,6 +21,7 @@ from hardwon.apps.shared.common import (
     Namespace,
     is_address,
     library_name,
+    list_ways,
     opened,
     out,
     say_json,
@@ -105,8 +106,9 @@ def _print_empty_advice(path: Path) -> None:
             f"  hardwon memory ls {library_name(path)} --namespace {shlex.quote(next(iter(counts)))}", soft_wrap=True
         )
         return
-    out().print("This library has no experience yet. Record some with:")
-    out().print(f"  hardwon run textworld --library {library_name(path)}", soft_wrap=True)
+    out().print("This library has no experience yet. Ways to record some:")
+    for name, line in list_ways(library_name(path)):
+        out().print(f"{name}:\n  {line}", soft_wrap=True, markup=False)
 
 
 def _print_page(

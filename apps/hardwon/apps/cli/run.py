@@ -150,7 +150,6 @@ def run(
         seeds=choose_agent_seeds([*(seed or ()), *(more_seeds or ())], is_model), max_steps=max_steps,
         budget=cast(Any, budget), beside=tuple(map(str, beside or ())), strategies=str(strategies or ""),
     )  # fmt: skip
-    tell(describe_cost(plan, is_model))
     result = execute(plan, folder, jobs=jobs)
     if as_json:
         print(json.dumps(result))
@@ -195,6 +194,7 @@ def execute(plan: "ExperimentPlan", out: Path, *, jobs: int | None = None) -> di
         tell_unused(export, find_roles(export, read_manifest(export)), ("policy", "guide", "extractor"))
     elif plan.policy:
         check_policy(plan.policy)
+    tell(describe_cost(plan))
     began = time.perf_counter()
     try:
         with _Progress(plan) as progress:
@@ -226,13 +226,13 @@ def execute(plan: "ExperimentPlan", out: Path, *, jobs: int | None = None) -> di
     return result
 
 
-def describe_cost(plan: "ExperimentPlan", is_model: bool) -> str:
+def describe_cost(plan: "ExperimentPlan") -> str:
     """Return what an experiment is going to play."""
     tests = plan.total() // len(plan.seeds) - plan.episodes * plan.learns
     learning = f"{plan.episodes} to learn from and " if plan.learns else ""
     seeds = "1 agent seed" if len(plan.seeds) == 1 else f"each of {len(plan.seeds)} agent seeds"
     text = f"{plan.total()} episodes of at most {plan.max_steps} steps: {learning}{tests} to test for {seeds}."
-    if not is_model:
+    if not asks_model(plan.policy, plan.roles):
         return text
     return f"{text} A model decides up to {plan.total() * plan.max_steps} times."
 

@@ -1,13 +1,12 @@
 """Define the first page: what was learned, whether it helps, what it saves, and the latency of recall."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from fastapi import FastAPI
 from nicegui import ui
 
-from hardwon.apps.shared.common import excerpt, library_name
+from hardwon.apps.shared.common import excerpt, library_name, list_ways
 from hardwon.apps.shared.lists import find_moment
 
 from . import charts, figures
@@ -119,20 +118,10 @@ def _render_figures(totals: Mapping[str, Any]) -> Html:
 
 def _render_empty(path: str) -> Html:
     """Return the ways to fill an empty library, one line each."""
-    ways = (
-        ("LangChain", f'middleware=[ExperienceMiddleware(ExperienceLibrary.open("{path}"))]  # in create_agent(...)'),
-        ("A coding agent, over MCP", f"claude mcp add hardwon -- hardwon mcp {shlex.quote(path)}"),
-        (
-            "Any client of OpenAI's API, by its base URL",
-            f"hardwon proxy {shlex.quote(path)} --upstream https://api.openai.com/v1",
-        ),
-        ("Logs that you have", f"hardwon memory import {shlex.quote(path)} FILE"),
-        ("A text game, to see it learn", f"hardwon run textworld --game coin --library {shlex.quote(path)}"),
-    )
     return section(
         "This library has no experience yet",
         tag("p", "One line connects an agent. Its lessons appear here after a few episodes."),
-        *(part for name, line in ways for part in (tag("h3", name), tag("pre", tag("code", line)))),
+        *(part for name, line in list_ways(path) for part in (tag("h3", name), tag("pre", tag("code", line)))),
     )
 
 

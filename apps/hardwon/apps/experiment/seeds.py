@@ -3,17 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from hardwon.memory.errors import ConfigError
+from hardwon.apps.shared.trained import RULES
+from hardwon.memory.errors import ConfigError, UnknownName
 
 if TYPE_CHECKING:
     from hardwon.runtime import Environment
 
+FOLDS = ("train", "dev", "test")
 TRAIN_SEEDS = "0-449"
 EVAL_SEEDS = "100-149"
 AGENT_SEEDS = (0, 1, 2)
 """Agent seeds by default: one agent says little, because agents of other seeds differ."""
-RULES = ("episodic", "lookahead", "auto", "random")
-"""Policies without a language model."""
 
 
 def asks_model(policy: str, roles: object) -> bool:
@@ -34,6 +34,8 @@ def choose_seeds(
     is_model: bool = False,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the training and test seeds: the given ones, else those that the environment has."""
+    if fold not in FOLDS:
+        raise UnknownName.of("fold", fold, FOLDS)
     given = [None if text is None else parse_seeds(text) for text in (train, test)]
     if given[0] is not None and given[1] is not None:
         return given[0], given[1]

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -83,14 +84,12 @@ def is_address(path: Path | str) -> bool:
 def opened(path: Path, namespace: str = "default", *, write: bool = False) -> "Iterator[ExperienceLibrary]":
     """Open an existing library for a command."""
     from hardwon.memory import ExperienceLibrary
-    from hardwon.memory.errors import NotALibrary
+    from hardwon.memory.storage.database import make_missing_error
     from hardwon.memory.upkeep.damage import readable
 
     # SQLite accepts an empty file as an empty database; here it is most likely a wrong path.
     if not is_address(path) and path.exists() and not path.is_dir() and not path.stat().st_size:
-        raise NotALibrary(
-            f"{path} is empty, not a hardwon library. Create one with: hardwon run textworld --library {path}"
-        )
+        raise make_missing_error(path, "the file is empty, so there is no library at")
     if write and not is_address(path):
         must_exist(path, namespace)
     try:
@@ -114,15 +113,29 @@ def library_name(path: Path | str) -> str:
     )
 
 
+def list_ways(path: str) -> list[tuple[str, str]]:
+    """Return the ways to fill an empty library, each with the line to write or to run."""
+    quoted = shlex.quote(path)
+    return [
+        ("LangChain", f'middleware=[ExperienceMiddleware(ExperienceLibrary.open("{path}"))]  # in create_agent(...)'),
+        ("A coding agent", f"hardwon hook install claude-code --library {quoted}"),
+        ("Any client of MCP", f"claude mcp add hardwon -- hardwon mcp {quoted}"),
+        ("Any client of OpenAI's API, by its base URL", f"hardwon proxy {quoted} --upstream https://api.openai.com/v1"),
+        ("Logs that you have", f"hardwon memory import {quoted} FILE"),
+        ("A text game, to see it learn", f"hardwon run textworld --game coin --library {quoted}"),
+    ]
+
+
 def must_exist(path: Path, namespace: str | None = None) -> None:
     """Check that a library, and optionally a namespace, exists; opening for writing would create it."""
     from hardwon.memory.errors import NotALibrary, UnknownName
+    from hardwon.memory.storage.database import make_missing_error
     from hardwon.memory.upkeep.file_queries import list_namespaces
 
     if is_address(path):
         raise NotALibrary(f"{library_name(path)} is a shared library, and this command needs a library file. Give one.")
     if not path.exists():
-        raise NotALibrary(f"there is no library at {path}. Create one with: hardwon run textworld --library {path}")
+        raise make_missing_error(path)
     if namespace is not None and namespace not in (existing := list_namespaces(path, read_only=False)):
         raise UnknownName.of("namespace", namespace, existing)
 

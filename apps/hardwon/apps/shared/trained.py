@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hardwon.apps.shared.common import tell
-from hardwon.memory.errors import ConfigError, require_extra
+from hardwon.memory.errors import ConfigError, UnknownName, require_extra
 
 if TYPE_CHECKING:
     from hardwon.memory.learning.extraction import Extractor as ReadsEpisodes
@@ -32,6 +32,8 @@ FOLDER = "folder:"
 """Before the path of a model that plays in this process, as the value of `--policy`."""
 AUTO = "auto"
 """The policy for which an agent chooses a strategy for every episode."""
+RULES = ("episodic", "lookahead", AUTO, "random")
+"""Policies without a language model."""
 RANKED, TRAINED = "ranked:", "ranked@"
 """Before the name of a policy whose choices are ranked: by the library's estimates, or by a trained export."""
 PULSE_S = 2.0
@@ -123,7 +125,7 @@ def open_agent_policy(name: str) -> "Policy | str":
 
 
 def check_policy(name: str) -> None:
-    """Check `folder:PATH` and `ranked@EXPORT:NAME` without loading a model; other names are checked when opened."""
+    """Check the name of a policy without loading a model."""
     if name.startswith((RANKED, TRAINED)):
         folder, name = split_ranked(name)
         if folder:
@@ -136,6 +138,9 @@ def check_policy(name: str) -> None:
         from hardwon.trainers.models.pretrained import check_folder
 
         check_folder(name.removeprefix(FOLDER))
+    elif ":" not in name and name not in RULES:
+        models = ("PROVIDER:MODEL such as openai:gpt-5", f"{FOLDER}PATH", f"{RANKED}NAME", f"{TRAINED}EXPORT:NAME")
+        raise UnknownName.of("policy", name, [*RULES, *models])
 
 
 def split_ranked(name: str) -> tuple[str, str]:

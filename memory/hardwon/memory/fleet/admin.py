@@ -19,6 +19,7 @@ from hardwon.memory.privacy.redaction import redact
 from hardwon.memory.records import Problem, Trust
 from hardwon.memory.trust import opinions
 from hardwon.memory.upkeep import forgetting, integrity
+from hardwon.memory.upkeep.damage import names_damage
 from hardwon.memory.upkeep.forgetting import ForgetReceipt
 from hardwon.memory.validation import check_text
 
@@ -35,6 +36,7 @@ LARGEST_IMPORT = 256 * 2**20
 logger = logging.getLogger("hardwon.memory")
 
 
+@names_damage
 class FleetAdmin(LibraryAdmin):
     """Administration of a shared namespace, with its log and its replica."""
 

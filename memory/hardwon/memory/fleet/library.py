@@ -29,6 +29,7 @@ from hardwon.memory.retrieval.embedders import Embedder
 from hardwon.memory.situations.keys import KEYS_VERSION
 from hardwon.memory.storage.database import Store
 from hardwon.memory.upkeep import forgetting, integrity
+from hardwon.memory.upkeep.damage import names_damage
 from hardwon.memory.upkeep.rekeying import rekey
 from hardwon.memory.upkeep.setup import agree_on_embedder, namespace_number
 from hardwon.memory.validation import check_id
@@ -50,6 +51,7 @@ FILE_NAME = f"library-k{KEYS_VERSION}.db"
 """Name of the replica's file in its folder."""
 
 
+@names_damage
 class FleetLibrary(ExperienceLibrary):
     """One namespace of a shared library. Safe to use from several threads; open it in each process."""
 

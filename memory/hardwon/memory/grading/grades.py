@@ -16,7 +16,7 @@ from hardwon.memory.records import Admission, Trajectory
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import log_change
 from hardwon.memory.storage.freshness import GRADES
-from hardwon.memory.validation import check_text
+from hardwon.memory.validation import check_text, describe_value
 
 LONGEST = 4000
 """Largest number of characters of a reason, a lesson or an action."""
@@ -79,9 +79,9 @@ class GradeRequest:
         if not self.grader.strip():
             raise ConfigError("grader is empty; give the name of who grades the episode.")
         if self.success is not None and not isinstance(self.success, bool):
-            raise ConfigError(f"success is {self.success!r}; give True, False or None.")
+            raise ConfigError(f"success is {describe_value(self.success)}; give True, False or None.")
         if self.score is not None and not (type(self.score) in (int, float) and 0.0 <= self.score <= 1.0):
-            raise ConfigError(f"score is {self.score!r}; give a number from 0 to 1.")
+            raise ConfigError(f"score is {describe_value(self.score)}; give a number from 0 to 1.")
         if self.unknown and (self.success is not None or self.score is not None):
             raise ConfigError("unknown is set together with success or score; give one of them.")
         if self.success and self.score == 0.0:
@@ -89,7 +89,7 @@ class GradeRequest:
         if self.success is False and self.score == 1.0:
             raise ConfigError("score is 1 for a failure; give a score below 1, or grade a success.")
         if self.step is not None and not self.instead.strip():
-            raise ConfigError(f"step is {self.step}, but there is no `instead`; give the action to take there.")
+            raise ConfigError(f"step is {self.step!r:.80}, but there is no `instead`; give the action to take there.")
         if not (self.unknown or self.success is not None or self.score is not None or self.has_words):
             raise ConfigError("the grade says nothing; give success, score, unknown, why, lesson or instead.")
 

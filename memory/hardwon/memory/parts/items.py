@@ -5,6 +5,7 @@ from sqlite3 import Connection
 from typing import Any, Literal
 
 from hardwon.memory import items as catalogue
+from hardwon.memory.errors import ConfigError
 from hardwon.memory.guardrails.probation import Standing
 from hardwon.memory.learning.curator import AdmissionGate, Curator
 from hardwon.memory.privacy.redaction import redact, redact_values
@@ -122,6 +123,9 @@ class LibraryItems:
             ConfigError: A value of the item cannot be stored.
         """
         check_item(item)
+        check_texts("item ids", list(item_ids))
+        if not item_ids:
+            raise ConfigError("item_ids is empty; give the ids of the items to merge.")
         with self._file.transaction() as connection:
             return make_curator(self._file, self, connection).rewrite([self.get(item_id) for item_id in item_ids], item)
 

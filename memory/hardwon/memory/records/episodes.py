@@ -197,7 +197,7 @@ class Trajectory:
     def __post_init__(self) -> None:
         as_tuples(self, "steps")
         if self.trust not in ("trusted", "untrusted"):
-            raise ConfigError(f"episode trust is {self.trust!r}; use trusted or untrusted.")
+            raise ConfigError(f"episode trust is {self.trust!r:.80}; use trusted or untrusted.")
         if not isinstance(self.writer, str):
             raise ConfigError(f"episode writer is {self.writer!r}; give text.")
 

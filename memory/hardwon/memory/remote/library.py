@@ -38,12 +38,14 @@ from hardwon.memory.records import (
 from hardwon.memory.retrieval.candidates import How
 from hardwon.memory.retrieval.request import Level
 from hardwon.memory.situations.episode_map import EpisodeMap, Trail
+from hardwon.memory.upkeep.damage import names_damage
 from hardwon.memory.values.lookahead import Lookahead
 from hardwon.memory.wire import Wire, part, plain, read
 
 from .parts import RemoteAdmin, RemoteEpisodes, RemoteItems, UnservedFile, send_episodes
 
 
+@names_damage
 class RemoteLibrary(ExperienceLibrary):
     """One namespace of a served library. Safe to use from several threads."""
 

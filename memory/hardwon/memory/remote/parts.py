@@ -18,6 +18,9 @@ from hardwon.memory.parts.episodes import LibraryEpisodes
 from hardwon.memory.parts.file import LibraryFile
 from hardwon.memory.parts.items import LibraryItems
 from hardwon.memory.records import Admission, Item, Kind, Problem, Segment, State, Step, Summary, Trajectory, Trust
+from hardwon.memory.upkeep.damage import names_damage
+from hardwon.memory.upkeep.jsonl import write_export
+from hardwon.memory.validation import check_path
 from hardwon.memory.values.demonstration_index import DemonstrationIndex
 from hardwon.memory.values.effects import Effect
 from hardwon.memory.wire import PAGE, Wire, make_answer_error, part, plain, read, read_fields
@@ -49,6 +52,7 @@ class UnservedFile:
         raise _NotServed(f"{self._url} does not serve this operation. Use `hardwon memory` on the server's machine.")
 
 
+@names_damage
 class RemoteItems(LibraryItems):
     """The items of a served namespace."""
 
@@ -122,6 +126,7 @@ class RemoteItems(LibraryItems):
         """Do nothing: the server grants no trial that is not recorded."""
 
 
+@names_damage
 class RemoteEpisodes(LibraryEpisodes):
     """The recorded episodes of a served namespace; the steps of those that are not over stay on this host."""
 
@@ -203,6 +208,7 @@ class RemoteEpisodes(LibraryEpisodes):
         return self._demonstrations.read(environment)
 
 
+@names_damage
 class RemoteAdmin(LibraryAdmin):
     """The administration of a served namespace."""
 
@@ -236,25 +242,14 @@ class RemoteAdmin(LibraryAdmin):
 
     def export_jsonl(self, path: str | Path) -> int:
         """Write items and episodes to a JSONL file, and return the number of lines."""
-        part_path = Path(f"{path}.part")
-        try:
-            with part_path.open("w+b") as file:
-                self._wire.download("export", file)
-                file.seek(0)
-                count = sum(1 for _ in file)
-            part_path.replace(path)
-        except LibraryError:  # some are errors of the connection, too
-            raise
-        except OSError as error:
-            raise ConfigError(
-                f"{path} cannot be written: {error.strerror}. Give a path in an existing folder."
-            ) from error
-        finally:
-            part_path.unlink(missing_ok=True)
-        return count
+        with write_export(path) as file:
+            self._wire.download("export", file)
+        with Path(path).open("rb") as whole:
+            return sum(1 for _ in whole)
 
     def import_jsonl(self, path: str | Path, trust: Trust = "trusted") -> int:
         """Send a file that `export_jsonl` wrote, and return the number of new lines."""
+        check_path(path)
         try:
             content = Path(path).read_bytes()
         except OSError as error:

@@ -72,7 +72,7 @@ class Store:
         """Versions of the file that this process has read."""
         self._new = self.path != ":memory:" and not Path(self.path).exists()
         if self.path != ":memory:":
-            _check_path(Path(self.path), read_only)
+            check_library_file(Path(self.path), read_only)
         with self._translate_errors(min(HELD_S, _find_wait())):
             self.connection = self._connect()
             self._key = OPEN_FILES.add(self.path)
@@ -406,7 +406,8 @@ def _read_head(path: Path) -> bytes:
         raise LibraryUnwritable(f"{path} cannot be read: {error.strerror}. Check its permissions.") from error
 
 
-def _check_path(path: Path, read_only: bool) -> None:
+def check_library_file(path: Path, read_only: bool) -> None:
+    """Raise an error unless a path is a library, or a place where one can be created."""
     if path.parts[:1] in (("postgresql:",), ("postgres:",)):  # a Path of an address has lost its slashes
         raise NotALibrary(
             "the address of a database stands where a library file is needed. Give a file, or use a command that takes "
@@ -416,7 +417,7 @@ def _check_path(path: Path, read_only: bool) -> None:
         raise NotALibrary(f"{path} is a folder. Give the path of a library file, such as {path / 'experience.db'}.")
     if not path.exists():
         if read_only:
-            raise NotALibrary(f"there is no library at {path}. Create one with: hardwon run textworld --library {path}")
+            raise make_missing_error(path)
         if not path.absolute().parent.is_dir():
             raise LibraryUnwritable(f"the folder {path.absolute().parent} does not exist. Create it first.")
         return
@@ -427,6 +428,14 @@ def _check_path(path: Path, read_only: bool) -> None:
         _wait_for_creator(path)
     elif head != _MAGIC:
         raise NotALibrary(f"{path} is not a hardwon library (not even a SQLite database). Give another path.")
+
+
+def make_missing_error(path: Path, words: str = "there is no library at") -> NotALibrary:
+    """Return an error for a library that is not there, with the ways to one."""
+    return NotALibrary(
+        f"{words} {path}. Mend the path, or record there: with your agent (ExperienceLibrary.open), `hardwon proxy` or "
+        "`hardwon hook install`, or from its logs with `hardwon memory import`."
+    )
 
 
 def _wait_for_creator(path: Path) -> None:

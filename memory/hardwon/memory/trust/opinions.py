@@ -23,7 +23,7 @@ def count_rating(connection: Connection, client: str, most: int, now: float) -> 
     connection.execute("DELETE FROM ratings WHERE at <= ? OR at > ?", (now - 60.0, now + 1.0))
     times = connection.execute("SELECT at FROM ratings WHERE client = ? ORDER BY at", (client,)).fetchall()
     if len(times) >= most:
-        wait_s = times[len(times) - most][0] + 60.0 - now
+        wait_s = (times[len(times) - most][0] if most > 0 else now) + 60.0 - now
         raise TooMuchFeedback(
             f"more than {most} ratings in a minute. Continue in {wait_s:.0f} s, and rate only items that clearly "
             "helped or misled you."

@@ -5,17 +5,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from inspect import isfunction
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from hardwon.memory.errors import ConfigError, HardwonError, LibraryDamaged, LibraryError
 from hardwon.memory.storage.checksums import Damage, find_damaged_rows
 from hardwon.memory.storage.database import Store
 
+from .argument_types import find_wrong_type
+
 C = TypeVar("C", bound=type)
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, sqlite3.DatabaseError)
 """Errors that reading a damaged row can raise."""
 _LISTED = 3
+_GUARDED: set[type] = set()
 
 
 @contextmanager
@@ -35,15 +39,17 @@ def readable(name: str) -> Iterator[None]:
 
 
 def names_damage(cls: C) -> C:
-    """Let the public methods of a library raise LibraryDamaged, naming the rows, if damaged rows cause an error.
+    """Let the public methods of a library name the argument of a wrong type, or the damaged rows, that cause an error.
 
-    Checksums are compared only after an error, so that reads cost no more.
+    Types and checksums are compared only after an error, so that reads cost no more.
     """
     # Inherited methods are wrapped on the subclass, so the base classes stay unchanged. The names are listed first:
     # a method that was just set on the subclass would be wrapped a second time.
+    unguarded = list(takewhile(lambda base: base not in _GUARDED, cls.__mro__[:-1]))
+    _GUARDED.add(cls)
     names = dict.fromkeys(
         name
-        for base in reversed(cls.__mro__[:-1])
+        for base in reversed(unguarded)
         for name, method in vars(base).items()
         if isfunction(method) and not name.startswith("_")
     )
@@ -59,12 +65,13 @@ def _guard(method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *args, **kwargs)
         except UNREADABLE as error:
             # An error about named rows, or about a wrong argument, already says what is wrong.
-            is_explained = error.rows if isinstance(error, LibraryDamaged) else isinstance(error, HardwonError)
-            store = getattr(self._file, "store", None)
-            damage = None if is_explained or store is None else _find_damage(store, error)
-            if damage is None:
+            if error.rows if isinstance(error, LibraryDamaged) else isinstance(error, HardwonError):
                 raise
-            raise damage from error
+            store = getattr(self._file, "store", None)
+            cause = find_wrong_type(method, (self, *args), kwargs) or (store and _find_damage(store, error))
+            if not cause:
+                raise
+            raise cause from error
 
     return call
 

@@ -8,16 +8,16 @@ other library rebuilds it. Files of older versions, which contain only episodes 
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
 from sqlite3 import Connection
-from typing import Any
+from typing import IO, Any
 
 from hardwon.memory import items
-from hardwon.memory.errors import ConfigError
+from hardwon.memory.errors import ConfigError, HardwonError
 from hardwon.memory.privacy.private_files import open_new
 from hardwon.memory.privacy.redaction import redact, redact_item, redact_values
 from hardwon.memory.reasons import Reasons
@@ -27,7 +27,7 @@ from hardwon.memory.storage.clock import normalize_time
 from hardwon.memory.storage.counted import EpisodeClock
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.episodes import dumps, log_change
-from hardwon.memory.validation import check_episode, check_item, check_no_secret
+from hardwon.memory.validation import check_episode, check_item, check_no_secret, check_path
 
 from . import queries
 from .damage import UNREADABLE
@@ -61,24 +61,42 @@ StepPlace = tuple[str, int]
 
 def export_jsonl(store: Store, namespace: int, path: str | Path, damage: list[str] | None = None) -> int:
     """Write episodes, items, usages and item histories to a file, each oldest first."""
-    path = Path(path)
-    # Write beside the target and rename, so that a failed export does not destroy an older file.
-    partial = path.with_name(path.name + ".partial")
     count = 0
+    with write_export(path) as file:
+        for line in _iterate_lines(store, namespace, damage):
+            file.write((line + "\n").encode())
+            count += 1
+    return count
+
+
+@contextmanager
+def write_export(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open the file of an export, which takes the place of an earlier export or of nothing, once it is complete."""
+    check_path(path)
+    path = Path(path).absolute()
+    partial = path.with_name(path.name + ".partial")
     try:
+        if path.is_dir() or (path.is_file() and not _is_export(path)):
+            raise ConfigError(f"{path} is there and no export, so it is not written over. Give the path of a new file.")
         partial.unlink(missing_ok=True)
         with open_new(partial, exclusive=True) as file:
-            for line in _iterate_lines(store, namespace, damage):
-                file.write((line + "\n").encode())
-                count += 1
+            yield file
         partial.replace(path)
     except OSError as error:
+        if isinstance(error, HardwonError):  # of a library, not of this file
+            raise
         raise ConfigError(
             f"{path} cannot be written: {error.strerror}. Use a path in an existing, writable folder."
         ) from error
     finally:
-        partial.unlink(missing_ok=True)
-    return count
+        with suppress(OSError):  # of a file system that cannot be written
+            partial.unlink(missing_ok=True)
+
+
+def _is_export(path: Path) -> bool:
+    """Return whether a file is empty or begins as a line of an export."""
+    with path.open("rb") as file:
+        return file.read(2) in (b"", b'{"')
 
 
 def encode_line(episode: Trajectory, recorded_at: str, places: Mapping[int, StepPlace]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ def open_custom(name: str, game: str | None, params: str) -> Environment:
         environment = target(**options)
     except TypeError as error:
         named = ", ".join(f"{key}={value!r}" for key, value in options.items())
-        raise ConfigError(f"{name} cannot be called as {attribute}({named}): {error}.") from error
+        advice = "Leave out --game and --params, or let it take them" if options else "Let it need no arguments"
+        raise ConfigError(f"{name} cannot be called as {attribute}({named}): {error}. {advice}.") from error
     if not isinstance(environment, Environment):
         raise ConfigError(f"{name} is not an environment: it needs reset, step, admissible, clone, close and name.")
     return environment
