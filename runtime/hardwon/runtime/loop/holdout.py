@@ -15,7 +15,7 @@ from hardwon.memory import Hit, Item, Recollection
 from hardwon.memory.errors import UnknownName
 from hardwon.memory.reasons import ADVICE
 
-from .tuning import TUNING
+from .tuning import TUNING as TUNING
 
 
 @dataclass(frozen=True, slots=True)
