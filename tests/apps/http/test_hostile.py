@@ -202,7 +202,9 @@ def test_any_value_of_a_parameter(client):
         (f'{{"text": "a", "k": 1{"0" * 30}}}', ["k", "1.000e+30", "smaller"]),
         ('{"text": "a", "k": NaN}', ["NaN"]),
         ('{"text": "\\ud800"}', ["text", "\\ud800"]),
-        ('{"text": "a", "colour": 1}', ["colour", "no such field"]),
+        ('{"text": "a", "colour": 1}', ["colour", "no such field", "There are: state, text, task"]),
+        ('{"txt": "a"}', ["body.txt: there is no such field. Did you mean 'text'?"]),
+        ('{"state": {"observaton": "a"}}', ["body.state.observaton", "Did you mean 'observation'?"]),
         (f'{{"state": {"[" * 10_000}{"]" * 10_000}}}', ["flatter"]),
         ("{'text': 1}", ["not JSON", "'text'"]),
     ],
@@ -211,6 +213,12 @@ def test_problem_names_the_value_and_the_next_step(client, body, words):
     answer = client.post("/v1/recall", content=body, headers={"Content-Type": "application/json"})
     assert 400 <= answer.status_code < 500
     assert all(word in answer.json()["detail"] for word in words), answer.json()["detail"]
+
+
+def test_a_field_of_a_list_is_named_with_the_closest_one(client):
+    step = {"pre": {"observation": "a"}, "acton": "look", "post": {"observation": "a"}}
+    answer = client.post("/v1/episodes", json={"episodes": [{"task": "t", "steps": [step], "success": True}]})
+    assert "body.episodes.0.steps.0.acton: there is no such field. Did you mean 'action'?" in answer.json()["detail"]
 
 
 # ---- damage

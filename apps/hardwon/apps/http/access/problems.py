@@ -6,6 +6,7 @@
 import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,21 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return problem(422, " ".join(map(sentence, error.errors()[:5])), "ConfigError", _id(request))
+        schema = _read_schema(request)
+        words = (sentence(each, schema) for each in error.errors()[:5])
+        return problem(422, " ".join(words), "ConfigError", _id(request))
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         return problem(error.status_code, str(error.detail), "", _id(request), dict(error.headers or {}))
+
+
+def _read_schema(request: Request) -> Mapping[str, Any]:
+    """Return the JSON schema of the body that a request should have."""
+    described = request.app.openapi()
+    operation = described["paths"].get(request.scope["route"].path, {}).get(request.method.lower(), {})
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    return {**content.get("schema", {}), "$defs": described.get("components", {}).get("schemas", {})}
 
 
 def _id(request: Request) -> str:
