@@ -498,7 +498,16 @@ def test_the_gain_is_a_sentence_of_the_tests_if_there_are_some():
     arms = [{"arm": "empty", "success_rate": 0.1}, {"arm": "step", "success_rate": 0.96}]
     sentence = overview_page._describe_gain({"tested": arms, "advice": "not measured yet"})
     assert "solves 96% when it asks this library at every step, and 10% with an empty one" in sentence
-    assert overview_page._describe_gain({"tested": [], "advice": "not measured yet"}) == "Advice: not measured yet."
+    assert overview_page._describe_gain({"tested": [], "advice": "not measured yet"}) == "Not measured yet."
+
+
+def test_the_verbs_that_people_ask_for_lead_where_they_are_done():
+    """In the namespace that is open."""
+    card = overview_page._render_verbs(lambda path, **query: f"{path}?namespace=shop", "shop")
+    for path in ("/episodes", "/items", "/v1/export"):
+        assert f'href="{path}?namespace=shop"' in card
+    for verb in ("Why was I told", "Does it help", "Prune", "Reset one", "Only for this project", "Take it along"):
+        assert verb in card
 
 
 def test_a_lesson_has_an_example_of_what_was_done_and_where(learnt):

@@ -151,5 +151,5 @@ def test_many_situations_are_counted_instead_of_listed(hardwon, own):
     with ExperienceLibrary.open(own) as library:
         ref = library.add(Item("strategy", "Ask first", signatures=names)).item_id
     page = " ".join(hardwon("memory", "show", own, ref).stdout.split())
-    assert "situation4 and 2 more" in page
+    assert "situations 7" in page
     assert "situation5" not in page

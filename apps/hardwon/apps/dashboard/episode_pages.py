@@ -64,7 +64,7 @@ def add(api: FastAPI) -> None:
     ) -> None:
         explanation, replanned = await room.read(_load_replay, episode_id)
         trace = await room.read(explain.explain_advice, about, explanation["id"]) if about.strip() else None
-        with framed(room, f"Episode {shorten(explanation['id'])}", "/episodes"):
+        with framed(room, excerpt(explanation["task"], 90) or "An episode without a task", "/episodes"):
             html(_render_head(explanation))
             html(_render_question(room, about, trace))
             if explanation["steps"]:
@@ -139,7 +139,8 @@ def _load_replay(library: ExperienceLibrary, episode_id: str) -> tuple[dict[str,
 
 def _render_head(explanation: Mapping[str, Any]) -> Html:
     facts = {
-        "task": explanation["task"],
+        "episode": explanation["id"],
+        **({"task": explanation["task"]} if len(explanation["task"]) > 90 else {}),
         "ended": f"{describe_end(explanation)}, score {explanation['score']:.2f}",
         "played": f"{figures.name_group(explanation['arm'])}, seed {explanation['seed']}",
         "recorded": f"{explanation['recorded_at'][:19].replace('T', ' ')} UTC",
@@ -254,7 +255,8 @@ class Replay:
             lines.insert(1, ("replanned", f"the rest of the plan: {reason}"))
         self._title.set_content(tag("h2", f"Step {step['t']} of {len(self._steps) - 1}: {step['action'] or 'none'}"))
         self._body.set_content(
-            pairs(lines, self._room.link) + tag("p", linked(f"step:{step['id']}", self._room.link), class_="soft")
+            pairs(lines, self._room.link)
+            + tag("p", "A page of its own: ", linked(f"step:{step['id']}", self._room.link), class_="soft")
         )
         self._back.set_enabled(self._at > 0)
         self._on.set_enabled(self._at < len(self._steps) - 1)

@@ -22,6 +22,7 @@ from hardwon.apps.render.views import (
     format_usefulness,
 )
 from hardwon.apps.shared import editing, explain, lists
+from hardwon.apps.shared.common import excerpt
 from hardwon.memory import ExperienceLibrary, Failure, Item
 from hardwon.memory.errors import HardwonError
 from hardwon.memory.records import KINDS, SOURCES
@@ -177,19 +178,22 @@ def _render_evidence(item: Mapping[str, Any], link: Link) -> Iterator[Html]:
     if item.get("failures"):
         yield tag("p", format_failures(item["failures"]))
     yield tag("p", f"Created by {item['writer']} from {count(len(steps), 'step')}. The newest:", class_="soft")
-    head = ("step", "where", "did", "then", "how it went", "return", "in episode")
+    has_places = any(step["location"] for step in steps)
+    head = ("step", *(["where"] if has_places else []), "did", "then", "how it went", "return", "in episode")
     yield table(
         head,
         [
             (
                 linked(f"step:{step['id']}", link),
-                step["location"] or "-",
+                *([step["location"] or "-"] if has_places else []),
                 tag("code", step["action"]),
                 tag("span", step["happened"][:300], class_="says"),
                 tag("span", _format_failure(step), class_="says"),
                 step["return_to_go"],
                 tag(
-                    "a", shorten(step["episode"]), href=link(f"/episodes/{step['episode']}", t=step["t"]), class_="code"
+                    "a",
+                    excerpt(step["task"], 60) or shorten(step["episode"]),
+                    href=link(f"/episodes/{step['episode']}", t=step["t"]),
                 ),
             )
             # The ten newest, newest first.

@@ -13,9 +13,9 @@ from . import charts, figures
 from .episode_pages import describe_end
 from .frame import Room, framed, html, page
 from .lessons import find_lessons, render_lessons
-from .markup import Html, Link, count, join, section, table, tag
+from .markup import Html, Link, count, join, linked, section, table, tag
 
-SHARE = "share of the last 10 episodes, or of 5 %"
+SHARE = "share of the last 10 episodes (of the last 5 % if these are more)"
 
 
 def add(api: FastAPI) -> None:
@@ -61,6 +61,29 @@ def add(api: FastAPI) -> None:
                         waiting.set_content(_render_latency(now, served))
 
                     ui.timer(0.05, timed, once=True)
+            html(_render_verbs(room.link, room.namespace))
+
+
+def _render_verbs(link: Link, namespace: str) -> Html:
+    """Return what a person does with a library, in their words, each with the place where it is done."""
+    verbs = (
+        ("Why was I told this, or not?", (link("/episodes"), "Open an episode"), " and ask there."),
+        ("Does it help me?", None, "Above: runs with advice are compared with runs that got none, at random."),
+        ("Prune", (link("/items", sort="used"), "Open a lesson"), " and retire it. What has no use expires by itself."),
+        ("Reset one", (link("/items"), "Open a lesson"), " and undo its last change, or forget an episode."),
+        ("Only for this project", None, f"This is the namespace {namespace}; every integration takes another one."),
+        ("Take it along", (link("/v1/export"), "Export it"), " as lines of JSON, which `hardwon memory import` reads."),
+    )
+    rows = (
+        tag(
+            "div",
+            tag("dt", question),
+            tag("dd", tag("a", place[1], href=place[0]) if place else "", linked(rest)),
+            class_="line",
+        )
+        for question, place, rest in verbs
+    )
+    return section("What you can do here", tag("dl", *rows, class_="pairs"))
 
 
 def _add_chart(title: str, curves: Mapping[str, Any], y: str, *, share: bool, by_time: bool) -> None:
@@ -81,7 +104,7 @@ def _describe_gain(totals: Mapping[str, Any]) -> str:
             f"On unseen tasks, the agent solves {tested['step']:.0%} when it asks this library at every step, and "
             f"{tested['empty']:.0%} with an empty one."
         )
-    return f"Advice: {totals['advice']}."
+    return f"{totals['advice'][:1].upper()}{totals['advice'][1:]}."
 
 
 def _render_axes(axis: str, link: Link) -> Html:

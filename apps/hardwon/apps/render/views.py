@@ -20,7 +20,7 @@ from .failures import name_failure
 EVIDENCE = 5
 """Number of evidence steps described, newest first; the others are listed by id."""
 LISTED = 5
-"""Number of situations, places and tags of an item that are listed."""
+"""Number of places and tags of an item that are listed."""
 OPENED = 5
 """Number of actions that a step made possible that are listed."""
 WHOLE = 10_000
@@ -174,14 +174,16 @@ def _describe_reasons(step: Mapping[str, Any]) -> Iterator[LabeledLine]:
         yield "because", "no action has been tried in this situation"
     for name, value in why["policy"].items():
         if value not in (False, None, "") and name not in (*_LOOKAHEAD, _TOKENS):
-            yield _LABELS[name] if name in _LABELS else name.replace("_", " "), excerpt(str(value), 600)
+            words = _PLACES.get(value, value) if name == "place" else value
+            yield _LABELS[name] if name in _LABELS else name.replace("_", " "), excerpt(str(words), 600)
 
 
 _LOOKAHEAD = ("gain", "unlock", "lost", "promise")
 """Reasons of a lookahead value, which are one line."""
 _TOKENS = "said"
 """Key of the numbers of the tokens of an action, which say nothing to a reader; `--json` has them."""
-_LABELS = {"demonstration": "adapted from", "memory": "hint"}
+_LABELS = {"demonstration": "adapted from", "memory": "hint", "place": "hint stood"}
+_PLACES = {"message": "before the request", "system": "in the system message", "result": "below the last answer"}
 
 
 def _format_lookahead(why: Mapping[str, Any]) -> str:
@@ -253,8 +255,10 @@ def describe_item(item: Mapping[str, Any]) -> Iterator[LabeledLine]:
     if item["verify_words"]:
         yield "verified", f"when it is done: {item['verify_words']}"
     if item["repairs"]:
-        yield "repairs", f"{item['repairs']}, in place of the {item['scope']}"
-    for label, name in (("situations", "signatures"), ("places", "locations"), ("tags", "tags")):
+        yield "repairs", f"{name_failure(item['repairs'])}, in place of the {item['scope']}"
+    if count := len(item["signatures"]):
+        yield "situations", str(count)  # their signatures are numbers that say nothing
+    for label, name in (("places", "locations"), ("tags", "tags")):
         if item[name]:
             yield label, f"{', '.join(item[name][:LISTED])}{_count_rest(len(item[name]) - LISTED)}"
     yield "value", f"score {item['score']:.2f}, confidence {item['confidence']:.2f}, version {item['version']}"
@@ -438,11 +442,8 @@ def format_changes(before: Mapping[str, Any], detail: Mapping[str, Any]) -> str:
     for name, value in detail.items():
         if name == "version" or before.get(name) == value:
             continue
-        fields.append(
-            f"{name}: {len(value)} steps"
-            if name == "provenance"
-            else f"{name}: {excerpt(_format_change(name, value), 120)}"
-        )
+        counted = {"provenance": "evidence: {} steps", "signatures": "situations: {}"}.get(name)
+        fields.append(counted.format(len(value)) if counted else f"{name}: {excerpt(_format_change(name, value), 120)}")
     return "; ".join(fields)
 
 
@@ -451,7 +452,7 @@ def _format_change(name: str, value: Any) -> str:
         return fill_holes(condition_words(value)) if value else "none"
     if isinstance(value, list) and len(value) == 2 and all(isinstance(part, float) for part in value):
         return f"{value[0]:.3f} to {value[1]:.3f}"
-    return str(value)
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _build_grid(lines: Iterator[LabeledLine]) -> Table:

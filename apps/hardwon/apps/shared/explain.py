@@ -259,6 +259,7 @@ def load_past_steps(library: ExperienceLibrary, ids: Sequence[int]) -> list[dict
         {
             "id": step.id,
             "episode": step.why.trajectory,
+            "task": step.pre.task,
             "episode_success": None if (success := won.get(step.why.trajectory)) is None else bool(success),
             "t": step.t,
             "location": step.pre.location,
