@@ -12,10 +12,11 @@ from functools import partial
 
 from hardwon.memory import Diagnosis, ExperienceLibrary, Hit, Item, Reasons, Recollection, State, Step, Summary, Verdict
 from hardwon.memory.errors import UnknownName
-from hardwon.memory.situations.actions import parse_action
+from hardwon.memory.situations.actions import is_of, parse_action
+from hardwon.memory.situations.titles import end_sentence
 from hardwon.memory.trust.testimony import find_chosen_words
 
-from .rendering import StepGroup, Visible, describe_item, generalize_action, group_steps, may_show
+from .rendering import StepGroup, Visible, describe_item, generalize_action, group_steps, may_show, render_item
 
 _NO_STATE = State("", signature="-")
 
@@ -117,4 +118,16 @@ def abstract_verdict(library: ExperienceLibrary, verdict: Verdict, state: State,
         item = library.items.get(verdict.item_id or verdict.items[0])
     except UnknownName:  # another process has deleted it
         return replace(verdict, cause="")
-    return replace(verdict, cause=describe_item(item, Visible(state, actions)) or item.body or item.title)
+    cause = describe_item(item, Visible(state, actions)) or item.body or item.title
+    fix = find_fix(library, state, actions)
+    return replace(verdict, cause=f"{end_sentence(cause)} {fix}" if fix else cause)
+
+
+def find_fix(library: ExperienceLibrary, state: State, actions: Sequence[str]) -> str:
+    """Return what made one of these actions work after it failed, the best remedy that may be shown; else empty."""
+    visible = Visible(state, actions)
+    about = (
+        item for item in library.offered(state, ["remedy"])
+        if item.steps and any(is_of(item.forbids or item.steps[-1], action) for action in actions)
+    )  # fmt: skip
+    return next(filter(None, (render_item(item, visible).removeprefix("- remedy: ") for item in about)), "")
