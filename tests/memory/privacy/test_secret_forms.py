@@ -37,6 +37,13 @@ def test_an_account_number_is_redacted_by_its_form_alone():
         ("nmcli dev wifi connect Home password {}", "connect Home"),
         ("wpa_passphrase 'Home' {}", "Home"),
         ("WIFI:T:WPA;S:Home;P:{};;", "S:Home"),
+        ("sqlcmd -S host -U sa -P {} -i a.sql", "-U sa -P"),
+        ("ldapsearch -x -D cn=admin -w {} -b dc=x", "-b dc=x"),
+        ("ldapmodify -w '{}' -f a.ldif", "-f a.ldif"),
+        ("curl --digest --user bob:{} https://host/x", "curl --digest --user bob:"),
+        ("curl -s -u 'bob:{}' https://host/x", "https://host/x"),
+        ("mysqli_connect('host', 'bob', '{}', 'shop')", "'host', 'bob'"),
+        ('$db = new mysqli("host", "bob", "{}", "shop");', '"host", "bob"'),
     ],
 )
 def test_a_password_in_a_command_is_redacted_even_if_it_is_a_word(line, kept):
@@ -57,6 +64,11 @@ def test_a_password_in_a_command_is_redacted_even_if_it_is_a_word(line, kept):
         "nmcli dev wifi connect Home",
         "wpa_passphrase $SSID $PASS",
         "WIFI:T:nopass;S:Cafe;;",
+        "sqlcmd -S host -E -i a.sql",
+        "ldapsearch -x -W -b dc=x uid=bob",
+        "curl -u bob:$PASSWORD https://host/x",
+        "curl --user-agent Mozilla:5 https://host:8443/x",
+        "new mysqli($host, $user, $password)",
     ],
 )
 def test_a_command_without_a_password_stays(line):

@@ -4,7 +4,7 @@ import json
 import random
 import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 from tests.memory.older import downgrade
@@ -14,6 +14,7 @@ from hardwon.apps.cli.app import app
 from hardwon.memory import ExperienceLibrary
 from hardwon.memory.errors import HardwonError, LibraryDamaged, NotALibrary
 from hardwon.memory.storage.migrations import SCHEMA_VERSION
+from hardwon.memory.storage.schema_check import read_schema
 from hardwon.memory.upkeep.salvage import salvage
 
 EPISODES, ITEMS = 60, 30
@@ -114,6 +115,22 @@ def test_a_damaged_page_costs_its_rows(copy, tmp_path, seed):
     assert episodes + items
 
 
+def test_a_damaged_page_of_the_schema_costs_the_tables_behind_it(copy, tmp_path):
+    """SQLite keeps the entries before it."""
+    content, saved = copy.read_bytes(), []
+    for page in range(1, 60):
+        copy.write_bytes(content[: page * 4096] + bytes(4096) + content[(page + 1) * 4096 :])
+        with closing(sqlite3.connect(copy)) as connection:
+            try:
+                read_schema(connection)
+            except sqlite3.DatabaseError:
+                with suppress(NotALibrary):  # the first of its pages
+                    saved.append(save(copy, tmp_path / "out.jsonl"))
+    assert len(saved) >= 2
+    assert any(part[:2] == (EPISODES, ITEMS) for part in saved)
+    assert all(damage for *_, damage in saved)
+
+
 @pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
 def test_a_truncated_file_costs_what_is_cut(copy, tmp_path, share):
     content = copy.read_bytes()
@@ -162,6 +179,9 @@ def test_a_file_without_its_first_page_is_no_library(copy, tmp_path):
     copy.write_bytes(b"SQLite format 3\0" + bytes(4080) + content[4096:])
     with pytest.raises(NotALibrary, match="Restore a copy"):
         salvage(copy, "default", tmp_path / "out.jsonl")
+    refused = CliRunner().invoke(app, ["memory", "export", str(copy), str(tmp_path / "out.jsonl")])
+    assert refused.exit_code == 1
+    assert "memory export" not in refused.stderr  # it was just tried
 
 
 @pytest.mark.parametrize("column", ["type", "name", "tbl_name", "sql"])

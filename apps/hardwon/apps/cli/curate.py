@@ -303,8 +303,9 @@ def _salvage(path: Path, namespace: str, target: Path, error: Exception) -> tupl
 
     try:
         return salvage(path, namespace, target)
-    except NotALibrary:
-        raise error from None
+    except NotALibrary as reason:
+        # not the advice to export it
+        raise (reason if "memory export" in str(error) else error) from None
 
 
 LogFormat = Annotated[

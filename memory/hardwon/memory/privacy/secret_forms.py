@@ -78,7 +78,13 @@ _OF_COMMANDS = (
     make_form("mysql,maria", rf"\b(?:mysql|mariadb)[a-z-]{{0,9}}\s{_PROGRAM}\s-p{VALUE}", certain=True),
     make_form("sshpass", rf"\bsshpass\s+-p\s{{0,3}}{VALUE}", certain=True),
     make_form(" -p ", rf"\blogin\s{_PROGRAM}\s-p\s{{1,3}}{VALUE}"),
-    make_form("sqlcmd", rf"\bsqlcmd\s{_PROGRAM}\s-P\s{{0,3}}{VALUE}"),
+    make_form("sqlcmd", rf"\bsqlcmd\s{_PROGRAM}\s-P\s{{0,3}}{VALUE}", certain=True),
+    make_form("ldap", rf"\bldap[a-z]{{2,10}}\s(?:{_PROGRAM}\s)?-w\s{{1,3}}{VALUE}", certain=True),
+    make_form(
+        "curl",
+        rf"\bcurl\s(?:{_PROGRAM}\s)?(?:-u|--(?:proxy-)?user[ =])\s{{0,3}}[\"']?[^\s:\"']{{1,80}}:{VALUE}",
+        certain=True,
+    ),
     make_form("redis-cli", rf"\bredis-cli\s(?:{_PROGRAM}\s)?-a\s{{1,3}}{VALUE}"),
     make_form(
         " -u, --user,proxy-user, --auth, -a ,creds, login=",
@@ -148,9 +154,14 @@ _OF_NAMES = (
     ),
     make_form(_LISTS, rf"{_NAME}[\"']?\s?[:=]\s?\[\s?[\"'](?P<value>[^\"'\n]{{3,200}})[\"']"),
     make_form(
-        "login(,auth(,auth=(,enticate(,credential(,credentials(,mysqli(,mysqli_connect(,basic_auth",
-        r"\b(?:mysqli(?:_connect)?|\w{0,20}login|(?:set_?)?\w{0,20}auth(?:enticate|=)?|\w{0,30}credentials?)(?:\s?\(|\s)"
+        "login(,auth(,auth=(,enticate(,credential(,credentials(,basic_auth",
+        r"\b(?:\w{0,20}login|(?:set_?)?\w{0,20}auth(?:enticate|=)?|\w{0,30}credentials?)(?:\s?\(|\s)"
         r"(?:[^,()\n]{1,200},\s?){1,3}?(?P<q>[\"'])(?P<value>[^\"'\s]{6,200})(?P=q)",
+    ),
+    make_form(
+        "mysqli",
+        r"\bmysqli(?:_(?:real_)?connect)?\s?\((?:[^,()\n]{1,200},\s?){2,3}?[\"'](?P<value>[^\"'\n]{3,200})[\"']",
+        certain=True,
     ),
     # the source of data, a user and a password
     make_form(

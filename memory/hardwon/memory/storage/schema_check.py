@@ -159,6 +159,15 @@ def read_schema(connection: sqlite3.Connection) -> Schema:
     return frozenset(map(_normalize, connection.execute(_READ)))
 
 
+def read_intact_schema(connection: sqlite3.Connection) -> Schema:
+    """Return the entries of a damaged schema up to the first page that cannot be read."""
+    entries = set[SchemaObject]()
+    with suppress(sqlite3.DatabaseError):
+        for row in connection.execute(_READ):
+            entries.add(_normalize(row))
+    return frozenset(entries)
+
+
 def _normalize(row: Iterable[str]) -> SchemaObject:
     return SchemaObject(*(_TEXT_INDEX.sub(r"\1_text_1", " ".join(text.split())) for text in row))
 

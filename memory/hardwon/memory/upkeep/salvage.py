@@ -16,7 +16,7 @@ from hardwon.memory.errors import LibraryUnwritable, NotALibrary, UnknownName
 from hardwon.memory.storage.checksums import SUMMED, find_damaged_rows
 from hardwon.memory.storage.database import Store
 from hardwon.memory.storage.migrations import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
-from hardwon.memory.storage.schema_check import compute_schema, read_schema
+from hardwon.memory.storage.schema_check import compute_schema, read_intact_schema
 
 from . import jsonl
 from .damage import UNREADABLE
@@ -95,12 +95,11 @@ def _make_folder(target: Path) -> tempfile.TemporaryDirectory[str]:
 
 def _copy_tables(source: sqlite3.Connection, copy: Path, version: int) -> list[str]:
     """Copy the readable rows of the primary tables to a new file of this version; return what could not be read."""
-    try:
-        schema = read_schema(source)
-    except sqlite3.DatabaseError as error:
-        raise NotALibrary(f"the schema of the file cannot be read ({error}). Restore a copy.") from error
+    schema = read_intact_schema(source)
     required = {entry for entry in compute_schema(version)[0] if entry.type == "table" and entry.name in _TABLES}
     readable = {entry.name for entry in schema & required}
+    if not readable:
+        raise NotALibrary("the schema of the file cannot be read. Restore a copy.")
     damage = [f"table {entry.name} is missing or was changed" for entry in sorted(required - schema)]
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
         connection.execute("BEGIN")
