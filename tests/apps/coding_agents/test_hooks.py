@@ -322,6 +322,14 @@ def test_a_session_that_reports_no_request_is_no_episode(session, events):
     assert [episode.task for episode in session.episodes()] == ["Fix the tests."]
 
 
+@pytest.mark.parametrize("given", ["", " ", "null", "{}", None, {}])
+def test_a_call_without_arguments_is_one_however_it_is_written(session, given):
+    session.send("UserPromptSubmit", prompt="Look.")
+    session.call("Look", given, {"stdout": "ok"})
+    session.send("Stop")
+    assert [step.action for episode in session.episodes() for step in episode.steps] == ["Look()"]
+
+
 @pytest.mark.parametrize("prompt", ["", " \n", None])
 def test_a_request_without_a_word_is_no_episode(session, prompt):
     session.play(prompt)

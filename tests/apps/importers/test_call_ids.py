@@ -89,3 +89,14 @@ def test_an_answer_to_another_call_is_not_taken(tmp_path):
     path.write_text(json.dumps({"messages": openai(["a", "b", "c"], ["x", "b"])}), encoding="utf-8")
     (episode,) = importers.read(path)[1]
     assert [call.arguments["at"] for call in episode.calls] == [1]
+
+
+@pytest.mark.parametrize("given", ["", " ", "null", "{}", None, {}])
+def test_a_call_without_arguments_is_one_however_it_is_written(tmp_path, given):
+    path = tmp_path / "log.jsonl"
+    call = {"id": "a", "function": {"name": "look", "arguments": given}}
+    answer = {"role": "tool", "tool_call_id": "a", "content": "ok"}
+    talk = [{"role": "user", "content": "Look."}, {"role": "assistant", "tool_calls": [call]}, answer]
+    path.write_text(json.dumps({"messages": talk}), encoding="utf-8")
+    (episode,) = importers.read(path)[1]
+    assert [(found.name, found.arguments) for found in episode.calls] == [("look", {})]

@@ -90,9 +90,13 @@ READ: dict[str, bytes] = {
     "a name in parts, without an index": chat_stream(
         [part("", "ref", id="a")], [{"function": {"name": "und", "arguments": BAD}}]
     ),
+    "a name in parts, in one chunk": chat_stream([part("", "ref", id="a"), part(BAD, "und", id="a")]),
     "a name that grows": chat_stream([part("", "ref", index=0, id="a")], [part(BAD, index=0, id="a")]),
     "a name that comes with every part": chat_stream(*([part(letter, index=0, id="a")] for letter in BAD)),
     "a byte order mark": b"\xef\xbb\xbf" + chat_stream([part(BAD, index=0, id="a")]).split(b"\n\n", 1)[1],
+    "an index of text, in one chunk": chat_stream(
+        [part("", "ref", index="0"), *({"index": "0", "function": x} for x in ({"name": "und"}, {"arguments": BAD}))]
+    ),
     "an index of text": chat_stream([part(GOOD, index="0", id="a")], [part(BAD, index="0", id="b")]),
     "an object as arguments": chat_stream([part({"order": "last"}, index=0, id="a")]),
     "finish reason stop": chat_stream([part(BAD, index=0, id="a")], reason="stop"),
@@ -236,6 +240,18 @@ def test_a_name_in_parts_passes_as_a_whole(proxied, upstream):
     """Clients that take the parts for names would call tools that do not exist."""
     answers(upstream, READ["a name in parts"])
     assert b'"name": "refund"' in ask(proxied(mode="block"), READ["a name in parts"])
+
+
+@pytest.mark.parametrize("given", ["", " ", "null", "{}", None])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_call_without_arguments_is_one_however_it_is_written(proxied, upstream, library, given, stream):
+    forbid(library, "find()")
+    entry = part(given, "find", id="a")
+    whole = JSONResponse({"choices": [{"index": 0, "message": {"content": None, "tool_calls": [entry]}}]})
+    data = Response(chat_stream([{**entry, "index": 0}]), media_type="text/event-stream")
+    upstream.answer = lambda body: "It cannot be done." if len(upstream.requests) > 1 else data if stream else whole
+    httpx.post(f"{proxied(mode='block').base_url}chat/completions", json={**CHAT, "stream": stream})
+    assert "Not run: experience forbids" in json.dumps(upstream.requests[1])
 
 
 ENDS = ["data: [DONE]", "data: [DONE]\n", "", ": bye", "\n\n\n"]

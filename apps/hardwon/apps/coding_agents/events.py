@@ -86,7 +86,7 @@ def _is_cut(name: str, value: Mapping[str, Any]) -> bool:
 def _read_arguments(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = json.loads(value) if value.strip() else None
         except ValueError:
             return {"input": value}
     return drop_remarks(value) if isinstance(value, dict) else {} if value is None else {"input": value}

@@ -72,7 +72,7 @@ def read_arguments(arguments: Any) -> dict[str, Any] | None:
     """Return the arguments of a call, or None if readers may understand them differently."""
     if isinstance(arguments, Mapping):
         return dict(arguments)
-    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+    if arguments is None or (isinstance(arguments, str) and arguments.strip() in ("", "null")):
         return {}
     try:
         value = json.loads(arguments, object_pairs_hook=_read_object) if isinstance(arguments, str) else None

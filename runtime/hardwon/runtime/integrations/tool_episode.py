@@ -242,17 +242,17 @@ def normalize_call(call: Any) -> dict[str, Any]:
     """Return a tool call as a dictionary with id, name and arguments.
 
     Accepts OpenAI's `{"function": {"name", "arguments": "{...}"}}` and `{"custom": {"name", "input"}}`, LangChain's
-    `{"name", "args"}`, and calls with `input`.
+    `{"name", "args"}`, and calls with `input`. Servers write an empty text or null for no arguments.
     """
     inner = call.get("function") or call.get("custom") or call
     arguments: Any = next((inner[key] for key in ("args", "arguments", "input") if inner.get(key) is not None), {})
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = json.loads(arguments) if arguments.strip() else {}
         except ValueError:
             arguments = {"input": arguments}
     if not isinstance(arguments, Mapping):
-        arguments = {"input": arguments}
+        arguments = {} if arguments is None else {"input": arguments}
     return {"id": call.get("id"), "name": str(inner.get("name") or ""), "arguments": dict(arguments)}
 
 

@@ -59,7 +59,7 @@ class CompletionBuilder:
     def _add_call(self, part: Mapping[str, Any], at: int) -> None:
         index = part.get("index")
         has_index = isinstance(index, int) and not isinstance(index, bool)
-        number: int = index if has_index else at  # type: ignore[assignment]
+        number: int | str = index if has_index or isinstance(index, str) else at  # type: ignore[assignment]
         match = self._find_call(part, number)
         if match is None:
             self._is_numbered = self._is_numbered and number not in self._indexes
@@ -83,12 +83,13 @@ class CompletionBuilder:
         """Whether clients may tell the calls apart, or read their names, in another way than this class."""
         return self._is_joined or (not self._is_numbered and len(self.calls) > 1)
 
-    def _find_call(self, part: Mapping[str, Any], number: int) -> dict[str, Any] | None:
+    def _find_call(self, part: Mapping[str, Any], number: int | str) -> dict[str, Any] | None:
         """Return the call to which a part belongs, or None if it begins one."""
         same = [call for call, index in zip(self.calls, self._indexes, strict=True) if index == number]
         call_id, function = part.get("id"), _get_function(part)
         if call_id:
-            match = [call for call in (same if function.get("name") else self.calls) if call["id"] == call_id]
+            is_placed = function.get("name") and part.get("index") is not None
+            match = [call for call in (same if is_placed else self.calls) if call["id"] == call_id]
             if not match and same and (same[-1]["id"] or function.get("name")):
                 return None
             same = match or same
