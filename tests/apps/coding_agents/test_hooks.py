@@ -337,12 +337,13 @@ def test_a_request_without_a_word_is_no_episode(session, prompt):
 
 
 @pytest.mark.parametrize("agent", ["claude-code", "codex"])
-def test_sessions_whose_models_count_their_calls_are_all_recorded(tmp_path, monkeypatch, agent):
+@pytest.mark.parametrize("call_id", ["functions.exec_command:0", "toolu_000000000000000000000001"])
+def test_sessions_whose_models_count_their_calls_are_all_recorded(tmp_path, monkeypatch, agent, call_id):
     """Kimi's ids are the name of the tool and a number, the same in every session."""
     for number in range(3):
         session = Session(tmp_path, monkeypatch, agent, f"s-{number}")
         session.send("UserPromptSubmit", prompt=f"Do {number}.")
-        used = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": "functions.exec_command:0"}
+        used = {"tool_name": "Bash", "tool_input": {"command": "make"}, "tool_use_id": call_id}
         session.send("PostToolUse", **used, tool_response={"stdout": "ok"})
         session.send("Stop")
     assert sorted(episode.task for episode in session.episodes()) == ["Do 0.", "Do 1.", "Do 2."]

@@ -22,6 +22,8 @@ NO_ROOT = {"without_root": True}
 """In the `meta` of a trace whose root is not in the file, which has the request."""
 _RANDOM = re.compile(r"(?=.{16})(?=.*(?<![^\W_])(?=[^\W\d_]*\d)[^\W_]{12})", re.DOTALL)
 """Ids of calls with a random part. Some models count theirs (functions.Bash:0), and repeat them in every session."""
+_FEWEST = 10
+"""Different characters in a random id; a number with zeros before it has fewer."""
 _SCHEMA = """
 CREATE TABLE raw(
     seq INTEGER PRIMARY KEY, part TEXT NOT NULL, place TEXT NOT NULL, ref TEXT NOT NULL, at INTEGER,
@@ -138,7 +140,8 @@ def refer_to_call(call_id: Any) -> str:
 
     A session that was resumed or forked repeats the requests, and may give them other ids; those of their calls stay.
     """
-    return f"call {call_id}" if isinstance(call_id, str) and _RANDOM.match(call_id) else ""
+    is_random = isinstance(call_id, str) and _RANDOM.match(call_id) is not None and len({*call_id}) >= _FEWEST
+    return f"call {call_id}" if is_random else ""
 
 
 _KEPT = "FROM logged WHERE id NOT IN (SELECT id FROM aliases)"
